@@ -1,0 +1,6 @@
+"""Click-through-rate models trained for the ad auction they serve."""
+
+from bidwise.losses import LOSSES, BidWeightedLogLoss, WelfareLoss, log_loss, pairwise_welfare_loss
+
+__version__ = "0.1.0"
+__all__ = ["LOSSES", "BidWeightedLogLoss", "WelfareLoss", "log_loss", "pairwise_welfare_loss"]

@@ -1,0 +1,109 @@
+"""Argument checks: every error names the argument, what was expected and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor
+
+
+def check_name(argument: str, found: object, names: Collection[str]) -> None:
+    """Raise unless ``found`` is one of ``names``; suggests the nearest."""
+    if isinstance(found, str) and found in names:
+        return
+    near = get_close_matches(str(found), names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"{argument} must be one of {', '.join(names)}, found {found!r}{hint}")
+
+
+def check_positive(argument: str, found: object) -> None:
+    """Raise unless ``found`` is a finite number above 0."""
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise TypeError(f"{argument} must be a number, found {type(found).__name__}")
+    if not 0 < found < float("inf"):
+        raise ValueError(f"{argument} must be finite and above 0, found {found}")
+
+
+def check_ads(argument: str, found: object, like: Tensor) -> Tensor:
+    """``found`` as a tensor with one number per ad, shaped and placed as the logits are."""
+    if not isinstance(found, Tensor):
+        raise TypeError(f"{argument} must be a torch.Tensor, found {type(found).__name__}")
+    if found.is_complex():
+        raise TypeError(f"{argument} must be real, found {found.dtype}")
+    if found.shape != like.shape:
+        raise ValueError(f"{argument} must have the shape of logits, {tuple(like.shape)}, found {tuple(found.shape)}")
+    if found.device != like.device:
+        raise ValueError(f"{argument} must be on the device of logits, {like.device}, found {found.device}")
+    return found
+
+
+def check_logits(found: object) -> Tensor:
+    """``found`` as floating-point logits of shape ``(..., ads)``."""
+    if not isinstance(found, Tensor):
+        raise TypeError(f"logits must be a torch.Tensor, found {type(found).__name__}")
+    if not found.is_floating_point():
+        raise TypeError(f"logits must be floating point, found {found.dtype}")
+    if found.dim() == 0:
+        raise ValueError("logits must have shape (..., ads), found a single number without dimensions")
+    return found
+
+
+def check_between(argument: str, found: Tensor, low: float, high: float) -> None:
+    """Raise unless every number is in ``[low, high]``; NaN is outside."""
+    if found.numel() == 0 or found.dtype == torch.bool:
+        return
+    least, most = torch.aminmax(found)
+    if not (least.item() >= low and most.item() <= high):
+        _raise_at(argument, found, ~((found >= low) & (found <= high)), f"in [{low:g}, {high:g}]")
+
+
+def check_bids(found: Tensor, argument: str = "bids") -> None:
+    """Raise unless every bid is finite and above 0."""
+    if found.numel() == 0:
+        return
+    least, most = torch.aminmax(found)
+    if not (least.item() > 0 and most.item() < float("inf")):
+        _raise_at(argument, found, ~((found > 0) & (found < float("inf"))), "finite and above 0")
+
+
+def check_weights(found: Tensor, argument: str = "weights") -> None:
+    """Raise unless every weight is finite and no less than 0."""
+    if found.numel() == 0:
+        return
+    least, most = torch.aminmax(found)
+    if not (least.item() >= 0 and most.item() < float("inf")):
+        _raise_at(argument, found, ~((found >= 0) & (found < float("inf"))), "finite and no less than 0")
+
+
+def check_offsets(found: object, ads: int, device: torch.device, *, values: bool) -> Tensor:
+    """``found`` as auction bounds over ``ads`` ads; ``values=False`` checks the type and shape alone."""
+    if not isinstance(found, Tensor):
+        raise TypeError(f"offsets must be a torch.Tensor or None, found {type(found).__name__}")
+    if found.dtype != torch.int64:
+        raise TypeError(f"offsets must be torch.int64, found {found.dtype}")
+    if found.dim() != 1 or len(found) == 0:
+        raise ValueError(f"offsets must have shape (auctions + 1,), found {tuple(found.shape)}")
+    if found.device != device:
+        raise ValueError(f"offsets must be on the device of logits, {device}, found {found.device}")
+    if values:
+        if found[0] != 0:
+            raise ValueError(f"offsets must start at 0, found {found[0].item()}")
+        if found[-1] != ads:
+            raise ValueError(f"offsets must end at the number of ads, {ads}, found {found[-1].item()}")
+        falls = (found.diff() < 0).nonzero()
+        if len(falls):
+            at = int(falls[0]) + 1
+            raise ValueError(
+                f"offsets must not decrease, found {found[at].item()} after {found[at - 1].item()} at {at}"
+            )
+    return found
+
+
+def _raise_at(argument: str, found: Tensor, bad: Tensor, expected: str) -> None:
+    where = tuple(bad.nonzero()[0].tolist())
+    index = ", ".join(map(str, where))
+    others = int(bad.sum()) - 1
+    more = f" and {others} more" if others else ""
+    raise ValueError(f"{argument} must be {expected}, found {found[where].item():g} at [{index}]{more}")

@@ -1,0 +1,387 @@
+"""Sums over all pairs i x j of a segment without pairs: prefix sums for steps, panels for the logistic.
+
+Both work on ads arranged by segment and, inside a segment, by rising eCPM. A segment is an auction here, and every ad
+takes both parts, i and j; in `dominance` it is a node of a tree over values, cut into ads i and ads j with v_i > v_j.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+from bidwise.losses.pairwise import Ads, Family, Method, PairSums
+from bidwise.segments import Auctions
+
+WIDTH = 1.0  # of a panel, in units of sigma * eCPM
+# Chebyshev degree and reach: interpolation errs by 12.6^-degree, a pair farther than reach panels by e^-reach
+PANELS = {torch.float32: (7, 17), torch.float64: (11, 30)}
+WINDOWS_AT_ONCE = 1 << 22  # numbers gathered at a time when panels act on their neighbours
+
+
+def signed_sums(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> PairSums:
+    """Signed gap over all pairs, weighted or not: one sort by eCPM, then O(n)."""
+    rows = sort_inside(ads.ecpm, auctions)
+    sizes = auctions.sizes
+    pivot = ads.value.new_zeros(len(sizes))
+    if family.surrogate == "logistic":  # far and near panels add up to all pairs, so that centring saves digits
+        pivot = auctions.sum(ads.value) / sizes.clamp(min=1)
+    arranged = Arrangement(ads[rows], auctions.offsets[:-1], sizes, None, pivot)
+    found = segment_sums(arranged, family, gradient)
+    cost, slope = (x if x is None else torch.empty_like(x).index_copy_(0, rows, x) for x in found)
+    assert cost is not None
+    return cost, slope
+
+
+def segment_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums:
+    """Cost and slope of arranged ads over all pairs (i, j) of their segments, with gap v_i - v_j, or 1 for `order`."""
+    sums = logistic_sums if family.surrogate == "logistic" else step_sums
+    return sums(arranged, family, gradient)
+
+
+def in_own_units(method: Method, ads: Ads, auctions: Auctions, family: Family, gradient: bool) -> PairSums:
+    """``method`` with the numbers of every auction divided by powers of two near their largest.
+
+    Prefix sums run across auctions: without this an auction with bids of 1e8 would drown the digits of the next one. A
+    power of two changes no digit and keeps ties ties.
+    """
+    if auctions.count == 1:
+        return method(ads, auctions, family, gradient=gradient)
+
+    def unit(per_ad: Tensor) -> Tensor:
+        largest = per_ad.new_zeros(auctions.count).scatter_reduce_(0, auctions.of_ad, per_ad, "amax")
+        return auctions.spread(torch.ldexp(torch.ones_like(largest), torch.frexp(largest)[1]))
+
+    one = ads.ecpm.new_ones(())
+    stake = one if family.gap == "order" else unit(ads.value)
+    lag = unit(ads.ecpm) if family.surrogate == "hinge" else one
+    scaled = replace(ads, ecpm=ads.ecpm / lag, value=ads.value / stake)
+    cost, slope = method(scaled, auctions, family, gradient=gradient)
+    return cost * (stake * lag), None if slope is None else slope * stake
+
+
+def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
+    """Rows in the order (auction, key), stable."""
+    if auctions.size is not None:
+        order = keys.view(auctions.count, auctions.size).argsort(dim=-1, stable=True)
+        return (order + auctions.offsets[:-1, None]).view(-1)
+    order = keys.argsort(stable=True)
+    return order[auctions.of_ad[order].argsort(stable=True)]
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Ads in the order (segment, eCPM) and the bounds of their segments.
+
+    ``upper`` marks the ads that take the part of i, the others take j; ``None``: every ad takes both. ``pivot`` is a
+    value per segment, v_i >= pivot >= v_j where parts are taken: v_i - v_j = (v_i - pivot) + (pivot - v_j) then
+    adds up without cancellation.
+    """
+
+    ads: Ads
+    starts: Tensor
+    sizes: Tensor
+    upper: Tensor | None
+    pivot: Tensor
+
+    def at_ads(self, per_segment: Tensor) -> Tensor:
+        return per_segment.repeat_interleave(self.sizes)
+
+    @cached_property
+    def left(self) -> Tensor:
+        """left_i, 0 for ads that do not take the part of i."""
+        left = torch.ones_like(self.ads.ecpm) if self.ads.left is None else self.ads.left
+        return left if self.upper is None else left * self.upper
+
+    @cached_property
+    def right(self) -> Tensor:
+        """right_j, 0 for ads that do not take the part of j."""
+        right = torch.ones_like(self.ads.ecpm) if self.ads.right is None else self.ads.right
+        return right if self.upper is None else right * ~self.upper
+
+    @cached_property
+    def above(self) -> Tensor:
+        """v - pivot."""
+        return self.ads.value - self.at_ads(self.pivot)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# Prefix sums: hinge and indicator
+# ----------------------------------------------------------------------------------------------------------------
+
+
+def step_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums:
+    """Hinge and indicator: every sum over {i: s_i < s_j} is a prefix sum in the order of eCPM, kept in float64."""
+    dtype = arranged.ads.ecpm.dtype
+    s, left, right = (x.double() for x in (arranged.ads.ecpm, arranged.left, arranged.right))
+    above = arranged.ads.value.double() - arranged.at_ads(arranged.pivot.double())
+    first, last = _tie_runs(arranged)
+    start = arranged.at_ads(arranged.starts)
+    end = start + arranged.at_ads(arranged.sizes)
+    counts_order = family.gap == "order"
+
+    def prefix(charge: Tensor) -> Tensor:
+        return torch.nn.functional.pad(charge.cumsum(0), (1, 0))
+
+    def below(total: Tensor, to: Tensor) -> Tensor:
+        return total[to] - total[start]
+
+    mass = prefix(left)
+    stake = mass if counts_order else prefix(left * above)
+
+    def gaps(total_stake: Tensor, total_mass: Tensor) -> Tensor:  # sum of left_i (v_i - v_j), or of left_i
+        return total_stake if counts_order else total_stake - above * total_mass
+
+    if family.surrogate == "indicator":
+        cost = gaps(below(stake, last), below(mass, last))
+        return (right * cost).to(dtype), torch.zeros_like(arranged.ads.ecpm) if gradient else None
+
+    lever = prefix(left * s)
+    stake_lever = lever if counts_order else prefix(left * above * s)
+    cost = s * gaps(below(stake, first), below(mass, first)) - gaps(below(stake_lever, first), below(lever, first))
+    cost = family.sigma * (right * cost).to(dtype)
+    if not gradient:
+        return cost, None
+    # a tie counts half: the mean of the sums without and with it
+    slope = right * gaps(_mean(below, stake, first, last), _mean(below, mass, first, last))
+
+    def over(total: Tensor) -> Tensor:
+        return total[end] - 0.5 * (total[first] + total[last])
+
+    mass_j = prefix(right)
+    if counts_order:
+        slope -= left * over(mass_j)
+    else:
+        slope -= left * (above * over(mass_j) - over(prefix(right * above)))
+    return cost, family.sigma * slope.to(dtype)
+
+
+def _mean(below, total: Tensor, first: Tensor, last: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    return 0.5 * (below(total, first) + below(total, last))
+
+
+def _tie_runs(arranged: Arrangement) -> tuple[Tensor, Tensor]:
+    """Bounds of the run of equal eCPM that each ad stands in."""
+    s = arranged.ads.ecpm
+    fresh = torch.ones(len(s), dtype=torch.bool, device=s.device)
+    fresh[1:] = s[1:] != s[:-1]
+    fresh[arranged.starts[arranged.sizes > 0]] = True
+    firsts = fresh.nonzero().squeeze(1)
+    if len(firsts) == len(s):
+        return firsts, firsts + 1
+    run = fresh.cumsum(0) - 1
+    lasts = torch.cat([firsts[1:], firsts.new_tensor([len(s)])])
+    return firsts[run], lasts[run]
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# Panels: logistic
+# ----------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def _tables(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Chebyshev coefficients of softplus(y), sigmoid(y) and of sigmoid(-y), target minus source = y.
+
+    Target and source are WIDTH d + WIDTH / 2 (u - u') apart for panels d apart, u and u' in [-1, 1]. Rows: d and the
+    degree in u'; columns: function and the degree in u.
+    """
+    degree, reach = PANELS[dtype]
+    k = torch.arange(degree, dtype=torch.float64)
+    angle = torch.pi * (k + 0.5) / degree
+    node = torch.cos(angle)
+    analysis = torch.cos(k[:, None] * angle) * 2 / degree  # values at the nodes -> coefficients
+    analysis[0] /= 2
+    d = torch.arange(reach, -reach - 1, -1, dtype=torch.float64)  # neighbours in rising order of the source
+    y = WIDTH * d[:, None, None] + WIDTH / 2 * (node[:, None] - node[None, :])  # (d, u, u')
+
+    def table(kernel: Tensor) -> Tensor:
+        return torch.einsum("kx,dxy,ly->dlk", analysis, kernel, analysis).reshape(-1, degree)
+
+    softplus = -torch.nn.functional.logsigmoid(-y)
+    on_j = torch.cat([table(softplus), table(torch.sigmoid(y))], dim=1)
+    on_i = table(torch.sigmoid(-y))
+    return on_j.to(device, dtype), on_i.to(device, dtype)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Occupied panels of all segments, in order.
+
+    ``place`` numbers them so that panels of one segment at most ``reach`` apart differ by their distance, and all
+    others by more: empty panels cost nothing, and no number overflows.
+    """
+
+    of_ad: Tensor  # (ads,)
+    place: Tensor  # (cells,)
+    centre: Tensor  # (cells,) in units of sigma * eCPM, float64
+    begin: Tensor  # (cells,) first cell of the same segment
+    end: Tensor  # (cells,) one past the last
+    scale: Tensor  # (cells,) a power of two no less than the spread of the segment
+
+    @staticmethod
+    def of(t: Tensor, arranged: Arrangement, reach: int) -> tuple[Cells, Tensor]:
+        """The cells, and where in its panel each ad stands, in [-1, 1]."""
+        panel = (t / WIDTH).floor_()
+        opens = torch.zeros(len(t), dtype=torch.bool, device=t.device)
+        filled = arranged.sizes > 0
+        starts = arranged.starts[filled]
+        opens[starts] = True
+        fresh = opens.clone()
+        fresh[1:] |= panel[1:] != panel[:-1]
+        of_ad = fresh.cumsum(0) - 1
+        firsts = fresh.nonzero().squeeze(1)
+        seat = panel[firsts].double()
+        step = torch.nn.functional.pad(seat.diff(), (1, 0)).clamp_(max=reach + 1)
+        step[opens[firsts]] = reach + 1
+        place = step.to(torch.int64).cumsum(0)
+        segment_begin = of_ad[starts]
+        count = torch.cat([segment_begin[1:], segment_begin.new_tensor([len(firsts)])]) - segment_begin
+        spread = (t[starts + arranged.sizes[filled] - 1] - t[starts]).double() + WIDTH
+        scale = torch.ldexp(torch.ones_like(spread), torch.frexp(spread)[1])
+        cells = Cells(
+            of_ad,
+            place,
+            WIDTH * (seat + 0.5),
+            segment_begin.repeat_interleave(count),
+            (segment_begin + count).repeat_interleave(count),
+            scale.repeat_interleave(count),
+        )
+        return cells, (t - WIDTH * panel).mul_(2 / WIDTH).sub_(1)
+
+    def neighbours(self, some: slice, reach: int) -> Tensor:
+        """Cell at every distance from -reach to reach, one past the last where that panel is empty."""
+        here = self.place[some]
+        wanted = here[:, None] + torch.arange(-reach, reach + 1, device=here.device)
+        found = torch.searchsorted(self.place, wanted).clamp_(max=len(self.place) - 1)
+        return torch.where(self.place[found] == wanted, found, len(self.place))
+
+
+class Tiles:
+    """Ads of equal cell side by side in tiles of fixed length, so that one batched product serves all cells."""
+
+    def __init__(self, u: Tensor, cell: Tensor, cells: int, degree: int) -> None:
+        count = torch.bincount(cell, minlength=cells)
+        self.length = 1 << max(3, min(8, (len(u) // (2 * cells + 1)).bit_length()))
+        tiles = (count + self.length - 1) // self.length
+        starts = self.length * (tiles.cumsum(0) - tiles) - (count.cumsum(0) - count)
+        self.seat = starts[cell] + torch.arange(len(u), device=u.device)
+        self.cell = torch.arange(cells, device=u.device).repeat_interleave(tiles)
+        self.cells = cells
+        self.basis = u.new_empty(len(self.cell), degree, self.length)  # Chebyshev polynomials T_k(u)
+        u = self._seated(u[None])[:, 0]
+        self.basis[:, 0] = 1
+        self.basis[:, 1] = u
+        for k in range(2, degree):
+            torch.mul(self.basis[:, k - 1], 2 * u, out=self.basis[:, k]).sub_(self.basis[:, k - 2])
+
+    def _seated(self, per_ad: Tensor) -> Tensor:
+        """(charges, ads) -> (tiles, charges, length), 0 in empty seats."""
+        seats = per_ad.new_zeros(len(per_ad), len(self.cell) * self.length)
+        seats[:, self.seat] = per_ad
+        return seats.view(len(per_ad), -1, self.length).transpose(0, 1)
+
+    def moments(self, charges: Tensor) -> Tensor:
+        """sum of q T_k(u) over each cell: (charges, ads) -> (charges, cells, degree)."""
+        tiled = self._seated(charges) @ self.basis.transpose(1, 2)  # (tiles, charges, degree)
+        out = charges.new_zeros(self.cells, *tiled.shape[1:])
+        return out.index_add_(0, self.cell, tiled).transpose(0, 1)
+
+    def values(self, coefficients: Tensor) -> Tensor:
+        """A Chebyshev series per cell, at the ads: (fields, cells, degree) -> (fields, ads)."""
+        at_tiles = coefficients.transpose(0, 1)[self.cell]  # (tiles, fields, degree)
+        return (at_tiles @ self.basis).transpose(0, 1).reshape(len(coefficients), -1)[:, self.seat]
+
+
+def logistic_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums:
+    """The logistic surrogate as sums of a smooth kernel, without pairs.
+
+    In units of sigma s, softplus is analytic in a strip of half-width pi. Cut the line into panels; in each, replace the
+    ads by the moments of their charges against a few Chebyshev polynomials; let panels within reach act on each other
+    through one small table; beyond it softplus(y) is y above and 0 below, up to e^-reach, and prefix sums do.
+    """
+    ads = arranged.ads
+    dtype, device = ads.ecpm.dtype, ads.ecpm.device
+    degree, reach = PANELS[dtype]
+    if len(ads.ecpm) == 0:
+        return torch.zeros_like(ads.ecpm), torch.zeros_like(ads.ecpm) if gradient else None
+    cells, u = Cells.of(family.sigma * ads.ecpm, arranged, reach)
+    on_j, on_i = _tables(dtype, device)
+    number = len(cells.place)
+    ordered = family.gap == "order"
+
+    def side(mask: Tensor | None) -> tuple[Tensor | slice, Tiles]:
+        if mask is None:
+            return slice(None), Tiles(u, cells.of_ad, number, degree)
+        rows = mask.nonzero().squeeze(1)
+        return rows, Tiles(u[rows], cells.of_ad[rows], number, degree)
+
+    rows_i, tiles_i = side(arranged.upper)
+    rows_j, tiles_j = (rows_i, tiles_i) if arranged.upper is None else side(~arranged.upper)
+    left, above = arranged.left[rows_i], arranged.above[rows_i]
+    right, beneath = arranged.right[rows_j], -arranged.above[rows_j]
+
+    charges = left[None] if ordered else torch.stack([left, left * above])
+    moments = tiles_i.moments(charges)
+    fields = _near(moments, on_j if gradient else on_j[:, :degree], cells, reach)
+    _add_far_below(fields, moments, cells, reach)
+    at_j = [tiles_j.values(field) for field in fields]
+    cost = torch.zeros_like(ads.ecpm)
+    cost[rows_j] = right * (at_j[0][0] if ordered else torch.addcmul(at_j[0][1], at_j[0][0], beneath))
+    if not gradient:
+        return cost, None
+    slope = torch.zeros_like(ads.ecpm)
+    slope[rows_j] = right * (at_j[1][0] if ordered else torch.addcmul(at_j[1][1], at_j[1][0], beneath))
+
+    charges = right[None] if ordered else torch.stack([right, right * beneath])
+    moments = tiles_j.moments(charges)
+    (field,) = _near(moments, on_i, cells, reach)
+    _add_far_above(field, moments, cells, reach)
+    at_i = tiles_i.values(field)
+    slope[rows_i] -= left * (at_i[0] if ordered else torch.addcmul(at_i[1], at_i[0], above))
+    return cost, family.sigma * slope
+
+
+def _near(moments: Tensor, table: Tensor, cells: Cells, reach: int) -> list[Tensor]:
+    """Moments of the sources -> series at the targets, from panels within reach; one (charges, cells, degree) a function."""
+    charges, number, degree = moments.shape
+    functions = table.shape[1] // degree
+    padded = torch.cat([moments, moments.new_zeros(charges, 1, degree)], dim=1)
+    out = moments.new_empty(charges, number, functions * degree)
+    at_once = max(1, WINDOWS_AT_ONCE // (charges * len(table)))
+    for first in range(0, number, at_once):
+        some = slice(first, first + at_once)
+        window = padded[:, cells.neighbours(some, reach)]  # (charges, some cells, 2 reach + 1, degree)
+        out[:, some] = window.flatten(2) @ table
+    return list(out.unflatten(2, (functions, degree)).permute(2, 0, 1, 3).contiguous())
+
+
+def _add_far_below(fields: list[Tensor], moments: Tensor, cells: Cells, reach: int) -> None:
+    """softplus(y) = y and sigmoid(y) = 1 from sources far below; softplus' own field is linear in u."""
+    upto = torch.searchsorted(cells.place, cells.place - reach).maximum(cells.begin)
+    mass, lever = _prefix_of_moments(moments, cells)
+    mass = mass[:, upto] - mass[:, cells.begin]
+    lever = (lever[:, upto] - lever[:, cells.begin]) * cells.scale
+    fields[0][..., 0] += (cells.centre * mass - lever).to(moments.dtype)
+    fields[0][..., 1] += (WIDTH / 2 * mass).to(moments.dtype)
+    for field in fields[1:]:
+        field[..., 0] += mass.to(moments.dtype)
+
+
+def _add_far_above(field: Tensor, moments: Tensor, cells: Cells, reach: int) -> None:
+    """sigmoid(-y) = 1 from sources far above."""
+    beyond = torch.searchsorted(cells.place, cells.place + reach, right=True).minimum(cells.end)
+    mass, _ = _prefix_of_moments(moments, cells)
+    field[..., 0] += (mass[:, cells.end] - mass[:, beyond]).to(moments.dtype)
+
+
+def _prefix_of_moments(moments: Tensor, cells: Cells) -> tuple[Tensor, Tensor]:
+    """Prefix sums over cells of sum q and of sum q t (in units of the segment's scale), in float64."""
+    mass, skew = moments[..., 0].double(), moments[..., 1].double()
+    lever = (cells.centre * mass + WIDTH / 2 * skew) / cells.scale
+    return (
+        torch.nn.functional.pad(mass.cumsum(-1), (1, 0)),
+        torch.nn.functional.pad(lever.cumsum(-1), (1, 0)),
+    )

@@ -1,0 +1,327 @@
+"""`pairwise_welfare_loss`: one signature, several methods, one autograd function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bidwise.checks import (
+    check_ads,
+    check_between,
+    check_bids,
+    check_logits,
+    check_name,
+    check_offsets,
+    check_positive,
+)
+from bidwise.losses.closed_form import covariance
+from bidwise.losses.dominance import dominance
+from bidwise.losses.linear_time import in_own_units, signed_sums
+from bidwise.losses.pairwise import GAPS, SURROGATES, Ads, Family, Method, PairSums, direct
+from bidwise.losses.pointwise import REDUCTIONS
+from bidwise.segments import Auctions
+
+VALUES = ("clicks", "teacher")
+METHODS = ("auto", "direct", "fast", "triton")
+
+# Ads per auction from which `fast` beats `direct` on two cores, by gap and surrogate: benchmarks/results/crossover.csv
+CROSSOVER = {
+    ("signed", "logistic"): 1000,
+    ("signed", "hinge"): 500,
+    ("signed", "indicator"): 400,
+    ("positive", "logistic"): 2000,
+    ("positive", "hinge"): 1500,
+    ("positive", "indicator"): 1500,
+    ("order", "logistic"): 2000,
+    ("order", "hinge"): 1500,
+    ("order", "indicator"): 1500,
+}
+
+
+def pairwise_welfare_loss(
+    logits: Tensor,
+    clicks: Tensor,
+    bids: Tensor,
+    offsets: Tensor | None = None,
+    *,
+    teacher: Tensor | None = None,
+    value: str = "clicks",
+    gap: str = "signed",
+    surrogate: str = "logistic",
+    sigma: float = 1.0,
+    weighting: float | None = None,
+    pair_mean: bool = True,
+    reduction: str = "mean",
+    method: str = "auto",
+    validate: bool | None = None,
+) -> Tensor:
+    """The pairwise ranking loss on eCPM: what an auction stands to lose by showing ad j for ad i.
+
+    With eCPM s = bids * sigmoid(logits) and value v = bids * clicks (or bids * teacher), an auction of n ads costs
+
+        L = sum_i sum_j w_ij gap(v_i - v_j) phi(s_i - s_j)                              (equations 3 to 7)
+
+    Args:
+        logits: model output ``(..., ads)``; the only argument that receives a gradient. Half precision is computed
+            in float32. Leading dimensions are repeats over the same auctions, trained at once.
+        clicks: 0 or 1 per ad, or soft labels between.
+        bids: cost-per-click bids, finite and above 0.
+        offsets: bounds of the auctions, int64 ``(auctions + 1,)``; ``None``: all ads are one auction.
+        teacher: another model's CTR in [0, 1]; needed by ``value="teacher"`` and by ``weighting``.
+        value: what stands for the true eCPM, ``clicks`` or ``teacher``.
+        gap: ``signed`` x, ``positive`` max(x, 0) or ``order`` 1{x > 0}.
+        surrogate: ``logistic`` log(1 + e^(-sigma x)), ``hinge`` max(-sigma x, 0) (slope -sigma / 2 at 0) or
+            ``indicator`` 1{x <= 0}, whose gradient is 0.
+        sigma: slope of the surrogate, above 0.
+        weighting: ``None``: w_ij = 1; a number kappa: w_ij = sigmoid(kappa b_i teacher_i) sigmoid(kappa s_j).
+        pair_mean: divide each auction's L by n^2.
+        reduction: over auctions: ``none`` gives ``(..., auctions)``, ``sum`` and ``mean`` give ``(...)``.
+        method: ``direct`` evaluates all pairs; ``fast`` never does, it is sub-quadratic; ``auto`` takes the faster for
+            these sizes.
+        validate: check values, which would make a GPU wait; ``None``: on for CPU tensors.
+
+    The two ads of this auction are in the wrong order: the one that was clicked has the lower eCPM.
+
+    >>> logits = torch.tensor([0.0, 1.0], requires_grad=True)
+    >>> clicks, bids = torch.tensor([1.0, 0.0]), torch.tensor([2.0, 2.0])
+    >>> loss = pairwise_welfare_loss(logits, clicks, bids, gap="positive", surrogate="hinge")
+    >>> loss
+    tensor(0.2311, grad_fn=<_PairLossBackward>)
+    >>> loss.backward()
+    >>> logits.grad
+    tensor([-0.2500,  0.1966])
+    """
+    if torch.compiler.is_compiling():
+        options = (teacher, value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
+        return _outside_graph(logits, clicks, bids, offsets, *options)
+    member = _member(gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
+    logits = check_logits(logits)
+    clicks = check_ads("clicks", clicks, logits)
+    bids = check_ads("bids", bids, logits)
+    if teacher is not None:
+        teacher = check_ads("teacher", teacher, logits)
+    elif value == "teacher":
+        raise ValueError('teacher must be given for value="teacher", found None')
+    elif weighting is not None:
+        raise ValueError("teacher must be given for weighting, found None")
+    if validate is None:
+        validate = logits.device.type == "cpu"
+    if offsets is not None:
+        offsets = check_offsets(offsets, logits.shape[-1], logits.device, values=validate)
+    if validate:
+        check_between("clicks", clicks, 0, 1)
+        check_bids(bids)
+        if teacher is not None:
+            check_between("teacher", teacher, 0, 1)
+    if torch.is_autocast_enabled(logits.device.type):
+        with torch.autocast(logits.device.type, enabled=False):
+            return _evaluate(logits, clicks, bids, offsets, teacher, member)
+    return _evaluate(logits, clicks, bids, offsets, teacher, member)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _outside_graph(
+    logits: Tensor,
+    clicks: Tensor,
+    bids: Tensor,
+    offsets: Tensor | None,
+    teacher: Tensor | None,
+    value: str,
+    gap: str,
+    surrogate: str,
+    sigma: float,
+    weighting: float | None,
+    pair_mean: bool,
+    reduction: str,
+    method: str,
+    validate: bool | None,
+) -> Tensor:
+    """The number of tiles and nodes depends on the data, so a compiled step breaks its graph here, once."""
+    return pairwise_welfare_loss(
+        logits,
+        clicks,
+        bids,
+        offsets,
+        teacher=teacher,
+        value=value,
+        gap=gap,
+        surrogate=surrogate,
+        sigma=sigma,
+        weighting=weighting,
+        pair_mean=pair_mean,
+        reduction=reduction,
+        method=method,
+        validate=validate,
+    )
+
+
+@dataclass(frozen=True)
+class Member:
+    """The options of one call."""
+
+    family: Family
+    value: str
+    weighting: float | None
+    pair_mean: bool
+    reduction: str
+    method: str
+
+
+@lru_cache
+def _member(
+    gap: str,
+    surrogate: str,
+    sigma: float,
+    value: str,
+    weighting: float | None,
+    pair_mean: bool,
+    reduction: str,
+    method: str,
+) -> Member:
+    """The options, checked; kept, because checking takes longer than a small batch."""
+    check_name("value", value, VALUES)
+    check_name("gap", gap, GAPS)
+    check_name("surrogate", surrogate, SURROGATES)
+    check_name("reduction", reduction, REDUCTIONS)
+    check_name("method", method, METHODS)
+    check_positive("sigma", sigma)
+    if weighting is not None:
+        check_positive("weighting", weighting)
+    return Member(Family(gap, surrogate, float(sigma)), value, weighting, pair_mean, reduction, method)
+
+
+def _evaluate(
+    logits: Tensor,
+    clicks: Tensor,
+    bids: Tensor,
+    offsets: Tensor | None,
+    teacher: Tensor | None,
+    member: Member,
+) -> Tensor:
+    if logits.requires_grad and torch.is_grad_enabled():
+        result: Tensor = _PairLoss.apply(logits, clicks, bids, offsets, teacher, member)  # type: ignore[no-untyped-call]
+        return result
+    return loss_and_gradient(logits, clicks, bids, offsets, teacher, member, gradient=False)[0]
+
+
+def loss_and_gradient(
+    logits: Tensor,
+    clicks: Tensor,
+    bids: Tensor,
+    offsets: Tensor | None,
+    teacher: Tensor | None,
+    member: Member,
+    *,
+    gradient: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """The reduced loss, and for every logit the derivative of the loss it takes part in, ``(..., ads)``."""
+    auctions = Auctions.of(logits, offsets)
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+
+    def flat(per_ad: Tensor) -> Tensor:
+        return per_ad.detach().reshape(-1).to(dtype)
+
+    z, b = flat(logits), flat(bids)
+    p = None if teacher is None else flat(teacher)
+    s = b * torch.sigmoid(z)
+    v = b * (flat(clicks) if member.value == "clicks" or p is None else p)
+    kappa, left, right = member.weighting, None, None
+    if kappa is not None and p is not None:
+        left, right = torch.sigmoid(kappa * b * p), torch.sigmoid(kappa * s)
+
+    compute = choose(member, auctions)
+    cost, slope = compute(Ads(s, v, left, right), auctions, member.family, gradient=gradient)
+
+    if right is not None and kappa is not None and slope is not None:
+        slope = torch.addcmul(slope, 1 - right, cost, value=kappa)  # d right_j / ds_j = kappa right_j (1 - right_j)
+    repeats = logits.shape[:-1]
+    per_repeat = 1 if offsets is None else len(offsets) - 1
+    mean = 1 / max(per_repeat, 1) if member.reduction == "mean" else 1.0
+    if auctions.size is not None:
+        share = mean / max(auctions.size, 1) ** 2 if member.pair_mean else mean
+        loss = (cost.sum() if auctions.count == 1 else auctions.sum(cost)) * share
+    else:
+        shares = mean * auctions.sizes.clamp(min=1).to(dtype).pow(-2) if member.pair_mean else None
+        loss = auctions.sum(cost) * (mean if shares is None else shares)
+        share = mean if shares is None else auctions.spread(shares)  # type: ignore[assignment]
+    if member.reduction == "none":
+        loss = loss.view(*repeats, per_repeat)
+    elif loss.dim():
+        loss = loss.view(*repeats, per_repeat).sum(-1)
+    elif repeats:
+        loss = loss.view(repeats)
+    if slope is not None:
+        slope = (slope * s).mul_(torch.sigmoid(-z)).mul_(share)  # ds/dz = b f (1 - f)
+        slope = slope.view(logits.shape)
+    return loss, slope
+
+
+class _PairLoss(torch.autograd.Function):
+    """Loss and gradient in one forward pass; backward multiplies n stored numbers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        clicks: Tensor,
+        bids: Tensor,
+        offsets: Tensor | None,
+        teacher: Tensor | None,
+        member: Member,
+    ) -> Tensor:
+        loss, slope = loss_and_gradient(logits, clicks, bids, offsets, teacher, member, gradient=True)
+        assert slope is not None
+        ctx.save_for_backward(slope, offsets)
+        ctx.reduction, ctx.dtype = member.reduction, logits.dtype
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = _scaled_once if torch.is_grad_enabled() else _scaled
+        return scaled(ctx, upstream), None, None, None, None, None
+
+
+def _scaled(ctx: Any, upstream: Tensor) -> Tensor:
+    """The stored gradient times the upstream one, which has a number per auction or per repeat."""
+    slope, offsets = ctx.saved_tensors
+    if ctx.reduction == "none" and offsets is not None:
+        upstream = upstream.repeat_interleave(offsets.diff(), dim=-1)
+    elif ctx.reduction != "none" and upstream.dim():
+        upstream = upstream.unsqueeze(-1)
+    return (slope * upstream).to(ctx.dtype)
+
+
+_scaled_once: Callable[[Any, Tensor], Tensor] = once_differentiable(_scaled)  # raises in a second derivative
+
+
+def choose(member: Member, auctions: Auctions) -> Method:
+    """The function that computes ``member`` for auctions of these sizes."""
+    if member.method == "triton":
+        raise ValueError("method='triton' is not available in this version; use 'auto', 'direct' or 'fast'")
+    if member.method == "direct":
+        return direct
+    fast = sub_quadratic(member)
+    if member.method == "fast" or fast is covariance:
+        return fast
+    crossover = CROSSOVER[member.family.gap, member.family.surrogate]
+    return fast if auctions.pairs() > crossover * auctions.ads else direct
+
+
+def sub_quadratic(member: Member) -> Method:
+    """The method without pairs for ``member``."""
+    family = member.family
+    if family.gap != "signed":
+        return partial(_own_units, dominance)
+    if family.surrogate != "indicator" and member.weighting is None:
+        return covariance
+    return partial(_own_units, signed_sums)
+
+
+def _own_units(method: Method, ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> PairSums:
+    return in_own_units(method, ads, auctions, family, gradient)

@@ -1,0 +1,221 @@
+"""The pairwise loss family: its definition, and the method that evaluates every pair.
+
+For one auction of n ads with eCPM s and value v,
+
+    L = sum_i sum_j  w_ij gap(v_i - v_j) phi(s_i - s_j)
+
+where gap says what is at stake when ad j is shown for ad i, phi stands for the indicator of that mistake, and
+w_ij = left_i right_j weighs the pair. Equations 3 to 7 of the paper are members of this family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bidwise.segments import Auctions
+
+GAPS = ("signed", "positive", "order")
+SURROGATES = ("logistic", "hinge", "indicator")
+
+PAIRS_AT_ONCE = 1 << 18  # 1 MiB of float32 a matrix: stays in the cache, far under the promised 64 MB
+pair_evaluations = 0  # pairs evaluated so far by `pair_block`, the only code that sees pairs; tests read it
+
+
+def gap_of(difference: Tensor, gap: str) -> Tensor:
+    """Welfare at stake for v_i - v_j: ``signed`` x, ``positive`` max(x, 0), ``order`` 1{x > 0}."""
+    if gap == "signed":
+        return difference
+    if gap == "positive":
+        return difference.clamp(min=0)
+    return (difference > 0).to(difference.dtype)
+
+
+def surrogate_of(margin: Tensor, surrogate: str, sigma: float) -> Tensor:
+    """phi(s_i - s_j): ``logistic`` log(1 + e^(-sigma x)), ``hinge`` max(-sigma x, 0), ``indicator`` 1{x <= 0}."""
+    if surrogate == "logistic":
+        return -torch.nn.functional.logsigmoid(sigma * margin)
+    if surrogate == "hinge":
+        return (-sigma * margin).clamp(min=0)
+    return (margin <= 0).to(margin.dtype)
+
+
+def pair_sum(
+    ecpm: Tensor,
+    value: Tensor,
+    *,
+    gap: str = "signed",
+    surrogate: str = "logistic",
+    sigma: float = 1.0,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """L = sum_ij w_ij gap(v_i - v_j) phi(s_i - s_j) of one auction: the definition, with all n x n pairs.
+
+    Made to be read and to be compared with; :func:`bidwise.pairwise_welfare_loss` is made to be used.
+
+    >>> pair_sum(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 0.0]), surrogate="indicator")
+    tensor(2.)
+    """
+    margin = ecpm[:, None] - ecpm[None, :]
+    stake = gap_of(value[:, None] - value[None, :], gap)
+    pairs = stake * surrogate_of(margin, surrogate, sigma)
+    return (pairs if weights is None else weights * pairs).sum()
+
+
+@dataclass(frozen=True)
+class Ads:
+    """What a pairwise method sees of flat ads: eCPM s, value v and the factors of w_ij = left_i right_j.
+
+    ``None`` stands for a factor of ones.
+    """
+
+    ecpm: Tensor
+    value: Tensor
+    left: Tensor | None = None
+    right: Tensor | None = None
+
+    def __getitem__(self, rows: Tensor) -> Ads:
+        left, right = self.left, self.right
+        return Ads(
+            self.ecpm[rows],
+            self.value[rows],
+            None if left is None else left[rows],
+            None if right is None else right[rows],
+        )
+
+
+@dataclass(frozen=True)
+class Family:
+    """A member of the family: which gap, which surrogate, its slope."""
+
+    gap: str
+    surrogate: str
+    sigma: float
+
+
+# Every method returns two numbers per ad j:
+#   cost_j  = right_j sum_i left_i gap(v_i - v_j) phi(s_i - s_j), so that L is the sum of costs,
+#   slope_j = dL / ds_j with the weights held fixed; None where no gradient is asked for.
+PairSums = tuple[Tensor, Tensor | None]
+
+
+class Method(Protocol):
+    """A way to compute a member of the family."""
+
+    def __call__(self, ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> PairSums: ...
+
+
+def direct(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> PairSums:
+    """Cost and slope of every ad from all pairs, a fixed number of pairs in memory at a time."""
+    if auctions.size is not None:
+        if auctions.count == 1 and auctions.size**2 <= PAIRS_AT_ONCE:
+            return _one_block(ads, family, gradient)
+        shape = (auctions.count, auctions.size)
+        table = Ads(
+            ads.ecpm.view(shape),
+            ads.value.view(shape),
+            None if ads.left is None else ads.left.view(shape),
+            None if ads.right is None else ads.right.view(shape),
+        )
+        cost, slope = _chunked(table, family, gradient)
+        return cost.view(-1), None if slope is None else slope.view(-1)
+    cost = torch.zeros_like(ads.ecpm)
+    slope = torch.zeros_like(ads.ecpm) if gradient else None
+    for block in auctions.blocks():
+        table = ads[block.rows]
+        if block.filled is not None:  # padding has weight 0 on both sides
+            ones = block.filled.to(ads.ecpm.dtype)
+            left = ones if table.left is None else table.left * ones
+            right = ones if table.right is None else table.right * ones
+            table = Ads(table.ecpm, table.value, left, right)
+        block_cost, block_slope = _chunked(table, family, gradient)
+        rows = block.rows if block.filled is None else block.rows[block.filled]
+        cost[rows] = block_cost if block.filled is None else block_cost[block.filled]
+        if slope is not None and block_slope is not None:
+            slope[rows] = block_slope if block.filled is None else block_slope[block.filled]
+    return cost, slope
+
+
+def _chunked(table: Ads, family: Family, gradient: bool) -> PairSums:
+    """`pair_block` of each auction (a row of ``table``) with itself, in chunks of `PAIRS_AT_ONCE` pairs."""
+    count, size = table.ecpm.shape
+    if count * size * size <= PAIRS_AT_ONCE:
+        return _one_block(table, family, gradient)
+    cost = torch.zeros_like(table.ecpm)
+    slope = torch.zeros_like(table.ecpm) if gradient else None
+    auctions_at_once = max(1, PAIRS_AT_ONCE // max(1, size * size))
+    rows_at_once = max(1, min(size, PAIRS_AT_ONCE // max(1, size)))
+    for first in range(0, count, auctions_at_once):
+        some = slice(first, first + auctions_at_once)
+        for row in range(0, size, rows_at_once):
+            rows = slice(row, row + rows_at_once)
+            chunk_cost, slope_i, slope_j = pair_block(
+                _part(table, some, rows), _part(table, some, slice(None)), family, gradient
+            )
+            cost[some] += chunk_cost
+            if slope is not None and slope_i is not None and slope_j is not None:
+                slope[some, rows] += slope_i
+                slope[some] += slope_j
+    return cost, slope
+
+
+def _one_block(table: Ads, family: Family, gradient: bool) -> PairSums:
+    cost, slope_i, slope_j = pair_block(table, table, family, gradient)
+    return cost, None if slope_i is None or slope_j is None else slope_i + slope_j
+
+
+def _part(table: Ads, some: slice, columns: slice) -> Ads:
+    left, right = table.left, table.right
+    return Ads(
+        table.ecpm[some, columns],
+        table.value[some, columns],
+        None if left is None else left[some, columns],
+        None if right is None else right[some, columns],
+    )
+
+
+def pair_block(i: Ads, j: Ads, family: Family, gradient: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Cost of ads j and slopes of ads i and j over all pairs i x j; leading dimensions = auctions.
+
+    Written for few passes over the pairs, in place where it can be: `pair_sum` is the same in plain words.
+    """
+    global pair_evaluations
+    pair_evaluations += i.ecpm.numel() * j.ecpm.shape[-1]
+    stake = _stake(i, j, family.gap)  # (..., i, j): w_ij gap(v_i - v_j)
+    s_i, s_j = i.ecpm.unsqueeze(-1), j.ecpm.unsqueeze(-2)
+    if family.surrogate == "indicator":
+        cost = torch.le(s_i, s_j, out=torch.empty_like(stake)).mul_(stake).sum(-2)
+        return cost, *((torch.zeros_like(i.ecpm), torch.zeros_like(j.ecpm)) if gradient else (None, None))
+    lag = s_j - s_i if family.sigma == 1 else family.sigma * s_j - family.sigma * s_i
+    if family.surrogate == "logistic":
+        # torch's own threshold of 20 would cost float64 its last digits
+        cost = torch.nn.functional.softplus(lag, threshold=40.0).mul_(stake).sum(-2)
+        if not gradient:
+            return cost, None, None
+        pull, scale = lag.sigmoid_().mul_(stake), family.sigma
+    else:
+        # max(x, 0) = x (1 + sign x) / 2, and the derivative of that is 1/2 at 0
+        pull, scale = stake.addcmul_(stake, lag.sign()), family.sigma / 2
+        cost = (pull * lag).sum(-2).mul_(0.5)
+        if not gradient:
+            return cost, None, None
+    return cost, pull.sum(-1).mul_(-scale), pull.sum(-2).mul_(scale)
+
+
+def _stake(i: Ads, j: Ads, gap: str) -> Tensor:
+    v_i, v_j = i.value.unsqueeze(-1), j.value.unsqueeze(-2)
+    if gap == "order":
+        shape = torch.broadcast_shapes(v_i.shape, v_j.shape)
+        stake = torch.gt(v_i, v_j, out=v_i.new_empty(shape))
+    else:
+        stake = v_i - v_j
+        if gap == "positive":
+            stake.clamp_(min=0)
+    if i.left is not None:
+        stake *= i.left.unsqueeze(-1)
+    if j.right is not None:
+        stake *= j.right.unsqueeze(-2)
+    return stake

@@ -1,0 +1,48 @@
+"""Log loss, plain or weighted, on clicks or on soft labels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from bidwise.checks import check_ads, check_between, check_logits, check_name, check_weights
+
+REDUCTIONS = ("none", "sum", "mean")
+
+
+def log_loss(logits: Tensor, clicks: Tensor, *, weights: Tensor | None = None, reduction: str = "mean") -> Tensor:
+    """Cross entropy of clicks, -y log f - (1 - y) log(1 - f) with f = sigmoid(logits).
+
+    ``clicks`` may be soft labels in [0, 1]: with a teacher's CTR this is distillation. ``weights`` multiply each
+    ad's term (the bid, or its square root, gives the weighted baselines of the paper); ``mean`` divides by the number
+    of ads, not by the sum of weights. Reductions go over the last dimension. Half precision is computed in
+    float32.
+
+    >>> log_loss(torch.zeros(4), torch.tensor([0.0, 1.0, 1.0, 0.0]))
+    tensor(0.6931)
+    """
+    logits = check_logits(logits)
+    check_name("reduction", reduction, REDUCTIONS)
+    clicks = check_ads("clicks", clicks, logits)
+    if weights is not None:
+        weights = check_ads("weights", weights, logits)
+    if logits.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_between("clicks", clicks, 0, 1)
+        if weights is not None:
+            check_weights(weights)
+    return cross_entropy(logits, clicks, weights, reduction)
+
+
+def cross_entropy(logits: Tensor, clicks: Tensor, weights: Tensor | None, reduction: str) -> Tensor:
+    """`log_loss` without its checks. Clicks and weights are constants to the gradient."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    z, y = logits.to(dtype), clicks.detach().to(dtype)
+    # both terms keep their digits at |z| = 1e4: log(sigmoid(z)) is -inf there, logsigmoid(z) + z - y z cancels
+    entropy = -(y * logsigmoid(z) + (1 - y) * logsigmoid(-z))
+    if weights is not None:
+        entropy = weights.detach().to(dtype) * entropy
+    if reduction == "none":
+        return entropy
+    total = entropy.sum(-1)
+    return total if reduction == "sum" else total / max(logits.shape[-1], 1)

@@ -1,0 +1,129 @@
+"""The composite that is trained: a rank term on eCPM plus lam times the log loss, and the named losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from bidwise.checks import check_ads, check_between, check_bids, check_logits, check_name, check_positive
+from bidwise.losses.methods import VALUES, pairwise_welfare_loss
+from bidwise.losses.pointwise import cross_entropy
+
+
+class WelfareLoss(nn.Module):
+    """Rank term plus lam times the log loss: drop-in for a log loss.
+
+    ``reduction="mean"``: mean over auctions of L / n^2 + lam * mean over ads of the log loss.
+    ``reduction="sum"``: sum of L + lam * sum of the log loss, the literal sums of the paper, not divided by n^2.
+    The other options are those of :func:`bidwise.pairwise_welfare_loss`. Shapes too: with leading dimensions the
+    result has one loss per repeat.
+
+    >>> loss = WelfareLoss(gap="positive", lam=3.0)
+    >>> loss(torch.zeros(3), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 0.5]))
+    tensor(2.2679)
+    """
+
+    def __init__(
+        self,
+        *,
+        value: str = "clicks",
+        gap: str = "signed",
+        surrogate: str = "logistic",
+        sigma: float = 1.0,
+        weighting: float | None = None,
+        lam: float = 3.0,
+        pair_mean: bool | None = None,
+        reduction: str = "mean",
+        method: str = "auto",
+        validate: bool | None = None,
+    ) -> None:
+        super().__init__()
+        check_name("reduction", reduction, ("sum", "mean"))
+        if lam != 0:
+            check_positive("lam", lam)
+        self.lam = lam
+        self.reduction = reduction
+        self.rank_term: Callable[..., Tensor] = partial(
+            pairwise_welfare_loss,
+            value=value,
+            gap=gap,
+            surrogate=surrogate,
+            sigma=sigma,
+            weighting=weighting,
+            pair_mean=reduction == "mean" if pair_mean is None else pair_mean,
+            reduction=reduction,
+            method=method,
+            validate=validate,
+        )
+
+    def forward(
+        self,
+        logits: Tensor,
+        clicks: Tensor,
+        bids: Tensor,
+        offsets: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        rank = self.rank_term(logits, clicks, bids, offsets, teacher=teacher)  # checks the arguments
+        return rank + self.lam * cross_entropy(logits, clicks, None, self.reduction)
+
+
+class BidWeightedLogLoss(nn.Module):
+    """Log loss weighted by bids ** ``power``: the pointwise losses, called as :class:`WelfareLoss` is.
+
+    Power 0 is the log loss, 1 and 1/2 are the paper's weighted baselines. ``value="teacher"`` takes the teacher's CTR as
+    soft labels: plain distillation, the control for losses that use a teacher.
+
+    >>> logits, clicks, bids = torch.zeros(2), torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0])
+    >>> BidWeightedLogLoss(power=1.0)(logits, clicks, bids)
+    tensor(1.3863)
+    """
+
+    def __init__(self, *, power: float = 0.0, value: str = "clicks", reduction: str = "mean") -> None:
+        super().__init__()
+        check_name("value", value, VALUES)
+        check_name("reduction", reduction, ("sum", "mean"))
+        self.power, self.value, self.reduction = power, value, reduction
+
+    def forward(
+        self,
+        logits: Tensor,
+        clicks: Tensor,
+        bids: Tensor,
+        offsets: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        logits = check_logits(logits)
+        bids = check_ads("bids", bids, logits)
+        if self.value == "clicks":
+            labels = check_ads("clicks", clicks, logits)
+        elif teacher is None:
+            raise ValueError('teacher must be given for value="teacher", found None')
+        else:
+            labels = check_ads("teacher", teacher, logits)
+        if logits.device.type == "cpu" and not torch.compiler.is_compiling():
+            check_between(self.value, labels, 0, 1)
+            check_bids(bids)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        weights = None if self.power == 0 else bids.to(dtype) ** self.power
+        return cross_entropy(logits, labels, weights, self.reduction)
+
+
+#: The losses of the paper, its baselines and ours, by name; sigma = 1, lam = 3, kappa = 3 where weighted.
+LOSSES: dict[str, nn.Module] = {
+    "log_loss": BidWeightedLogLoss(),
+    "bid_weighted": BidWeightedLogLoss(power=1.0),
+    "sqrt_bid_weighted": BidWeightedLogLoss(power=0.5),
+    "distilled": BidWeightedLogLoss(value="teacher"),
+    "log": WelfareLoss(),
+    "log_weighted": WelfareLoss(weighting=3.0),
+    "hinge": WelfareLoss(surrogate="hinge"),
+    "ranknet": WelfareLoss(gap="order"),
+    "log_teacher": WelfareLoss(value="teacher", weighting=3.0),
+    "hinge_plus_teacher": WelfareLoss(value="teacher", gap="positive", surrogate="hinge", weighting=3.0),
+    "log_plus": WelfareLoss(gap="positive"),
+    "log_plus_teacher": WelfareLoss(value="teacher", gap="positive"),
+}

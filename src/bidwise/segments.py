@@ -1,0 +1,138 @@
+"""Auctions of different sizes in flat tensors: all ragged logic lives here.
+
+Ads are flat ``(ads,)`` tensors and auctions are contiguous; ``offsets`` holds their bounds, so auction ``k`` is
+the rows ``offsets[k]:offsets[k + 1]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+def auction_of(offsets: Tensor) -> Tensor:
+    """Auction of every ad: ``[0, 2, 5] -> [0, 0, 1, 1, 1]``.
+
+    >>> auction_of(torch.tensor([0, 2, 5]))
+    tensor([0, 0, 1, 1, 1])
+    """
+    sizes = offsets.diff()
+    return torch.arange(len(sizes), device=offsets.device).repeat_interleave(sizes)
+
+
+@dataclass(frozen=True)
+class Auctions:
+    """How flat ads are cut into auctions: ``count`` auctions over ``ads`` rows.
+
+    ``size`` is the common size where all auctions have one; then no bounds are needed and nothing is ragged.
+    ``bounds`` are offsets otherwise. Construct with :meth:`of`.
+    """
+
+    count: int
+    ads: int
+    size: int | None
+    bounds: Tensor | None
+    device: torch.device
+
+    @staticmethod
+    def of(logits: Tensor, offsets: Tensor | None) -> Auctions:
+        """The auctions of ``logits`` of shape ``(..., ads)``; leading dimensions repeat the same offsets.
+
+        >>> Auctions.of(torch.zeros(2, 3), torch.tensor([0, 1, 3])).offsets
+        tensor([0, 1, 3, 4, 6])
+        """
+        ads = logits.shape[-1]
+        repeats = logits.shape[:-1].numel()
+        if offsets is None:
+            return Auctions(repeats, repeats * ads, ads, None, logits.device)
+        if repeats != 1:
+            starts = ads * torch.arange(repeats, device=offsets.device)
+            offsets = torch.cat([offsets[:1], (starts[:, None] + offsets[1:]).flatten()])
+        return Auctions(len(offsets) - 1, repeats * ads, None, offsets, logits.device)
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """Bounds of the auctions, ``(auctions + 1,)``."""
+        if self.bounds is not None:
+            return self.bounds
+        assert self.size is not None
+        return self.size * torch.arange(self.count + 1, device=self.device)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Ads of every auction."""
+        return self.offsets.diff()
+
+    @cached_property
+    def of_ad(self) -> Tensor:
+        """Auction of every ad."""
+        return auction_of(self.offsets)
+
+    def sum(self, per_ad: Tensor) -> Tensor:
+        """Sum of ``per_ad`` over each auction: ``(ads,) -> (auctions,)``.
+
+        >>> Auctions.of(torch.zeros(5), torch.tensor([0, 2, 2, 5])).sum(torch.ones(5))
+        tensor([2., 0., 3.])
+        """
+        if self.size is not None:
+            return per_ad.view(self.count, self.size).sum(-1)
+        # one after the other: in float32 that would lose digits
+        total = torch.segment_reduce(per_ad.double(), "sum", offsets=self.offsets, unsafe=True)
+        return total.to(per_ad.dtype)
+
+    def mean(self, per_ad: Tensor) -> Tensor:
+        """Mean of each auction at every one of its ads: ``(ads,) -> (ads,)``."""
+        return self.spread(self.sum(per_ad) / self.sizes.clamp(min=1))
+
+    def spread(self, per_auction: Tensor) -> Tensor:
+        """Each auction's number at every one of its ads: ``(auctions,) -> (ads,)``."""
+        if self.size is not None:
+            return per_auction[:, None].expand(self.count, self.size).reshape(-1)
+        return per_auction[self.of_ad]
+
+    def pairs(self) -> int:
+        """Ordered pairs of ads, the sum of squared sizes."""
+        return self.count * self.size**2 if self.size is not None else int(self.sizes.square().sum())
+
+    def blocks(self) -> Iterator[Block]:
+        """The auctions grouped by size and padded inside a group, as rectangular blocks of ads."""
+        if self.size is not None:
+            rows = torch.arange(self.ads, device=self.device).view(self.count, self.size)
+            yield Block(rows, None)
+            return
+        sizes = self.sizes
+        width = _padded_size(sizes)
+        for m in sorted(set(width.tolist())):
+            if m == 0:
+                continue
+            members = (width == m).nonzero().squeeze(1)
+            column = torch.arange(m, device=self.device)
+            filled = column < sizes[members, None]
+            rows = self.offsets[members, None] + torch.where(filled, column, 0)
+            yield Block(rows, None if bool(filled.all()) else filled)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Auctions of similar size as a rectangle: ``rows`` of shape ``(auctions, width)`` into the flat ads.
+
+    ``filled`` marks the real ads; ``None`` where there is no padding. Padded places repeat the first ad.
+    """
+
+    rows: Tensor
+    filled: Tensor | None
+
+
+def _padded_size(sizes: Tensor) -> Tensor:
+    """Sizes rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ...: few groups, and at most half of a row is padding.
+
+    >>> _padded_size(torch.tensor([0, 1, 5, 9, 17]))
+    tensor([ 0,  1,  6, 12, 24])
+    """
+    ladder = torch.tensor([0, 1] + [m for k in range(1, 48) for m in (2**k, 3 * 2 ** (k - 1))])
+    ladder = ladder.to(sizes.device)
+    return ladder[torch.searchsorted(ladder, sizes)]
