@@ -13,6 +13,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+LADDER = torch.tensor([0, 1] + [m for k in range(1, 48) for m in (2**k, 3 * 2 ** (k - 1))])
+
 
 def auction_of(offsets: Tensor) -> Tensor:
     """Auction of every ad: ``[0, 2, 5] -> [0, 0, 1, 1, 1]``.
@@ -28,8 +30,8 @@ def auction_of(offsets: Tensor) -> Tensor:
 class Auctions:
     """How flat ads are cut into auctions: ``count`` auctions over ``ads`` rows.
 
-    ``size`` is the common size where all auctions have one; then no bounds are needed and nothing is ragged.
-    ``bounds`` are offsets otherwise. Construct with :meth:`of`.
+    ``size`` is the common size where all auctions are known to have one: then nothing is ragged and ``bounds``, the
+    offsets, may be missing. Made by :meth:`of` and :meth:`of_sizes`.
     """
 
     count: int
@@ -37,6 +39,13 @@ class Auctions:
     size: int | None
     bounds: Tensor | None
     device: torch.device
+
+    @staticmethod
+    def of_sizes(sizes: Tensor) -> Auctions:
+        """Auctions of these sizes, one after the other."""
+        bounds = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+        ads = int(bounds[-1])
+        return Auctions(len(sizes), ads, ads if len(sizes) == 1 else None, bounds, sizes.device)
 
     @staticmethod
     def of(logits: Tensor, offsets: Tensor | None) -> Auctions:
@@ -68,6 +77,11 @@ class Auctions:
         return self.offsets.diff()
 
     @cached_property
+    def starts(self) -> Tensor:
+        """First row of every auction that has ads."""
+        return self.offsets[:-1][self.sizes > 0]
+
+    @cached_property
     def of_ad(self) -> Tensor:
         """Auction of every ad."""
         return auction_of(self.offsets)
@@ -83,6 +97,29 @@ class Auctions:
         # one after the other: in float32 that would lose digits
         total = torch.segment_reduce(per_ad.double(), "sum", offsets=self.offsets, unsafe=True)
         return total.to(per_ad.dtype)
+
+    def prefix(self, per_ad: Tensor) -> Tensor:
+        """Prefix sums inside each auction, a 0 in front of each: ``(..., ads) -> (..., ads + auctions)``.
+
+        Auctions do not share a running sum, so one with bids of 1e8 costs its neighbours no digits. The sum of the ads
+        of auction ``k`` before row ``r`` stands at ``r + k``.
+
+        >>> Auctions.of(torch.zeros(5), torch.tensor([0, 2, 5])).prefix(torch.ones(5))
+        tensor([0., 1., 2., 0., 1., 2., 3.])
+        """
+        lead = per_ad.shape[:-1]
+        if self.size is not None:
+            sums = per_ad.view(*lead, self.count, self.size).cumsum(-1)
+            return torch.nn.functional.pad(sums, (1, 0)).view(*lead, -1)
+        out = per_ad.new_zeros(*lead, self.ads + self.count)
+        for block in self.blocks():
+            sums = per_ad[..., block.rows].cumsum(-1)
+            seats = block.rows + self.of_ad[block.rows] + 1
+            if block.filled is None:
+                out[..., seats] = sums
+            else:
+                out[..., seats[block.filled]] = sums[..., block.filled]
+        return out
 
     def mean(self, per_ad: Tensor) -> Tensor:
         """Mean of each auction at every one of its ads: ``(ads,) -> (ads,)``."""
@@ -106,10 +143,11 @@ class Auctions:
             return
         sizes = self.sizes
         width = _padded_size(sizes)
-        for m in sorted(set(width.tolist())):
+        order = width.argsort(stable=True)
+        groups, counts = (x.tolist() for x in torch.unique_consecutive(width[order], return_counts=True))
+        for m, members in zip(groups, torch.split(order, counts), strict=True):
             if m == 0:
                 continue
-            members = (width == m).nonzero().squeeze(1)
             column = torch.arange(m, device=self.device)
             filled = column < sizes[members, None]
             rows = self.offsets[members, None] + torch.where(filled, column, 0)
@@ -133,6 +171,5 @@ def _padded_size(sizes: Tensor) -> Tensor:
     >>> _padded_size(torch.tensor([0, 1, 5, 9, 17]))
     tensor([ 0,  1,  6, 12, 24])
     """
-    ladder = torch.tensor([0, 1] + [m for k in range(1, 48) for m in (2**k, 3 * 2 ** (k - 1))])
-    ladder = ladder.to(sizes.device)
+    ladder = LADDER.to(sizes.device)
     return ladder[torch.searchsorted(ladder, sizes)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from bidwise.losses.pairwise import Ads, Family, PairSums
 from bidwise.segments import Auctions
 
@@ -12,13 +14,11 @@ def covariance(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) 
     softplus(-x) - softplus(x) = -x, so both orders of a pair add up to -sigma (v_i - v_j)(s_i - s_j): logistic and
     hinge are the same loss, minus sigma n^2 times the covariance of value and eCPM.
     """
-    if auctions.size is not None:  # the same lines, without a copy per ad
-        shape = (auctions.count, auctions.size)
-        value, ecpm = ads.value.view(shape), ads.ecpm.view(shape)
-        slope = (value - value.mean(-1, keepdim=True)).mul_(-family.sigma * auctions.size).view(-1)
-        ecpm = (ecpm - ecpm.mean(-1, keepdim=True)).view(-1)
+    if auctions.count == 1:  # the lines below without a mean per ad: a third of the time for a batch of 256
+        value, ecpm = ads.value - ads.value.mean(), ads.ecpm - ads.ecpm.mean()
+        sizes: int | Tensor = auctions.ads
     else:
-        sizes = auctions.spread(auctions.sizes.to(ads.value.dtype))
-        slope = (ads.value - auctions.mean(ads.value)) * (-family.sigma * sizes)
-        ecpm = ads.ecpm - auctions.mean(ads.ecpm)
-    return slope * ecpm, slope if gradient else None  # uncentred sums would lose three digits in float32
+        value, ecpm = ads.value - auctions.mean(ads.value), ads.ecpm - auctions.mean(ads.ecpm)
+        sizes = auctions.spread(auctions.sizes.to(ecpm.dtype))
+    slope = value * (-family.sigma * sizes)
+    return slope * ecpm, slope if gradient else None  # centred: plain sums lose three digits in float32

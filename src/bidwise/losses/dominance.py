@@ -32,28 +32,22 @@ def dominance(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -
             slope.index_add_(0, rows, found[1])
 
     for bit in reversed(range(bits)):
-        starts = sizes.cumsum(0) - sizes
-        filled = sizes > 0
-        starts, sizes = starts[filled], sizes[filled]
-        splits = peers[rows[starts]] < sizes
+        sizes = sizes[sizes > 0]
+        splits = peers[rows[sizes.cumsum(0) - sizes]] < sizes
         small = splits & (sizes <= LEAF[family.surrogate])
         large = splits & ~small
         if bool(small.any()):
             leaves = rows[small.repeat_interleave(sizes)]
-            bounds = torch.nn.functional.pad(sizes[small].cumsum(0), (1, 0))
-            nodes = Auctions(len(bounds) - 1, len(leaves), None, bounds, bounds.device)
-            add(direct(ads[leaves], nodes, family, gradient=gradient), leaves)
+            add(direct(ads[leaves], Auctions.of_sizes(sizes[small]), family, gradient=gradient), leaves)
         if not bool(large.any()):
             break
         rows, sizes = rows[large.repeat_interleave(sizes)], sizes[large]
+        nodes, some = Auctions.of_sizes(sizes), ads[rows]
         upper = (code[rows] >> bit & 1).bool()
-        starts = sizes.cumsum(0) - sizes
-        node = torch.arange(len(sizes), device=rows.device).repeat_interleave(sizes)
-        some = ads[rows]
         lower_value = torch.where(upper, 0, some.value)
-        pivot = some.value.new_zeros(len(sizes)).scatter_reduce_(0, node, lower_value, "amax")
-        add(segment_sums(Arrangement(some, starts, sizes, upper, pivot), family, gradient), rows)
-        rows, sizes = _partition(rows, upper, starts, sizes)
+        pivot = some.value.new_zeros(nodes.count).scatter_reduce_(0, nodes.of_ad, lower_value, "amax")
+        add(segment_sums(Arrangement(some, nodes, upper, pivot), family, gradient), rows)
+        rows, sizes = _partition(rows, upper, nodes)
     return cost, slope
 
 
@@ -67,7 +61,7 @@ def _codes(value: Tensor, auctions: Auctions) -> tuple[Tensor, Tensor, int]:
     ranked = value[order]
     fresh = torch.ones(len(order), dtype=torch.bool, device=value.device)
     fresh[1:] = ranked[1:] != ranked[:-1]
-    fresh[auctions.offsets[:-1][auctions.sizes > 0]] = True
+    fresh[auctions.starts] = True
     first = fresh.nonzero().squeeze(1)
     length = torch.cat([first[1:], first.new_tensor([len(order)])]) - first
     begin, size = auctions.offsets[:-1], auctions.sizes
@@ -81,14 +75,13 @@ def _codes(value: Tensor, auctions: Auctions) -> tuple[Tensor, Tensor, int]:
     return code, peers, bits
 
 
-def _partition(rows: Tensor, upper: Tensor, starts: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Every node cut into lower and upper, each still in the order of eCPM."""
+def _partition(rows: Tensor, upper: Tensor, nodes: Auctions) -> tuple[Tensor, Tensor]:
+    """Every node cut into lower and upper, each still in the order of eCPM; the new rows and sizes."""
     before = torch.nn.functional.pad(upper.cumsum(0), (1, 0))
-    high = before[starts + sizes] - before[starts]
-    low = sizes - high
+    start, end = nodes.offsets[:-1], nodes.offsets[1:]
+    high = before[end] - before[start]
+    low = nodes.sizes - high
+    rank = before[:-1] - before[start][nodes.of_ad]  # upper ads before this one in its node
     seat = torch.arange(len(rows), device=rows.device)
-    rank = before[:-1] - before[starts].repeat_interleave(sizes)  # upper ads before this one in its node
-    seat = torch.where(upper, (starts + low).repeat_interleave(sizes) + rank, seat - rank)
-    cut = torch.empty_like(rows)
-    cut[seat] = rows
-    return cut, torch.stack([low, high], dim=1).view(-1)
+    seat = torch.where(upper, (start + low)[nodes.of_ad] + rank, seat - rank)
+    return torch.empty_like(rows).index_copy_(0, seat, rows), torch.stack([low, high], dim=1).view(-1)

@@ -6,13 +6,13 @@ takes both parts, i and j; in `dominance` it is a node of a tree over values, cu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
-from bidwise.losses.pairwise import Ads, Family, Method, PairSums
+from bidwise.losses.pairwise import Ads, Family, PairSums
 from bidwise.segments import Auctions
 
 WIDTH = 1.0  # of a panel, in units of sigma * eCPM
@@ -24,12 +24,11 @@ WINDOWS_AT_ONCE = 1 << 22  # numbers gathered at a time when panels act on their
 def signed_sums(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> PairSums:
     """Signed gap over all pairs, weighted or not: one sort by eCPM, then O(n)."""
     rows = sort_inside(ads.ecpm, auctions)
-    sizes = auctions.sizes
-    pivot = ads.value.new_zeros(len(sizes))
     if family.surrogate == "logistic":  # far and near panels add up to all pairs, so that centring saves digits
-        pivot = auctions.sum(ads.value) / sizes.clamp(min=1)
-    arranged = Arrangement(ads[rows], auctions.offsets[:-1], sizes, None, pivot)
-    found = segment_sums(arranged, family, gradient)
+        pivot = auctions.sum(ads.value) / auctions.sizes.clamp(min=1)
+    else:
+        pivot = ads.value.new_zeros(auctions.count)
+    found = segment_sums(Arrangement(ads[rows], auctions, None, pivot), family, gradient)
     cost, slope = (x if x is None else torch.empty_like(x).index_copy_(0, rows, x) for x in found)
     assert cost is not None
     return cost, slope
@@ -39,27 +38,6 @@ def segment_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairS
     """Cost and slope of arranged ads over all pairs (i, j) of their segments, with gap v_i - v_j, or 1 for `order`."""
     sums = logistic_sums if family.surrogate == "logistic" else step_sums
     return sums(arranged, family, gradient)
-
-
-def in_own_units(method: Method, ads: Ads, auctions: Auctions, family: Family, gradient: bool) -> PairSums:
-    """``method`` with the numbers of every auction divided by powers of two near their largest.
-
-    Prefix sums run across auctions: without this an auction with bids of 1e8 would drown the digits of the next one. A
-    power of two changes no digit and keeps ties ties.
-    """
-    if auctions.count == 1:
-        return method(ads, auctions, family, gradient=gradient)
-
-    def unit(per_ad: Tensor) -> Tensor:
-        largest = per_ad.new_zeros(auctions.count).scatter_reduce_(0, auctions.of_ad, per_ad, "amax")
-        return auctions.spread(torch.ldexp(torch.ones_like(largest), torch.frexp(largest)[1]))
-
-    one = ads.ecpm.new_ones(())
-    stake = one if family.gap == "order" else unit(ads.value)
-    lag = unit(ads.ecpm) if family.surrogate == "hinge" else one
-    scaled = replace(ads, ecpm=ads.ecpm / lag, value=ads.value / stake)
-    cost, slope = method(scaled, auctions, family, gradient=gradient)
-    return cost * (stake * lag), None if slope is None else slope * stake
 
 
 def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
@@ -81,13 +59,9 @@ class Arrangement:
     """
 
     ads: Ads
-    starts: Tensor
-    sizes: Tensor
+    segments: Auctions
     upper: Tensor | None
     pivot: Tensor
-
-    def at_ads(self, per_segment: Tensor) -> Tensor:
-        return per_segment.repeat_interleave(self.sizes)
 
     @cached_property
     def left(self) -> Tensor:
@@ -104,7 +78,7 @@ class Arrangement:
     @cached_property
     def above(self) -> Tensor:
         """v - pivot."""
-        return self.ads.value - self.at_ads(self.pivot)
+        return self.ads.value - self.segments.spread(self.pivot)
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -114,52 +88,38 @@ class Arrangement:
 
 def step_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums:
     """Hinge and indicator: every sum over {i: s_i < s_j} is a prefix sum in the order of eCPM, kept in float64."""
-    dtype = arranged.ads.ecpm.dtype
+    segments, dtype = arranged.segments, arranged.ads.ecpm.dtype
     s, left, right = (x.double() for x in (arranged.ads.ecpm, arranged.left, arranged.right))
-    above = arranged.ads.value.double() - arranged.at_ads(arranged.pivot.double())
-    first, last = _tie_runs(arranged)
-    start = arranged.at_ads(arranged.starts)
-    end = start + arranged.at_ads(arranged.sizes)
-    counts_order = family.gap == "order"
+    above = arranged.ads.value.double() - segments.spread(arranged.pivot.double())
+    ordered = family.gap == "order"
+    first, last = (bound + segments.of_ad for bound in _tie_runs(arranged))  # places in the prefix sums
+    end = (segments.offsets[1:] + torch.arange(segments.count, device=s.device)).repeat_interleave(segments.sizes)
 
-    def prefix(charge: Tensor) -> Tensor:
-        return torch.nn.functional.pad(charge.cumsum(0), (1, 0))
-
-    def below(total: Tensor, to: Tensor) -> Tensor:
-        return total[to] - total[start]
-
-    mass = prefix(left)
-    stake = mass if counts_order else prefix(left * above)
-
-    def gaps(total_stake: Tensor, total_mass: Tensor) -> Tensor:  # sum of left_i (v_i - v_j), or of left_i
-        return total_stake if counts_order else total_stake - above * total_mass
+    def gaps(mass: Tensor, stake: Tensor) -> Tensor:
+        """sum_i left_i (v_i - v_j) from sums of left_i and left_i (v_i - pivot), or sum_i left_i."""
+        return mass if ordered else stake - above * mass
 
     if family.surrogate == "indicator":
-        cost = gaps(below(stake, last), below(mass, last))
-        return (right * cost).to(dtype), torch.zeros_like(arranged.ads.ecpm) if gradient else None
+        mass, stake = segments.prefix(torch.stack([left, left * above]))
+        cost = right * gaps(mass[last], stake[last])
+        return cost.to(dtype), torch.zeros_like(arranged.ads.ecpm) if gradient else None
 
-    lever = prefix(left * s)
-    stake_lever = lever if counts_order else prefix(left * above * s)
-    cost = s * gaps(below(stake, first), below(mass, first)) - gaps(below(stake_lever, first), below(lever, first))
-    cost = family.sigma * (right * cost).to(dtype)
+    charges = [left, left * above, left * s, left * above * s]
+    if gradient:
+        charges += [right, right * above]
+    mass, stake, lever, stake_lever, *others = segments.prefix(torch.stack(charges))
+    cost = s * gaps(mass[first], stake[first]) - gaps(lever[first], stake_lever[first])
+    cost = (family.sigma * right * cost).to(dtype)
     if not gradient:
         return cost, None
-    # a tie counts half: the mean of the sums without and with it
-    slope = right * gaps(_mean(below, stake, first, last), _mean(below, mass, first, last))
 
-    def over(total: Tensor) -> Tensor:
-        return total[end] - 0.5 * (total[first] + total[last])
+    def half_tied(prefix: Tensor) -> Tensor:
+        return 0.5 * (prefix[first] + prefix[last])
 
-    mass_j = prefix(right)
-    if counts_order:
-        slope -= left * over(mass_j)
-    else:
-        slope -= left * (above * over(mass_j) - over(prefix(right * above)))
-    return cost, family.sigma * slope.to(dtype)
-
-
-def _mean(below, total: Tensor, first: Tensor, last: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-    return 0.5 * (below(total, first) + below(total, last))
+    pulled_up = right * gaps(half_tied(mass), half_tied(stake))
+    mass_j, stake_j = (prefix[end] - half_tied(prefix) for prefix in others)  # over {j: s_j > s_i}
+    pulled_down = left * (mass_j if ordered else above * mass_j - stake_j)
+    return cost, (family.sigma * (pulled_up - pulled_down)).to(dtype)
 
 
 def _tie_runs(arranged: Arrangement) -> tuple[Tensor, Tensor]:
@@ -167,7 +127,7 @@ def _tie_runs(arranged: Arrangement) -> tuple[Tensor, Tensor]:
     s = arranged.ads.ecpm
     fresh = torch.ones(len(s), dtype=torch.bool, device=s.device)
     fresh[1:] = s[1:] != s[:-1]
-    fresh[arranged.starts[arranged.sizes > 0]] = True
+    fresh[arranged.segments.starts] = True
     firsts = fresh.nonzero().squeeze(1)
     if len(firsts) == len(s):
         return firsts, firsts + 1
@@ -217,18 +177,14 @@ class Cells:
     of_ad: Tensor  # (ads,)
     place: Tensor  # (cells,)
     centre: Tensor  # (cells,) in units of sigma * eCPM, float64
-    begin: Tensor  # (cells,) first cell of the same segment
-    end: Tensor  # (cells,) one past the last
-    scale: Tensor  # (cells,) a power of two no less than the spread of the segment
+    segments: Auctions  # of cells
 
     @staticmethod
-    def of(t: Tensor, arranged: Arrangement, reach: int) -> tuple[Cells, Tensor]:
+    def of(t: Tensor, segments: Auctions, reach: int) -> tuple[Cells, Tensor]:
         """The cells, and where in its panel each ad stands, in [-1, 1]."""
         panel = (t / WIDTH).floor_()
         opens = torch.zeros(len(t), dtype=torch.bool, device=t.device)
-        filled = arranged.sizes > 0
-        starts = arranged.starts[filled]
-        opens[starts] = True
+        opens[segments.starts] = True
         fresh = opens.clone()
         fresh[1:] |= panel[1:] != panel[:-1]
         of_ad = fresh.cumsum(0) - 1
@@ -237,18 +193,9 @@ class Cells:
         step = torch.nn.functional.pad(seat.diff(), (1, 0)).clamp_(max=reach + 1)
         step[opens[firsts]] = reach + 1
         place = step.to(torch.int64).cumsum(0)
-        segment_begin = of_ad[starts]
-        count = torch.cat([segment_begin[1:], segment_begin.new_tensor([len(firsts)])]) - segment_begin
-        spread = (t[starts + arranged.sizes[filled] - 1] - t[starts]).double() + WIDTH
-        scale = torch.ldexp(torch.ones_like(spread), torch.frexp(spread)[1])
-        cells = Cells(
-            of_ad,
-            place,
-            WIDTH * (seat + 0.5),
-            segment_begin.repeat_interleave(count),
-            (segment_begin + count).repeat_interleave(count),
-            scale.repeat_interleave(count),
-        )
+        begin = of_ad[segments.starts]
+        sizes = torch.cat([begin, begin.new_tensor([len(firsts)])]).diff()
+        cells = Cells(of_ad, place, WIDTH * (seat + 0.5), Auctions.of_sizes(sizes))
         return cells, (t - WIDTH * panel).mul_(2 / WIDTH).sub_(1)
 
     def neighbours(self, some: slice, reach: int) -> Tensor:
@@ -307,7 +254,7 @@ def logistic_sums(arranged: Arrangement, family: Family, gradient: bool) -> Pair
     degree, reach = PANELS[dtype]
     if len(ads.ecpm) == 0:
         return torch.zeros_like(ads.ecpm), torch.zeros_like(ads.ecpm) if gradient else None
-    cells, u = Cells.of(family.sigma * ads.ecpm, arranged, reach)
+    cells, u = Cells.of(family.sigma * ads.ecpm, arranged.segments, reach)
     on_j, on_i = _tables(dtype, device)
     number = len(cells.place)
     ordered = family.gap == "order"
@@ -355,15 +302,16 @@ def _near(moments: Tensor, table: Tensor, cells: Cells, reach: int) -> list[Tens
         some = slice(first, first + at_once)
         window = padded[:, cells.neighbours(some, reach)]  # (charges, some cells, 2 reach + 1, degree)
         out[:, some] = window.flatten(2) @ table
-    return list(out.unflatten(2, (functions, degree)).permute(2, 0, 1, 3).contiguous())
+    return list(out.view(charges, number, functions, degree).permute(2, 0, 1, 3).contiguous())
 
 
 def _add_far_below(fields: list[Tensor], moments: Tensor, cells: Cells, reach: int) -> None:
-    """softplus(y) = y and sigmoid(y) = 1 from sources far below; softplus' own field is linear in u."""
-    upto = torch.searchsorted(cells.place, cells.place - reach).maximum(cells.begin)
-    mass, lever = _prefix_of_moments(moments, cells)
-    mass = mass[:, upto] - mass[:, cells.begin]
-    lever = (lever[:, upto] - lever[:, cells.begin]) * cells.scale
+    """softplus(y) = y and sigmoid(y) = 1 from sources far below; the former is linear in u."""
+    begin, of_cell = cells.segments.offsets[:-1], cells.segments.of_ad
+    upto = torch.searchsorted(cells.place, cells.place - reach).maximum(begin[of_cell]) + of_cell
+    mass, skew = moments[..., 0].double(), moments[..., 1].double()
+    lever = cells.centre * mass + WIDTH / 2 * skew
+    mass, lever = (cells.segments.prefix(x)[:, upto] for x in (mass, lever))
     fields[0][..., 0] += (cells.centre * mass - lever).to(moments.dtype)
     fields[0][..., 1] += (WIDTH / 2 * mass).to(moments.dtype)
     for field in fields[1:]:
@@ -372,16 +320,7 @@ def _add_far_below(fields: list[Tensor], moments: Tensor, cells: Cells, reach: i
 
 def _add_far_above(field: Tensor, moments: Tensor, cells: Cells, reach: int) -> None:
     """sigmoid(-y) = 1 from sources far above."""
-    beyond = torch.searchsorted(cells.place, cells.place + reach, right=True).minimum(cells.end)
-    mass, _ = _prefix_of_moments(moments, cells)
-    field[..., 0] += (mass[:, cells.end] - mass[:, beyond]).to(moments.dtype)
-
-
-def _prefix_of_moments(moments: Tensor, cells: Cells) -> tuple[Tensor, Tensor]:
-    """Prefix sums over cells of sum q and of sum q t (in units of the segment's scale), in float64."""
-    mass, skew = moments[..., 0].double(), moments[..., 1].double()
-    lever = (cells.centre * mass + WIDTH / 2 * skew) / cells.scale
-    return (
-        torch.nn.functional.pad(mass.cumsum(-1), (1, 0)),
-        torch.nn.functional.pad(lever.cumsum(-1), (1, 0)),
-    )
+    end, of_cell = cells.segments.offsets[1:][cells.segments.of_ad], cells.segments.of_ad
+    beyond = torch.searchsorted(cells.place, cells.place + reach, right=True).minimum(end)
+    mass = cells.segments.prefix(moments[..., 0].double())
+    field[..., 0] += (mass[:, end + of_cell] - mass[:, beyond + of_cell]).to(moments.dtype)

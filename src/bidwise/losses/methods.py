@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -22,8 +22,8 @@ from bidwise.checks import (
 )
 from bidwise.losses.closed_form import covariance
 from bidwise.losses.dominance import dominance
-from bidwise.losses.linear_time import in_own_units, signed_sums
-from bidwise.losses.pairwise import GAPS, SURROGATES, Ads, Family, Method, PairSums, direct
+from bidwise.losses.linear_time import signed_sums
+from bidwise.losses.pairwise import GAPS, SURROGATES, Ads, Family, Method, direct
 from bidwise.losses.pointwise import REDUCTIONS
 from bidwise.segments import Auctions
 
@@ -98,9 +98,14 @@ def pairwise_welfare_loss(
     tensor([-0.2500,  0.1966])
     """
     if torch.compiler.is_compiling():
-        options = (teacher, value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
-        return _outside_graph(logits, clicks, bids, offsets, *options)
-    member = _member(gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
+        all_options = (teacher, value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
+        loss: Tensor = _outside_graph(logits, clicks, bids, offsets, *all_options)
+        return loss
+    options = (gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
+    try:
+        member = _member(*options)
+    except TypeError:  # an option that cannot be a key: the checks say which
+        member = _member.__wrapped__(*options)
     logits = check_logits(logits)
     clicks = check_ads("clicks", clicks, logits)
     bids = check_ads("bids", bids, logits)
@@ -225,7 +230,11 @@ def loss_and_gradient(
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
 
     def flat(per_ad: Tensor) -> Tensor:
-        return per_ad.detach().reshape(-1).to(dtype)
+        if per_ad.requires_grad:
+            per_ad = per_ad.detach()
+        if per_ad.dim() != 1:
+            per_ad = per_ad.reshape(-1)
+        return per_ad if per_ad.dtype == dtype else per_ad.to(dtype)
 
     z, b = flat(logits), flat(bids)
     p = None if teacher is None else flat(teacher)
@@ -233,7 +242,7 @@ def loss_and_gradient(
     v = b * (flat(clicks) if member.value == "clicks" or p is None else p)
     kappa, left, right = member.weighting, None, None
     if kappa is not None and p is not None:
-        left, right = torch.sigmoid(kappa * b * p), torch.sigmoid(kappa * s)
+        left, right = (b * p).mul_(kappa).sigmoid_(), (kappa * s).sigmoid_()
 
     compute = choose(member, auctions)
     cost, slope = compute(Ads(s, v, left, right), auctions, member.family, gradient=gradient)
@@ -257,8 +266,9 @@ def loss_and_gradient(
     elif repeats:
         loss = loss.view(repeats)
     if slope is not None:
-        slope = (slope * s).mul_(torch.sigmoid(-z)).mul_(share)  # ds/dz = b f (1 - f)
-        slope = slope.view(logits.shape)
+        slope = (slope * s).mul_(z.neg().sigmoid_()).mul_(share)  # ds/dz = b f (1 - f)
+        if logits.dim() != 1:
+            slope = slope.view(logits.shape)
     return loss, slope
 
 
@@ -317,11 +327,7 @@ def sub_quadratic(member: Member) -> Method:
     """The method without pairs for ``member``."""
     family = member.family
     if family.gap != "signed":
-        return partial(_own_units, dominance)
+        return dominance
     if family.surrogate != "indicator" and member.weighting is None:
         return covariance
-    return partial(_own_units, signed_sums)
-
-
-def _own_units(method: Method, ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> PairSums:
-    return in_own_units(method, ads, auctions, family, gradient)
+    return signed_sums

@@ -77,7 +77,7 @@ class Ads:
     left: Tensor | None = None
     right: Tensor | None = None
 
-    def __getitem__(self, rows: Tensor) -> Ads:
+    def __getitem__(self, rows: Tensor | slice | tuple[slice, slice]) -> Ads:
         left, right = self.left, self.right
         return Ads(
             self.ecpm[rows],
@@ -102,6 +102,9 @@ class Family:
 PairSums = tuple[Tensor, Tensor | None]
 
 
+BlockSums = tuple[Tensor, Tensor | None, Tensor | None]  # cost_j, slope_i, slope_j of pairs i x j
+
+
 class Method(Protocol):
     """A way to compute a member of the family."""
 
@@ -110,18 +113,8 @@ class Method(Protocol):
 
 def direct(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> PairSums:
     """Cost and slope of every ad from all pairs, a fixed number of pairs in memory at a time."""
-    if auctions.size is not None:
-        if auctions.count == 1 and auctions.size**2 <= PAIRS_AT_ONCE:
-            return _one_block(ads, family, gradient)
-        shape = (auctions.count, auctions.size)
-        table = Ads(
-            ads.ecpm.view(shape),
-            ads.value.view(shape),
-            None if ads.left is None else ads.left.view(shape),
-            None if ads.right is None else ads.right.view(shape),
-        )
-        cost, slope = _chunked(table, family, gradient)
-        return cost.view(-1), None if slope is None else slope.view(-1)
+    if auctions.count == 1:
+        return _one_auction(ads, family, gradient)
     cost = torch.zeros_like(ads.ecpm)
     slope = torch.zeros_like(ads.ecpm) if gradient else None
     for block in auctions.blocks():
@@ -131,50 +124,48 @@ def direct(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> P
             left = ones if table.left is None else table.left * ones
             right = ones if table.right is None else table.right * ones
             table = Ads(table.ecpm, table.value, left, right)
-        block_cost, block_slope = _chunked(table, family, gradient)
-        rows = block.rows if block.filled is None else block.rows[block.filled]
-        cost[rows] = block_cost if block.filled is None else block_cost[block.filled]
-        if slope is not None and block_slope is not None:
-            slope[rows] = block_slope if block.filled is None else block_slope[block.filled]
+        block_cost, slope_i, slope_j = _chunked(table, table, family, gradient)
+        filled = slice(None) if block.filled is None else block.filled
+        cost[block.rows[filled]] = block_cost[filled]
+        if slope is not None and slope_i is not None and slope_j is not None:
+            slope[block.rows[filled]] = (slope_i + slope_j)[filled]
     return cost, slope
 
 
-def _chunked(table: Ads, family: Family, gradient: bool) -> PairSums:
-    """`pair_block` of each auction (a row of ``table``) with itself, in chunks of `PAIRS_AT_ONCE` pairs."""
-    count, size = table.ecpm.shape
-    if count * size * size <= PAIRS_AT_ONCE:
-        return _one_block(table, family, gradient)
-    cost = torch.zeros_like(table.ecpm)
-    slope = torch.zeros_like(table.ecpm) if gradient else None
-    auctions_at_once = max(1, PAIRS_AT_ONCE // max(1, size * size))
-    rows_at_once = max(1, min(size, PAIRS_AT_ONCE // max(1, size)))
+def _one_auction(ads: Ads, family: Family, gradient: bool) -> PairSums:
+    rows, higher = None, ads
+    if family.gap != "signed" and ads.ecpm.device.type == "cpu" and len(ads.ecpm):
+        # nothing is at stake for an ad of least value, which with clicks is every ad that was not clicked
+        rows = (ads.value > ads.value.min()).nonzero().squeeze(1)
+        higher = ads[rows]
+    cost, slope_i, slope_j = _chunked(higher, ads, family, gradient)
+    if slope_i is None or slope_j is None:
+        return cost, None
+    return cost, slope_j + slope_i if rows is None else slope_j.index_add_(0, rows, slope_i)
+
+
+def _chunked(i: Ads, j: Ads, family: Family, gradient: bool) -> BlockSums:
+    """`pair_block` in chunks of `PAIRS_AT_ONCE` pairs; ads of shape ``(ads,)`` or ``(auctions, ads)``."""
+    width = j.ecpm.shape[-1]
+    if i.ecpm.numel() * width <= PAIRS_AT_ONCE:
+        return pair_block(i, j, family, gradient)
+    cost = torch.zeros_like(j.ecpm)
+    slope_i, slope_j = (torch.zeros_like(x.ecpm) if gradient else None for x in (i, j))
+    height = i.ecpm.shape[-1]
+    count = i.ecpm.numel() // height
+    auctions_at_once = max(1, PAIRS_AT_ONCE // (height * width))
+    rows_at_once = min(height, max(1, PAIRS_AT_ONCE // width))
     for first in range(0, count, auctions_at_once):
-        some = slice(first, first + auctions_at_once)
-        for row in range(0, size, rows_at_once):
+        some = slice(None) if j.ecpm.dim() == 1 else slice(first, first + auctions_at_once)
+        for row in range(0, height, rows_at_once):
             rows = slice(row, row + rows_at_once)
-            chunk_cost, slope_i, slope_j = pair_block(
-                _part(table, some, rows), _part(table, some, slice(None)), family, gradient
-            )
+            part = rows if j.ecpm.dim() == 1 else (some, rows)
+            chunk_cost, chunk_i, chunk_j = pair_block(i[part], j[some], family, gradient)
             cost[some] += chunk_cost
-            if slope is not None and slope_i is not None and slope_j is not None:
-                slope[some, rows] += slope_i
-                slope[some] += slope_j
-    return cost, slope
-
-
-def _one_block(table: Ads, family: Family, gradient: bool) -> PairSums:
-    cost, slope_i, slope_j = pair_block(table, table, family, gradient)
-    return cost, None if slope_i is None or slope_j is None else slope_i + slope_j
-
-
-def _part(table: Ads, some: slice, columns: slice) -> Ads:
-    left, right = table.left, table.right
-    return Ads(
-        table.ecpm[some, columns],
-        table.value[some, columns],
-        None if left is None else left[some, columns],
-        None if right is None else right[some, columns],
-    )
+            if slope_i is not None and slope_j is not None and chunk_i is not None and chunk_j is not None:
+                slope_i[part] = chunk_i
+                slope_j[some] += chunk_j
+    return cost, slope_i, slope_j
 
 
 def pair_block(i: Ads, j: Ads, family: Family, gradient: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -189,31 +180,42 @@ def pair_block(i: Ads, j: Ads, family: Family, gradient: bool) -> tuple[Tensor, 
     if family.surrogate == "indicator":
         cost = torch.le(s_i, s_j, out=torch.empty_like(stake)).mul_(stake).sum(-2)
         return cost, *((torch.zeros_like(i.ecpm), torch.zeros_like(j.ecpm)) if gradient else (None, None))
-    lag = s_j - s_i if family.sigma == 1 else family.sigma * s_j - family.sigma * s_i
     if family.surrogate == "logistic":
-        # torch's own threshold of 20 would cost float64 its last digits
-        cost = torch.nn.functional.softplus(lag, threshold=40.0).mul_(stake).sum(-2)
-        if not gradient:
-            return cost, None, None
-        pull, scale = lag.sigmoid_().mul_(stake), family.sigma
+        cost, pull = _logistic_pairs(s_i, s_j, stake, family.sigma, gradient)
+        scale = family.sigma
     else:
         # max(x, 0) = x (1 + sign x) / 2, and the derivative of that is 1/2 at 0
+        lag = s_j - s_i
         pull, scale = stake.addcmul_(stake, lag.sign()), family.sigma / 2
-        cost = (pull * lag).sum(-2).mul_(0.5)
-        if not gradient:
-            return cost, None, None
+        cost = lag.mul_(pull).sum(-2).mul_(scale)
+    if not gradient:
+        return cost, None, None
     return cost, pull.sum(-1).mul_(-scale), pull.sum(-2).mul_(scale)
+
+
+def _logistic_pairs(s_i: Tensor, s_j: Tensor, stake: Tensor, sigma: float, gradient: bool) -> tuple[Tensor, Tensor]:
+    """Cost over i of stake * softplus(x) and stake * sigmoid(x) for x = sigma (s_j - s_i)."""
+    x_i, x_j = sigma * s_i, sigma * s_j
+    if s_i.device.type == "cpu" and s_i.numel():
+        low, high = min(x_i.min().item(), x_j.min().item()), max(x_i.max().item(), x_j.max().item())
+        if high - low < 80:  # e^x is a product then: one exponential per ad, and a logarithm is all a pair costs
+            middle = (low + high) / 2
+            odds = (x_j - middle).exp_() * (middle - x_i).exp_()
+            cost = torch.log1p(odds).mul_(stake).sum(-2)
+            return cost, odds.div_(odds + 1).mul_(stake) if gradient else odds
+    lag = x_j - x_i
+    # torch's own threshold of 20 would cost float64 its last digits
+    cost = torch.nn.functional.softplus(lag, threshold=40.0).mul_(stake).sum(-2)
+    return cost, lag.sigmoid_().mul_(stake) if gradient else lag
 
 
 def _stake(i: Ads, j: Ads, gap: str) -> Tensor:
     v_i, v_j = i.value.unsqueeze(-1), j.value.unsqueeze(-2)
+    stake = v_i - v_j
     if gap == "order":
-        shape = torch.broadcast_shapes(v_i.shape, v_j.shape)
-        stake = torch.gt(v_i, v_j, out=v_i.new_empty(shape))
-    else:
-        stake = v_i - v_j
-        if gap == "positive":
-            stake.clamp_(min=0)
+        stake.sign_()
+    if gap != "signed":
+        stake.clamp_(min=0)
     if i.left is not None:
         stake *= i.left.unsqueeze(-1)
     if j.right is not None:
