@@ -61,7 +61,7 @@ class Auctions:
         if repeats != 1:
             starts = ads * torch.arange(repeats, device=offsets.device)
             offsets = torch.cat([offsets[:1], (starts[:, None] + offsets[1:]).flatten()])
-        return Auctions(len(offsets) - 1, repeats * ads, None, offsets, logits.device)
+        return Auctions(len(offsets) - 1, repeats * ads, _common_size(offsets), offsets, logits.device)
 
     @cached_property
     def offsets(self) -> Tensor:
@@ -152,6 +152,15 @@ class Auctions:
             filled = column < sizes[members, None]
             rows = self.offsets[members, None] + torch.where(filled, column, 0)
             yield Block(rows, None if bool(filled.all()) else filled)
+
+
+def _common_size(offsets: Tensor) -> int | None:
+    """The size of all auctions where they have one; not looked for on a GPU, which would have to wait for it."""
+    if offsets.device.type != "cpu" or len(offsets) < 2:
+        return None
+    sizes = offsets.diff()
+    size = int(sizes[0])
+    return size if bool((sizes == size).all()) else None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bidwise.losses.linear_time import Arrangement, segment_sums, sort_inside
+from bidwise.losses.arrangement import Arrangement, sort_inside
+from bidwise.losses.linear_time import segment_sums
 from bidwise.losses.pairwise import Ads, Family, PairSums, direct
 from bidwise.segments import Auctions
 
@@ -16,8 +17,8 @@ LEAF = {"logistic": 256, "hinge": 64, "indicator": 64}
 def dominance(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> PairSums:
     """Pairs with v_i > v_j, cut by halves of the values: O(n log n) times the cost of a sum over all pairs.
 
-    Each level of the tree cuts the ads of a node into those of higher and of lower value; between the two, gap(v_i - v_j)
-    is v_i - v_j or 1, and `linear_time` adds up the pairs. Ads of equal value are never parted, and the more ads
+    Each level of the tree cuts the ads of a node into those of higher and of lower value; between the two the gap is
+    v_i - v_j or 1, and `segment_sums` adds up the pairs. Ads of equal value are never parted, and the more ads
     share a value the earlier they leave the tree: with clicks as values the first cuts are clicked x unclicked.
     """
     cost = torch.zeros_like(ads.ecpm)

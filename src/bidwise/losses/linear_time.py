@@ -1,28 +1,28 @@
-"""Sums over all pairs i x j of a segment without pairs: prefix sums for steps, panels for the logistic.
-
-Both work on ads arranged by segment and, inside a segment, by rising eCPM. A segment is an auction here, and every ad
-takes both parts, i and j; in `dominance` it is a node of a tree over values, cut into ads i and ads j with v_i > v_j.
-"""
+"""Signed gap over all pairs of an auction without pairs: linear in the ads, after a sort where one is needed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from bidwise.losses.arrangement import Arrangement, sort_inside
 from bidwise.losses.pairwise import Ads, Family, PairSums
+from bidwise.losses.panels import chebyshev, logistic_sums
+from bidwise.losses.prefix_sums import step_sums
 from bidwise.segments import Auctions
 
-WIDTH = 1.0  # of a panel, in units of sigma * eCPM
-# Chebyshev degree and reach: interpolation errs by 12.6^-degree, a pair farther than reach panels by e^-reach
-PANELS = {torch.float32: (7, 17), torch.float64: (11, 30)}
-WINDOWS_AT_ONCE = 1 << 22  # numbers gathered at a time when panels act on their neighbours
+ONE_PANEL = {torch.float32: (1e-8, 96), torch.float64: (1e-12, 128)}  # error, and the largest degree worth it
 
 
 def signed_sums(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> PairSums:
-    """Signed gap over all pairs, weighted or not: one sort by eCPM, then O(n)."""
+    """Signed gap over all pairs, weighted or not."""
+    if family.surrogate == "logistic" and auctions.size and auctions.count:
+        table = one_panel(family.sigma * ads.ecpm, auctions)
+        if table is not None:
+            return one_panel_sums(ads, auctions, family, *table, gradient)
     rows = sort_inside(ads.ecpm, auctions)
     if family.surrogate == "logistic":  # far and near panels add up to all pairs, so that centring saves digits
         pivot = auctions.sum(ads.value) / auctions.sizes.clamp(min=1)
@@ -40,287 +40,61 @@ def segment_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairS
     return sums(arranged, family, gradient)
 
 
-def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
-    """Rows in the order (auction, key), stable."""
-    if auctions.size is not None:
-        order = keys.view(auctions.count, auctions.size).argsort(dim=-1, stable=True)
-        return (order + auctions.offsets[:-1, None]).view(-1)
-    order = keys.argsort(stable=True)
-    return order[auctions.of_ad[order].argsort(stable=True)]
+def one_panel(t: Tensor, auctions: Auctions) -> tuple[Tensor, Tensor] | None:
+    """Where each ad stands in the range of sigma * eCPM of its auction, in [-1, 1], and the kernels on that range.
 
-
-@dataclass(frozen=True)
-class Arrangement:
-    """Ads in the order (segment, eCPM) and the bounds of their segments.
-
-    ``upper`` marks the ads that take the part of i, the others take j; ``None``: every ad takes both. ``pivot`` is a
-    value per segment, v_i >= pivot >= v_j where parts are taken: v_i - v_j = (v_i - pivot) + (pivot - v_j) then
-    adds up without cancellation.
+    ``None`` where the widest range asks for more Chebyshev polynomials than panels do.
     """
-
-    ads: Ads
-    segments: Auctions
-    upper: Tensor | None
-    pivot: Tensor
-
-    @cached_property
-    def left(self) -> Tensor:
-        """left_i, 0 for ads that do not take the part of i."""
-        left = torch.ones_like(self.ads.ecpm) if self.ads.left is None else self.ads.left
-        return left if self.upper is None else left * self.upper
-
-    @cached_property
-    def right(self) -> Tensor:
-        """right_j, 0 for ads that do not take the part of j."""
-        right = torch.ones_like(self.ads.ecpm) if self.ads.right is None else self.ads.right
-        return right if self.upper is None else right * ~self.upper
-
-    @cached_property
-    def above(self) -> Tensor:
-        """v - pivot."""
-        return self.ads.value - self.segments.spread(self.pivot)
-
-
-# ----------------------------------------------------------------------------------------------------------------
-# Prefix sums: hinge and indicator
-# ----------------------------------------------------------------------------------------------------------------
-
-
-def step_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums:
-    """Hinge and indicator: every sum over {i: s_i < s_j} is a prefix sum in the order of eCPM, kept in float64."""
-    segments, dtype = arranged.segments, arranged.ads.ecpm.dtype
-    s, left, right = (x.double() for x in (arranged.ads.ecpm, arranged.left, arranged.right))
-    above = arranged.ads.value.double() - segments.spread(arranged.pivot.double())
-    ordered = family.gap == "order"
-    first, last = (bound + segments.of_ad for bound in _tie_runs(arranged))  # places in the prefix sums
-    end = (segments.offsets[1:] + torch.arange(segments.count, device=s.device)).repeat_interleave(segments.sizes)
-
-    def gaps(mass: Tensor, stake: Tensor) -> Tensor:
-        """sum_i left_i (v_i - v_j) from sums of left_i and left_i (v_i - pivot), or sum_i left_i."""
-        return mass if ordered else stake - above * mass
-
-    if family.surrogate == "indicator":
-        mass, stake = segments.prefix(torch.stack([left, left * above]))
-        cost = right * gaps(mass[last], stake[last])
-        return cost.to(dtype), torch.zeros_like(arranged.ads.ecpm) if gradient else None
-
-    charges = [left, left * above, left * s, left * above * s]
-    if gradient:
-        charges += [right, right * above]
-    mass, stake, lever, stake_lever, *others = segments.prefix(torch.stack(charges))
-    cost = s * gaps(mass[first], stake[first]) - gaps(lever[first], stake_lever[first])
-    cost = (family.sigma * right * cost).to(dtype)
-    if not gradient:
-        return cost, None
-
-    def half_tied(prefix: Tensor) -> Tensor:
-        return 0.5 * (prefix[first] + prefix[last])
-
-    pulled_up = right * gaps(half_tied(mass), half_tied(stake))
-    mass_j, stake_j = (prefix[end] - half_tied(prefix) for prefix in others)  # over {j: s_j > s_i}
-    pulled_down = left * (mass_j if ordered else above * mass_j - stake_j)
-    return cost, (family.sigma * (pulled_up - pulled_down)).to(dtype)
-
-
-def _tie_runs(arranged: Arrangement) -> tuple[Tensor, Tensor]:
-    """Bounds of the run of equal eCPM that each ad stands in."""
-    s = arranged.ads.ecpm
-    fresh = torch.ones(len(s), dtype=torch.bool, device=s.device)
-    fresh[1:] = s[1:] != s[:-1]
-    fresh[arranged.segments.starts] = True
-    firsts = fresh.nonzero().squeeze(1)
-    if len(firsts) == len(s):
-        return firsts, firsts + 1
-    run = fresh.cumsum(0) - 1
-    lasts = torch.cat([firsts[1:], firsts.new_tensor([len(s)])])
-    return firsts[run], lasts[run]
-
-
-# ----------------------------------------------------------------------------------------------------------------
-# Panels: logistic
-# ----------------------------------------------------------------------------------------------------------------
+    table = t.view(auctions.count, -1)
+    low, high = table.aminmax(dim=-1, keepdim=True)
+    half = (high - low).max().item() / 2
+    if not half < 1e3:
+        return None
+    half = 2 ** (math.ceil(4 * math.log2(max(half, 0.5))) / 4)  # a coarse grid: few kernels, made once each
+    error, most = ONE_PANEL[t.dtype]
+    # softplus is analytic in a strip of half-width pi, so its series on [-half, half] falls as rho^-degree
+    rho = (math.pi + math.hypot(math.pi, half)) / half
+    degree = math.ceil(math.log(error) / -math.log(rho)) + 2
+    if degree > most:
+        return None
+    u = (table - (low + high) / 2).div_(half).clamp_(-1, 1)
+    return u, _kernels(half, degree, t.dtype, t.device)
 
 
 @lru_cache
-def _tables(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Chebyshev coefficients of softplus(y), sigmoid(y) and of sigmoid(-y), target minus source = y.
+def _kernels(half: float, degree: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Coefficients of softplus(y) and sigmoid(y) in target (rows) and source (columns), target minus source = y."""
+    node, analysis = chebyshev(degree)
+    y = half * (node[:, None] - node[None, :])
+    kernels = torch.stack([-torch.nn.functional.logsigmoid(-y), torch.sigmoid(y)])
+    return (analysis @ kernels @ analysis.T).to(device, dtype)
 
-    Target and source are WIDTH d + WIDTH / 2 (u - u') apart for panels d apart, u and u' in [-1, 1]. Rows: d and the
-    degree in u'; columns: function and the degree in u.
+
+def one_panel_sums(
+    ads: Ads, auctions: Auctions, family: Family, u: Tensor, kernels: Tensor, gradient: bool
+) -> PairSums:
+    """The signed logistic as `logistic_sums` has it, with a single panel per auction: few operations, no sort.
+
+    For auctions of equal size whose eCPM spreads over a few dozen units of 1 / sigma: most batches people train on.
     """
-    degree, reach = PANELS[dtype]
-    k = torch.arange(degree, dtype=torch.float64)
-    angle = torch.pi * (k + 0.5) / degree
-    node = torch.cos(angle)
-    analysis = torch.cos(k[:, None] * angle) * 2 / degree  # values at the nodes -> coefficients
-    analysis[0] /= 2
-    d = torch.arange(reach, -reach - 1, -1, dtype=torch.float64)  # neighbours in rising order of the source
-    y = WIDTH * d[:, None, None] + WIDTH / 2 * (node[:, None] - node[None, :])  # (d, u, u')
-
-    def table(kernel: Tensor) -> Tensor:
-        return torch.einsum("kx,dxy,ly->dlk", analysis, kernel, analysis).reshape(-1, degree)
-
-    softplus = -torch.nn.functional.logsigmoid(-y)
-    on_j = torch.cat([table(softplus), table(torch.sigmoid(y))], dim=1)
-    on_i = table(torch.sigmoid(-y))
-    return on_j.to(device, dtype), on_i.to(device, dtype)
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Occupied panels of all segments, in order.
-
-    ``place`` numbers them so that panels of one segment at most ``reach`` apart differ by their distance, and all
-    others by more: empty panels cost nothing, and no number overflows.
-    """
-
-    of_ad: Tensor  # (ads,)
-    place: Tensor  # (cells,)
-    centre: Tensor  # (cells,) in units of sigma * eCPM, float64
-    segments: Auctions  # of cells
-
-    @staticmethod
-    def of(t: Tensor, segments: Auctions, reach: int) -> tuple[Cells, Tensor]:
-        """The cells, and where in its panel each ad stands, in [-1, 1]."""
-        panel = (t / WIDTH).floor_()
-        opens = torch.zeros(len(t), dtype=torch.bool, device=t.device)
-        opens[segments.starts] = True
-        fresh = opens.clone()
-        fresh[1:] |= panel[1:] != panel[:-1]
-        of_ad = fresh.cumsum(0) - 1
-        firsts = fresh.nonzero().squeeze(1)
-        seat = panel[firsts].double()
-        step = torch.nn.functional.pad(seat.diff(), (1, 0)).clamp_(max=reach + 1)
-        step[opens[firsts]] = reach + 1
-        place = step.to(torch.int64).cumsum(0)
-        begin = of_ad[segments.starts]
-        sizes = torch.cat([begin, begin.new_tensor([len(firsts)])]).diff()
-        cells = Cells(of_ad, place, WIDTH * (seat + 0.5), Auctions.of_sizes(sizes))
-        return cells, (t - WIDTH * panel).mul_(2 / WIDTH).sub_(1)
-
-    def neighbours(self, some: slice, reach: int) -> Tensor:
-        """Cell at every distance from -reach to reach, one past the last where that panel is empty."""
-        here = self.place[some]
-        wanted = here[:, None] + torch.arange(-reach, reach + 1, device=here.device)
-        found = torch.searchsorted(self.place, wanted).clamp_(max=len(self.place) - 1)
-        return torch.where(self.place[found] == wanted, found, len(self.place))
-
-
-class Tiles:
-    """Ads of equal cell side by side in tiles of fixed length, so that one batched product serves all cells."""
-
-    def __init__(self, u: Tensor, cell: Tensor, cells: int, degree: int) -> None:
-        count = torch.bincount(cell, minlength=cells)
-        self.length = 1 << max(3, min(8, (len(u) // (2 * cells + 1)).bit_length()))
-        tiles = (count + self.length - 1) // self.length
-        starts = self.length * (tiles.cumsum(0) - tiles) - (count.cumsum(0) - count)
-        self.seat = starts[cell] + torch.arange(len(u), device=u.device)
-        self.cell = torch.arange(cells, device=u.device).repeat_interleave(tiles)
-        self.cells = cells
-        self.basis = u.new_empty(len(self.cell), degree, self.length)  # Chebyshev polynomials T_k(u)
-        u = self._seated(u[None])[:, 0]
-        self.basis[:, 0] = 1
-        self.basis[:, 1] = u
-        for k in range(2, degree):
-            torch.mul(self.basis[:, k - 1], 2 * u, out=self.basis[:, k]).sub_(self.basis[:, k - 2])
-
-    def _seated(self, per_ad: Tensor) -> Tensor:
-        """(charges, ads) -> (tiles, charges, length), 0 in empty seats."""
-        seats = per_ad.new_zeros(len(per_ad), len(self.cell) * self.length)
-        seats[:, self.seat] = per_ad
-        return seats.view(len(per_ad), -1, self.length).transpose(0, 1)
-
-    def moments(self, charges: Tensor) -> Tensor:
-        """sum of q T_k(u) over each cell: (charges, ads) -> (charges, cells, degree)."""
-        tiled = self._seated(charges) @ self.basis.transpose(1, 2)  # (tiles, charges, degree)
-        out = charges.new_zeros(self.cells, *tiled.shape[1:])
-        return out.index_add_(0, self.cell, tiled).transpose(0, 1)
-
-    def values(self, coefficients: Tensor) -> Tensor:
-        """A Chebyshev series per cell, at the ads: (fields, cells, degree) -> (fields, ads)."""
-        at_tiles = coefficients.transpose(0, 1)[self.cell]  # (tiles, fields, degree)
-        return (at_tiles @ self.basis).transpose(0, 1).reshape(len(coefficients), -1)[:, self.seat]
-
-
-def logistic_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums:
-    """The logistic surrogate as sums of a smooth kernel, without pairs.
-
-    In units of sigma s, softplus is analytic in a strip of half-width pi. Cut the line into panels; in each, replace the
-    ads by the moments of their charges against a few Chebyshev polynomials; let panels within reach act on each other
-    through one small table; beyond it softplus(y) is y above and 0 below, up to e^-reach, and prefix sums do.
-    """
-    ads = arranged.ads
-    dtype, device = ads.ecpm.dtype, ads.ecpm.device
-    degree, reach = PANELS[dtype]
-    if len(ads.ecpm) == 0:
-        return torch.zeros_like(ads.ecpm), torch.zeros_like(ads.ecpm) if gradient else None
-    cells, u = Cells.of(family.sigma * ads.ecpm, arranged.segments, reach)
-    on_j, on_i = _tables(dtype, device)
-    number = len(cells.place)
-    ordered = family.gap == "order"
-
-    def side(mask: Tensor | None) -> tuple[Tensor | slice, Tiles]:
-        if mask is None:
-            return slice(None), Tiles(u, cells.of_ad, number, degree)
-        rows = mask.nonzero().squeeze(1)
-        return rows, Tiles(u[rows], cells.of_ad[rows], number, degree)
-
-    rows_i, tiles_i = side(arranged.upper)
-    rows_j, tiles_j = (rows_i, tiles_i) if arranged.upper is None else side(~arranged.upper)
-    left, above = arranged.left[rows_i], arranged.above[rows_i]
-    right, beneath = arranged.right[rows_j], -arranged.above[rows_j]
-
-    charges = left[None] if ordered else torch.stack([left, left * above])
-    moments = tiles_i.moments(charges)
-    fields = _near(moments, on_j if gradient else on_j[:, :degree], cells, reach)
-    _add_far_below(fields, moments, cells, reach)
-    at_j = [tiles_j.values(field) for field in fields]
-    cost = torch.zeros_like(ads.ecpm)
-    cost[rows_j] = right * (at_j[0][0] if ordered else torch.addcmul(at_j[0][1], at_j[0][0], beneath))
+    shape, degree = u.shape, kernels.shape[-1]
+    basis = torch.arange(degree, dtype=u.dtype, device=u.device) * u.acos().unsqueeze(-1)
+    basis.cos_()  # (auctions, ads, degree): T_k(u) = cos(k arccos u)
+    above = ads.value.view(shape)
+    above = above - above.mean(-1, keepdim=True)
+    left = torch.ones_like(u) if ads.left is None else ads.left.view(shape)
+    right = torch.ones_like(u) if ads.right is None else ads.right.view(shape)
+    charges = torch.stack([left, left * above, right, right * above], dim=-1)
+    moments = basis.mT @ charges  # (auctions, degree, 4)
+    softplus, sigmoid = kernels
+    on_j, on_i = moments[..., :2], moments[..., 2:]
+    fields = [softplus @ on_j]
+    if gradient:
+        fields += [sigmoid @ on_j, sigmoid.T @ on_i]  # sigmoid(-y) is sigmoid(y) with target and source exchanged
+    sums = (basis @ torch.cat(fields, dim=-1)).unbind(-1)
+    cost = right * torch.addcmul(sums[1], sums[0], above, value=-1)
     if not gradient:
-        return cost, None
-    slope = torch.zeros_like(ads.ecpm)
-    slope[rows_j] = right * (at_j[1][0] if ordered else torch.addcmul(at_j[1][1], at_j[1][0], beneath))
-
-    charges = right[None] if ordered else torch.stack([right, right * beneath])
-    moments = tiles_j.moments(charges)
-    (field,) = _near(moments, on_i, cells, reach)
-    _add_far_above(field, moments, cells, reach)
-    at_i = tiles_i.values(field)
-    slope[rows_i] -= left * (at_i[0] if ordered else torch.addcmul(at_i[1], at_i[0], above))
-    return cost, family.sigma * slope
-
-
-def _near(moments: Tensor, table: Tensor, cells: Cells, reach: int) -> list[Tensor]:
-    """Moments of the sources -> series at the targets, from panels within reach; one (charges, cells, degree) a function."""
-    charges, number, degree = moments.shape
-    functions = table.shape[1] // degree
-    padded = torch.cat([moments, moments.new_zeros(charges, 1, degree)], dim=1)
-    out = moments.new_empty(charges, number, functions * degree)
-    at_once = max(1, WINDOWS_AT_ONCE // (charges * len(table)))
-    for first in range(0, number, at_once):
-        some = slice(first, first + at_once)
-        window = padded[:, cells.neighbours(some, reach)]  # (charges, some cells, 2 reach + 1, degree)
-        out[:, some] = window.flatten(2) @ table
-    return list(out.view(charges, number, functions, degree).permute(2, 0, 1, 3).contiguous())
-
-
-def _add_far_below(fields: list[Tensor], moments: Tensor, cells: Cells, reach: int) -> None:
-    """softplus(y) = y and sigmoid(y) = 1 from sources far below; the former is linear in u."""
-    begin, of_cell = cells.segments.offsets[:-1], cells.segments.of_ad
-    upto = torch.searchsorted(cells.place, cells.place - reach).maximum(begin[of_cell]) + of_cell
-    mass, skew = moments[..., 0].double(), moments[..., 1].double()
-    lever = cells.centre * mass + WIDTH / 2 * skew
-    mass, lever = (cells.segments.prefix(x)[:, upto] for x in (mass, lever))
-    fields[0][..., 0] += (cells.centre * mass - lever).to(moments.dtype)
-    fields[0][..., 1] += (WIDTH / 2 * mass).to(moments.dtype)
-    for field in fields[1:]:
-        field[..., 0] += mass.to(moments.dtype)
-
-
-def _add_far_above(field: Tensor, moments: Tensor, cells: Cells, reach: int) -> None:
-    """sigmoid(-y) = 1 from sources far above."""
-    end, of_cell = cells.segments.offsets[1:][cells.segments.of_ad], cells.segments.of_ad
-    beyond = torch.searchsorted(cells.place, cells.place + reach, right=True).minimum(end)
-    mass = cells.segments.prefix(moments[..., 0].double())
-    field[..., 0] += (mass[:, end + of_cell] - mass[:, beyond + of_cell]).to(moments.dtype)
+        return cost.view(-1), None
+    slope = right * torch.addcmul(sums[3], sums[2], above, value=-1)
+    slope -= left * torch.addcmul(-sums[5], sums[4], above)
+    return cost.view(-1), slope.mul_(family.sigma).view(-1)

@@ -30,17 +30,27 @@ from bidwise.segments import Auctions
 VALUES = ("clicks", "teacher")
 METHODS = ("auto", "direct", "fast", "triton")
 
-# Ads per auction from which `fast` beats `direct` on two cores, by gap and surrogate: benchmarks/results/crossover.csv
-CROSSOVER = {
-    ("signed", "logistic"): 1000,
-    ("signed", "hinge"): 500,
-    ("signed", "indicator"): 400,
-    ("positive", "logistic"): 2000,
-    ("positive", "hinge"): 1500,
-    ("positive", "indicator"): 1500,
-    ("order", "logistic"): 2000,
-    ("order", "hinge"): 1500,
-    ("order", "indicator"): 1500,
+
+@dataclass(frozen=True)
+class Speed:
+    """What `direct` takes per pair, and `fast` per call and per ad, in nanoseconds."""
+
+    pair: float
+    call: float
+    ad: float
+
+
+# Fitted to benchmarks/results/losses_crossover.csv by `python -m benchmarks.crossover`, on two cores.
+SPEEDS = {
+    ("signed", "logistic"): Speed(pair=2.1, call=3.8e05, ad=1.7e02),
+    ("positive", "logistic"): Speed(pair=1.6, call=2.7e06, ad=1.2e03),
+    ("order", "logistic"): Speed(pair=1.7, call=2.5e06, ad=1.3e03),
+    ("signed", "hinge"): Speed(pair=1.9, call=4.1e05, ad=2e02),
+    ("positive", "hinge"): Speed(pair=2, call=2.4e06, ad=1.6e03),
+    ("order", "hinge"): Speed(pair=1.6, call=2.9e06, ad=1e03),
+    ("signed", "indicator"): Speed(pair=0.41, call=3.7e05, ad=88),
+    ("positive", "indicator"): Speed(pair=0.97, call=2.1e06, ad=1e03),
+    ("order", "indicator"): Speed(pair=1.1, call=2.1e06, ad=1e03),
 }
 
 
@@ -304,7 +314,8 @@ def _scaled(ctx: Any, upstream: Tensor) -> Tensor:
         upstream = upstream.repeat_interleave(offsets.diff(), dim=-1)
     elif ctx.reduction != "none" and upstream.dim():
         upstream = upstream.unsqueeze(-1)
-    return (slope * upstream).to(ctx.dtype)
+    gradient: Tensor = (slope * upstream).to(ctx.dtype)
+    return gradient
 
 
 _scaled_once: Callable[[Any, Tensor], Tensor] = once_differentiable(_scaled)  # raises in a second derivative
@@ -319,8 +330,8 @@ def choose(member: Member, auctions: Auctions) -> Method:
     fast = sub_quadratic(member)
     if member.method == "fast" or fast is covariance:
         return fast
-    crossover = CROSSOVER[member.family.gap, member.family.surrogate]
-    return fast if auctions.pairs() > crossover * auctions.ads else direct
+    speed = SPEEDS[member.family.gap, member.family.surrogate]
+    return fast if speed.pair * auctions.pairs() > speed.call + speed.ad * auctions.ads else direct
 
 
 def sub_quadratic(member: Member) -> Method:

@@ -74,8 +74,8 @@ class WelfareLoss(nn.Module):
 class BidWeightedLogLoss(nn.Module):
     """Log loss weighted by bids ** ``power``: the pointwise losses, called as :class:`WelfareLoss` is.
 
-    Power 0 is the log loss, 1 and 1/2 are the paper's weighted baselines. ``value="teacher"`` takes the teacher's CTR as
-    soft labels: plain distillation, the control for losses that use a teacher.
+    Power 0 is the log loss, 1 and 1/2 are the paper's weighted baselines. ``value="teacher"`` takes the teacher's CTR
+    as soft labels: plain distillation, the control for losses that use a teacher.
 
     >>> logits, clicks, bids = torch.zeros(2), torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0])
     >>> BidWeightedLogLoss(power=1.0)(logits, clicks, bids)

@@ -1,0 +1,246 @@
+"""Forward and backward of the pairwise losses: ours against plain n x n torch and torch.compile of it.
+
+python -m benchmarks.losses            all cases, then docs/benchmarks.md
+python -m benchmarks.losses crossover  one of: members, sizes, ragged, crossover
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+import bidwise
+from benchmarks.harness import together, write
+from bidwise.losses.pairwise import GAPS, SURROGATES, gap_of
+
+NAMED = {
+    "log": {},
+    "log_teacher": {"value": "teacher", "weighting": 3.0},
+    "log_plus": {"gap": "positive"},
+    "log_plus_teacher": {"gap": "positive", "value": "teacher"},
+    "hinge_plus_teacher": {"gap": "positive", "surrogate": "hinge", "value": "teacher", "weighting": 3.0},
+    "ranknet": {"gap": "order"},
+}
+PLAIN_UP_TO = 8192  # n x n of float32 with its gradient takes over 20 GB beyond
+COMPILED_AT = (256, 1024, 4096)
+
+
+@dataclass(frozen=True)
+class Batch:
+    logits: Tensor
+    clicks: Tensor
+    bids: Tensor
+    teacher: Tensor
+    offsets: Tensor | None = None
+
+    @staticmethod
+    def of(ads: int, offsets: Tensor | None = None) -> Batch:
+        """Log-normal bids, CTR around 0.3: drawn once for all methods."""
+        random = torch.Generator().manual_seed(ads)
+        teacher = torch.sigmoid(torch.randn(ads, generator=random) - 1)
+        logits = torch.logit(teacher) + 0.5 * torch.randn(ads, generator=random)
+        clicks = (torch.rand(ads, generator=random) < teacher).float()
+        bids = torch.exp(torch.randn(ads, generator=random))
+        return Batch(logits.requires_grad_(), clicks, bids, teacher, offsets)
+
+
+def ours(batch: Batch, options: dict, method: str = "auto") -> Tensor:
+    return bidwise.pairwise_welfare_loss(
+        batch.logits, batch.clicks, batch.bids, batch.offsets, teacher=batch.teacher, method=method, **options
+    )
+
+
+def plain(batch: Batch, options: dict) -> Tensor:
+    """The loss as one would write it: all n x n pairs, autograd does the rest."""
+    value = batch.clicks if options.get("value", "clicks") == "clicks" else batch.teacher
+    return plain_pairs(
+        batch.logits,
+        value,
+        batch.bids,
+        batch.teacher,
+        options.get("gap", "signed"),
+        options.get("surrogate", "logistic"),
+        options.get("weighting"),
+    )
+
+
+def plain_pairs(
+    logits: Tensor, label: Tensor, bids: Tensor, teacher: Tensor, gap: str, surrogate: str, kappa: float | None
+) -> Tensor:
+    ecpm, value = bids * torch.sigmoid(logits), bids * label
+    margin = ecpm[:, None] - ecpm[None, :]
+    if surrogate == "logistic":
+        phi = torch.nn.functional.softplus(-margin)
+    elif surrogate == "hinge":
+        phi = torch.relu(-margin)
+    else:
+        phi = (margin <= 0).to(margin.dtype)
+    pairs = gap_of(value[:, None] - value[None, :], gap) * phi
+    if kappa is not None:
+        pairs = torch.sigmoid(kappa * bids * teacher)[:, None] * torch.sigmoid(kappa * ecpm)[None, :] * pairs
+    return pairs.sum() / len(logits) ** 2
+
+
+def step(batch: Batch, loss: Callable[[], Tensor]) -> Callable[[], None]:
+    """One forward and backward; forward alone where nothing depends on the logits (the plain indicator)."""
+
+    def run() -> None:
+        batch.logits.grad = None
+        result = loss()
+        if result.requires_grad:
+            result.backward()
+
+    return run
+
+
+def without_graph(loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        with torch.no_grad():
+            return loss()
+
+    return run
+
+
+def agree(losses: dict[str, Callable[[], Tensor]]) -> None:
+    """Stop if two methods do not give the same loss."""
+    (first, expected), *others = ((name, float(loss().detach())) for name, loss in losses.items())
+    for name, found in others:
+        if abs(found - expected) > 1e-4 * abs(expected) + 1e-7:
+            raise SystemExit(f"{name} gives {found}, {first} gives {expected}: not timed")
+
+
+def row(case: str, loss: str, method: str, auctions: int, ads: int, timing, base: float) -> dict[str, object]:
+    print(
+        f"{case:10} {loss:42} {ads:9,} ads {method:10} {timing.ms:10.3f} ms {timing.ms / base:8.4f} x plain", flush=True
+    )
+    return {
+        "case": case,
+        "loss": loss,
+        "method": method,
+        "auctions": auctions,
+        "ads": ads,
+        "dtype": "float32",
+        "ms": timing.ms,
+        "ms_low": timing.ms_low,
+        "ms_high": timing.ms_high,
+        "peak_mb": timing.peak_mb,
+        "times_plain": timing.ms / base,
+        "runs": timing.runs,
+    }
+
+
+def timed(case: str, loss: str, batch: Batch, losses: dict[str, Callable[[], Tensor]], seconds: float = 1.0):
+    """A row per method; the first one is the base of the ratios."""
+    agree(losses)
+    timings = together({name: step(batch, one) for name, one in losses.items()}, seconds=seconds)
+    base = timings[next(iter(losses))].ms
+    auctions = 1 if batch.offsets is None else len(batch.offsets) - 1
+    return [row(case, loss, name, auctions, len(batch.logits), timing, base) for name, timing in timings.items()]
+
+
+def members() -> list[dict[str, object]]:
+    """Every member of the family at the paper's batch size."""
+    rows = []
+    batch = Batch.of(256)
+    for value, gap, surrogate, kappa in product(("clicks", "teacher"), GAPS, SURROGATES, (None, 3.0)):
+        options = {"value": value, "gap": gap, "surrogate": surrogate, "weighting": kappa}
+        losses = {"plain": lambda o=options: plain(batch, o), "ours": lambda o=options: ours(batch, o)}
+        if surrogate == "indicator" and kappa is None:  # no gradient to compute: forward against forward
+            losses = {name: without_graph(loss) for name, loss in losses.items()}
+        name = f"{value} {gap} {surrogate}" + (" weighted" if kappa else "")
+        rows += timed("members", name, batch, losses)
+    return rows
+
+
+def sizes() -> list[dict[str, object]]:
+    """One auction from 64 to 1,048,576 ads."""
+    rows = []
+    for ads, (name, options) in product([4**k for k in range(3, 11)] + [8192], NAMED.items()):
+        batch = Batch.of(ads)
+        losses = {"log loss": lambda b=batch: bidwise.log_loss(b.logits, b.clicks)}
+        if ads <= PLAIN_UP_TO:
+            losses = {"plain": lambda b=batch, o=options: plain(b, o)}
+            if ads in COMPILED_AT:
+                torch.compiler.reset()
+                fused = torch.compile(plain_pairs)
+                label = batch.teacher if options.get("value") == "teacher" else batch.clicks
+                words = (options.get("gap", "signed"), options.get("surrogate", "logistic"), options.get("weighting"))
+                losses["compiled"] = lambda b=batch, l=label, w=words, f=fused: f(b.logits, l, b.bids, b.teacher, *w)
+        losses["ours"] = lambda b=batch, o=options: ours(b, o)
+        if ads > PLAIN_UP_TO:  # the log loss is the base there, and of course another number
+            rows += apart(name, batch, losses)
+        else:
+            rows += timed("sizes", name, batch, losses, seconds=0.5 if ads <= 1024 else 2.0)
+    return rows
+
+
+def apart(name: str, batch: Batch, losses: dict[str, Callable[[], Tensor]]) -> list[dict[str, object]]:
+    """Where n x n cannot run: `fast` in float32 must agree with itself in float64, then it is timed."""
+    exact = Batch(*(x.detach().double() for x in (batch.logits, batch.clicks, batch.bids, batch.teacher)))
+    agree({"ours": losses["ours"], "float64": lambda: ours(exact, NAMED[name])})
+    timings = together({key: step(batch, one) for key, one in losses.items()}, seconds=2.0)
+    return [row("sizes", name, key, 1, len(batch.logits), t, float("nan")) for key, t in timings.items()]
+
+
+def ragged() -> list[dict[str, object]]:
+    """Many auctions at once against a Python loop over auctions of the plain loss."""
+    random = torch.Generator().manual_seed(0)
+    rows = []
+    for counts in (torch.randint(2, 101, (1000,), generator=random), torch.full((10_000,), 30)):
+        offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        batch = Batch.of(int(offsets[-1]), offsets)
+        for name, options in NAMED.items():
+
+            def loop(options=options, batch=batch, counts=counts) -> Tensor:
+                parts = (
+                    torch.split(x, counts.tolist()) for x in (batch.logits, batch.clicks, batch.bids, batch.teacher)
+                )
+                return torch.stack([plain(Batch(*one), options) for one in zip(*parts, strict=True)]).mean()
+
+            losses = {"loop": loop, "ours": lambda o=options, b=batch: ours(b, o)}
+            rows += timed("ragged", name, batch, losses, seconds=2.0)
+    return rows
+
+
+def crossover() -> list[dict[str, object]]:
+    """`direct` against `fast`: what `auto` has to choose from, and what it chose."""
+    rows = []
+    for surrogate, gap, kappa in product(SURROGATES, GAPS, (None, 3.0)):
+        options = {"gap": gap, "surrogate": surrogate, "weighting": kappa, "value": "teacher"}
+        name = f"{gap} {surrogate}" + (" weighted" if kappa else "")
+        for ads, count in [
+            (64, 1),
+            (256, 1),
+            (512, 1),
+            (1024, 1),
+            (2048, 1),
+            (4096, 1),
+            (64, 64),
+            (256, 32),
+            (1024, 16),
+        ]:
+            offsets = ads * torch.arange(count + 1) if count > 1 else None
+            batch = Batch.of(ads * count, offsets)
+            losses = {m: lambda o=options, b=batch, m=m: ours(b, o, m) for m in ("direct", "fast", "auto")}
+            rows += timed("crossover", name, batch, losses, seconds=0.1)
+    return rows
+
+
+CASES = {"members": members, "sizes": sizes, "ragged": ragged, "crossover": crossover}
+
+
+def main(wanted: list[str]) -> None:
+    from benchmarks.table import write_page
+
+    for name in wanted or CASES:
+        print(write(f"losses_{name}", CASES[name]()))
+    print(write_page())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

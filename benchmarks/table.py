@@ -1,0 +1,113 @@
+"""docs/benchmarks.md from the measured rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.harness import DOCS, RESULTS, read
+
+
+def write_page() -> Path:
+    """The page, from whatever results are there."""
+    parts = [HEAD]
+    for name, section in {"members": members, "sizes": sizes, "ragged": ragged, "crossover": crossover}.items():
+        if (RESULTS / f"losses_{name}.csv").exists():
+            rows = read(f"losses_{name}")
+            first = rows[0]
+            where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {first['commit']}"
+            parts.append(section(rows) + f"\n\n*`make bench` or `python -m benchmarks.losses {name}`; {where}.*")
+    path = DOCS / "benchmarks.md"
+    part = path.with_suffix(".part")
+    part.write_text("\n\n".join(parts) + "\n")
+    part.replace(path)
+    return path
+
+
+HEAD = """# Speed and memory of the losses
+
+Forward and backward in float32, value checks included, median of interleaved runs. *plain* is the loss as one would
+write it in torch, with all n x n pairs and autograd; *compiled* is `torch.compile` of that. Ratios are within one run:
+times of a shared machine drift, ratios less so. This page is made from `benchmarks/results/*.csv`."""
+
+
+def members(rows: list[dict[str, str]]) -> str:
+    by = {(r["loss"], r["method"]): r for r in rows}
+    lines = [
+        "## Every member, one auction of 256 ads",
+        "",
+        "| value, gap, surrogate | plain | ours | ours / plain |",
+        "|---|---|---|---|",
+    ]
+    for loss in dict.fromkeys(r["loss"] for r in rows):
+        mine, base = by[loss, "ours"], by[loss, "plain"]
+        lines.append(f"| {loss} | {_us(base)} | {_us(mine)} | {float(mine['times_plain']):.2f} |")
+    reached = sum(float(r["times_plain"]) <= 0.6 for r in rows if r["method"] == "ours")
+    lines += ["", f"{reached} of {len(rows) // 2} members take at most 0.6 of the plain time."]
+    return "\n".join(lines)
+
+
+def sizes(rows: list[dict[str, str]]) -> str:
+    lines = [
+        "## One auction of n ads",
+        "",
+        "| loss | ads | plain | compiled | ours | ours faster than plain | memory above inputs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    by = {(r["loss"], int(r["ads"]), r["method"]): r for r in rows}
+    for loss in dict.fromkeys(r["loss"] for r in rows):
+        for ads in sorted({int(r["ads"]) for r in rows}):
+            mine, base = by[loss, ads, "ours"], by.get((loss, ads, "plain"))
+            compiled = by.get((loss, ads, "compiled"))
+            gain = f"{float(base['ms']) / float(mine['ms']):,.1f} ×" if base else "n × n does not fit"
+            memory = f"{float(mine['peak_mb']):.0f} MB"
+            lines.append(f"| {loss} | {ads:,} | {_ms(base)} | {_ms(compiled)} | {_ms(mine)} | {gain} | {memory} |")
+    return "\n".join(lines)
+
+
+def ragged(rows: list[dict[str, str]]) -> str:
+    lines = [
+        "## Many auctions",
+        "",
+        "| loss | auctions | ads | Python loop | ours | faster |",
+        "|---|---|---|---|---|---|",
+    ]
+    by = {(r["loss"], r["auctions"], r["method"]): r for r in rows}
+    for loss, auctions in dict.fromkeys((r["loss"], r["auctions"]) for r in rows):
+        mine, loop = by[loss, auctions, "ours"], by[loss, auctions, "loop"]
+        gain = float(loop["ms"]) / float(mine["ms"])
+        lines.append(
+            f"| {loss} | {int(auctions):,} | {int(mine['ads']):,} | {_ms(loop)} | {_ms(mine)} | {gain:,.0f} × |"
+        )
+    return "\n".join(lines)
+
+
+def crossover(rows: list[dict[str, str]]) -> str:
+    lines = [
+        "## What `auto` chooses from",
+        "",
+        "Value `teacher`. The last column is the time of `auto` over that of the better method: 1 is a right choice.",
+        "",
+        "| gap, surrogate | auctions × ads | direct | fast | auto / better |",
+        "|---|---|---|---|---|",
+    ]
+    by = {(r["loss"], r["auctions"], r["ads"], r["method"]): r for r in rows}
+    for loss, auctions, ads in dict.fromkeys((r["loss"], r["auctions"], r["ads"]) for r in rows):
+        direct, fast, auto = (by[loss, auctions, ads, method] for method in ("direct", "fast", "auto"))
+        better = min(float(direct["ms"]), float(fast["ms"]))
+        shape = f"{auctions} × {int(ads) // int(auctions):,}"
+        lines.append(f"| {loss} | {shape} | {_ms(direct)} | {_ms(fast)} | {float(auto['ms']) / better:.2f} |")
+    return "\n".join(lines)
+
+
+def _ms(row: dict[str, str] | None) -> str:
+    return (
+        ""
+        if row is None
+        else f"{float(row['ms']):,.3g} ms"
+        if float(row["ms"]) < 1000
+        else f"{float(row['ms']):,.0f} ms"
+    )
+
+
+def _us(row: dict[str, str]) -> str:
+    return f"{1000 * float(row['ms']):,.0f} µs"

@@ -1,0 +1,107 @@
+"""Train the same small CTR model twice, with the log loss and with a welfare loss, and let both run an ad auction.
+
+The worlds are such that a welfare loss can help: clicks depend on squares of features, the model is linear, so it
+cannot be right everywhere, and the loss decides where it is wrong. Takes about a minute on two cores.
+
+    python examples/two_models.py
+"""
+
+import math
+
+import torch
+
+import bidwise
+
+FEATURES, TRAIN, AUCTIONS, SIZE, EPOCHS, BATCH = 50, 40_000, 2_000, 50, 15, 256
+WORLDS, LAMBDAS = 8, (0.03, 0.1, 0.3)  # how much log loss stays beside the rank term: chosen on validation
+
+
+def draw_world(random):
+    """Weights of the true click rate (linear and quadratic) and of the bids, which lean towards good ads."""
+    w = 1.2 * torch.randn(FEATURES, generator=random) / math.sqrt(FEATURES)
+    curves = torch.randn(FEATURES, 8, generator=random) / math.sqrt(FEATURES)
+    signs = torch.tensor([1.0, -1.0]).repeat(4)
+    other = torch.randn(FEATURES, generator=random) / math.sqrt(FEATURES)
+    u = 0.5 * w / 1.2 + math.sqrt(0.75) * other  # correlation 1/2 between bid and click rate
+    return w, curves, signs, u
+
+
+def draw_ads(world, ads, random):
+    """Features, bids, true CTR and clicks."""
+    w, curves, signs, u = world
+    x = torch.randn(ads, FEATURES, generator=random)
+    logit = 0.5 * x @ w + 0.275 * ((x @ curves).square() - 1) @ signs - 1.5
+    ctr = torch.sigmoid(logit + 0.1 * torch.randn(ads, generator=random))
+    bids = torch.exp(0.8 * x @ u + 0.1 * torch.randn(ads, generator=random))
+    return x, bids, ctr, torch.bernoulli(ctr, generator=random)
+
+
+def train(loss, train_ads, valid_ads, offsets):
+    """A linear model by Adam: weights of the epoch with the best clicked welfare on validation auctions, and that."""
+    x, bids, _, clicks = train_ads
+    model = torch.nn.Linear(FEATURES, 1)
+    torch.nn.init.zeros_(model.weight)
+    torch.nn.init.zeros_(model.bias)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    random = torch.Generator().manual_seed(1)
+    best, kept = -math.inf, None
+    for _ in range(EPOCHS):
+        for rows in torch.randperm(len(x), generator=random).split(BATCH):
+            optimizer.zero_grad()
+            loss(model(x[rows]).squeeze(-1), clicks[rows], bids[rows]).backward()  # a batch is one auction
+            optimizer.step()
+        seen = auction_welfare(model, valid_ads, offsets, truth=valid_ads[3]).mean().item()
+        if seen > best:
+            best, kept = seen, {name: weight.clone() for name, weight in model.state_dict().items()}
+    model.load_state_dict(kept)
+    return model, best
+
+
+def auction_welfare(model, ads, offsets, truth):
+    """Welfare of every auction when the model ranks the ads."""
+    x, bids, _, _ = ads
+    with torch.no_grad():
+        ctr = torch.sigmoid(model(x).squeeze(-1))
+    return bidwise.welfare(ctr, truth, bids, offsets)
+
+
+def contest(seed):
+    """Welfare of both models on the test auctions of one world, as shares of the optimum."""
+    random = torch.Generator().manual_seed(seed)
+    world = draw_world(random)
+    offsets = SIZE * torch.arange(AUCTIONS + 1)
+    train_ads, valid_ads, test_ads = (draw_ads(world, n, random) for n in (TRAIN, SIZE * AUCTIONS, SIZE * AUCTIONS))
+    _, bids, truth, _ = test_ads
+    plain, _ = train(bidwise.LOSSES["log_loss"], train_ads, valid_ads, offsets)
+    tries = [train(bidwise.WelfareLoss(gap="positive", lam=lam), train_ads, valid_ads, offsets) for lam in LAMBDAS]
+    ranked, _ = max(tries, key=lambda found: found[1])
+    best = bidwise.welfare(truth, truth, bids, offsets).mean()
+    return tuple((auction_welfare(model, test_ads, offsets, truth).mean() / best).item() for model in (plain, ranked))
+
+
+def main():
+    print(f"{WORLDS} worlds, in each {TRAIN:,} training ads and {AUCTIONS:,} test auctions of {SIZE} ads for one slot")
+    print("welfare as a share of what the true CTR earns:\n")
+    print(f"{'world':>5} {'log_loss':>10} {'log_plus':>10} {'difference':>11}")
+    found = []
+    for world in range(WORLDS):
+        plain, ranked = contest(seed=world)
+        found.append(ranked - plain)
+        print(f"{world:5} {plain:10.2%} {ranked:10.2%} {ranked - plain:+11.2%}", flush=True)
+    difference = torch.tensor(found)
+    error = 2.365 * difference.std().item() / math.sqrt(WORLDS)  # Student's t, 7 degrees of freedom
+    mean = difference.mean().item()
+    print(
+        f"\nlog_plus - log_loss: {mean:+.2%} of the optimum, 95 % interval [{mean - error:+.2%}, {mean + error:+.2%}]"
+    )
+    if mean - error > 0:
+        print(
+            "The welfare loss is better here: a linear model cannot be right everywhere, and it chooses where to be wrong."
+        )
+    else:
+        print("No clear difference.")
+    print("Where a model can be right everywhere, a tuned log loss is hard to beat: measure before you switch.")
+
+
+if __name__ == "__main__":
+    main()

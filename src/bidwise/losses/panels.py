@@ -1,0 +1,209 @@
+"""The logistic surrogate over all pairs i x j of a segment: a smooth kernel, summed by panels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from bidwise.losses.arrangement import Arrangement
+from bidwise.losses.pairwise import Family, PairSums
+from bidwise.segments import Auctions
+
+WIDTH = 1.0  # of a panel, in units of sigma * eCPM
+# Chebyshev degree and reach: interpolation errs by 12.6^-degree, a pair farther than reach panels by e^-reach
+PANELS = {torch.float32: (7, 17), torch.float64: (11, 30)}
+WINDOWS_AT_ONCE = 1 << 22  # numbers gathered at a time when panels act on their neighbours
+
+
+@lru_cache
+def chebyshev(degree: int) -> tuple[Tensor, Tensor]:
+    """Nodes in [-1, 1], and the matrix from values at them to coefficients of T_0 ... T_(degree - 1), in float64."""
+    k = torch.arange(degree, dtype=torch.float64)
+    angle = torch.pi * (k + 0.5) / degree
+    analysis = torch.cos(k[:, None] * angle) * 2 / degree
+    analysis[0] /= 2
+    return torch.cos(angle), analysis
+
+
+@lru_cache
+def _tables(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Chebyshev coefficients of softplus(y), sigmoid(y) and of sigmoid(-y), target minus source = y.
+
+    Target and source are WIDTH d + WIDTH / 2 (u - u') apart for panels d apart, u and u' in [-1, 1]. Rows: d and the
+    degree in u'; columns: function and the degree in u.
+    """
+    degree, reach = PANELS[dtype]
+    node, analysis = chebyshev(degree)
+    d = torch.arange(reach, -reach - 1, -1, dtype=torch.float64)  # neighbours in rising order of the source
+    y = WIDTH * d[:, None, None] + WIDTH / 2 * (node[:, None] - node[None, :])  # (d, u, u')
+
+    def table(kernel: Tensor) -> Tensor:
+        return torch.einsum("kx,dxy,ly->dlk", analysis, kernel, analysis).reshape(-1, degree)
+
+    softplus = -torch.nn.functional.logsigmoid(-y)
+    on_j = torch.cat([table(softplus), table(torch.sigmoid(y))], dim=1)
+    on_i = table(torch.sigmoid(-y))
+    return on_j.to(device, dtype), on_i.to(device, dtype)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Occupied panels of all segments, in order.
+
+    ``place`` numbers them so that panels of one segment at most ``reach`` apart differ by their distance, and all
+    others by more: empty panels cost nothing, and no number overflows.
+    """
+
+    of_ad: Tensor  # (ads,)
+    place: Tensor  # (cells,)
+    centre: Tensor  # (cells,) in units of sigma * eCPM, float64
+    segments: Auctions  # of cells
+
+    @staticmethod
+    def of(t: Tensor, segments: Auctions, reach: int) -> tuple[Cells, Tensor]:
+        """The cells, and where in its panel each ad stands, in [-1, 1]."""
+        panel = (t / WIDTH).floor_()
+        opens = torch.zeros(len(t), dtype=torch.bool, device=t.device)
+        opens[segments.starts] = True
+        fresh = opens.clone()
+        fresh[1:] |= panel[1:] != panel[:-1]
+        of_ad = fresh.cumsum(0) - 1
+        firsts = fresh.nonzero().squeeze(1)
+        seat = panel[firsts].double()
+        step = torch.nn.functional.pad(seat.diff(), (1, 0)).clamp_(max=reach + 1)
+        step[opens[firsts]] = reach + 1
+        place = step.to(torch.int64).cumsum(0)
+        begin = of_ad[segments.starts]
+        sizes = torch.cat([begin, begin.new_tensor([len(firsts)])]).diff()
+        cells = Cells(of_ad, place, WIDTH * (seat + 0.5), Auctions.of_sizes(sizes))
+        return cells, (t - WIDTH * panel).mul_(2 / WIDTH).sub_(1)
+
+    def neighbours(self, some: slice, reach: int) -> Tensor:
+        """Cell at every distance from -reach to reach, one past the last where that panel is empty."""
+        here = self.place[some]
+        wanted = here[:, None] + torch.arange(-reach, reach + 1, device=here.device)
+        found = torch.searchsorted(self.place, wanted).clamp_(max=len(self.place) - 1)
+        return torch.where(self.place[found] == wanted, found, len(self.place))
+
+
+class Tiles:
+    """Ads of equal cell side by side in tiles of fixed length, so that one batched product serves all cells."""
+
+    def __init__(self, u: Tensor, cell: Tensor, cells: int, degree: int) -> None:
+        count = torch.bincount(cell, minlength=cells)
+        self.length = 1 << max(3, min(8, (len(u) // (2 * cells + 1)).bit_length()))
+        tiles = (count + self.length - 1) // self.length
+        starts = self.length * (tiles.cumsum(0) - tiles) - (count.cumsum(0) - count)
+        self.seat = starts[cell] + torch.arange(len(u), device=u.device)
+        self.cell = torch.arange(cells, device=u.device).repeat_interleave(tiles)
+        self.cells = cells
+        self.basis = u.new_empty(len(self.cell), degree, self.length)  # Chebyshev polynomials T_k(u)
+        u = self._seated(u[None])[:, 0]
+        self.basis[:, 0] = 1
+        self.basis[:, 1] = u
+        for k in range(2, degree):
+            torch.mul(self.basis[:, k - 1], 2 * u, out=self.basis[:, k]).sub_(self.basis[:, k - 2])
+
+    def _seated(self, per_ad: Tensor) -> Tensor:
+        """(charges, ads) -> (tiles, charges, length), 0 in empty seats."""
+        seats = per_ad.new_zeros(len(per_ad), len(self.cell) * self.length)
+        seats[:, self.seat] = per_ad
+        return seats.view(len(per_ad), -1, self.length).transpose(0, 1)
+
+    def moments(self, charges: Tensor) -> Tensor:
+        """sum of q T_k(u) over each cell: (charges, ads) -> (charges, cells, degree)."""
+        tiled = self._seated(charges) @ self.basis.transpose(1, 2)  # (tiles, charges, degree)
+        out = charges.new_zeros(self.cells, *tiled.shape[1:])
+        return out.index_add_(0, self.cell, tiled).transpose(0, 1)
+
+    def values(self, coefficients: Tensor) -> Tensor:
+        """A Chebyshev series per cell, at the ads: (fields, cells, degree) -> (fields, ads)."""
+        at_tiles = coefficients.transpose(0, 1)[self.cell]  # (tiles, fields, degree)
+        return (at_tiles @ self.basis).transpose(0, 1).reshape(len(coefficients), -1)[:, self.seat]
+
+
+def logistic_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums:
+    """The logistic surrogate as sums of a smooth kernel, without pairs.
+
+    In units of sigma s, softplus is analytic in a strip of half-width pi. Cut the line into panels; in each, replace
+    the ads by the moments of their charges against a few Chebyshev polynomials; let panels within reach act on each
+    other through one small table; beyond it softplus(y) is y above and 0 below, up to e^-reach: prefix sums do.
+    """
+    ads = arranged.ads
+    dtype, device = ads.ecpm.dtype, ads.ecpm.device
+    degree, reach = PANELS[dtype]
+    if len(ads.ecpm) == 0:
+        return torch.zeros_like(ads.ecpm), torch.zeros_like(ads.ecpm) if gradient else None
+    cells, u = Cells.of(family.sigma * ads.ecpm, arranged.segments, reach)
+    on_j, on_i = _tables(dtype, device)
+    number = len(cells.place)
+    ordered = family.gap == "order"
+
+    def side(mask: Tensor | None) -> tuple[Tensor | slice, Tiles]:
+        if mask is None:
+            return slice(None), Tiles(u, cells.of_ad, number, degree)
+        rows = mask.nonzero().squeeze(1)
+        return rows, Tiles(u[rows], cells.of_ad[rows], number, degree)
+
+    rows_i, tiles_i = side(arranged.upper)
+    rows_j, tiles_j = (rows_i, tiles_i) if arranged.upper is None else side(~arranged.upper)
+    left, above = arranged.left[rows_i], arranged.above[rows_i]
+    right, beneath = arranged.right[rows_j], -arranged.above[rows_j]
+
+    charges = left[None] if ordered else torch.stack([left, left * above])
+    moments = tiles_i.moments(charges)
+    fields = _near(moments, on_j if gradient else on_j[:, :degree], cells, reach)
+    _add_far_below(fields, moments, cells, reach)
+    at_j = [tiles_j.values(field) for field in fields]
+    cost = torch.zeros_like(ads.ecpm)
+    cost[rows_j] = right * (at_j[0][0] if ordered else torch.addcmul(at_j[0][1], at_j[0][0], beneath))
+    if not gradient:
+        return cost, None
+    slope = torch.zeros_like(ads.ecpm)
+    slope[rows_j] = right * (at_j[1][0] if ordered else torch.addcmul(at_j[1][1], at_j[1][0], beneath))
+
+    charges = right[None] if ordered else torch.stack([right, right * beneath])
+    moments = tiles_j.moments(charges)
+    (field,) = _near(moments, on_i, cells, reach)
+    _add_far_above(field, moments, cells, reach)
+    at_i = tiles_i.values(field)
+    slope[rows_i] -= left * (at_i[0] if ordered else torch.addcmul(at_i[1], at_i[0], above))
+    return cost, family.sigma * slope
+
+
+def _near(moments: Tensor, table: Tensor, cells: Cells, reach: int) -> list[Tensor]:
+    """Moments of sources -> series at targets, from panels within reach: (charges, cells, degree) per function."""
+    charges, number, degree = moments.shape
+    functions = table.shape[1] // degree
+    padded = torch.cat([moments, moments.new_zeros(charges, 1, degree)], dim=1)
+    out = moments.new_empty(charges, number, functions * degree)
+    at_once = max(1, WINDOWS_AT_ONCE // (charges * len(table)))
+    for first in range(0, number, at_once):
+        some = slice(first, first + at_once)
+        window = padded[:, cells.neighbours(some, reach)]  # (charges, some cells, 2 reach + 1, degree)
+        out[:, some] = window.flatten(2) @ table
+    return list(out.view(charges, number, functions, degree).permute(2, 0, 1, 3).contiguous())
+
+
+def _add_far_below(fields: list[Tensor], moments: Tensor, cells: Cells, reach: int) -> None:
+    """softplus(y) = y and sigmoid(y) = 1 from sources far below; the former is linear in u."""
+    begin, of_cell = cells.segments.offsets[:-1], cells.segments.of_ad
+    upto = torch.searchsorted(cells.place, cells.place - reach).maximum(begin[of_cell]) + of_cell
+    mass, skew = moments[..., 0].double(), moments[..., 1].double()
+    lever = cells.centre * mass + WIDTH / 2 * skew
+    mass, lever = (cells.segments.prefix(x)[:, upto] for x in (mass, lever))
+    fields[0][..., 0] += (cells.centre * mass - lever).to(moments.dtype)
+    fields[0][..., 1] += (WIDTH / 2 * mass).to(moments.dtype)
+    for field in fields[1:]:
+        field[..., 0] += mass.to(moments.dtype)
+
+
+def _add_far_above(field: Tensor, moments: Tensor, cells: Cells, reach: int) -> None:
+    """sigmoid(-y) = 1 from sources far above."""
+    end, of_cell = cells.segments.offsets[1:][cells.segments.of_ad], cells.segments.of_ad
+    beyond = torch.searchsorted(cells.place, cells.place + reach, right=True).minimum(end)
+    mass = cells.segments.prefix(moments[..., 0].double())
+    field[..., 0] += (mass[:, end + of_cell] - mass[:, beyond + of_cell]).to(moments.dtype)

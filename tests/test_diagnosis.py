@@ -1,0 +1,426 @@
+"""The loss doctor counts what a loop over pairs counts, names every illness and survives it."""
+
+import resource
+import sys
+import time
+from itertools import combinations
+from math import hypot, inf, isfinite, nan
+
+import pytest
+import reference
+import torch
+from helpers import PROPERTY, Member, auctions, loss_and_gradient, pairwise, random_auctions
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bidwise
+from bidwise.losses.diagnosis import COUNTS, Part, diagnose, shares_by_bid
+
+LOG = Member("clicks", "signed", "logistic", None)
+LOG_TEACHER = Member("teacher", "signed", "logistic", 3.0)
+ILLNESSES = ["non_finite_logits", "non_finite_bids", "non_positive_bids", "clicks_out_of_range", "teacher_out_of_range"]
+
+
+def diagnosis(ads, teacher=True):
+    return diagnose(*ads.positional(), teacher=ads.teacher if teacher else None)
+
+
+def columns(rows, sizes):
+    """Rows of (logit, click, bid, teacher), cut into auctions of these sizes, as tensors."""
+    logits, clicks, bids, teacher = torch.tensor(rows, dtype=torch.float64).reshape(-1, 4).unbind(1)
+    offsets = torch.tensor([0, *sizes]).cumsum(0)
+    return {"logits": logits, "clicks": clicks, "bids": bids, "offsets": offsets, "teacher": teacher}
+
+
+# Few levels, whose sigmoids and products round alike everywhere: most pairs tie in something, and some ads are sick.
+sick_or_healthy = st.tuples(
+    st.sampled_from([-800.0, 0.0, 1.3, 1.3, 40.0, nan, inf]),
+    st.sampled_from([0.0, -0.0, 1.0, 0.03125, 0.96875, nan, 2.0]),
+    st.sampled_from([1.0, 2.0, 2.0, 4.0, 0.0, -1.0, nan, inf, -inf]),
+    st.sampled_from([0.25, 0.25, 0.5, 1.0, 0.0, -0.5, nan]),
+)
+healthy = st.tuples(
+    st.sampled_from([-800.0, 0.0, 1.3, 40.0]),
+    st.sampled_from([0.0, -0.0, 1.0, 1.0, 0.96875]),
+    st.sampled_from([1.0, 2.0, 4.0]),
+    st.sampled_from([0.25, 0.5, 1.0, 0.0]),
+)
+ragged = st.lists(st.lists(st.one_of(healthy, healthy, healthy, sick_or_healthy), max_size=7), max_size=5)
+
+
+def is_healthy(row):
+    logit, click, bid, teacher = row
+    return isfinite(logit) and isfinite(bid) and bid > 0 and 0 <= click <= 1 and 0 <= teacher <= 1
+
+
+# Counts
+
+
+@PROPERTY
+@given(ragged)
+def test_counts_equal_loops_over_pairs(batch):
+    found = diagnose(**columns([row for auction in batch for row in auction], map(len, batch)))
+    rows = [row for auction in batch for row in auction]
+    kept = [[row for row in auction if is_healthy(row)] for auction in batch]
+    rivals = [auction for auction in kept if len(auction) > 1]
+
+    assert (found.ads, found.auctions) == (len(rows), len(batch))
+    assert found.non_finite_logits.count == sum(not isfinite(z) for z, _, _, _ in rows)
+    assert found.non_finite_bids.count == sum(not isfinite(b) for _, _, b, _ in rows)
+    assert found.non_positive_bids.count == sum(isfinite(b) and b <= 0 for _, _, b, _ in rows)
+    assert found.clicks_out_of_range.count == sum(not 0 <= y <= 1 for _, y, _, _ in rows)
+    assert found.teacher_out_of_range.count == sum(not 0 <= p <= 1 for _, _, _, p in rows)
+    assert found.left_out == Part(len(rows) - sum(map(len, kept)), len(rows), "ads")
+
+    assert found.empty_auctions.count == sum(len(auction) == 0 for auction in kept)
+    assert found.single_ad_auctions.count == sum(len(auction) == 1 for auction in kept)
+    assert found.no_click_auctions.count == sum(all(y == 0 for _, y, _, _ in auction) for auction in rivals)
+    assert found.all_click_auctions.count == sum(all(y == 1 for _, y, _, _ in auction) for auction in rivals)
+    assert found.no_click_auctions.whole == found.all_click_auctions.whole == len(rivals)
+
+    pairs = [pair for auction in kept for pair in combinations(auction, 2)]
+    assert found.pairs == len(pairs)
+
+    def tied(quantity):
+        return [quantity(*one) == quantity(*other) for one, other in pairs]
+
+    ecpm = tied(lambda z, y, b, p: b * reference.sigmoid(z))
+    assert found.ecpm_ties == Part(sum(ecpm), len(pairs), "pairs")
+    for term, value in [
+        (found.clicks, tied(lambda z, y, b, p: b * y)),
+        (found.teacher, tied(lambda z, y, b, p: b * p)),
+    ]:
+        effective = sum(not a and not b for a, b in zip(ecpm, value, strict=True))
+        assert term.value_ties == Part(sum(value), len(pairs), "pairs")
+        assert term.effective_pairs == Part(effective, len(pairs), "pairs")
+
+
+@PROPERTY
+@given(auctions)
+def test_saturation_equals_a_loop(ads):
+    ads = ads.but(logits=5 * ads.logits)
+    found = diagnosis(ads)
+    logits, _, bids, _, teacher = ads.lists()
+    slopes = [reference.sigmoid(z) * reference.sigmoid(-z) for z in logits]
+    saturated = [z for z, slope in zip(logits, slopes, strict=True) if slope < 1e-3]
+    assert found.ctr_near_0.count == sum(z < 0 for z in saturated)
+    assert found.ctr_near_1.count == sum(z > 0 for z in saturated)
+    by_value = [reference.sigmoid(3 * b * p) for b, p in zip(bids, teacher, strict=True)]
+    by_ecpm = [reference.sigmoid(3 * b * reference.sigmoid(z)) for b, z in zip(bids, logits, strict=True)]
+    assert found.heavy_value_weights.count == sum(w > 0.99 for w in by_value)
+    assert found.idle_value_weights.count == sum(w < 0.51 for w in by_value)
+    assert found.heavy_ecpm_weights.count == sum(w > 0.99 for w in by_ecpm)
+    assert found.idle_ecpm_weights.count == sum(w < 0.51 for w in by_ecpm)
+
+
+def test_sick_ads_count_as_if_they_were_not_there():
+    ads = random_auctions(seed=0, sizes=[6, 1, 4])
+    sick = torch.tensor([1, 6, 7])
+    bids = ads.bids.clone()
+    bids[sick] = torch.tensor([nan, -1.0, inf], dtype=torch.float64)
+    well = torch.ones(11, dtype=torch.bool)
+    well[sick] = False
+    found = diagnosis(ads.but(bids=bids))
+    expected = diagnosis(ads.map(lambda x: x[well]).but(offsets=torch.tensor([0, 5, 5, 8])))
+    assert found.left_out.count == 3
+    assert (found.clicks, found.teacher, found.ecpm_ties) == (expected.clicks, expected.teacher, expected.ecpm_ties)
+    assert (found.log_loss, found.empty_auctions) == (expected.log_loss, expected.empty_auctions)
+
+
+# Terms and gradients
+
+
+@PROPERTY
+@given(auctions)
+def test_terms_equal_the_reference(ads):
+    found = diagnosis(ads)
+    logits, clicks, bids, offsets, teacher = ads.lists()
+    entropy, slopes = reference.mean_log_loss(logits, clicks)
+    assert found.log_loss == pytest.approx(entropy)
+    assert found.log_loss_gradient == pytest.approx(hypot(*slopes))
+    for term, member in [(found.clicks, LOG), (found.teacher, LOG_TEACHER)]:
+        expected = reference.pairwise(logits, clicks, bids, offsets, teacher, **member._asdict())
+        loss = sum(one.loss for one in expected) / len(expected)
+        gradient = hypot(*(slope / len(expected) for one in expected for slope in one.gradient))
+        assert term.loss == pytest.approx(loss, abs=1e-12)
+        assert term.gradient == pytest.approx(gradient, abs=1e-12)
+        if logits:
+            assert term.loss_ratio == pytest.approx(loss / entropy, abs=1e-11)
+            assert term.gradient_ratio == pytest.approx(gradient / hypot(*slopes), abs=1e-11)
+            share = gradient / (gradient + 3 * hypot(*slopes))
+            assert term.gradient_share() == pytest.approx(share, abs=1e-11)
+
+
+def tenths(masses, bids):
+    """Shares of the mass by tenths of the ads in the order of bids, equal bids first levelled out."""
+    level = {b: [m for m, c in zip(masses, bids, strict=True) if c == b] for b in bids}
+    ordered = [sum(level[b]) / len(level[b]) for b in sorted(bids)]
+    each = [m for m in ordered for _ in range(10)]  # ten parts of every ad, so that a tenth of the ads is whole parts
+    n = len(bids)
+    return [sum(each[k * n : (k + 1) * n]) / sum(each) for k in range(10)]
+
+
+@pytest.mark.parametrize("ties", [False, True], ids=["spread", "ties"])
+@pytest.mark.parametrize("name", ["clicks", "teacher"])
+def test_gradient_shares_equal_autograd(name, ties):
+    ads = random_auctions(seed=3, sizes=[9, 1, 4, 0, 13], ties=ties)
+    shares = getattr(diagnosis(ads), name).gradient_by_bid
+    _, gradient = loss_and_gradient(ads, LOG if name == "clicks" else LOG_TEACHER)
+    assert shares == pytest.approx(tenths(gradient.abs().tolist(), ads.bids.tolist()), abs=1e-14)
+    assert sum(shares) == pytest.approx(1, abs=1e-14)
+
+
+@PROPERTY
+@given(st.lists(st.tuples(st.sampled_from([0.0, 1e-17, 0.1, 0.7, 1.3]), st.integers(1, 30)), min_size=1))
+def test_shares_level_out_equal_bids(ads):
+    masses, bids = (list(x) for x in zip(*ads, strict=True))
+    shares = shares_by_bid(torch.tensor(masses, dtype=torch.float64), torch.tensor(bids))
+    assert shares == pytest.approx(tenths(masses, bids) if any(masses) else [0] * 10, abs=1e-14)
+    assert min(shares) >= 0  # nothing prints as -0
+
+
+def test_rank_term_is_that_of_the_named_losses():
+    ads = random_auctions(seed=5, sizes=[8, 5])
+    found = diagnosis(ads)
+    for term, name, member in [(found.clicks, "log", LOG), (found.teacher, "log_teacher", LOG_TEACHER)]:
+        assert term.loss == pytest.approx(pairwise(ads, member).item())
+        both = bidwise.LOSSES[name](*ads.positional(), teacher=ads.teacher).item()
+        assert term.loss + 3 * found.log_loss == pytest.approx(both)
+
+
+def test_order_inside_an_auction_changes_nothing():
+    ads = random_auctions(seed=6, sizes=[30], ties=True)
+    found, turned = diagnosis(ads), diagnosis(ads.map(lambda x: x.flip(0)))
+    assert found.clicks.effective_pairs == turned.clicks.effective_pairs
+    assert found.clicks.gradient_by_bid == pytest.approx(turned.clicks.gradient_by_bid)
+    assert str(found) == str(turned)
+
+
+# Illnesses and advice
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "illness"),
+    [
+        ("logits", nan, "non_finite_logits"),
+        ("logits", -inf, "non_finite_logits"),
+        ("bids", nan, "non_finite_bids"),
+        ("bids", inf, "non_finite_bids"),
+        ("bids", 0.0, "non_positive_bids"),
+        ("bids", -2.0, "non_positive_bids"),
+        ("clicks", 3.0, "clicks_out_of_range"),
+        ("clicks", nan, "clicks_out_of_range"),
+        ("teacher", 1.5, "teacher_out_of_range"),
+        ("teacher", nan, "teacher_out_of_range"),
+    ],
+)
+def test_every_illness_is_reported_with_its_count(column, value, illness):
+    ads = random_auctions(seed=1, sizes=[8, 4])
+    getattr(ads, column)[[2, 9]] = value
+    found = diagnosis(ads)
+    assert {name: getattr(found, name).count for name in ILLNESSES} == {
+        name: 2 * (name == illness) for name in ILLNESSES
+    }
+    assert found.left_out == Part(2, 12, "ads")
+    assert isfinite(found.clicks.gradient)
+    alarms = {finding.name: finding for finding in found.alarms}
+    for attribute in (illness, "left_out"):
+        name, _, advice = COUNTS[attribute]
+        assert alarms[name].found == "2 of 12 ads (16.7 %)"
+        assert alarms[name].advice == advice
+
+
+def batch(**changes):
+    """Two healthy auctions of 20 ads in all, with columns changed; a number fills its column."""
+    ads = random_auctions(seed=2, sizes=[12, 8])
+    full = {name: torch.full_like(ads.bids, x) for name, x in changes.items() if isinstance(x, float)}
+    return ads.but(**(changes | full))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"offsets": torch.arange(21)}, "auctions of one ad"),
+        ({"offsets": torch.tensor([0, 20, 20, 20])}, "auctions without ads"),
+        ({"clicks": 0.0}, "auctions without a click"),
+        ({"clicks": 0.0}, "effective pairs, clicks"),
+        ({"clicks": 1.0}, "auctions all clicked"),
+        ({"logits": 0.0, "bids": 1.0}, "ties in eCPM"),
+        ({"logits": 0.0, "bids": 1.0}, "effective pairs, teacher"),
+        ({"teacher": 0.5, "bids": 1.0}, "effective pairs, teacher"),
+        ({"logits": -9.0}, "ctr (1 - ctr) < 0.001, low"),
+        ({"logits": 9.0}, "ctr (1 - ctr) < 0.001, high"),
+        ({"bids": 1e3}, "sigmoid(3 b teacher) > 0.99"),
+        ({"bids": 1e3}, "sigmoid(3 eCPM) > 0.99"),
+        ({"bids": 1e-3}, "sigmoid(3 b teacher) < 0.51"),
+        ({"bids": 1e-3}, "sigmoid(3 eCPM) < 0.51"),
+        ({"bids": 1e3}, "rank / log loss gradient, clicks"),
+        ({"bids": 1e-3}, "rank / log loss gradient, teacher"),
+        ({"bids": 10.0 ** torch.arange(20).double()}, "gradient by bid decile, clicks"),
+        ({"bids": 1e300 * torch.arange(1, 21).double()}, "rank / log loss, clicks"),
+        ({"bids": 1e300 * torch.arange(1, 21).double()}, "gradient by bid decile, teacher"),
+    ],
+)
+def test_what_goes_wrong_alarms_and_nothing_else_does_so_in_health(changes, name):
+    assert name in [finding.name for finding in diagnosis(batch()).findings]
+    assert diagnosis(batch()).alarms == []
+    (alarm,) = [finding for finding in diagnosis(batch(**changes)).alarms if finding.name == name]
+    assert alarm.advice[0].isupper()
+    assert alarm.advice.endswith(".")
+
+
+def test_advice_follows_the_cause():
+    def advice(name, **changes):
+        (finding,) = [finding for finding in diagnosis(batch(**changes)).alarms if finding.name == name]
+        return finding.advice
+
+    assert advice("rank / log loss gradient, clicks", bids=1e3).startswith("Raise lam")
+    assert advice("rank / log loss gradient, clicks", bids=1e-3).startswith("Lower lam")
+    assert "take a teacher" in advice("effective pairs, clicks", clicks=0.0)
+    assert "constant teacher" in advice("effective pairs, teacher", teacher=0.0)
+    assert "tie in eCPM" in advice("effective pairs, teacher", logits=0.0, bids=1.0)
+    assert "nothing to rank" in advice("effective pairs, clicks", offsets=torch.arange(21))
+
+
+# The printed table
+
+
+@PROPERTY
+@given(ragged, st.booleans())
+def test_the_table_holds_every_finding_in_aligned_columns(batch, with_teacher):
+    given_columns = columns([row for auction in batch for row in auction], map(len, batch))
+    if not with_teacher:
+        del given_columns["teacher"]
+    found = diagnose(**given_columns)
+    first, header, *lines = str(found).splitlines()
+    assert f"ads: {found.ads}," in first
+    assert first.endswith(f": {len(found.alarms)}")
+    number, todo = header.index("number"), header.index("what to do")
+    rows = []
+    for line in lines:
+        assert line == line.rstrip()
+        if line[:todo].strip():
+            rows.append([line[0] == "!", line[2:number].strip(), line[number:todo].strip(), line[todo:]])
+        else:
+            rows[-1][3] += " " + line.strip()  # advice goes on
+    assert rows == [[one.alarm, one.name, one.found, one.advice] for one in found.findings]
+    assert len({one.name for one in found.findings}) == len(rows)
+
+
+def test_no_number_of_the_teacher_without_one():
+    found = diagnosis(batch(), teacher=False)
+    assert found.teacher is found.teacher_out_of_range is found.heavy_value_weights is found.idle_ecpm_weights is None
+    assert len(found.findings) == len(diagnosis(batch()).findings) - 10
+
+
+# Edges
+
+
+@pytest.mark.parametrize("offsets", [None, torch.tensor([0]), torch.tensor([0, 0, 0])], ids=["none", "zero", "two"])
+def test_no_ads(offsets):
+    nothing = torch.zeros(0)
+    found = diagnose(nothing, nothing, nothing, offsets, teacher=nothing)
+    assert found.ads == found.pairs == found.clicks.gradient == found.log_loss == 0
+    assert found.clicks.gradient_by_bid == (0.0,) * 10
+    assert "There is nothing to rank" in str(found)
+
+
+def test_one_ad():
+    one = torch.ones(1)
+    found = diagnose(one, one, one, teacher=one)
+    assert (found.pairs, found.single_ad_auctions.count, found.clicks.gradient) == (0, 1, 0)
+    assert "There is nothing to rank" in str(found)
+
+
+def test_everything_tied():
+    half = torch.full((6,), 0.5)
+    found = diagnose(half, half, half, torch.tensor([0, 2, 6]), teacher=half)
+    assert found.ecpm_ties == found.clicks.value_ties == found.teacher.value_ties == Part(7, 7, "pairs")
+    assert found.teacher.effective_pairs == Part(0, 7, "pairs")
+    assert found.clicks.gradient_by_bid == (0.0,) * 10
+
+
+def test_only_sick_ads():
+    sick = torch.full((3,), nan)
+    found = diagnose(sick, sick, sick, teacher=sick)
+    assert found.left_out == Part(3, 3, "ads")
+    assert found.pairs == 0
+
+
+def test_any_dtype_and_any_mode_and_no_mutation():
+    ads = random_auctions(seed=7, sizes=[5, 3], dtype=torch.float32)
+    copy = ads.map(torch.clone)
+    expected = diagnosis(ads.map(torch.Tensor.double))
+    assert diagnosis(ads) == diagnosis(ads.but(clicks=ads.clicks.bool())) == expected
+    assert diagnosis(ads.but(logits=ads.logits.clone().requires_grad_())) == expected
+    with torch.no_grad():
+        assert diagnosis(ads) == expected
+    with torch.inference_mode():
+        assert diagnosis(ads.map(torch.clone).but(offsets=ads.offsets.clone())) == expected
+    assert diagnosis(ads.map(torch.Tensor.half)).ads == 8
+    assert all(torch.equal(a, b) for a, b in zip(ads.positional(), copy.positional(), strict=True))
+
+
+def test_wrong_shapes_and_types_are_refused():
+    ads = batch()
+    with pytest.raises(ValueError, match=r"logits must have shape \(ads,\), found \(2, 10\)"):
+        diagnosis(ads.map(lambda x: x.view(2, 10)))
+    with pytest.raises(ValueError, match="bids must have the shape of logits"):
+        diagnosis(ads.but(bids=ads.bids[1:]))
+    with pytest.raises(TypeError, match=r"clicks must be a torch.Tensor, found list"):
+        diagnosis(ads.but(clicks=ads.clicks.tolist()))
+    with pytest.raises(TypeError, match=r"teacher must be a torch.Tensor, found float"):
+        diagnosis(ads.but(teacher=0.5))
+    with pytest.raises(TypeError, match="logits must be floating point"):
+        diagnosis(ads.but(logits=ads.logits.long()))
+    with pytest.raises(ValueError, match="offsets must end at the number of ads, 20"):
+        diagnosis(ads.but(offsets=torch.tensor([0, 3])))
+
+
+# Size
+
+
+@pytest.fixture
+def one_thread():
+    """Threads that wait for a busy machine would count as time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def peak_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@pytest.mark.parametrize("sizes", [[10**6], [7, 0, 1, 2] * 10**5], ids=["one auction", "many auctions"])
+@pytest.mark.usefixtures("one_thread")
+def test_a_million_ads_take_seconds_and_little_memory(sizes):
+    ads = random_auctions(seed=0, sizes=sizes)
+    memory, start = peak_bytes(), time.process_time()
+    found = diagnosis(ads)
+    assert time.process_time() - start < 10
+    assert peak_bytes() - memory < 3 * 2**30
+    assert found.ads == 10**6
+    assert found.pairs == sum(n * (n - 1) // 2 for n in sizes)
+    assert found.teacher.effective_pairs.share > 0.999
+
+
+def test_one_large_auction_counts_as_its_closed_form():
+    """Two values by four eCPMs, each equally often."""
+    n = 200_000
+    bids = torch.ones(n).double()
+    clicks = (torch.arange(n) % 2).double()
+    logits = (torch.arange(n) // 2 % 4).double()
+    found = diagnose(logits, clicks, bids)
+    half, quarter, eighth = (m * (m - 1) // 2 for m in (n // 2, n // 4, n // 8))
+    assert found.clicks.value_ties.count == 2 * half
+    assert found.ecpm_ties.count == 4 * quarter
+    assert found.clicks.effective_pairs.count == n * (n - 1) // 2 - 2 * half - 4 * quarter + 8 * eighth
+    assert found.clicks.gradient_by_bid == pytest.approx([0.1] * 10)
+
+
+def test_only_pairs_inside_an_auction_count():
+    ads = random_auctions(seed=8, sizes=[3, 4])
+    assert diagnosis(ads).pairs == 3 + 6
+    assert diagnosis(ads.but(offsets=None)).pairs == 21
