@@ -95,11 +95,9 @@ def main():
         f"\nlog_plus - log_loss: {mean:+.2%} of the optimum, 95 % interval [{mean - error:+.2%}, {mean + error:+.2%}]"
     )
     if mean - error > 0:
-        print(
-            "The welfare loss is better here: a linear model cannot be right everywhere, and it chooses where to be wrong."
-        )
+        print("The welfare loss is better here: a linear model must be wrong somewhere, and it chooses where.")
     else:
-        print("No clear difference.")
+        print("Too few worlds to tell the two apart.")
     print("Where a model can be right everywhere, a tuned log loss is hard to beat: measure before you switch.")
 
 
