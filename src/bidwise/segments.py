@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-LADDER = torch.tensor([0, 1] + [m for k in range(1, 48) for m in (2**k, 3 * 2 ** (k - 1))])
+LADDER = torch.tensor([0, 1, 2, 4, 8, 16, 24, *(m * 2**k for k in range(3, 48) for m in (4, 5, 6, 7))])
 
 
 def auction_of(offsets: Tensor) -> Tensor:
@@ -111,15 +111,14 @@ class Auctions:
         if self.size is not None:
             sums = per_ad.view(*lead, self.count, self.size).cumsum(-1)
             return torch.nn.functional.pad(sums, (1, 0)).view(*lead, -1)
-        out = per_ad.new_zeros(*lead, self.ads + self.count)
+        out = per_ad.new_zeros(*lead, self.ads + self.count + 1)  # the last place takes what padding holds
         for block in self.blocks():
             sums = per_ad[..., block.rows].cumsum(-1)
             seats = block.rows + self.of_ad[block.rows] + 1
-            if block.filled is None:
-                out[..., seats] = sums
-            else:
-                out[..., seats[block.filled]] = sums[..., block.filled]
-        return out
+            if block.filled is not None:
+                seats = seats.where(block.filled, self.ads + self.count)
+            out[..., seats] = sums
+        return out[..., :-1]
 
     def mean(self, per_ad: Tensor) -> Tensor:
         """Mean of each auction at every one of its ads: ``(ads,) -> (ads,)``."""
@@ -175,10 +174,10 @@ class Block:
 
 
 def _padded_size(sizes: Tensor) -> Tensor:
-    """Sizes rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ...: few groups, and at most half of a row is padding.
+    """Sizes rounded up to 0, 1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, ...: few groups and little padding.
 
     >>> _padded_size(torch.tensor([0, 1, 5, 9, 17]))
-    tensor([ 0,  1,  6, 12, 24])
+    tensor([ 0,  1,  8, 16, 24])
     """
     ladder = LADDER.to(sizes.device)
     return ladder[torch.searchsorted(ladder, sizes)]

@@ -10,7 +10,7 @@ w_ij = left_i right_j weighs the pair. Equations 3 to 7 of the paper are members
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -115,21 +115,29 @@ def direct(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> P
     """Cost and slope of every ad from all pairs, a fixed number of pairs in memory at a time."""
     if auctions.count == 1:
         return _one_auction(ads, family, gradient)
-    cost = torch.zeros_like(ads.ecpm)
-    slope = torch.zeros_like(ads.ecpm) if gradient else None
+    cost = ads.ecpm.new_zeros(auctions.ads + 1)  # the last place takes what padding holds
+    slope = torch.zeros_like(cost) if gradient else None
     for block in auctions.blocks():
         table = ads[block.rows]
-        if block.filled is not None:  # padding has weight 0 on both sides
-            ones = block.filled.to(ads.ecpm.dtype)
-            left = ones if table.left is None else table.left * ones
-            right = ones if table.right is None else table.right * ones
-            table = Ads(table.ecpm, table.value, left, right)
-        block_cost, slope_i, slope_j = _chunked(table, table, family, gradient)
-        filled = slice(None) if block.filled is None else block.filled
-        cost[block.rows[filled]] = block_cost[filled]
+        i, j = (table, table) if block.filled is None else _padded(table, block.filled, family.gap)
+        block_cost, slope_i, slope_j = _chunked(i, j, family, gradient)
+        seats = block.rows if block.filled is None else block.rows.where(block.filled, auctions.ads)
+        cost[seats] = block_cost
         if slope is not None and slope_i is not None and slope_j is not None:
-            slope[block.rows[filled]] = (slope_i + slope_j)[filled]
-    return cost, slope
+            slope[seats] = slope_i + slope_j
+    return cost[:-1], None if slope is None else slope[:-1]
+
+
+def _padded(table: Ads, filled: Tensor, gap: str) -> tuple[Ads, Ads]:
+    """``table`` as ads i and as ads j, with nothing at stake in pairs with padding."""
+    if gap != "signed":
+        lowest, highest = table.value.where(filled, -torch.inf), table.value.where(filled, torch.inf)
+        return replace(table, value=lowest), replace(table, value=highest)
+    ones = filled.to(table.ecpm.dtype)
+    left = ones if table.left is None else table.left * ones
+    right = ones if table.right is None else table.right * ones
+    table = Ads(table.ecpm, table.value, left, right)
+    return table, table
 
 
 def _one_auction(ads: Ads, family: Family, gradient: bool) -> PairSums:
@@ -137,7 +145,10 @@ def _one_auction(ads: Ads, family: Family, gradient: bool) -> PairSums:
     if family.gap != "signed" and ads.ecpm.device.type == "cpu" and len(ads.ecpm):
         # nothing is at stake for an ad of least value, which with clicks is every ad that was not clicked
         rows = (ads.value > ads.value.min()).nonzero().squeeze(1)
-        higher = ads[rows]
+        if 4 * len(rows) < 3 * len(ads.ecpm):
+            higher = ads[rows]
+        else:
+            rows = None
     cost, slope_i, slope_j = _chunked(higher, ads, family, gradient)
     if slope_i is None or slope_j is None:
         return cost, None
@@ -146,21 +157,21 @@ def _one_auction(ads: Ads, family: Family, gradient: bool) -> PairSums:
 
 def _chunked(i: Ads, j: Ads, family: Family, gradient: bool) -> BlockSums:
     """`pair_block` in chunks of `PAIRS_AT_ONCE` pairs; ads of shape ``(ads,)`` or ``(auctions, ads)``."""
-    width = j.ecpm.shape[-1]
+    height, width = i.ecpm.shape[-1], j.ecpm.shape[-1]
     if i.ecpm.numel() * width <= PAIRS_AT_ONCE:
-        return pair_block(i, j, family, gradient)
+        return pair_block(i, j, family, gradient, i.ecpm.new_empty(3, i.ecpm.numel() * width))
     cost = torch.zeros_like(j.ecpm)
     slope_i, slope_j = (torch.zeros_like(x.ecpm) if gradient else None for x in (i, j))
-    height = i.ecpm.shape[-1]
     count = i.ecpm.numel() // height
     auctions_at_once = max(1, PAIRS_AT_ONCE // (height * width))
     rows_at_once = min(height, max(1, PAIRS_AT_ONCE // width))
+    scratch = i.ecpm.new_empty(3, min(count, auctions_at_once) * rows_at_once * width)
     for first in range(0, count, auctions_at_once):
         some = slice(None) if j.ecpm.dim() == 1 else slice(first, first + auctions_at_once)
         for row in range(0, height, rows_at_once):
             rows = slice(row, row + rows_at_once)
             part = rows if j.ecpm.dim() == 1 else (some, rows)
-            chunk_cost, chunk_i, chunk_j = pair_block(i[part], j[some], family, gradient)
+            chunk_cost, chunk_i, chunk_j = pair_block(i[part], j[some], family, gradient, scratch)
             cost[some] += chunk_cost
             if slope_i is not None and slope_j is not None and chunk_i is not None and chunk_j is not None:
                 slope_i[part] = chunk_i
@@ -168,56 +179,58 @@ def _chunked(i: Ads, j: Ads, family: Family, gradient: bool) -> BlockSums:
     return cost, slope_i, slope_j
 
 
-def pair_block(i: Ads, j: Ads, family: Family, gradient: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def pair_block(i: Ads, j: Ads, family: Family, gradient: bool, scratch: Tensor) -> BlockSums:
     """Cost of ads j and slopes of ads i and j over all pairs i x j; leading dimensions = auctions.
 
-    Written for few passes over the pairs, in place where it can be: `pair_sum` is the same in plain words.
+    Written for few passes over the pairs and no memory but ``scratch``, three rows with a place for each pair: memory
+    that comes and goes costs more than the arithmetic. `pair_sum` is the same in plain words.
     """
     global pair_evaluations
-    pair_evaluations += i.ecpm.numel() * j.ecpm.shape[-1]
-    stake = _stake(i, j, family.gap)  # (..., i, j): w_ij gap(v_i - v_j)
+    pairs = i.ecpm.numel() * j.ecpm.shape[-1]
+    pair_evaluations += pairs
+    stake, work, spare = scratch[:, :pairs].view(3, *i.ecpm.shape, j.ecpm.shape[-1]).unbind()
+    _stake(i, j, family.gap, out=stake)  # (..., i, j): w_ij gap(v_i - v_j)
     s_i, s_j = i.ecpm.unsqueeze(-1), j.ecpm.unsqueeze(-2)
     if family.surrogate == "indicator":
-        cost = torch.le(s_i, s_j, out=torch.empty_like(stake)).mul_(stake).sum(-2)
+        cost = torch.le(s_i, s_j, out=work).mul_(stake).sum(-2)
         return cost, *((torch.zeros_like(i.ecpm), torch.zeros_like(j.ecpm)) if gradient else (None, None))
     if family.surrogate == "logistic":
-        cost, pull = _logistic_pairs(s_i, s_j, stake, family.sigma, gradient)
+        cost, pull = _logistic_pairs(family.sigma * s_i, family.sigma * s_j, stake, gradient, work, spare)
         scale = family.sigma
     else:
         # max(x, 0) = x (1 + sign x) / 2, and the derivative of that is 1/2 at 0
-        lag = s_j - s_i
-        pull, scale = stake.addcmul_(stake, lag.sign()), family.sigma / 2
+        lag = torch.sub(s_j, s_i, out=work)
+        pull, scale = stake.addcmul_(stake, torch.sign(lag, out=spare)), family.sigma / 2
         cost = lag.mul_(pull).sum(-2).mul_(scale)
     if not gradient:
         return cost, None, None
     return cost, pull.sum(-1).mul_(-scale), pull.sum(-2).mul_(scale)
 
 
-def _logistic_pairs(s_i: Tensor, s_j: Tensor, stake: Tensor, sigma: float, gradient: bool) -> tuple[Tensor, Tensor]:
-    """Cost over i of stake * softplus(x) and stake * sigmoid(x) for x = sigma (s_j - s_i)."""
-    x_i, x_j = sigma * s_i, sigma * s_j
-    if s_i.device.type == "cpu" and s_i.numel():
-        low, high = min(x_i.min().item(), x_j.min().item()), max(x_i.max().item(), x_j.max().item())
+def _logistic_pairs(
+    x_i: Tensor, x_j: Tensor, stake: Tensor, gradient: bool, work: Tensor, spare: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Sum over i of stake * softplus(x), and stake * sigmoid(x), for x = x_j - x_i."""
+    if x_j.device.type == "cpu" and x_j.numel():
+        low, high = (bound.item() for bound in x_j.aminmax())  # ads i are among ads j
         if high - low < 80:  # e^x is a product then: one exponential per ad, and a logarithm is all a pair costs
             middle = (low + high) / 2
-            odds = (x_j - middle).exp_() * (middle - x_i).exp_()
-            cost = torch.log1p(odds).mul_(stake).sum(-2)
-            return cost, odds.div_(odds + 1).mul_(stake) if gradient else odds
-    lag = x_j - x_i
+            odds = torch.mul((x_j - middle).exp_(), (middle - x_i).exp_(), out=work)
+            cost = torch.log1p(odds, out=spare).mul_(stake).sum(-2)
+            return cost, odds.div_(torch.add(odds, 1, out=spare)).mul_(stake) if gradient else odds
+    lag = torch.sub(x_j, x_i, out=work)
     # torch's own threshold of 20 would cost float64 its last digits
     cost = torch.nn.functional.softplus(lag, threshold=40.0).mul_(stake).sum(-2)
     return cost, lag.sigmoid_().mul_(stake) if gradient else lag
 
 
-def _stake(i: Ads, j: Ads, gap: str) -> Tensor:
-    v_i, v_j = i.value.unsqueeze(-1), j.value.unsqueeze(-2)
-    stake = v_i - v_j
+def _stake(i: Ads, j: Ads, gap: str, out: Tensor) -> None:
+    torch.sub(i.value.unsqueeze(-1), j.value.unsqueeze(-2), out=out)
     if gap == "order":
-        stake.sign_()
+        out.sign_()
     if gap != "signed":
-        stake.clamp_(min=0)
+        out.clamp_(min=0)
     if i.left is not None:
-        stake *= i.left.unsqueeze(-1)
+        out *= i.left.unsqueeze(-1)
     if j.right is not None:
-        stake *= j.right.unsqueeze(-2)
-    return stake
+        out *= j.right.unsqueeze(-2)

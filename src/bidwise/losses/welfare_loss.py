@@ -23,7 +23,7 @@ class WelfareLoss(nn.Module):
 
     >>> loss = WelfareLoss(gap="positive", lam=3.0)
     >>> loss(torch.zeros(3), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 0.5]))
-    tensor(2.2679)
+    tensor(2.2517)
     """
 
     def __init__(

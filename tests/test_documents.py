@@ -1,0 +1,70 @@
+"""What the documents show runs: code blocks of the README and the docs, the examples, the benchmark page."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(page):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/paper.md"])
+def test_code_blocks_run(page):
+    random = torch.Generator().manual_seed(0)
+    names = {
+        "torch": torch,
+        "logits": torch.randn(6, generator=random, requires_grad=True),
+        "clicks": torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 0.0]),
+        "bids": torch.rand(6, generator=random) + 0.5,
+        "offsets": torch.tensor([0, 2, 6]),
+        "teacher": torch.rand(6, generator=random),
+    }
+    blocks = python_blocks(page)
+    assert blocks
+    for block in blocks:
+        exec(block, names)  # the documents are ours
+        if "loss" in names:
+            assert torch.isfinite(names["loss"])
+
+
+def test_every_named_loss_is_in_the_readme():
+    import bidwise
+
+    readme = (ROOT / "README.md").read_text()
+    assert [name for name in bidwise.LOSSES if f"`{name}`" not in readme] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/paper.md"])
+def test_links_lead_somewhere(page):
+    text = (ROOT / page).read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("http")]
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_the_example_runs_and_says_what_it_found(monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("two_models", ROOT / "examples" / "two_models.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    for name, small in {"TRAIN": 2000, "AUCTIONS": 40, "EPOCHS": 1}.items():
+        monkeypatch.setattr(example, name, small)
+    example.main()
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"^ +\d+ +\d+\.\d\d% +\d+\.\d\d% +[+-]\d", printed, flags=re.MULTILINE)) == example.WORLDS
+    assert "95 % interval [" in printed
+
+
+def test_paper_page_names_functions_and_tests_that_exist():
+    import bidwise
+
+    page = (ROOT / "docs" / "paper.md").read_text()
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    for name in re.findall(r"`(test_[a-z0-9_]+?)_?(?:\*|\.\.\.)?`", page):
+        assert f"def {name}" in tests, name
+    for name in re.findall(r"`bidwise\.theory\.(\w+)", page):
+        assert hasattr(bidwise.theory, name), name
