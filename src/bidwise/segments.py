@@ -92,6 +92,8 @@ class Auctions:
         >>> Auctions.of(torch.zeros(5), torch.tensor([0, 2, 2, 5])).sum(torch.ones(5))
         tensor([2., 0., 3.])
         """
+        if self.count == 1:
+            return per_ad.sum(0, keepdim=True)  # in parallel, where a row of a table is not
         if self.size is not None:
             return per_ad.view(self.count, self.size).sum(-1)
         # one after the other: in float32 that would lose digits

@@ -20,39 +20,12 @@ from bidwise.checks import (
     check_offsets,
     check_positive,
 )
-from bidwise.losses.closed_form import covariance
-from bidwise.losses.dominance import dominance
-from bidwise.losses.linear_time import signed_sums
-from bidwise.losses.pairwise import GAPS, SURROGATES, Ads, Family, Method, direct
+from bidwise.losses.choice import METHODS, choose
+from bidwise.losses.pairwise import GAPS, SURROGATES, Ads, Family
 from bidwise.losses.pointwise import REDUCTIONS
 from bidwise.segments import Auctions
 
 VALUES = ("clicks", "teacher")
-METHODS = ("auto", "direct", "fast", "triton")
-
-
-@dataclass(frozen=True)
-class Speed:
-    """What `direct` takes per pair, and `fast` per call and per ad, in nanoseconds."""
-
-    pair: float
-    call: float
-    ad: float
-
-
-# Fitted to benchmarks/results/losses_crossover.csv by `python -m benchmarks.crossover`, on two cores.
-SPEEDS = {
-    ("signed", "logistic"): Speed(pair=2.1, call=3.8e05, ad=1.7e02),
-    ("positive", "logistic"): Speed(pair=1.6, call=2.7e06, ad=1.2e03),
-    ("order", "logistic"): Speed(pair=1.7, call=2.5e06, ad=1.3e03),
-    ("signed", "hinge"): Speed(pair=1.9, call=4.1e05, ad=2e02),
-    ("positive", "hinge"): Speed(pair=2, call=2.4e06, ad=1.6e03),
-    ("order", "hinge"): Speed(pair=1.6, call=2.9e06, ad=1e03),
-    ("signed", "indicator"): Speed(pair=0.41, call=3.7e05, ad=88),
-    ("positive", "indicator"): Speed(pair=0.97, call=2.1e06, ad=1e03),
-    ("order", "indicator"): Speed(pair=1.1, call=2.1e06, ad=1e03),
-}
-PANELS = Speed(pair=2.1, call=1.5e6, ad=700)  # 1,000 auctions of 2 to 100 ads, the ragged case of the benchmark
 
 
 def pairwise_welfare_loss(
@@ -109,8 +82,9 @@ def pairwise_welfare_loss(
     tensor([-0.2500,  0.1966])
     """
     if torch.compiler.is_compiling():
-        all_options = (teacher, value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
-        loss: Tensor = _outside_graph(logits, clicks, bids, offsets, *all_options)
+        words = {"value": value, "gap": gap, "surrogate": surrogate, "reduction": reduction, "method": method}
+        numbers = {"sigma": sigma, "weighting": weighting, "pair_mean": pair_mean, "validate": validate}
+        loss: Tensor = _outside_graph(logits, clicks, bids, offsets, teacher=teacher, **words, **numbers)
         return loss
     options = (gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
     try:
@@ -142,39 +116,9 @@ def pairwise_welfare_loss(
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _outside_graph(
-    logits: Tensor,
-    clicks: Tensor,
-    bids: Tensor,
-    offsets: Tensor | None,
-    teacher: Tensor | None,
-    value: str,
-    gap: str,
-    surrogate: str,
-    sigma: float,
-    weighting: float | None,
-    pair_mean: bool,
-    reduction: str,
-    method: str,
-    validate: bool | None,
-) -> Tensor:
+def _outside_graph(*tensors: Tensor | None, **options: Any) -> Tensor:
     """The number of tiles and nodes depends on the data, so a compiled step breaks its graph here, once."""
-    return pairwise_welfare_loss(
-        logits,
-        clicks,
-        bids,
-        offsets,
-        teacher=teacher,
-        value=value,
-        gap=gap,
-        surrogate=surrogate,
-        sigma=sigma,
-        weighting=weighting,
-        pair_mean=pair_mean,
-        reduction=reduction,
-        method=method,
-        validate=validate,
-    )
+    return pairwise_welfare_loss(*tensors, **options)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -255,31 +199,23 @@ def loss_and_gradient(
     if kappa is not None and p is not None:
         left, right = (b * p).mul_(kappa).sigmoid_(), (kappa * s).sigmoid_()
 
-    compute = choose(member, auctions)
+    compute = choose(member.method, member.family, kappa is not None, auctions)
     cost, slope = compute(Ads(s, v, left, right), auctions, member.family, gradient=gradient)
 
     if right is not None and kappa is not None and slope is not None:
         slope = torch.addcmul(slope, 1 - right, cost, value=kappa)  # d right_j / ds_j = kappa right_j (1 - right_j)
-    repeats = logits.shape[:-1]
     per_repeat = 1 if offsets is None else len(offsets) - 1
-    mean = 1 / max(per_repeat, 1) if member.reduction == "mean" else 1.0
-    if auctions.size is not None:
-        share = mean / max(auctions.size, 1) ** 2 if member.pair_mean else mean
-        loss = (cost.sum() if auctions.count == 1 else auctions.sum(cost)) * share
-    else:
-        shares = mean * auctions.sizes.clamp(min=1).to(dtype).pow(-2) if member.pair_mean else None
-        loss = auctions.sum(cost) * (mean if shares is None else shares)
-        share = mean if shares is None else auctions.spread(shares)  # type: ignore[assignment]
-    if member.reduction == "none":
-        loss = loss.view(*repeats, per_repeat)
-    elif loss.dim():
-        loss = loss.view(*repeats, per_repeat).sum(-1)
-    elif repeats:
-        loss = loss.view(repeats)
+    share: float | Tensor = 1 / max(per_repeat, 1) if member.reduction == "mean" else 1.0
+    if member.pair_mean and auctions.size is not None:
+        share = share / max(auctions.size, 1) ** 2
+    elif member.pair_mean:
+        share = share / auctions.sizes.clamp(min=1).to(dtype).square()
+    loss = (auctions.sum(cost) * share).view(*logits.shape[:-1], per_repeat)
+    if member.reduction != "none":
+        loss = loss.sum(-1)
     if slope is not None:
-        slope = (slope * s).mul_(z.neg().sigmoid_()).mul_(share)  # ds/dz = b f (1 - f)
-        if logits.dim() != 1:
-            slope = slope.view(logits.shape)
+        slope = (slope * s).mul_(z.neg().sigmoid_())  # ds/dz = b f (1 - f)
+        slope = slope.mul_(share if isinstance(share, float) else auctions.spread(share)).view(logits.shape)
     return loss, slope
 
 
@@ -320,28 +256,3 @@ def _scaled(ctx: Any, upstream: Tensor) -> Tensor:
 
 
 _scaled_once: Callable[[Any, Tensor], Tensor] = once_differentiable(_scaled)  # raises in a second derivative
-
-
-def choose(member: Member, auctions: Auctions) -> Method:
-    """The function that computes ``member`` for auctions of these sizes."""
-    if member.method == "triton":
-        raise ValueError("method='triton' is not available in this version; use 'auto', 'direct' or 'fast'")
-    if member.method == "direct":
-        return direct
-    fast = sub_quadratic(member)
-    if member.method == "fast" or fast is covariance:
-        return fast
-    speed = SPEEDS[member.family.gap, member.family.surrogate]
-    if fast is signed_sums and member.family.surrogate == "logistic" and auctions.size is None:
-        speed = PANELS  # auctions of different sizes do not fit in one panel each
-    return fast if speed.pair * auctions.pairs() > speed.call + speed.ad * auctions.ads else direct
-
-
-def sub_quadratic(member: Member) -> Method:
-    """The method without pairs for ``member``."""
-    family = member.family
-    if family.gap != "signed":
-        return dominance
-    if family.surrogate != "indicator" and member.weighting is None:
-        return covariance
-    return signed_sums

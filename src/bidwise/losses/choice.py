@@ -1,0 +1,61 @@
+"""Which method computes a member of the family: the one asked for, or the faster one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bidwise.losses.closed_form import covariance
+from bidwise.losses.dominance import dominance
+from bidwise.losses.linear_time import signed_sums
+from bidwise.losses.pairwise import Family, Method, direct
+from bidwise.segments import Auctions
+
+METHODS = ("auto", "direct", "fast", "triton")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What `direct` takes per pair, and `fast` per call and per ad, in nanoseconds."""
+
+    pair: float
+    call: float
+    ad: float
+
+
+# Fitted to benchmarks/results/losses_crossover.csv by `python -m benchmarks.crossover`, on two cores.
+SPEEDS = {
+    ("signed", "logistic"): Speed(pair=2.1, call=3.8e05, ad=1.7e02),
+    ("positive", "logistic"): Speed(pair=1.6, call=2.7e06, ad=1.2e03),
+    ("order", "logistic"): Speed(pair=1.7, call=2.5e06, ad=1.3e03),
+    ("signed", "hinge"): Speed(pair=1.9, call=4.1e05, ad=2e02),
+    ("positive", "hinge"): Speed(pair=2, call=2.4e06, ad=1.6e03),
+    ("order", "hinge"): Speed(pair=1.6, call=2.9e06, ad=1e03),
+    ("signed", "indicator"): Speed(pair=0.41, call=3.7e05, ad=88),
+    ("positive", "indicator"): Speed(pair=0.97, call=2.1e06, ad=1e03),
+    ("order", "indicator"): Speed(pair=1.1, call=2.1e06, ad=1e03),
+}
+PANELS = Speed(pair=2.1, call=1.5e6, ad=700)  # 1,000 auctions of 2 to 100 ads, the ragged case of the benchmark
+
+
+def choose(method: str, family: Family, weighted: bool, auctions: Auctions) -> Method:
+    """The function behind ``method`` for auctions of these sizes."""
+    if method == "triton":
+        raise ValueError("method='triton' is not available in this version; use 'auto', 'direct' or 'fast'")
+    if method == "direct":
+        return direct
+    fast = sub_quadratic(family, weighted)
+    if method == "fast" or fast is covariance:
+        return fast
+    speed = SPEEDS[family.gap, family.surrogate]
+    if fast is signed_sums and family.surrogate == "logistic" and auctions.size is None:
+        speed = PANELS  # auctions of different sizes do not get one panel each
+    return fast if speed.pair * auctions.pairs() > speed.call + speed.ad * auctions.ads else direct
+
+
+def sub_quadratic(family: Family, weighted: bool) -> Method:
+    """The method without pairs; every member has one."""
+    if family.gap != "signed":
+        return dominance
+    if family.surrogate != "indicator" and not weighted:
+        return covariance
+    return signed_sums
