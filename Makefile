@@ -9,7 +9,7 @@ demo: $(INSTALLED)
 	$(BIN)/python examples/two_models.py
 
 test: lint types
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest  # one thread: on busy cores several wait for each other
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -301,3 +301,29 @@ def test_distilled_takes_a_teacher_in_0_to_1(bad):
 def test_bid_weighted_takes_positive_finite_bids(bad):
     with refused(ValueError, "bids", f"{bad:g}"):
         bid_weighted(bids=torch.tensor([1.0, 2.0, bad, 1.0]))
+
+
+def test_a_column_of_logits_is_refused_with_the_fix():
+    column = torch.zeros(4, 1)
+    for loss in (bidwise.pairwise_welfare_loss, bidwise.WelfareLoss(), bidwise.LOSSES["log_loss"]):
+        with pytest.raises(ValueError, match=r"logits .*\(4, 1\).*squeeze\(-1\)"):
+            loss(column, column, column + 1)
+
+
+def test_a_teacher_in_the_place_of_offsets_is_named():
+    ads = torch.full((4,), 0.5)
+    with pytest.raises(TypeError, match=r"offsets .* teacher="):
+        bidwise.LOSSES["log_teacher"](ads, ads, ads, ads)
+
+
+@pytest.mark.parametrize("bad", [{"gap": "postive"}, {"sigma": 0.0}, {"method": "quick"}, {"lam": -1.0}], ids=str)
+def test_options_are_checked_when_the_loss_is_made(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        bidwise.WelfareLoss(**bad)
+
+
+def test_checks_do_not_depend_on_earlier_calls():
+    ads = torch.full((4,), 0.5)
+    bidwise.pairwise_welfare_loss(ads, ads, ads, sigma=1.0)
+    with pytest.raises(TypeError, match="sigma"):
+        bidwise.pairwise_welfare_loss(ads, ads, ads, sigma=True)

@@ -406,8 +406,10 @@ def test_a_second_derivative_is_refused(member, method):
     logits = ads.logits.clone().requires_grad_()
     loss = pairwise(ads.but(logits=logits), member, method=method)
     (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(gradient.sum(), logits)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        (loss + gradient.square().sum()).backward()
 
 
 def test_the_backward_pass_can_run_twice():

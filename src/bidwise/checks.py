@@ -18,35 +18,50 @@ def check_name(argument: str, found: object, names: Collection[str]) -> None:
     raise ValueError(f"{argument} must be one of {', '.join(names)}, found {found!r}{hint}")
 
 
-def check_positive(argument: str, found: object) -> None:
-    """Raise unless ``found`` is a finite number above 0."""
+def check_positive(argument: str, found: object, *, or_zero: bool = False) -> None:
+    """Raise unless ``found`` is a finite number above 0, or 0 where that is allowed."""
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise TypeError(f"{argument} must be a number, found {type(found).__name__}")
-    if not 0 < found < float("inf"):
-        raise ValueError(f"{argument} must be finite and above 0, found {found}")
+    if not (0 < found < float("inf") or (or_zero and found == 0)):
+        raise ValueError(f"{argument} must be finite and {'no less than' if or_zero else 'above'} 0, found {found}")
 
 
 def check_ads(argument: str, found: object, like: Tensor) -> Tensor:
     """``found`` as a tensor with one number per ad, shaped and placed as the logits are."""
     if not isinstance(found, Tensor):
-        raise TypeError(f"{argument} must be a torch.Tensor, found {type(found).__name__}")
+        raise TypeError(f"{argument} must be a torch.Tensor, found {type(found).__name__}; use torch.as_tensor")
     if found.is_complex():
         raise TypeError(f"{argument} must be real, found {found.dtype}")
     if found.shape != like.shape:
-        raise ValueError(f"{argument} must have the shape of logits, {tuple(like.shape)}, found {tuple(found.shape)}")
+        hint = ""
+        if like.shape == (*found.shape, 1):
+            hint = "; pass logits.squeeze(-1)"
+        elif found.shape == like.shape[-1:]:
+            hint = f"; for leading dimensions pass {argument}.expand_as(logits)"
+        raise ValueError(
+            f"{argument} must have the shape of logits, {tuple(like.shape)}, found {tuple(found.shape)}{hint}"
+        )
     if found.device != like.device:
         raise ValueError(f"{argument} must be on the device of logits, {like.device}, found {found.device}")
     return found
 
 
-def check_logits(found: object) -> Tensor:
-    """``found`` as floating-point logits of shape ``(..., ads)``."""
+def check_logits(found: object, offsets: object = None) -> Tensor:
+    """``found`` as floating-point logits of shape ``(..., ads)``.
+
+    A column ``(ads, 1)`` is what many models return; taken as repeats of one ad it would have no pairs and say nothing.
+    """
     if not isinstance(found, Tensor):
-        raise TypeError(f"logits must be a torch.Tensor, found {type(found).__name__}")
+        raise TypeError(f"logits must be a torch.Tensor, found {type(found).__name__}; use torch.as_tensor")
     if not found.is_floating_point():
         raise TypeError(f"logits must be floating point, found {found.dtype}")
     if found.dim() == 0:
         raise ValueError("logits must have shape (..., ads), found a single number without dimensions")
+    if offsets is None and found.dim() > 1 and found.shape[-1] == 1 and len(found) > 1:
+        raise ValueError(
+            f"logits must have shape (ads,) or (repeats, ads), found a column {tuple(found.shape)}; "
+            "pass logits.squeeze(-1)"
+        )
     return found
 
 
@@ -82,7 +97,8 @@ def check_offsets(found: object, ads: int, device: torch.device, *, values: bool
     if not isinstance(found, Tensor):
         raise TypeError(f"offsets must be a torch.Tensor or None, found {type(found).__name__}")
     if found.dtype != torch.int64:
-        raise TypeError(f"offsets must be torch.int64, found {found.dtype}")
+        hint = "the teacher is passed as teacher=" if found.is_floating_point() else "use offsets.long()"
+        raise TypeError(f"offsets must be torch.int64, found {found.dtype}; {hint}")
     if found.dim() != 1 or len(found) == 0:
         raise ValueError(f"offsets must have shape (auctions + 1,), found {tuple(found.shape)}")
     if found.device != device:

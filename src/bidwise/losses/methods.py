@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bidwise.checks import (
     check_ads,
@@ -53,7 +51,7 @@ def pairwise_welfare_loss(
 
     Args:
         logits: model output ``(..., ads)``; the only argument that receives a gradient. Half precision is computed
-            in float32. Leading dimensions are repeats over the same auctions, trained at once.
+            in float32. Leading dimensions are repeats with the same offsets, trained at once: sum their losses.
         clicks: 0 or 1 per ad, or soft labels between.
         bids: cost-per-click bids, finite and above 0.
         offsets: bounds of the auctions, int64 ``(auctions + 1,)``; ``None``: all ads are one auction.
@@ -65,7 +63,8 @@ def pairwise_welfare_loss(
         sigma: slope of the surrogate, above 0.
         weighting: ``None``: w_ij = 1; a number kappa: w_ij = sigmoid(kappa b_i teacher_i) sigmoid(kappa s_j).
         pair_mean: divide each auction's L by n^2.
-        reduction: over auctions: ``none`` gives ``(..., auctions)``, ``sum`` and ``mean`` give ``(...)``.
+        reduction: over auctions: ``none`` gives ``(..., auctions)``, ``sum`` and ``mean`` give ``(...)``. An auction
+            without pairs costs 0, and ``mean`` counts it.
         method: ``direct`` evaluates all pairs; ``fast`` never does, it is sub-quadratic; ``auto`` takes the faster for
             these sizes.
         validate: check values, which would make a GPU wait; ``None``: on for CPU tensors.
@@ -86,24 +85,20 @@ def pairwise_welfare_loss(
         numbers = {"sigma": sigma, "weighting": weighting, "pair_mean": pair_mean, "validate": validate}
         loss: Tensor = _outside_graph(logits, clicks, bids, offsets, teacher=teacher, **words, **numbers)
         return loss
-    options = (gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
-    try:
-        member = _member(*options)
-    except TypeError:  # an option that cannot be a key: the checks say which
-        member = _member.__wrapped__(*options)
-    logits = check_logits(logits)
+    member = checked_options(gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
+    if validate is None:
+        validate = isinstance(logits, Tensor) and logits.device.type == "cpu"
+    logits = check_logits(logits, offsets)
     clicks = check_ads("clicks", clicks, logits)
     bids = check_ads("bids", bids, logits)
+    if offsets is not None:
+        offsets = check_offsets(offsets, logits.shape[-1], logits.device, values=validate)
     if teacher is not None:
         teacher = check_ads("teacher", teacher, logits)
     elif value == "teacher":
         raise ValueError('teacher must be given for value="teacher", found None')
     elif weighting is not None:
         raise ValueError("teacher must be given for weighting, found None")
-    if validate is None:
-        validate = logits.device.type == "cpu"
-    if offsets is not None:
-        offsets = check_offsets(offsets, logits.shape[-1], logits.device, values=validate)
     if validate:
         check_between("clicks", clicks, 0, 1)
         check_bids(bids)
@@ -133,7 +128,15 @@ class Member:
     method: str
 
 
-@lru_cache
+def checked_options(*options: Any) -> Member:
+    """The options of one call, or an error that names the wrong one."""
+    try:
+        return _member(*options)
+    except TypeError:  # an option that cannot be a key of the cache: the checks say which
+        return _member.__wrapped__(*options)
+
+
+@lru_cache(typed=True)
 def _member(
     gap: str,
     surrogate: str,
@@ -153,6 +156,8 @@ def _member(
     check_positive("sigma", sigma)
     if weighting is not None:
         check_positive("weighting", weighting)
+    if not isinstance(pair_mean, bool):
+        raise TypeError(f"pair_mean must be True or False, found {pair_mean!r}")
     return Member(Family(gap, surrogate, float(sigma)), value, weighting, pair_mean, reduction, method)
 
 
@@ -203,7 +208,8 @@ def loss_and_gradient(
     cost, slope = compute(Ads(s, v, left, right), auctions, member.family, gradient=gradient)
 
     if right is not None and kappa is not None and slope is not None:
-        slope = torch.addcmul(slope, 1 - right, cost, value=kappa)  # d right_j / ds_j = kappa right_j (1 - right_j)
+        rest = (-kappa * s).sigmoid_()  # 1 - right without cancellation
+        slope = torch.addcmul(slope, rest, cost, value=kappa)  # d right_j / ds_j = kappa right_j (1 - right_j)
     per_repeat = 1 if offsets is None else len(offsets) - 1
     share: float | Tensor = 1 / max(per_repeat, 1) if member.reduction == "mean" else 1.0
     if member.pair_mean and auctions.size is not None:
@@ -234,25 +240,30 @@ class _PairLoss(torch.autograd.Function):
     ) -> Tensor:
         loss, slope = loss_and_gradient(logits, clicks, bids, offsets, teacher, member, gradient=True)
         assert slope is not None
-        ctx.save_for_backward(slope, offsets)
-        ctx.reduction, ctx.dtype = member.reduction, logits.dtype
+        ctx.save_for_backward(slope, logits)
+        ctx.offsets, ctx.reduction, ctx.dtype = offsets, member.reduction, logits.dtype
         return loss
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = _scaled_once if torch.is_grad_enabled() else _scaled
-        return scaled(ctx, upstream), None, None, None, None, None
+        (slope, logits), offsets = ctx.saved_tensors, ctx.offsets
+        if ctx.reduction == "none" and offsets is not None:
+            upstream = upstream.repeat_interleave(offsets.diff(), dim=-1)
+        elif ctx.reduction != "none" and upstream.dim():
+            upstream = upstream.unsqueeze(-1)
+        gradient = (slope * upstream).to(ctx.dtype)
+        if torch.is_grad_enabled():  # create_graph=True
+            gradient = _OnceOnly.apply(gradient, logits)  # type: ignore[no-untyped-call]
+        return gradient, None, None, None, None, None
 
 
-def _scaled(ctx: Any, upstream: Tensor) -> Tensor:
-    """The stored gradient times the upstream one, which has a number per auction or per repeat."""
-    slope, offsets = ctx.saved_tensors
-    if ctx.reduction == "none" and offsets is not None:
-        upstream = upstream.repeat_interleave(offsets.diff(), dim=-1)
-    elif ctx.reduction != "none" and upstream.dim():
-        upstream = upstream.unsqueeze(-1)
-    gradient: Tensor = (slope * upstream).to(ctx.dtype)
-    return gradient
+class _OnceOnly(torch.autograd.Function):
+    """A gradient that refuses to be differentiated: it is a stored constant, a penalty on it would do nothing."""
 
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, logits: Tensor) -> Tensor:
+        return gradient.clone()
 
-_scaled_once: Callable[[Any, Tensor], Tensor] = once_differentiable(_scaled)  # raises in a second derivative
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        raise RuntimeError("pairwise_welfare_loss has no second derivative")

@@ -21,7 +21,7 @@ WINDOWS_AT_ONCE = 1 << 22  # numbers gathered at a time when panels act on their
 @lru_cache
 def chebyshev(degree: int) -> tuple[Tensor, Tensor]:
     """Nodes in [-1, 1], and the matrix from values at them to coefficients of T_0 ... T_(degree - 1), in float64."""
-    k = torch.arange(degree, dtype=torch.float64)
+    k = torch.arange(degree, dtype=torch.float64, device="cpu")  # whatever the default device is now
     angle = torch.pi * (k + 0.5) / degree
     analysis = torch.cos(k[:, None] * angle) * 2 / degree
     analysis[0] /= 2
@@ -37,7 +37,9 @@ def _tables(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """
     degree, reach = PANELS[dtype]
     node, analysis = chebyshev(degree)
-    d = torch.arange(reach, -reach - 1, -1, dtype=torch.float64)  # neighbours in rising order of the source
+    d = torch.arange(
+        reach, -reach - 1, -1, dtype=torch.float64, device="cpu"
+    )  # neighbours in rising order of the source
     y = WIDTH * d[:, None, None] + WIDTH / 2 * (node[:, None] - node[None, :])  # (d, u, u')
 
     def table(kernel: Tensor) -> Tensor:
@@ -80,6 +82,11 @@ class Cells:
         sizes = torch.cat([begin, begin.new_tensor([len(firsts)])]).diff()
         cells = Cells(of_ad, place, WIDTH * (seat + 0.5), Auctions.of_sizes(sizes))
         return cells, (t - WIDTH * panel).mul_(2 / WIDTH).sub_(1)
+
+    def mirrored(self) -> Cells:
+        """The same cells with the axis turned round."""
+        sizes = self.segments.sizes.flip(0)
+        return Cells(self.of_ad, self.place[-1] - self.place.flip(0), -self.centre.flip(0), Auctions.of_sizes(sizes))
 
     def neighbours(self, some: slice, reach: int) -> Tensor:
         """Cell at every distance from -reach to reach, one past the last where that panel is empty."""
@@ -130,7 +137,9 @@ def logistic_sums(arranged: Arrangement, family: Family, gradient: bool) -> Pair
 
     In units of sigma s, softplus is analytic in a strip of half-width pi. Cut the line into panels; in each, replace
     the ads by the moments of their charges against a few Chebyshev polynomials; let panels within reach act on each
-    other through one small table; beyond it softplus(y) is y above and 0 below, up to e^-reach: prefix sums do.
+    other through one small table; beyond it softplus(y) is y for sources far below and e^y for those far above, to a
+    relative e^-reach, and prefix sums do. The e^y count where the parts are apart: in an ordered auction nothing else
+    is left.
     """
     ads = arranged.ads
     dtype, device = ads.ecpm.dtype, ads.ecpm.device
@@ -157,6 +166,10 @@ def logistic_sums(arranged: Arrangement, family: Family, gradient: bool) -> Pair
     moments = tiles_i.moments(charges)
     fields = _near(moments, on_j if gradient else on_j[:, :degree], cells, reach)
     _add_far_below(fields, moments, cells, reach)
+    if arranged.upper is not None:
+        mirror = _tail_below(_mirrored(moments), cells.mirrored(), reach).flip(-1)
+        for field in fields:
+            _add_tail(field, mirror, rising=True)
     at_j = [tiles_j.values(field) for field in fields]
     cost = torch.zeros_like(ads.ecpm)
     cost[rows_j] = right * (at_j[0][0] if ordered else torch.addcmul(at_j[0][1], at_j[0][0], beneath))
@@ -169,6 +182,8 @@ def logistic_sums(arranged: Arrangement, family: Family, gradient: bool) -> Pair
     moments = tiles_j.moments(charges)
     (field,) = _near(moments, on_i, cells, reach)
     _add_far_above(field, moments, cells, reach)
+    if arranged.upper is not None:
+        _add_tail(field, _tail_below(moments, cells, reach), rising=False)
     at_i = tiles_i.values(field)
     slope[rows_i] -= left * (at_i[0] if ordered else torch.addcmul(at_i[1], at_i[0], above))
     return cost, family.sigma * slope
@@ -207,3 +222,52 @@ def _add_far_above(field: Tensor, moments: Tensor, cells: Cells, reach: int) -> 
     beyond = torch.searchsorted(cells.place, cells.place + reach, right=True).minimum(end)
     mass = cells.segments.prefix(moments[..., 0].double())
     field[..., 0] += (mass[:, end + of_cell] - mass[:, beyond + of_cell]).to(moments.dtype)
+
+
+STRETCH = 128.0  # exponentials are kept relative to the upper end of stretches this long; e^-128 is 0 to a float32
+
+
+def _tail_below(moments: Tensor, cells: Cells, reach: int) -> Tensor:
+    """sum of q e^(t - centre) over the sources far below each cell, from its stretch and the one before it, in float64.
+
+    Only sums from below upwards are taken, each larger than what came before: nothing cancels.
+    """
+    segment, degree = cells.segments.of_ad, moments.shape[-1]
+    stretch = (cells.centre / STRETCH).floor()
+    fresh = torch.ones(len(stretch), dtype=torch.bool, device=stretch.device)
+    fresh[1:] = (stretch[1:] != stretch[:-1]) | (segment[1:] != segment[:-1])
+    begin = fresh.nonzero().squeeze(1)
+    stretches = Auctions.of_sizes(torch.cat([begin, begin.new_tensor([len(stretch)])]).diff())
+    top = STRETCH * (stretch + 1)
+    mass = moments.double() @ _exponential(degree, rising=True).to(moments.device)  # sum q e^(t - centre of its cell)
+    prefix = stretches.prefix(mass * torch.exp(cells.centre - top))
+    upto = torch.searchsorted(cells.place, cells.place - reach)
+    upto = upto.maximum(cells.segments.offsets[:-1][segment])
+
+    own = stretches.of_ad
+    tail = prefix[:, upto.maximum(begin[own]) + own] * torch.exp(top - cells.centre)
+    before = (own - 1).clamp(min=0)
+    last = begin[before]  # any cell of the stretch before
+    adjacent = (own > 0) & (segment[last] == segment) & (stretch[last] == stretch - 1)
+    filled = upto.minimum(begin[own]).maximum(begin[before])
+    return tail + adjacent * prefix[:, filled + before] * torch.exp(torch.where(adjacent, top[last] - cells.centre, 0))
+
+
+def _add_tail(field: Tensor, tail: Tensor, *, rising: bool) -> None:
+    """The field e^(+-(t - centre)) of far sources, with ``tail`` at the centre."""
+    series = _exponential(field.shape[-1], rising=rising).to(field.device)
+    field += (tail.unsqueeze(-1) * series).to(field.dtype)
+
+
+def _mirrored(moments: Tensor) -> Tensor:
+    """Moments with the axis turned round: T_k(-u) = (-1)^k T_k(u)."""
+    signs = torch.ones(moments.shape[-1], dtype=moments.dtype, device=moments.device)
+    signs[1::2] = -1
+    return moments.flip(1) * signs
+
+
+@lru_cache
+def _exponential(degree: int, *, rising: bool) -> Tensor:
+    """Chebyshev coefficients of e^(WIDTH u / 2), or of e^(-WIDTH u / 2)."""
+    node, analysis = chebyshev(degree)
+    return analysis @ torch.exp((WIDTH / 2 if rising else -WIDTH / 2) * node)

@@ -13,6 +13,9 @@ def step_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums
     """Hinge and indicator: every sum over {i: s_i < s_j} is a prefix sum in the order of eCPM, kept in float64."""
     segments, dtype = arranged.segments, arranged.ads.ecpm.dtype
     s, left, right = (x.double() for x in (arranged.ads.ecpm, arranged.left, arranged.right))
+    lowest = s.new_zeros(segments.count)
+    lowest[segments.sizes > 0] = s[segments.starts]
+    s = s - segments.spread(lowest)  # margins keep their digits where eCPM differs little
     above = arranged.ads.value.double() - segments.spread(arranged.pivot.double())
     ordered = family.gap == "order"
     first, last = (bound + segments.of_ad for bound in _tie_runs(arranged))  # places in the prefix sums

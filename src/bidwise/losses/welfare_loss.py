@@ -8,8 +8,16 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from bidwise.checks import check_ads, check_between, check_bids, check_logits, check_name, check_positive
-from bidwise.losses.methods import VALUES, pairwise_welfare_loss
+from bidwise.checks import (
+    check_ads,
+    check_between,
+    check_bids,
+    check_logits,
+    check_name,
+    check_offsets,
+    check_positive,
+)
+from bidwise.losses.methods import VALUES, checked_options, pairwise_welfare_loss
 from bidwise.losses.pointwise import cross_entropy
 
 
@@ -42,8 +50,10 @@ class WelfareLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_name("reduction", reduction, ("sum", "mean"))
-        if lam != 0:
-            check_positive("lam", lam)
+        check_positive("lam", lam, or_zero=True)
+        if pair_mean is None:
+            pair_mean = reduction == "mean"
+        checked_options(gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
         self.lam = lam
         self.reduction = reduction
         self.rank_term: Callable[..., Tensor] = partial(
@@ -53,7 +63,7 @@ class WelfareLoss(nn.Module):
             surrogate=surrogate,
             sigma=sigma,
             weighting=weighting,
-            pair_mean=reduction == "mean" if pair_mean is None else pair_mean,
+            pair_mean=pair_mean,
             reduction=reduction,
             method=method,
             validate=validate,
@@ -67,8 +77,13 @@ class WelfareLoss(nn.Module):
         offsets: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
+        """The loss of a batch; see :func:`bidwise.pairwise_welfare_loss` for the arguments."""
         rank = self.rank_term(logits, clicks, bids, offsets, teacher=teacher)  # checks the arguments
         return rank + self.lam * cross_entropy(logits, clicks, None, self.reduction)
+
+    def extra_repr(self) -> str:
+        words = ", ".join(f"{name}={option!r}" for name, option in self.rank_term.keywords.items())  # type: ignore[attr-defined]
+        return f"{words}, lam={self.lam}"
 
 
 class BidWeightedLogLoss(nn.Module):
@@ -96,20 +111,27 @@ class BidWeightedLogLoss(nn.Module):
         offsets: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        logits = check_logits(logits)
+        """The loss of a batch; ``offsets`` are checked and otherwise ignored."""
+        logits = check_logits(logits, offsets)
         bids = check_ads("bids", bids, logits)
+        on_cpu = logits.device.type == "cpu" and not torch.compiler.is_compiling()
+        if offsets is not None:
+            check_offsets(offsets, logits.shape[-1], logits.device, values=on_cpu)
         if self.value == "clicks":
             labels = check_ads("clicks", clicks, logits)
         elif teacher is None:
             raise ValueError('teacher must be given for value="teacher", found None')
         else:
             labels = check_ads("teacher", teacher, logits)
-        if logits.device.type == "cpu" and not torch.compiler.is_compiling():
+        if on_cpu:
             check_between(self.value, labels, 0, 1)
             check_bids(bids)
         dtype = torch.promote_types(logits.dtype, torch.float32)
         weights = None if self.power == 0 else bids.to(dtype) ** self.power
         return cross_entropy(logits, labels, weights, self.reduction)
+
+    def extra_repr(self) -> str:
+        return f"power={self.power}, value={self.value!r}, reduction={self.reduction!r}"
 
 
 #: The losses of the paper, its baselines and ours, by name; sigma = 1, lam = 3, kappa = 3 where weighted.

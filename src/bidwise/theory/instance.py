@@ -31,11 +31,12 @@ class Sides:
     right: float
     relation: str
     ties: bool = False
+    scale: float = 1.0  # size of the numbers that went into the sides, for rounding
 
     @property
     def holds(self) -> bool:
         """Whether the relation is true of the two numbers, up to rounding."""
-        rounding = ROUNDING * max(1.0, abs(self.left), abs(self.right))
+        rounding = ROUNDING * max(self.scale, abs(self.left), abs(self.right))
         if self.relation == "<=":
             return self.left <= self.right + rounding
         return self.left == self.right or abs(self.left - self.right) <= rounding

@@ -93,7 +93,7 @@ def ranking_minimises_risk(instance: Instance) -> Sides:
     """
     true_order = instance.true_ecpm[:, None] >= instance.true_ecpm
     order = instance.ecpm[:, None] >= instance.ecpm
-    least = Sides(instance.loss(), -instance.spread / 2, "<=").holds
+    least = Sides(instance.loss(), -instance.spread / 2, "<=", scale=0.0).holds
     return Sides(float(least), float(torch.equal(order, true_order)), "==", tied(instance.true_ecpm))
 
 
@@ -249,4 +249,4 @@ def _order(ecpm: Tensor) -> Tensor:
 
 def _is_best(instance: Instance, slots: Sequence[float] = (1.0,)) -> float:
     """1 if the prediction's welfare is the maximum, 0 otherwise."""
-    return float(Sides(instance.best_welfare(slots), instance.welfare(slots), "<=").holds)
+    return float(instance.welfare(slots) >= instance.best_welfare(slots))  # the same sum where the order is the same
