@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 
 import torch
@@ -114,9 +115,9 @@ def agree(losses: dict[str, Callable[[], Tensor]]) -> None:
             raise SystemExit(f"{name} gives {found}, {first} gives {expected}: not timed")
 
 
-def row(case: str, loss: str, method: str, auctions: int, ads: int, timing, base: float) -> dict[str, object]:
+def row(case: str, loss: str, method: str, auctions: int, ads: int, timing, base: float, of: str) -> dict[str, object]:
     print(
-        f"{case:10} {loss:42} {ads:9,} ads {method:10} {timing.ms:10.3f} ms {timing.ms / base:8.4f} x plain", flush=True
+        f"{case:10} {loss:42} {ads:9,} ads {method:10} {timing.ms:10.3f} ms {timing.ms / base:8.4f} x {of}", flush=True
     )
     return {
         "case": case,
@@ -138,9 +139,10 @@ def timed(case: str, loss: str, batch: Batch, losses: dict[str, Callable[[], Ten
     """A row per method; the first one is the base of the ratios."""
     agree(losses)
     timings = together({name: step(batch, one) for name, one in losses.items()}, seconds=seconds)
-    base = timings[next(iter(losses))].ms
+    first = next(iter(losses))
+    base = timings[first].ms
     auctions = 1 if batch.offsets is None else len(batch.offsets) - 1
-    return [row(case, loss, name, auctions, len(batch.logits), timing, base) for name, timing in timings.items()]
+    return [row(case, loss, name, auctions, len(batch.logits), timing, base, first) for name, timing in timings.items()]
 
 
 def members() -> list[dict[str, object]]:
@@ -157,6 +159,17 @@ def members() -> list[dict[str, object]]:
     return rows
 
 
+@cache
+def compiler_works() -> bool:
+    """Whether torch.compile finds the C++ compiler that it needs."""
+    try:
+        torch.compile(lambda x: x.exp() + 1)(torch.ones(3))
+        return True
+    except Exception as error:  # whatever it is, the other methods are still worth timing
+        print(f"torch.compile is left out: {type(error).__name__}")
+        return False
+
+
 def sizes() -> list[dict[str, object]]:
     """One auction from 64 to 1,048,576 ads."""
     rows = []
@@ -165,7 +178,7 @@ def sizes() -> list[dict[str, object]]:
         losses = {"log loss": lambda b=batch: bidwise.log_loss(b.logits, b.clicks)}
         if ads <= PLAIN_UP_TO:
             losses = {"plain": lambda b=batch, o=options: plain(b, o)}
-            if ads in COMPILED_AT:
+            if ads in COMPILED_AT and compiler_works():
                 torch.compiler.reset()
                 fused = torch.compile(plain_pairs)
                 label = batch.teacher if options.get("value") == "teacher" else batch.clicks
@@ -184,7 +197,7 @@ def apart(name: str, batch: Batch, losses: dict[str, Callable[[], Tensor]]) -> l
     exact = Batch(*(x.detach().double() for x in (batch.logits, batch.clicks, batch.bids, batch.teacher)))
     agree({"ours": losses["ours"], "float64": lambda: ours(exact, NAMED[name])})
     timings = together({key: step(batch, one) for key, one in losses.items()}, seconds=2.0)
-    return [row("sizes", name, key, 1, len(batch.logits), t, float("nan")) for key, t in timings.items()]
+    return [row("sizes", name, key, 1, len(batch.logits), t, float("nan"), "plain") for key, t in timings.items()]
 
 
 def ragged() -> list[dict[str, object]]:
@@ -228,6 +241,13 @@ def crossover() -> list[dict[str, object]]:
             batch = Batch.of(ads * count, offsets)
             losses = {m: lambda o=options, b=batch, m=m: ours(b, o, m) for m in ("direct", "fast", "auto")}
             rows += timed("crossover", name, batch, losses, seconds=0.1)
+    random = torch.Generator().manual_seed(0)
+    options = {"weighting": 3.0, "value": "teacher"}
+    for least, most, count in [(2, 100, 1000), (100, 500, 60), (500, 1500, 20), (1000, 3000, 10)]:
+        offsets = torch.nn.functional.pad(torch.randint(least, most + 1, (count,), generator=random).cumsum(0), (1, 0))
+        batch = Batch.of(int(offsets[-1]), offsets)
+        losses = {m: lambda b=batch, m=m: ours(b, options, m) for m in ("direct", "fast", "auto")}
+        rows += timed("crossover", f"signed logistic weighted, {least} to {most} ads", batch, losses, seconds=0.3)
     return rows
 
 
@@ -237,6 +257,8 @@ CASES = {"members": members, "sizes": sizes, "ragged": ragged, "crossover": cros
 def main(wanted: list[str]) -> None:
     from benchmarks.table import write_page
 
+    if unknown := [name for name in wanted if name not in CASES]:
+        raise SystemExit(f"unknown case {unknown[0]}; one of: {', '.join(CASES)}")
     for name in wanted or CASES:
         print(write(f"losses_{name}", CASES[name]()))
     print(write_page())

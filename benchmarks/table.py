@@ -94,7 +94,7 @@ def crossover(rows: list[dict[str, str]]) -> str:
     for loss, auctions, ads in dict.fromkeys((r["loss"], r["auctions"], r["ads"]) for r in rows):
         direct, fast, auto = (by[loss, auctions, ads, method] for method in ("direct", "fast", "auto"))
         better = min(float(direct["ms"]), float(fast["ms"]))
-        shape = f"{auctions} × {int(ads) // int(auctions):,}"
+        shape = f"{auctions} × {int(ads) // int(auctions):,}" if "," not in loss else f"{auctions}, ragged"
         lines.append(f"| {loss} | {shape} | {_ms(direct)} | {_ms(fast)} | {float(auto['ms']) / better:.2f} |")
     return "\n".join(lines)
 
