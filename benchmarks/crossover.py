@@ -24,7 +24,7 @@ def main() -> None:
             signed_pair = pair
         print(f'    ("{gap}", "{surrogate}"): Speed(pair={pair:.2g}, call={call:.2g}, ad={ad:.2g}),')
 
-    ragged = [row for row in everything if "," in row["loss"]]
+    ragged = [row for row in everything if "," in row["loss"] and float(row["ads"]) / float(row["auctions"]) >= 128]
     call, ad = fit([row for row in ragged if row["method"] == "fast"], lambda row: float(row["ads"]))
     print(f"RAGGED = Speed(pair={signed_pair:.2g}, call={call:.2g}, ad={ad:.2g})")
 

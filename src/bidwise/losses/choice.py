@@ -24,17 +24,17 @@ class Speed:
 
 # Fitted to benchmarks/results/losses_crossover.csv by `python -m benchmarks.crossover`, on two cores.
 SPEEDS = {
-    ("signed", "logistic"): Speed(pair=2.1, call=3.8e05, ad=1.7e02),
-    ("positive", "logistic"): Speed(pair=1.6, call=2.7e06, ad=1.2e03),
-    ("order", "logistic"): Speed(pair=1.7, call=2.5e06, ad=1.3e03),
-    ("signed", "hinge"): Speed(pair=1.9, call=4.1e05, ad=2e02),
-    ("positive", "hinge"): Speed(pair=2, call=2.4e06, ad=1.6e03),
-    ("order", "hinge"): Speed(pair=1.6, call=2.9e06, ad=1e03),
-    ("signed", "indicator"): Speed(pair=0.41, call=3.7e05, ad=88),
-    ("positive", "indicator"): Speed(pair=0.97, call=2.1e06, ad=1e03),
-    ("order", "indicator"): Speed(pair=1.1, call=2.1e06, ad=1e03),
+    ("signed", "logistic"): Speed(pair=1.8, call=3.5e05, ad=2.3e02),
+    ("positive", "logistic"): Speed(pair=2.7, call=4e06, ad=1.6e03),
+    ("order", "logistic"): Speed(pair=2.8, call=3.6e06, ad=1.7e03),
+    ("signed", "hinge"): Speed(pair=0.93, call=5.4e05, ad=1.3e02),
+    ("positive", "hinge"): Speed(pair=1.7, call=3.1e06, ad=1.1e03),
+    ("order", "hinge"): Speed(pair=0.99, call=2.8e06, ad=9.9e02),
+    ("signed", "indicator"): Speed(pair=0.48, call=4.1e05, ad=93),
+    ("positive", "indicator"): Speed(pair=0.63, call=2.3e06, ad=9.6e02),
+    ("order", "indicator"): Speed(pair=1.3, call=2.4e06, ad=1.1e03),
 }
-RAGGED = Speed(pair=2.1, call=1.5e6, ad=700)  # signed logistic where sizes differ: no auction gets one panel
+RAGGED = Speed(pair=1.8, call=0, ad=1.9e03)  # signed logistic where sizes differ: no auction gets one panel
 
 
 def choose(method: str, family: Family, weighted: bool, auctions: Auctions) -> Method:
