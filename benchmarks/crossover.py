@@ -37,8 +37,11 @@ def fit(rows: list[dict[str, str]], size) -> tuple[float, float]:
     """Nanoseconds a call and a unit of size that fit best, every row by its relative error."""
     time = torch.tensor([1e6 * float(row["ms"]) for row in rows], dtype=torch.float64)
     design = torch.tensor([[1.0, size(row)] for row in rows], dtype=torch.float64)
-    call, unit = torch.linalg.lstsq(design / time[:, None], torch.ones_like(time)[:, None]).solution.flatten().tolist()
-    return max(call, 0.0), max(unit, 0.0)
+    relative = design / time[:, None]
+    call, unit = torch.linalg.lstsq(relative, torch.ones_like(time)[:, None]).solution.flatten().tolist()
+    if call < 0:  # a line through the origin then
+        call, unit = 0.0, (relative[:, 1].sum() / relative[:, 1].square().sum()).item()
+    return call, unit
 
 
 if __name__ == "__main__":

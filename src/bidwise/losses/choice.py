@@ -34,7 +34,7 @@ SPEEDS = {
     ("positive", "indicator"): Speed(pair=0.63, call=2.3e06, ad=9.6e02),
     ("order", "indicator"): Speed(pair=1.3, call=2.4e06, ad=1.1e03),
 }
-RAGGED = Speed(pair=1.8, call=0, ad=1.9e03)  # signed logistic where sizes differ: no auction gets one panel
+RAGGED = Speed(pair=1.8, call=0, ad=4e02)  # signed logistic where sizes differ: no auction gets one panel
 
 
 def choose(method: str, family: Family, weighted: bool, auctions: Auctions) -> Method:
