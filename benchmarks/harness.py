@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import os
 import platform
 import subprocess
@@ -40,7 +41,7 @@ class Timing:
 def measure(step: Callable[[], object], *, seconds: float = 1.0, least: int = 3, most: int = 300) -> Timing:
     """Time ``step`` until ``seconds`` are spent, after a warm-up."""
     step()
-    peak = _peak_mb(step)
+    peak = peak_mb(step)
     times: list[float] = []
     until = time.perf_counter() + seconds
     while len(times) < least or (len(times) < most and time.perf_counter() < until):
@@ -95,9 +96,10 @@ def read(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _peak_mb(step: Callable[[], object]) -> float:
+def peak_mb(step: Callable[[], object]) -> float:
     """Peak resident memory of one step above what was resident before (Linux; nan elsewhere)."""
     try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory that earlier steps freed would hide what this one takes
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
         before = _status("VmRSS")
         step()

@@ -1,7 +1,7 @@
 """Forward and backward of the pairwise losses: ours against plain n x n torch and torch.compile of it.
 
 python -m benchmarks.losses            all cases, then docs/benchmarks.md
-python -m benchmarks.losses crossover  one of: members, sizes, ragged, crossover
+python -m benchmarks.losses crossover  one of: memory, members, sizes, ragged, crossover
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import bidwise
-from benchmarks.harness import together, write
+from benchmarks.harness import peak_mb, together, write
 from bidwise.losses.pairwise import GAPS, SURROGATES, gap_of
 
 NAMED = {
@@ -251,7 +251,18 @@ def crossover() -> list[dict[str, object]]:
     return rows
 
 
-CASES = {"members": members, "sizes": sizes, "ragged": ragged, "crossover": crossover}
+def memory() -> list[dict[str, object]]:
+    """Peak memory above the inputs, of one call with what earlier calls freed given back first."""
+    rows = []
+    for ads, (name, options) in product([4**k for k in range(6, 11)], NAMED.items()):
+        batch = Batch.of(ads)
+        peak = peak_mb(step(batch, lambda b=batch, o=options: ours(b, o)))
+        print(f"memory     {name:42} {ads:9,} ads {peak:8.1f} MB", flush=True)
+        rows.append({"case": "memory", "loss": name, "method": "ours", "auctions": 1, "ads": ads, "peak_mb": peak})
+    return rows
+
+
+CASES = {"memory": memory, "members": members, "sizes": sizes, "ragged": ragged, "crossover": crossover}
 
 
 def main(wanted: list[str]) -> None:

@@ -54,12 +54,13 @@ def sizes(rows: list[dict[str, str]]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     by = {(r["loss"], int(r["ads"]), r["method"]): r for r in rows}
+    taken = {(r["loss"], int(r["ads"])): float(r["peak_mb"]) for r in read("losses_memory")}
     for loss in dict.fromkeys(r["loss"] for r in rows):
         for ads in sorted({int(r["ads"]) for r in rows}):
             mine, base = by[loss, ads, "ours"], by.get((loss, ads, "plain"))
             compiled = by.get((loss, ads, "compiled"))
             gain = f"{float(base['ms']) / float(mine['ms']):,.1f} ×" if base else "n × n does not fit"
-            memory = f"{float(mine['peak_mb']):.0f} MB"
+            memory = f"{taken[loss, ads]:.0f} MB" if (loss, ads) in taken else ""
             lines.append(f"| {loss} | {ads:,} | {_ms(base)} | {_ms(compiled)} | {_ms(mine)} | {gain} | {memory} |")
     return "\n".join(lines)
 

@@ -75,9 +75,10 @@ class Certificate:
         return (room / self.bid_cap) ** 2 / self.ads
 
     def __str__(self) -> str:
-        ads = "1 ad" if self.ads == 1 else f"{self.ads} ads"
+        if self.ads == 1:
+            return f"An auction of 1 ad: it is always shown. Its welfare is at least {self.welfare_at_least:.4g}."
         lines = [
-            f"An auction of {ads}, bids up to {self.bid_cap:.4g}; the teacher's mean squared error is "
+            f"An auction of {self.ads} ads, bids up to {self.bid_cap:.4g}; the teacher's mean squared error is "
             f"{self.epsilon:.4g}.",
             f"The model loses at most {self.lost_at_most:.4g} of the best possible welfare:",
             f"  {self.disagreement:.4g} for showing another ad than the teacher would,",
@@ -93,7 +94,7 @@ class Certificate:
         lines.append(
             f"  no welfare is above {self.bid_cap:.4g}, so it says nothing, as always for two ads or more."
             if self.theorem_is_vacuous
-            else "  a single ad is always shown."
+            else "  less than the largest bid."
         )
         return "\n".join(lines)
 
