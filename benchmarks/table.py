@@ -87,6 +87,8 @@ def crossover(rows: list[dict[str, str]]) -> str:
         "## What `auto` chooses from",
         "",
         "Value `teacher`. The last column is the time of `auto` over that of the better method: 1 is a right choice.",
+        "The speeds behind the choice were fitted to this table afterwards (`python -m benchmarks.crossover`): today's",
+        "choice may differ from the one measured here.",
         "",
         "| gap, surrogate | auctions × ads | direct | fast | auto / better |",
         "|---|---|---|---|---|",

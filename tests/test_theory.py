@@ -928,7 +928,7 @@ def test_certificate_of_one_ad():
     certificate = theory.welfare_certificate([0.2], [0.3], [2.0], epsilon=1e-4)
     assert certificate.theorem == 0
     assert not certificate.theorem_is_vacuous
-    assert "An auction of 1 ad," in str(certificate)
+    assert "An auction of 1 ad: it is always shown." in str(certificate)
 
 
 def test_every_statement_is_public():
