@@ -34,14 +34,12 @@ class Timing:
     ms: float  # median
     ms_low: float  # 10 % quantile
     ms_high: float  # 90 % quantile
-    peak_mb: float  # memory above what was there before
     runs: int
 
 
 def measure(step: Callable[[], object], *, seconds: float = 1.0, least: int = 3, most: int = 300) -> Timing:
     """Time ``step`` until ``seconds`` are spent, after a warm-up."""
     step()
-    peak = peak_mb(step)
     times: list[float] = []
     until = time.perf_counter() + seconds
     while len(times) < least or (len(times) < most and time.perf_counter() < until):
@@ -50,7 +48,7 @@ def measure(step: Callable[[], object], *, seconds: float = 1.0, least: int = 3,
         times.append(1e3 * (time.perf_counter() - start))
     times.sort()
     rank = len(times) - 1
-    return Timing(times[rank // 2], times[rank // 10], times[rank - rank // 10], peak, len(times))
+    return Timing(times[rank // 2], times[rank // 10], times[rank - rank // 10], len(times))
 
 
 def together(steps: dict[str, Callable[[], object]], *, seconds: float = 1.0) -> dict[str, Timing]:
@@ -69,7 +67,6 @@ def together(steps: dict[str, Callable[[], object]], *, seconds: float = 1.0) ->
             middle(timings, "ms"),
             min(timing.ms_low for timing in timings),
             max(timing.ms_high for timing in timings),
-            max(timing.peak_mb for timing in timings),
             sum(timing.runs for timing in timings),
         )
         for name, timings in parts.items()

@@ -129,7 +129,6 @@ def row(case: str, loss: str, method: str, auctions: int, ads: int, timing, base
         "ms": timing.ms,
         "ms_low": timing.ms_low,
         "ms_high": timing.ms_high,
-        "peak_mb": timing.peak_mb,
         "times_plain": timing.ms / base,
         "runs": timing.runs,
     }

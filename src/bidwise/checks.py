@@ -74,22 +74,22 @@ def check_between(argument: str, found: Tensor, low: float, high: float) -> None
         _raise_at(argument, found, ~((found >= low) & (found <= high)), f"in [{low:g}, {high:g}]")
 
 
-def check_bids(found: Tensor, argument: str = "bids") -> None:
+def check_bids(found: Tensor) -> None:
     """Raise unless every bid is finite and above 0."""
     if found.numel() == 0:
         return
     least, most = torch.aminmax(found)
     if not (least.item() > 0 and most.item() < float("inf")):
-        _raise_at(argument, found, ~((found > 0) & (found < float("inf"))), "finite and above 0")
+        _raise_at("bids", found, ~((found > 0) & (found < float("inf"))), "finite and above 0")
 
 
-def check_weights(found: Tensor, argument: str = "weights") -> None:
+def check_weights(found: Tensor) -> None:
     """Raise unless every weight is finite and no less than 0."""
     if found.numel() == 0:
         return
     least, most = torch.aminmax(found)
     if not (least.item() >= 0 and most.item() < float("inf")):
-        _raise_at(argument, found, ~((found >= 0) & (found < float("inf"))), "finite and no less than 0")
+        _raise_at("weights", found, ~((found >= 0) & (found < float("inf"))), "finite and no less than 0")
 
 
 def check_offsets(found: object, ads: int, device: torch.device, *, values: bool) -> Tensor:
