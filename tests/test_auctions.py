@@ -1,6 +1,7 @@
-"""Welfare of an allocation, against plain loops."""
+"""Auctions against plain loops, against the textbook, and against the laws of their prices."""
 
 import itertools
+import math
 import random
 
 import numpy as np
@@ -9,10 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidwise.auctions import welfare
+from bidwise.auctions import optimal_welfare, ranking, regret, revenue, run_auction, surplus, welfare
 
 settings.register_profile("auctions", derandomize=True, deadline=None, database=None, max_examples=100)
 seeded = settings(settings.get_profile("auctions"))
+
+PRICINGS = ["gsp", "vcg", "first_price"]
+SLOTS = [(1.0,), (1.0, 1.0), (1.0, 0.6, 0.3), (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)]
+SIZES = [[4], [3, 0, 1, 5], [0, 0], [1, 1, 1], [0, 7, 2, 0]]
 
 
 def loop_welfare(ctr, truth, bids, offsets, slots):
@@ -33,22 +38,79 @@ def loop_welfare(ctr, truth, bids, offsets, slots):
     return totals
 
 
+def loop_auction(ctr, bids, offsets, slots, pricing, reserve, squash):
+    """Winners and prices, slot by slot; ``None`` for the price of an empty slot."""
+    winners, prices = [], []
+    for first, last in itertools.pairwise(offsets):
+        bidders = [row for row in range(first, last) if not bids[row] < reserve]
+        bidders.sort(key=lambda row: (-bids[row] * ctr[row] ** squash, row))
+        shown = (bidders + [-1] * len(slots))[: len(slots)]
+        winners.append(shown)
+        prices.append(
+            [
+                None if row < 0 else loop_price(slot, bidders, ctr, bids, slots, pricing, reserve, squash)
+                for slot, row in enumerate(shown)
+            ]
+        )
+    return winners, prices
+
+
+def loop_price(slot, bidders, ctr, bids, slots, pricing, reserve, squash):
+    """What the ad in ``slot``, counted from 0, pays for a click."""
+    own = bidders[slot]
+
+    def bid_to_beat(place):
+        """Least bid of ``own`` that is worth as much as the bidder in this place, and no less than the reserve."""
+        if place >= len(bidders) or ctr[own] ** squash == 0:
+            return reserve
+        rival = bidders[place]
+        return max(reserve, bids[rival] * ctr[rival] ** squash / ctr[own] ** squash)
+
+    if pricing == "gsp":
+        price = bid_to_beat(slot + 1)
+    elif pricing == "first_price":
+        price = bids[own]
+    else:  # every step down from the slot to no slot at all, at the price of that step
+        price = 0.0
+        for place in range(slot, len(slots)):
+            below = slots[place + 1] if place + 1 < len(slots) else 0.0
+            price += (slots[place] - below) * bid_to_beat(place + 1)
+        price /= slots[slot]
+    return min(price, bids[own])
+
+
 def ragged_ads(seed, sizes):
-    """Few distinct numbers, so that ties are common."""
+    """Few distinct numbers, so that ties are common; their square roots are exact."""
     draw = random.Random(seed)
     ads = sum(sizes)
     offsets = [0]
     for size in sizes:
         offsets.append(offsets[-1] + size)
-    ctr = [draw.choice([0.0, 0.25, 0.5, 1.0]) for _ in range(ads)]
+    ctr = [draw.choice([0.0, 0.0625, 0.25, 1.0]) for _ in range(ads)]
     truth = [draw.random() for _ in range(ads)]
     bids = [draw.choice([0.5, 1.0, 2.0, 3.0]) for _ in range(ads)]
     return ctr, truth, bids, offsets
 
 
+def smooth_ads(seed, sizes):
+    """No ties."""
+    draw = random.Random(seed)
+    _, truth, _, offsets = ragged_ads(seed, sizes)
+    return [draw.random() for _ in truth], truth, [draw.lognormvariate(0, 1) for _ in truth], offsets
+
+
+def assert_is_the_loop(found, winners, prices):
+    assert found.winners.tolist() == winners
+    assert found.price_per_click.dtype == torch.float64
+    for row, expected in zip(found.price_per_click.tolist(), prices, strict=True):
+        for price, want in zip(row, expected, strict=True):
+            assert math.isnan(price) if want is None else price == pytest.approx(want, rel=1e-12)
+
+
 ads_of_one_auction = st.lists(
     st.tuples(st.integers(0, 64), st.integers(0, 64), st.integers(1, 80)), min_size=1, max_size=8
 )
+auction_of_few = st.lists(st.tuples(st.integers(1, 64), st.integers(1, 80)), min_size=1, max_size=6)
 falling_slots = st.lists(st.integers(1, 10), max_size=4).map(
     lambda shares: (1.0, *sorted((share / 10 for share in shares), reverse=True))
 )
@@ -59,13 +121,253 @@ def test_example_2_1_is_1_72():
     assert welfare(ctr, ctr, bids, None, slots=(1.0, 0.9)).item() == pytest.approx(1.72, abs=1e-6)
 
 
-@pytest.mark.parametrize("slots", [(1.0,), (1.0, 1.0), (1.0, 0.6, 0.3), (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)])
-@pytest.mark.parametrize("sizes", [[4], [3, 0, 1, 5], [0, 0], [1, 1, 1], [0, 7, 2, 0]])
+@pytest.mark.parametrize("slots", SLOTS)
+@pytest.mark.parametrize("sizes", SIZES)
 def test_welfare_is_the_loop(sizes, slots):
     for seed in range(5):
         ctr, truth, bids, offsets = ragged_ads(seed, sizes)
         found = welfare(ctr, truth, bids, torch.tensor(offsets), slots=slots)
         assert found.tolist() == pytest.approx(loop_welfare(ctr, truth, bids, offsets, slots))
+
+
+@pytest.mark.parametrize("squash", [0, 0.5, 1, 2])
+@pytest.mark.parametrize("reserve", [0.0, 1.0])
+@pytest.mark.parametrize("pricing", PRICINGS)
+def test_the_auction_is_the_loop(pricing, reserve, squash):
+    for seed, (sizes, slots, ads) in enumerate(itertools.product(SIZES, SLOTS, (ragged_ads, smooth_ads))):
+        ctr, _, bids, offsets = ads(seed, sizes)
+        found = run_auction(ctr, bids, offsets, slots=slots, pricing=pricing, reserve=reserve, squash=squash)
+        winners, prices = loop_auction(ctr, bids, offsets, slots, pricing, reserve, squash)
+        assert_is_the_loop(found, winners, prices)
+
+
+@pytest.mark.parametrize("places", [1, 4, 12, 30, 60])
+def test_large_auctions_and_many_slots_are_the_loop(places):
+    slots = [0.97**k for k in range(places)]
+    for ads in (ragged_ads, smooth_ads):
+        ctr, _, bids, offsets = ads(places, [50, 3, 45, 0, 41, 2, 47])
+        found = run_auction(ctr, bids, offsets, slots=slots, pricing="vcg", reserve=0.75)
+        assert_is_the_loop(found, *loop_auction(ctr, bids, offsets, slots, "vcg", 0.75, 1))
+
+
+@pytest.mark.parametrize("sizes", [[5] * 9, [5, 2, 0, 7, 6, 1, 5, 3]])
+def test_auctions_ranked_in_pieces_are_the_same(monkeypatch, sizes):
+    ctr, _, bids, offsets = ragged_ads(3, sizes)
+    whole = run_auction(ctr, bids, offsets, slots=(1.0, 0.5))
+    monkeypatch.setattr(ranking, "CHUNK", 16)
+    pieces = run_auction(ctr, bids, offsets, slots=(1.0, 0.5))
+    assert torch.equal(pieces.winners, whole.winners)
+    assert torch.equal(pieces.payment.nan_to_num(), whole.payment.nan_to_num())
+
+
+@pytest.mark.parametrize("pricing", PRICINGS)
+@pytest.mark.parametrize("rules", [{}, {"reserve": 1.0}, {"squash": 0.5}, {"reserve": 0.6, "squash": 2.0}])
+def test_welfare_revenue_and_surplus_are_the_loop(pricing, rules):
+    sizes, slots = [3, 0, 1, 5], (1.0, 0.6, 0.3)
+    ctr, truth, bids, offsets = smooth_ads(7, sizes)
+    columns = ctr, truth, bids, offsets
+    options = {"reserve": 0.0, "squash": 1.0} | rules
+    winners, prices = loop_auction(ctr, bids, offsets, slots, pricing, **options)
+    worth, paid = [], []
+    for shown, price in zip(winners, prices, strict=True):
+        sold = [(alpha, row, p) for alpha, row, p in zip(slots, shown, price, strict=True) if row >= 0]
+        worth.append(sum(alpha * bids[row] * truth[row] for alpha, row, _ in sold))
+        paid.append(sum(alpha * truth[row] * p for alpha, row, p in sold))
+    assert welfare(*columns, slots=slots, **rules).tolist() == pytest.approx(worth)
+    assert revenue(*columns, slots=slots, pricing=pricing, **rules).tolist() == pytest.approx(paid)
+    kept = [w - p for w, p in zip(worth, paid, strict=True)]
+    assert surplus(*columns, slots=slots, pricing=pricing, **rules).tolist() == pytest.approx(kept, abs=1e-12)
+    best = loop_welfare(truth, truth, bids, offsets, slots)
+    assert optimal_welfare(*columns[1:], slots=slots).tolist() == pytest.approx(best)
+    lost = [b - w for b, w in zip(best, worth, strict=True)]
+    assert regret(*columns, slots=slots, **rules).tolist() == pytest.approx(lost, abs=1e-12)
+
+
+def test_payment_is_what_the_model_expects():
+    ctr, bids, slots = [0.1, 0.4, 0.9], [10.0, 2.0, 0.5], (1.0, 0.9, 0.8, 0.7)
+    sold = run_auction(ctr, bids, None, slots=slots)
+    assert sold.price_per_click.tolist()[0] == pytest.approx([8.0, 1.125, 0.0, math.nan], nan_ok=True)
+    assert sold.payment.tolist()[0] == pytest.approx([0.8, 0.9 * 0.4 * 1.125, 0.0, math.nan], nan_ok=True)
+    assert sold.slots.tolist() == list(slots)
+    assert sold.revenue(ctr).item() == pytest.approx(sold.payment.nansum().item())
+
+
+def test_all_below_the_reserve_leaves_every_slot_empty():
+    sold = run_auction([0.5, 0.9, 0.3], [1.0, 2.0, 3.0], [0, 2, 3], slots=(1.0, 0.5), reserve=2.5)
+    assert sold.winners.tolist() == [[-1, -1], [2, -1]]
+    assert sold.payment[0].isnan().all()
+    assert sold.welfare([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]).tolist() == [0.0, 3.0]
+    assert sold.revenue([1.0, 1.0, 1.0]).tolist() == [0.0, 2.5]
+
+
+def test_a_bid_at_the_reserve_stays():
+    sold = run_auction([0.5], [2.0], None, reserve=2.0)
+    assert sold.winners.tolist() == [[0]]
+    assert sold.price_per_click.tolist() == [[2.0]]
+
+
+def test_ads_below_the_reserve_do_not_set_prices():
+    """Ad 0 has the highest score but leaves; ad 1 pays the reserve, not ad 0's score."""
+    sold = run_auction([1.0, 0.1], [1.9, 2.5], None, reserve=2.0)
+    assert sold.winners.tolist() == [[1]]
+    assert sold.price_per_click.tolist() == [[2.0]]
+
+
+def test_squash_0_ranks_by_bid_alone():
+    sold = run_auction([0.0, 0.5], [3.0, 2.0], None, slots=(1.0, 0.5), squash=0)
+    assert sold.winners.tolist() == [[0, 1]]
+    assert sold.price_per_click.tolist() == [[2.0, 0.0]]
+    assert sold.payment.tolist() == [[0.0, 0.0]]
+
+
+def test_ctr_of_zero_pays_the_reserve():
+    sold = run_auction([0.0, 0.0, 0.5], [3.0, 2.0, 1.0], None, slots=(1.0, 0.5), pricing="vcg", reserve=0.25)
+    assert sold.winners.tolist() == [[2, 0]]
+    assert sold.price_per_click.tolist() == [[0.25, 0.25]]
+
+
+@pytest.mark.parametrize("squash", [0.3, 0.7, 1.5])
+def test_equal_ads_tie_wherever_they_stand(squash):
+    """Vectorised powers round the last numbers of an array differently."""
+    for seed in range(40):
+        ctr = random.Random(seed).random()
+        sizes = range(1, 38)
+        offsets = [0, *itertools.accumulate(sizes)]
+        found = run_auction([ctr] * offsets[-1], [1.5] * offsets[-1], offsets, slots=(1.0, 1.0), squash=squash)
+        assert found.winners[:, 0].tolist() == offsets[:-1]
+        assert found.winners[1:, 1].tolist() == [first + 1 for first in offsets[1:-1]]
+
+
+def textbook_vcg(ctr, bids, slots):
+    """Winners of the best assignment and what each costs the others, by trying every assignment."""
+
+    def best(ads):
+        padded = [*ads, *[None] * len(slots)]
+        worth = {
+            order: sum(a * bids[i] * ctr[i] for a, i in zip(slots, order, strict=True) if i is not None)
+            for order in itertools.permutations(padded, len(slots))
+        }
+        return max(worth.items(), key=lambda item: item[1])
+
+    everyone = range(len(ctr))
+    order, total = best(everyone)
+    payments = []
+    for alpha, own in zip(slots, order, strict=True):
+        others = best([row for row in everyone if row != own])[1]
+        payments.append(None if own is None else others - (total - alpha * bids[own] * ctr[own]))
+    return order, payments
+
+
+@pytest.mark.parametrize("slots", [(1.0,), (1.0, 0.5), (1.0, 0.7, 0.2)])
+@pytest.mark.parametrize("ads", [1, 2, 3, 5])
+def test_vcg_charges_the_harm_to_others(ads, slots):
+    for seed in range(3):
+        ctr, _, bids, _ = smooth_ads(seed, [ads])
+        sold = run_auction(ctr, bids, None, slots=slots, pricing="vcg")
+        order, payments = textbook_vcg(ctr, bids, slots)
+        for k, (row, payment) in enumerate(zip(order, payments, strict=True)):
+            assert sold.winners[0, k] == (-1 if row is None else row)
+            if row is not None:
+                assert sold.payment[0, k].item() == pytest.approx(payment, abs=1e-12)
+                assert sold.price_per_click[0, k].item() == pytest.approx(payment / slots[k] / ctr[row], abs=1e-12)
+
+
+@seeded
+@given(auction_of_few, falling_slots)
+def test_vcg_asks_no_more_than_gsp_and_gsp_no_more_than_the_bid(ads, slots):
+    ctr, bids = [c / 64 for c, _ in ads], [b / 8 for _, b in ads]
+    vcg, gsp, first = (
+        run_auction(ctr, bids, None, slots=slots, pricing=pricing) for pricing in ("vcg", "gsp", "first_price")
+    )
+    shown = first.winners[0] >= 0
+    vcg, gsp, first = (sold.price_per_click[0][shown] for sold in (vcg, gsp, first))
+    assert (vcg <= gsp + 1e-12).all()
+    assert (gsp <= first).all()
+    assert vcg[-1] == pytest.approx(gsp[-1].item())
+
+
+@seeded
+@given(
+    ads_of_one_auction, falling_slots, st.integers(0, 80), st.sampled_from([0, 0.5, 1, 2]), st.sampled_from(PRICINGS)
+)
+def test_prices_lie_between_the_reserve_and_the_bid(ads, slots, reserve, squash, pricing):
+    ctr, bids = torch.tensor([c / 64 for c, _, _ in ads]), torch.tensor([b / 8 for _, _, b in ads]).double()
+    sold = run_auction(ctr, bids, None, slots=slots, pricing=pricing, reserve=reserve / 8, squash=squash)
+    shown = sold.winners >= 0
+    assert (~shown).equal(sold.price_per_click.isnan())
+    assert shown.sum() == min(len(slots), int((bids >= reserve / 8).sum()))
+    assert (sold.price_per_click[shown] >= reserve / 8).all()
+    assert (sold.price_per_click[shown] <= bids[sold.winners[shown]]).all()
+
+
+def test_rounding_breaks_neither_the_bid_nor_the_reserve():
+    draw = random.Random(0)
+    ads = [(draw.random(), draw.lognormvariate(0, 1)) for _ in range(500)]
+    assert any(bid * ctr / ctr > bid for ctr, bid in ads)
+    twins = torch.tensor(ads, dtype=torch.float64).repeat_interleave(2, dim=0).T
+    sold = run_auction(*twins, torch.arange(0, 1001, 2))
+    assert (sold.price_per_click[:, 0] <= twins[1, ::2]).all()
+    for _ in range(50):
+        slots = (1.0, *sorted((draw.random() for _ in range(3)), reverse=True))
+        alone = run_auction([0.5], [1.0], None, slots=slots, pricing="vcg", reserve=0.1)
+        assert 0.1 <= alone.price_per_click[0, 0].item() < 0.1 + 1e-12
+
+
+@seeded
+@given(auction_of_few, falling_slots, st.integers(0, 5), st.integers(1, 800))
+def test_no_bid_beats_the_truth_under_vcg(ads, slots, who, bid):
+    who %= len(ads)
+    ctr, values = [c / 64 for c, _ in ads], [b / 8 for _, b in ads]
+    changed = [bid / 64 if row == who else value for row, value in enumerate(values)]
+
+    def utility(bids):
+        sold = run_auction(ctr, bids, None, slots=slots, pricing="vcg")
+        for k, row in enumerate(sold.winners[0].tolist()):
+            if row == who:
+                return slots[k] * ctr[who] * (values[who] - sold.price_per_click[0, k].item())
+        return 0.0
+
+    assert utility(changed) <= utility(values) + 1e-9
+
+
+def test_gsp_is_not_truthful():
+    """So the law above can fail: the first ad gains by bidding below the second and paying the third's bid."""
+    ctr, values, slots = [1.0, 1.0, 1.0], [10.0, 9.0, 1.0], (1.0, 0.9)
+    honest = run_auction(ctr, values, None, slots=slots)
+    shaded = run_auction(ctr, [8.0, 9.0, 1.0], None, slots=slots)
+    assert shaded.winners.tolist() == [[1, 0]]
+    assert 0.9 * (10 - shaded.price_per_click[0, 1].item()) > 10 - honest.price_per_click[0, 0].item()
+
+
+@seeded
+@given(auction_of_few, falling_slots, st.integers(0, 3), st.integers(0, 40), st.sampled_from([0, 0.5, 1, 2]))
+def test_the_gsp_price_is_the_least_bid_that_keeps_the_slot(ads, slots, slot, reserve, squash):
+    ctr, bids = [c / 64 for c, _ in ads], [b / 8 for _, b in ads]
+
+    def slot_of(row, bids):
+        shown = run_auction(ctr, bids, None, slots=slots, reserve=reserve / 8, squash=squash).winners[0].tolist()
+        return shown.index(row) if row in shown else len(slots)
+
+    sold = run_auction(ctr, bids, None, slots=slots, reserve=reserve / 8, squash=squash)
+    slot %= len(slots)
+    own, price = sold.winners[0, slot].item(), sold.price_per_click[0, slot].item()
+    if own < 0 or price == 0:
+        return
+    for factor, kept in ((1 + 1e-6, True), (1 - 1e-6, False)):
+        changed = [price * factor if row == own else bid for row, bid in enumerate(bids)]
+        assert (slot_of(own, changed) <= slot) == kept
+
+
+@pytest.mark.parametrize("pricing", PRICINGS)
+def test_the_order_of_rows_does_not_matter_without_ties(pricing):
+    ctr, _, bids, offsets = (torch.tensor(column) for column in smooth_ads(4, [6, 0, 3, 8]))
+    shuffle = torch.tensor([3, 5, 0, 2, 4, 1, 8, 6, 7, *range(16, 8, -1)])
+    options = {"slots": (1.0, 0.8, 0.1, 0.1), "pricing": pricing, "reserve": 0.4, "squash": 0.8}
+    before = run_auction(ctr, bids, offsets, **options)
+    after = run_auction(ctr[shuffle], bids[shuffle], offsets, **options)
+    shown = after.winners >= 0
+    assert torch.equal(shuffle[after.winners[shown]], before.winners[before.winners >= 0])
+    torch.testing.assert_close(after.price_per_click, before.price_per_click, equal_nan=True)
 
 
 def test_ties_go_to_the_lowest_row():
@@ -100,6 +402,14 @@ def test_no_ads_and_no_auctions():
     assert welfare(nothing, nothing, nothing, None).tolist() == [0.0]
     assert welfare(nothing, nothing, nothing, torch.tensor([0, 0, 0])).tolist() == [0.0, 0.0]
     assert welfare(nothing, nothing, nothing, torch.tensor([0])).tolist() == []
+    for offsets, count in ((None, 1), ([0, 0, 0], 2), ([0], 0)):
+        for pricing in PRICINGS:
+            sold = run_auction([], [], offsets, slots=(1.0, 0.5, 0.5), pricing=pricing, reserve=0.1)
+            assert sold.winners.tolist() == [[-1, -1, -1]] * count
+            assert sold.price_per_click.shape == sold.payment.shape == (count, 3)
+            assert sold.price_per_click.isnan().all()
+            assert sold.payment.isnan().all()
+            assert sold.surplus([], []).tolist() == [0.0] * count
 
 
 def test_arrays_and_tensors_agree_and_are_left_alone():
@@ -111,6 +421,54 @@ def test_arrays_and_tensors_agree_and_are_left_alone():
     before = [column.clone() for column in tensors]
     torch.testing.assert_close(welfare(*tensors, slots=(1.0, 0.5)), from_arrays)
     assert all(torch.equal(old, new) for old, new in zip(before, tensors, strict=True))
+
+
+@pytest.mark.parametrize("squash", [0, 0.5, 1])
+@pytest.mark.parametrize("make", [np.array, torch.tensor])
+def test_what_is_read_in_place_is_left_alone(make, squash):
+    columns = [make(column) for column in smooth_ads(2, [3, 4, 30])]
+    before = [make(column) for column in smooth_ads(2, [3, 4, 30])]
+    ctr, truth, bids, offsets = columns
+    for pricing in PRICINGS:
+        sold = run_auction(ctr, bids, offsets, slots=(1.0, 0.5), pricing=pricing, reserve=0.5, squash=squash)
+        sold.surplus(truth, bids)
+        for table in (sold.winners, sold.price_per_click, sold.payment):
+            table.fill_(0)  # nor is what comes back a view of what went in
+    surplus(*columns, slots=(1.0, 0.5), reserve=0.5, squash=squash)
+    assert all((old == new).all() for old, new in zip(before, columns, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64", "uint8", "bool"])
+def test_numbers_of_any_kind(kind):
+    ctr, bids = np.array([0, 1, 1, 1], dtype=kind), np.array([1, 1, 1, 1], dtype=kind)
+    expected = ([[1, 0], [2, 3]], [[0.0, 0.0], [1.0, 0.0]])
+    for make in (np.asarray, torch.tensor, list):
+        sold = run_auction(make(ctr), make(bids), [0, 2, 4], slots=(1, 1 / 2))
+        assert (sold.winners.tolist(), sold.price_per_click.tolist()) == expected
+        assert sold.winners.dtype == torch.int64
+        assert sold.payment.dtype == torch.float64
+
+
+@pytest.mark.parametrize("kind", ["int8", "int32", "int64", "uint8", "uint32", "uint64"])
+def test_offsets_of_any_integer_kind(kind):
+    offsets = np.array([0, 1, 3], dtype=kind)
+    for found in (offsets, offsets.tolist(), torch.from_numpy(offsets)):
+        assert run_auction([0.5, 0.2, 0.4], [1.0, 1.0, 1.0], found).winners.tolist() == [[0], [2]]
+
+
+def test_arrays_that_are_not_in_order():
+    ads = np.array([[0.5, 1.0], [0.25, 3.0], [1.0, 2.0]])
+    forward = run_auction(ads[:, 0], ads[:, 1], None, slots=(1.0, 0.5))
+    backward = run_auction(ads[::-1, 0], ads[::-1, 1], None, slots=(1.0, 0.5))
+    assert forward.winners.tolist() == [[2, 1]]
+    assert backward.winners.tolist() == [[0, 1]]
+
+
+def test_truth_may_be_clicks_over_exposure_in_an_outcome():
+    sold = run_auction([0.5, 0.2], [2.0, 4.0], None, slots=(1.0, 0.5))
+    assert sold.welfare([0.0, 2.5], [2.0, 4.0]).item() == 5.0
+    assert sold.revenue([2.0, 0.0]).item() == pytest.approx(2.0 * 1.6)
+    assert sold.surplus([2.0, 0.0], [2.0, 4.0]).item() == pytest.approx(4.0 - 2.0 * 1.6)
 
 
 def test_float32_predictions_are_ranked_without_rounding():
@@ -133,6 +491,28 @@ def test_the_true_ctr_is_never_beaten(ads, slots):
     ctr, truth, bids = ctr / 64, truth / 64, bids / 8
     best = welfare(truth, truth, bids, None, slots=slots).item()
     assert welfare(ctr, truth, bids, None, slots=slots).item() <= best + 1e-12
+
+
+@seeded
+@given(ads_of_one_auction, falling_slots, st.integers(0, 40), st.sampled_from([0, 0.5, 1, 2]))
+def test_regret_is_never_negative(ads, slots, reserve, squash):
+    ctr, truth, bids = (torch.tensor(column, dtype=torch.float64) for column in zip(*ads, strict=True))
+    lost = regret(ctr / 64, truth / 64, bids / 8, None, slots=slots, reserve=reserve / 8, squash=squash)
+    assert lost.item() >= -1e-12
+    assert regret(truth / 64, truth / 64, bids / 8, None, slots=slots).item() == 0
+
+
+@seeded
+@given(ads_of_one_auction, ads_of_one_auction, falling_slots, st.sampled_from(PRICINGS))
+def test_sales_of_auctions_do_not_interact(first, second, slots, pricing):
+    ctr, _, bids = (torch.tensor(first + second, dtype=torch.float64) / torch.tensor([64, 64, 8])).T
+    options = {"slots": slots, "pricing": pricing, "reserve": 0.5, "squash": 0.7}
+    bounds = [0, len(first), len(first) + len(second)]
+    together = run_auction(ctr, bids, bounds, **options)
+    for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
+        alone = run_auction(ctr[start:stop], bids[start:stop], None, **options)
+        assert torch.equal(together.winners[k], alone.winners[0] + start * (alone.winners[0] >= 0))
+        torch.testing.assert_close(together.payment[k], alone.payment[0], equal_nan=True)
 
 
 @seeded
@@ -170,7 +550,68 @@ def test_wrong_values_are_named(changed, message):
         welfare(*arguments.values(), slots=slots)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"ctr": [0.5, -0.5]}, r"ctr must be in \[0, 1\], found -0.5"),
+        ({"bids": [1.0]}, "bids must have one number per ad, 2, found 1"),
+        ({"bids": [1.0, math.inf]}, "bids must be finite and above 0, found inf"),
+        ({"pricing": "second"}, "pricing must be one of gsp, vcg, first_price, found 'second'"),
+        ({"pricing": None}, "pricing must be one of gsp, vcg, first_price, found None"),
+        ({"reserve": -1.0}, "reserve must be finite and no less than 0, found -1.0"),
+        ({"reserve": math.nan}, "reserve must be finite and no less than 0, found nan"),
+        ({"squash": -0.5}, "squash must be finite and no less than 0, found -0.5"),
+        ({"squash": math.inf}, "squash must be finite and no less than 0, found inf"),
+        ({"offsets": [1, 2]}, "offsets must start at 0, found 1"),
+        ({"offsets": [0, 2, 1, 2]}, "offsets must not decrease, found 1 after 2"),
+        ({"slots": (0.5,)}, "slots must start with 1, found 0.5"),
+    ],
+)
+def test_wrong_values_of_an_auction_are_named(changed, message):
+    with pytest.raises(ValueError, match=message):
+        run_auction(**({"ctr": [0.5, 0.5], "bids": [1.0, 1.0], "offsets": None} | changed))
+
+
+def test_wrong_truth_is_named():
+    sold = run_auction([0.5, 0.5], [1.0, 1.0], None)
+    for measure in (lambda truth: sold.welfare(truth, [1.0, 1.0]), sold.revenue):
+        with pytest.raises(ValueError, match="truth must be finite and no less than 0, found -1"):
+            measure([0.5, -1.0])
+        with pytest.raises(ValueError, match="truth must be finite and no less than 0, found nan"):
+            measure([math.nan, 0.5])
+        with pytest.raises(ValueError, match="truth must have one number per ad, 2, found 3"):
+            measure([0.5, 0.5, 0.5])
+    with pytest.raises(ValueError, match="bids must be finite and above 0, found 0"):
+        sold.surplus([0.5, 0.5], [1.0, 0.0])
+    for measure in (welfare, regret, revenue, surplus):
+        with pytest.raises(ValueError, match=r"truth must be in \[0, 1\], found 1.5 at \[1\]"):
+            measure([0.5, 0.5], [0.5, 1.5], [1.0, 1.0], None)
+    with pytest.raises(ValueError, match=r"truth must be in \[0, 1\], found 1.5 at \[1\]"):
+        optimal_welfare([0.5, 1.5], [1.0, 1.0], None)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("pricing", PRICINGS)
+def test_a_gpu_agrees(pricing):
+    for sizes in ([50, 3, 45, 0, 41, 2, 47], [20] * 1000):
+        ctr, truth, bids, offsets = (torch.tensor(column) for column in ragged_ads(0, sizes))
+        options = {"slots": (1.0, 0.8, 0.5), "pricing": pricing, "reserve": 0.75, "squash": 0.5}
+        here = run_auction(ctr, bids, offsets, **options)
+        there = run_auction(ctr.cuda(), bids, offsets, **options)
+        assert torch.equal(there.winners.cpu(), here.winners)
+        torch.testing.assert_close(there.price_per_click.cpu(), here.price_per_click, equal_nan=True)
+        torch.testing.assert_close(there.surplus(truth, bids).cpu(), here.surplus(truth, bids))
+
+
 def test_wrong_types_are_named():
+    with pytest.raises(TypeError, match="offsets must hold integers, found <U3"):
+        run_auction([0.5], [1.0], ["one"])
+    with pytest.raises(TypeError, match=r"offsets must be torch.int64, found torch.float64"):
+        run_auction([0.5], [1.0], torch.tensor([0.0, 1.0], dtype=torch.float64))
+    with pytest.raises(TypeError, match="reserve must be a number, found str"):
+        run_auction([0.5], [1.0], None, reserve="one")
+    with pytest.raises(TypeError, match="squash must be a number, found NoneType"):
+        run_auction([0.5], [1.0], None, squash=None)
     with pytest.raises(TypeError, match="bids must hold numbers"):
         welfare([0.5], [0.5], ["one"], None)
     with pytest.raises(TypeError, match=r"offsets must be torch.int64, found torch.float64"):

@@ -9,13 +9,17 @@ import torch
 from torch import Tensor
 
 
+class InputError(ValueError):
+    """An argument, a file or a column that cannot be used: what a user can mend."""
+
+
 def check_name(argument: str, found: object, names: Collection[str]) -> None:
     """Raise unless ``found`` is one of ``names``; suggests the nearest."""
     if isinstance(found, str) and found in names:
         return
     near = get_close_matches(str(found), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{argument} must be one of {', '.join(names)}, found {found!r}{hint}")
+    raise InputError(f"{argument} must be one of {', '.join(names)}, found {found!r}{hint}")
 
 
 def check_positive(argument: str, found: object, *, or_zero: bool = False) -> None:
@@ -23,7 +27,7 @@ def check_positive(argument: str, found: object, *, or_zero: bool = False) -> No
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise TypeError(f"{argument} must be a number, found {type(found).__name__}")
     if not (0 < found < float("inf") or (or_zero and found == 0)):
-        raise ValueError(f"{argument} must be finite and {'no less than' if or_zero else 'above'} 0, found {found}")
+        raise InputError(f"{argument} must be finite and {'no less than' if or_zero else 'above'} 0, found {found}")
 
 
 def check_ads(argument: str, found: object, like: Tensor) -> Tensor:
@@ -38,11 +42,11 @@ def check_ads(argument: str, found: object, like: Tensor) -> Tensor:
             hint = "; pass logits.squeeze(-1)"
         elif found.shape == like.shape[-1:]:
             hint = f"; for leading dimensions pass {argument}.expand_as(logits)"
-        raise ValueError(
+        raise InputError(
             f"{argument} must have the shape of logits, {tuple(like.shape)}, found {tuple(found.shape)}{hint}"
         )
     if found.device != like.device:
-        raise ValueError(f"{argument} must be on the device of logits, {like.device}, found {found.device}")
+        raise InputError(f"{argument} must be on the device of logits, {like.device}, found {found.device}")
     return found
 
 
@@ -56,9 +60,9 @@ def check_logits(found: object, offsets: object = None) -> Tensor:
     if not found.is_floating_point():
         raise TypeError(f"logits must be floating point, found {found.dtype}")
     if found.dim() == 0:
-        raise ValueError("logits must have shape (..., ads), found a single number without dimensions")
+        raise InputError("logits must have shape (..., ads), found a single number without dimensions")
     if offsets is None and found.dim() > 1 and found.shape[-1] == 1 and len(found) > 1:
-        raise ValueError(
+        raise InputError(
             f"logits must have shape (ads,) or (repeats, ads), found a column {tuple(found.shape)}; "
             "pass logits.squeeze(-1)"
         )
@@ -85,11 +89,16 @@ def check_bids(found: Tensor) -> None:
 
 def check_weights(found: Tensor) -> None:
     """Raise unless every weight is finite and no less than 0."""
+    check_not_negative("weights", found)
+
+
+def check_not_negative(argument: str, found: Tensor) -> None:
+    """Raise unless every number is finite and no less than 0."""
     if found.numel() == 0:
         return
     least, most = torch.aminmax(found)
     if not (least.item() >= 0 and most.item() < float("inf")):
-        _raise_at("weights", found, ~((found >= 0) & (found < float("inf"))), "finite and no less than 0")
+        _raise_at(argument, found, ~((found >= 0) & (found < float("inf"))), "finite and no less than 0")
 
 
 def check_offsets(found: object, ads: int, device: torch.device, *, values: bool) -> Tensor:
@@ -100,18 +109,18 @@ def check_offsets(found: object, ads: int, device: torch.device, *, values: bool
         hint = "the teacher is passed as teacher=" if found.is_floating_point() else "use offsets.long()"
         raise TypeError(f"offsets must be torch.int64, found {found.dtype}; {hint}")
     if found.dim() != 1 or len(found) == 0:
-        raise ValueError(f"offsets must have shape (auctions + 1,), found {tuple(found.shape)}")
+        raise InputError(f"offsets must have shape (auctions + 1,), found {tuple(found.shape)}")
     if found.device != device:
-        raise ValueError(f"offsets must be on the device of logits, {device}, found {found.device}")
+        raise InputError(f"offsets must be on the device of logits, {device}, found {found.device}")
     if values:
         if found[0] != 0:
-            raise ValueError(f"offsets must start at 0, found {found[0].item()}")
+            raise InputError(f"offsets must start at 0, found {found[0].item()}")
         if found[-1] != ads:
-            raise ValueError(f"offsets must end at the number of ads, {ads}, found {found[-1].item()}")
+            raise InputError(f"offsets must end at the number of ads, {ads}, found {found[-1].item()}")
         falls = (found.diff() < 0).nonzero()
         if len(falls):
             at = int(falls[0]) + 1
-            raise ValueError(
+            raise InputError(
                 f"offsets must not decrease, found {found[at].item()} after {found[at - 1].item()} at {at}"
             )
     return found
@@ -122,4 +131,4 @@ def _raise_at(argument: str, found: Tensor, bad: Tensor, expected: str) -> None:
     index = ", ".join(map(str, where))
     others = int(bad.sum()) - 1
     more = f" and {others} more" if others else ""
-    raise ValueError(f"{argument} must be {expected}, found {found[where].item():g} at [{index}]{more}")
+    raise InputError(f"{argument} must be {expected}, found {found[where].item():g} at [{index}]{more}")

@@ -1,0 +1,25 @@
+"""Auctions: who is shown, what they pay, and the welfare of showing them.
+
+Numbers per ad are tensors, arrays or anything numpy reads; all arithmetic is float64.
+"""
+
+from bidwise.auctions.columns import ad_numbers, auctions_of, slot_multipliers
+from bidwise.auctions.measures import optimal_welfare, regret, revenue, surplus, welfare
+from bidwise.auctions.outcome import Outcome, run_auction
+from bidwise.auctions.pricing import PRICINGS
+from bidwise.auctions.ranking import ranked_rows
+
+__all__ = [
+    "PRICINGS",
+    "Outcome",
+    "ad_numbers",
+    "auctions_of",
+    "optimal_welfare",
+    "ranked_rows",
+    "regret",
+    "revenue",
+    "run_auction",
+    "slot_multipliers",
+    "surplus",
+    "welfare",
+]

@@ -1,0 +1,154 @@
+"""What an auction is worth: welfare, regret, revenue and the advertisers' surplus of every auction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from bidwise.auctions.columns import ad_numbers
+from bidwise.auctions.outcome import run_auction
+from bidwise.checks import check_between
+
+
+def welfare(
+    ctr: ArrayLike,
+    truth: ArrayLike,
+    bids: ArrayLike,
+    offsets: ArrayLike | None,
+    *,
+    slots: Sequence[float] = (1.0,),
+    reserve: float = 0.0,
+    squash: float = 1.0,
+) -> Tensor:
+    """Welfare of every auction when ads are shown in the order of predicted eCPM, ``(auctions,)`` in float64.
+
+        welfare = sum_k alpha_k b_i truth_i,   i = the ad with the k-th highest b_i ctr_i
+
+    the objective of eq. 1 with the position multipliers it leaves out. Ties go to the lowest row; an auction
+    with fewer ads than slots leaves the last ones empty.
+
+    Args:
+        ctr: predicted CTR in [0, 1], ``(ads,)``; decides who is shown.
+        truth: clicks or true CTR in [0, 1]; decides what that is worth.
+        bids: cost-per-click bids, above 0.
+        offsets: bounds of the auctions, ``(auctions + 1,)``; ``None`` for a single auction.
+        slots: position multipliers alpha, the first 1, then positive and never rising.
+        reserve, squash: rules of the auction, no less than 0, as in :func:`run_auction`.
+
+    >>> ctr, bids = [0.1, 0.4, 0.9], [10.0, 2.0, 0.5]  # Example 2.1
+    >>> welfare(ctr, ctr, bids, None, slots=(1.0, 0.9))
+    tensor([1.7200], dtype=torch.float64)
+    """
+    ctr, truth, bids = _columns(ctr, truth, bids)
+    rules = {"reserve": reserve, "squash": squash}
+    return run_auction(ctr, bids, offsets, slots=slots, pricing="first_price", **rules).welfare(truth, bids)
+
+
+def optimal_welfare(
+    truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, *, slots: Sequence[float] = (1.0,)
+) -> Tensor:
+    """The best welfare any prediction could reach in every auction, ``(auctions,)`` in float64.
+
+        max over orders of sum_k alpha_k b_i truth_i,   reached in the order of b_i truth_i
+
+    Args:
+        truth: clicks or true CTR in [0, 1], ``(ads,)``.
+        bids, offsets, slots: as in :func:`welfare`.
+
+    >>> optimal_welfare([0.1, 0.4, 0.9], [10.0, 2.0, 0.5], None)
+    tensor([1.], dtype=torch.float64)
+    """
+    truth = ad_numbers("truth", truth)
+    check_between("truth", truth, 0, 1)
+    return welfare(truth, truth, bids, offsets, slots=slots)
+
+
+def regret(
+    ctr: ArrayLike,
+    truth: ArrayLike,
+    bids: ArrayLike,
+    offsets: ArrayLike | None,
+    *,
+    slots: Sequence[float] = (1.0,),
+    reserve: float = 0.0,
+    squash: float = 1.0,
+) -> Tensor:
+    """Welfare lost to the prediction and to the rules of the auction, ``(auctions,)`` in float64.
+
+        regret = optimal welfare - welfare,   0 for the true CTR without reserve and with squash 1
+
+    Args:
+        ctr, truth: predicted CTR, and clicks or true CTR, in [0, 1], ``(ads,)``.
+        bids, offsets, slots, reserve, squash: as in :func:`welfare`.
+
+    >>> regret([0.5, 0.1], [0.25, 0.5], [1.0, 1.0], None)
+    tensor([0.2500], dtype=torch.float64)
+    """
+    ctr, truth, bids = _columns(ctr, truth, bids)
+    reached = welfare(ctr, truth, bids, offsets, slots=slots, reserve=reserve, squash=squash)
+    return optimal_welfare(truth, bids, offsets, slots=slots) - reached
+
+
+def revenue(
+    ctr: ArrayLike,
+    truth: ArrayLike,
+    bids: ArrayLike,
+    offsets: ArrayLike | None,
+    *,
+    slots: Sequence[float] = (1.0,),
+    pricing: str = "gsp",
+    reserve: float = 0.0,
+    squash: float = 1.0,
+) -> Tensor:
+    """What the advertisers of every auction pay the platform, ``(auctions,)`` in float64.
+
+        revenue = sum_k alpha_k truth_i price_i,   i = the ad in slot k, which pays price_i per click
+
+    Args:
+        ctr, truth: predicted CTR, and clicks or true CTR, in [0, 1], ``(ads,)``.
+        bids, offsets, slots, pricing, reserve, squash: as in :func:`run_auction`.
+
+    >>> ctr, bids = [0.1, 0.4, 0.9], [10.0, 2.0, 0.5]  # Example 2.1
+    >>> revenue(ctr, ctr, bids, None, slots=(1.0, 0.9))
+    tensor([1.2050], dtype=torch.float64)
+    """
+    ctr, truth, bids = _columns(ctr, truth, bids)
+    rules = {"reserve": reserve, "squash": squash}
+    return run_auction(ctr, bids, offsets, slots=slots, pricing=pricing, **rules).revenue(truth)
+
+
+def surplus(
+    ctr: ArrayLike,
+    truth: ArrayLike,
+    bids: ArrayLike,
+    offsets: ArrayLike | None,
+    *,
+    slots: Sequence[float] = (1.0,),
+    pricing: str = "gsp",
+    reserve: float = 0.0,
+    squash: float = 1.0,
+) -> Tensor:
+    """What the advertisers of every auction keep, ``(auctions,)`` in float64.
+
+        surplus = welfare - revenue = sum_k alpha_k truth_i (b_i - price_i)
+
+    Args:
+        ctr, truth: predicted CTR, and clicks or true CTR, in [0, 1], ``(ads,)``.
+        bids, offsets, slots, pricing, reserve, squash: as in :func:`run_auction`.
+
+    >>> ctr, bids = [0.1, 0.4, 0.9], [10.0, 2.0, 0.5]  # Example 2.1
+    >>> surplus(ctr, ctr, bids, None, slots=(1.0, 0.9))
+    tensor([0.5150], dtype=torch.float64)
+    """
+    ctr, truth, bids = _columns(ctr, truth, bids)
+    rules = {"reserve": reserve, "squash": squash}
+    return run_auction(ctr, bids, offsets, slots=slots, pricing=pricing, **rules).surplus(truth, bids)
+
+
+def _columns(ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike) -> tuple[Tensor, Tensor, Tensor]:
+    ctr = ad_numbers("ctr", ctr)
+    truth = ad_numbers("truth", truth, like=ctr)
+    check_between("truth", truth, 0, 1)
+    return ctr, truth, ad_numbers("bids", bids, like=ctr)
