@@ -1,0 +1,415 @@
+"""Calibrators: monotone maps from predicted CTR to observed CTR, fitted on clicks.
+
+A calibrator never reverses two CTRs, yet where bids differ it can change who wins: the auction ranks bid x CTR, and a
+curved map changes ratios of CTRs. Welfare is therefore worth reading before and after calibration.
+
+Every fit is linear in the label, so the mean label of each distinct score is all it needs, and a label may also be a
+click divided by its exposure, which can exceed 1. Outputs are in [0, 1]; all arithmetic is float64.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from bidwise.auctions import ad_numbers
+from bidwise.checks import check_between, check_name, check_offsets
+
+Numbers = NDArray[np.float64]
+
+EDGE = 1e-12  # CTRs are moved into [EDGE, 1 - EDGE] before their logit is taken: |logit| <= 27.6
+SAME = 1e-9  # logits all within this are one prediction, which says nothing about a slope
+TINY = 1e-290  # isotonic CTRs below are 0: neighbours there are so near that the slope between them overflows
+KNOTS = 20  # of the piecewise calibrator, at most
+CLICKS_PER_KNOT = 10  # at least, and as many ads without: smoothing by half a click then moves a knot by about 5 %
+NEWTON_STEPS = 100  # about 8 are taken, some dozens where one ad more would separate the classes
+VISITS = 8  # per score, before pooling gives up on whole passes and walks
+
+
+@dataclass(frozen=True)
+class Calibrator(ABC):
+    """A fitted map from CTR to CTR: call it with predictions ``(ads,)`` in [0, 1]."""
+
+    kind: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Self:
+        """The calibrator of these ads; weights are above 0 and 1 on average. Use :func:`calibrator`, which checks."""
+
+    @abstractmethod
+    def _calibrated(self, ctr: Numbers) -> Numbers: ...
+
+    def __call__(self, ctr: ArrayLike) -> Numbers:
+        return self._calibrated(_numbers("ctr", ctr, most=1))
+
+    def describe(self) -> dict[str, object]:
+        """The kind and the fields, as JSON can hold them; ``CALIBRATORS[kind](**fields)`` makes it again.
+
+        >>> Platt(slope=1.0, intercept=-0.5).describe()
+        {'kind': 'platt', 'slope': 1.0, 'intercept': -0.5}
+        """
+        return {"kind": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Platt(Calibrator):
+    """A straight line between logits, fitted by maximum likelihood.
+
+        sigmoid(slope logit(ctr) + intercept),   slope >= 0
+
+    The slope is 0, and the output constant, where the likelihood asks for a reversed order. It stays 1, and the
+    intercept alone fits the rate, where the data say nothing about it: all predictions equal, or one class only (no
+    clicks, or a mean label of 1 or more), whose rate is (N+ + 1) / (N + 2). Where a threshold separates the classes
+    the likelihood has no maximum, and Platt's targets (N+ + 1) / (N+ + 2) and 1 / (N- + 2) stand for 1 and 0.
+    Otherwise the mean of the output over the training ads is their mean label.
+
+    >>> Platt(slope=0.5, intercept=0.0)([0.1, 0.5, 0.9])
+    array([0.25, 0.5 , 0.75])
+    """
+
+    kind = "platt"
+    slope: float
+    intercept: float
+
+    @classmethod
+    def fit(cls, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Self:
+        logits, label, mass = _by_score(_logit(ctr), clicks, weights)
+        ads, clicked = mass.sum(), (mass * label).sum()
+        one_class = not 0 < clicked < ads
+        if one_class or logits[-1] - logits[0] < SAME:
+            rate = (min(clicked, ads) + 1) / (ads + 2) if one_class else clicked / ads
+            return cls(1.0, _shift(logits, mass / ads, rate))
+        share = mass / ads
+        centre = (share * logits).sum()
+        scale = np.sqrt((share * (logits - centre) ** 2).sum())
+        standard = (logits - centre) / scale  # so that the first Newton steps are well conditioned
+        if _separable(standard, label, share):
+            low, high = 1 / (ads - clicked + 2), (clicked + 1) / (clicked + 2)
+            label = np.minimum(low + label * (high - low), high)
+        rate = (share * label).sum()
+        if (share * standard * (label - rate)).sum() <= 0:  # the likelihood's derivative at slope 0, and it is concave
+            return cls(0.0, float(_logit(rate)))
+        slope, level = _likeliest_line(standard, label, share)
+        return cls(float(slope / scale), float(level - slope * centre / scale))
+
+    def _calibrated(self, ctr: Numbers) -> Numbers:
+        return _sigmoid(self.slope * _logit(ctr) + self.intercept)
+
+
+@dataclass(frozen=True)
+class Isotonic(Calibrator):
+    """The monotone step function nearest to the labels in weighted least squares.
+
+        argmin_g  sum_i w_i (y_i - g(ctr_i))^2,   g never falling
+
+    by pooling adjacent violators; straight lines join the steps and both ends continue flat. The mean of the output
+    over the training ads is their mean label, unless a step is above 1 and is cut there. Steps tie the ads on them.
+
+    >>> steps = calibrator("isotonic", [0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1])
+    >>> steps([0.1, 0.15, 0.3, 0.4])
+    array([0.  , 0.25, 0.5 , 1.  ])
+    """
+
+    kind = "isotonic"
+    scores: tuple[float, ...]
+    rates: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Self:
+        scores, label, mass = _by_score(np.where(ctr < TINY, 0.0, ctr), clicks, weights)
+        first = _pooled(mass * label, mass)
+        last = _last(first, len(scores))
+        rate = np.add.reduceat(mass * label, first) / np.add.reduceat(mass, first)
+        ends = np.stack([first, last], axis=1).ravel()
+        once = np.concatenate([[True], np.diff(ends) > 0])  # a step of one score has one end
+        rates = np.repeat(rate, 2)[once].clip(0, 1)
+        return cls(tuple(scores[ends[once]].tolist()), tuple(rates.tolist()))
+
+    def _calibrated(self, ctr: Numbers) -> Numbers:
+        ctr = np.where(ctr < TINY, 0.0, ctr)
+        rates: Numbers = np.interp(ctr, np.asarray(self.scores), np.asarray(self.rates))
+        return rates.clip(0, 1)  # rounding
+
+
+@dataclass(frozen=True)
+class Piecewise(Calibrator):
+    """A continuous line of several pieces between logits, which ties no ads.
+
+    Knots stand at the mean logits of at most 20 bins of equal mass, fewer where clicks are scarce (ten to a bin, and
+    ten ads without), and equal scores share a bin. A knot's height is the bin's smoothed observed logit,
+
+        logit((clicks + 1/2) / (ads + 1))
+
+    and bins whose heights do not rise are pooled. The line continues with slope 1 beyond the first and last knot, so
+    a single knot is a shift. Outputs are in [1e-12, 1 - 1e-12], strictly inside (0, 1).
+
+    >>> Piecewise(knots=(-1.0, 1.0), heights=(-2.0, 2.0))([0.5, 0.0])
+    array([5.e-01, 1.e-12])
+    """
+
+    kind = "piecewise"
+    knots: tuple[float, ...]
+    heights: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Self:
+        logits, label, mass = _by_score(_logit(ctr), clicks, weights)
+        ads, clicked = mass.sum(), (mass * label).sum()
+        count = np.clip(min(clicked, ads - clicked) // CLICKS_PER_KNOT, 1, KNOTS)
+        bin_of_score = np.floor((mass.cumsum() - mass / 2) * (count / ads))
+        first = np.flatnonzero(np.diff(bin_of_score, prepend=-1))
+        bin_ads = np.add.reduceat(mass, first) + 1
+        bin_clicks = np.add.reduceat(mass * label, first) + 0.5
+        pooled = _pooled(bin_clicks, bin_ads)
+        rate = np.add.reduceat(bin_clicks, pooled) / np.add.reduceat(bin_ads, pooled)
+        first = first[pooled]
+        knots = np.add.reduceat(mass * logits, first) / np.add.reduceat(mass, first)
+        knots = knots.clip(logits[first], logits[_last(first, len(logits))])  # rounding must not make two knots meet
+        return cls(tuple(knots.tolist()), tuple(_logit(rate).tolist()))
+
+    def _calibrated(self, ctr: Numbers) -> Numbers:
+        logits, knots = _logit(ctr), np.asarray(self.knots)
+        inside = np.interp(logits, knots, np.asarray(self.heights))
+        beyond = np.minimum(logits - knots[0], 0) + np.maximum(logits - knots[-1], 0)
+        return _sigmoid(inside + beyond).clip(EDGE, 1 - EDGE)
+
+
+CALIBRATORS: dict[str, type[Calibrator]] = {kind.kind: kind for kind in (Platt, Isotonic, Piecewise)}
+
+
+def calibrator(kind: str, ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLike | None = None) -> Calibrator:
+    """A calibrator fitted on these ads.
+
+    Args:
+        kind: ``platt``, ``isotonic`` or ``piecewise``, see :data:`CALIBRATORS`.
+        ctr: predicted CTR in [0, 1], ``(ads,)``.
+        clicks: 0 or 1, or clicks divided by an exposure: finite and no less than 0.
+        weights: of the ads, no less than 0 and not all 0; only their ratios matter.
+
+    >>> halved = calibrator("platt", [0.2, 0.2, 0.8, 0.8, 0.8], [0, 0.5, 0, 1, 0.5])
+    >>> halved([0.2, 0.8]).round(2)
+    array([0.25, 0.5 ])
+    """
+    check_name("kind", kind, CALIBRATORS)
+    ctr, clicks, weights = _ads(ctr, clicks, weights)
+    if not weights.any():
+        raise ValueError(f"weights must not all be 0, found {len(weights)} zeros")
+    return _fitted(kind, ctr, clicks, weights)
+
+
+def cross_fitted(
+    kind: str,
+    ctr: ArrayLike,
+    clicks: ArrayLike,
+    offsets: ArrayLike | None,
+    *,
+    weights: ArrayLike | None = None,
+    folds: int = 5,
+    seed: int = 0,
+) -> Numbers:
+    """Calibrated CTR ``(ads,)``, each auction by a calibrator that never saw its clicks.
+
+    Auctions are dealt at random into folds of equal size, and each fold is calibrated by a fit on the other folds.
+    One calibrator serves a whole auction, so the order of CTRs inside an auction never reverses; between auctions of
+    different folds it can. With fewer auctions than folds, each auction is its own fold. A fold is left as predicted
+    where the others have no ad with a weight above 0, as with a single auction.
+
+    Args:
+        kind, ctr, clicks, weights: as for :func:`calibrator`.
+        offsets: bounds of the auctions, ``(auctions + 1,)``; ``None`` for a single auction.
+        folds: 2 or more.
+        seed: of the deal.
+
+    >>> ctr, clicks = [0.2, 0.3, 0.2, 0.3], [0, 1, 1, 1]
+    >>> cross_fitted("isotonic", ctr, clicks, [0, 2, 4], folds=2)  # each auction gets the other's clicks
+    array([1., 1., 0., 1.])
+    """
+    check_name("kind", kind, CALIBRATORS)
+    if isinstance(folds, bool) or not isinstance(folds, int | np.integer):
+        raise TypeError(f"folds must be an integer, found {type(folds).__name__}")
+    if folds < 2:
+        raise ValueError(f"folds must be 2 or more, found {folds}")
+    ctr, clicks, weights = _ads(ctr, clicks, weights)
+    sizes = _auction_sizes(offsets, len(ctr))
+    fold = np.repeat(np.random.default_rng(seed).permutation(len(sizes)) % folds, sizes)
+    order = np.argsort(ctr)  # once: each fold's fit then finds its scores in order
+    fold, ctr, clicks, weights = fold[order], ctr[order], clicks[order], weights[order]
+    calibrated = np.empty_like(ctr)
+    for held_out in range(min(folds, len(sizes))):
+        own = fold == held_out
+        known = weights[~own].any()
+        calibrated[order[own]] = _fitted(kind, ctr[~own], clicks[~own], weights[~own])(ctr[own]) if known else ctr[own]
+    return calibrated
+
+
+def _fitted(kind: str, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Calibrator:
+    if not weights.all():
+        seen = weights > 0
+        ctr, clicks, weights = ctr[seen], clicks[seen], weights[seen]
+    return CALIBRATORS[kind].fit(ctr, clicks, weights / weights.mean())
+
+
+def _by_score(scores: Numbers, clicks: Numbers, weights: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """The distinct scores, rising, with the mean label and the summed weight of each.
+
+    >>> _by_score(np.array([0.5, 0.1, 0.5]), np.array([1.0, 0.0, 0.0]), np.ones(3))
+    (array([0.1, 0.5]), array([0. , 0.5]), array([1., 2.]))
+    """
+    if (scores[1:] < scores[:-1]).any():
+        order = np.argsort(scores)
+        scores, clicks, weights = scores[order], clicks[order], weights[order]
+    first = np.flatnonzero(np.concatenate([[True], scores[1:] > scores[:-1]]))
+    mass = np.add.reduceat(weights, first)
+    return scores[first], np.add.reduceat(weights * clicks, first) / mass, mass
+
+
+def _pooled(totals: Numbers, mass: Numbers) -> NDArray[np.intp]:
+    """Where the blocks begin after pooling adjacent violators: the means ``totals / mass`` of blocks rise.
+
+    Neighbours whose means do not rise end in one block whatever is pooled first, so each pass pools every run of them
+    at once. Labels of ads need a few passes. One low mean after a long rise would need a pass for each block, so
+    when the passes have visited eight blocks per score, a walk with a stack does the rest: linear time always.
+
+    >>> _pooled(np.array([1.0, 3.0, 2.0, 4.0]), np.ones(4))
+    array([0, 1, 3])
+    """
+    first = np.arange(len(mass))
+    visits_left = VISITS * len(mass)
+    while visits_left > 0:
+        visits_left -= len(first)
+        means = totals / mass
+        runs = np.flatnonzero(np.concatenate([[True], means[1:] > means[:-1]]))
+        if len(runs) == len(first):
+            return first
+        first, totals, mass = first[runs], np.add.reduceat(totals, runs), np.add.reduceat(mass, runs)
+    return first[_walked(totals.tolist(), mass.tolist())]
+
+
+def _walked(totals: list[float], mass: list[float]) -> NDArray[np.intp]:
+    """What :func:`_pooled` returns, one block after the other."""
+    first: list[int] = []
+    sums: list[float] = []
+    masses: list[float] = []
+    means: list[float] = []
+    for at, (total, weight) in enumerate(zip(totals, mass, strict=True)):
+        begin, mean = at, total / weight
+        while means and means[-1] >= mean:
+            means.pop()
+            begin = first.pop()
+            total += sums.pop()
+            weight += masses.pop()
+            mean = total / weight
+        first.append(begin)
+        sums.append(total)
+        masses.append(weight)
+        means.append(mean)
+    return np.array(first, dtype=np.intp)
+
+
+def _last(first: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+    """Where blocks end that begin at ``first``: ``[0, 2], 5 -> [1, 4]``."""
+    return np.append(first[1:], count) - 1
+
+
+def _separable(x: Numbers, label: Numbers, share: Numbers) -> bool:
+    """Whether the likelihood of sigmoid(slope x + level) grows for ever with a growing slope.
+
+    Along slope (x - t) it falls at the rate  sum_{x < t} y (t - x) + sum_{x > t} (1 - y) (x - t), piecewise linear in
+    t with kinks at the scores, and a maximum exists if that is above 0 at all of them. For labels in [0, 1] it is
+    0 only where t separates labels 0 from labels 1; all terms are then 0 exactly, as no sum here subtracts.
+    """
+    step = np.diff(x)
+    below = np.cumsum(np.cumsum(share * label)[:-1] * step)
+    above = np.cumsum(np.cumsum((share * (1 - label))[::-1])[:-1] * step[::-1])[::-1]
+    return bool((np.append(0, below) + np.append(above, 0) <= 0).any())
+
+
+def _likeliest_line(x: Numbers, label: Numbers, share: Numbers) -> tuple[float, float]:
+    """Slope and level of sigmoid(slope x + level) with the greatest likelihood, by Newton with step halving."""
+
+    def likelihood(line: Numbers) -> float:
+        z = line[0] * x + line[1]
+        softplus = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
+        return float((share * (label * z - softplus)).sum())
+
+    line = np.array([0.0, float(_logit((share * label).sum()))])
+    reached = likelihood(line)
+    for _ in range(NEWTON_STEPS):
+        ctr = _sigmoid(line[0] * x + line[1])
+        residual = share * (label - ctr)
+        gradient = np.array([(residual * x).sum(), residual.sum()])
+        curvature = share * ctr * (1 - ctr)
+        mixed = (curvature * x).sum()
+        hessian = np.array([[(curvature * x * x).sum(), mixed], [mixed, curvature.sum()]])
+        if not np.linalg.det(hessian) > 0:
+            break
+        step = np.linalg.solve(hessian, gradient)
+        promise = gradient @ step  # twice the likelihood still to gain
+        while likelihood(line + step) < reached - 1e-13 and np.abs(step).max() > 1e-13:
+            step = step / 2
+        line = line + step
+        reached = likelihood(line)
+        if promise < 1e-20 * curvature.sum():  # the mean of the output was right to ten digits before this step
+            break
+    return float(line[0]), float(line[1])
+
+
+def _shift(logits: Numbers, share: Numbers, rate: float) -> float:
+    """The intercept with  sum share sigmoid(logits + intercept) = rate, by bisection."""
+    low, high = float(_logit(rate)) - logits[-1], float(_logit(rate)) - logits[0]
+    while high - low > 1e-12 * max(1, abs(low)):
+        middle = (low + high) / 2
+        if (share * _sigmoid(logits + middle)).sum() < rate:
+            low = middle
+        else:
+            high = middle
+    return float((low + high) / 2)
+
+
+def _sigmoid(logits: Numbers) -> Numbers:
+    small = np.exp(-np.abs(logits))  # never overflows, and keeps the digits of a small CTR
+    result: Numbers = np.where(logits < 0, small, 1.0) / (1 + small)
+    return result
+
+
+def _logit(ctr: ArrayLike) -> Numbers:
+    inside = np.clip(np.asarray(ctr, dtype=np.float64), EDGE, 1 - EDGE)
+    logits: Numbers = np.log(inside) - np.log1p(-inside)
+    return logits
+
+
+def _ads(ctr: ArrayLike, clicks: ArrayLike, weights: ArrayLike | None) -> tuple[Numbers, Numbers, Numbers]:
+    """Checked columns ``(ads,)``, at least one ad; without weights all are 1."""
+    ctr = _numbers("ctr", ctr, most=1)
+    if len(ctr) == 0:
+        raise ValueError("ctr must have at least one ad to calibrate on, found 0")
+    clicks = _numbers("clicks", clicks, like=ctr)
+    return ctr, clicks, np.ones(len(ctr)) if weights is None else _numbers("weights", weights, like=ctr)
+
+
+def _numbers(argument: str, found: ArrayLike, *, like: Numbers | None = None, most: float = np.inf) -> Numbers:
+    """``found`` as float64 ``(ads,)``, finite and in ``[0, most]``, as many as ``like``."""
+    numbers = ad_numbers(argument, found, like=None if like is None else torch.from_numpy(like)).cpu()
+    array: Numbers = numbers.numpy()
+    if most < np.inf:
+        check_between(argument, numbers, 0, most)
+    elif (bad := ~(np.isfinite(array) & (array >= 0))).any():
+        at, others = int(bad.argmax()), int(bad.sum()) - 1
+        more = f" and {others} more" if others else ""
+        raise ValueError(f"{argument} must be finite and no less than 0, found {array[at]:g} at [{at}]{more}")
+    return array
+
+
+def _auction_sizes(offsets: ArrayLike | None, ads: int) -> NDArray[np.int64]:
+    if offsets is None:
+        return np.array([ads])
+    bounds = offsets if isinstance(offsets, Tensor) else torch.tensor(np.asarray(offsets))
+    sizes: NDArray[np.int64] = check_offsets(bounds.cpu(), ads, torch.device("cpu"), values=True).diff().numpy()
+    return sizes

@@ -1,0 +1,471 @@
+"""Calibrators: scikit-learn as the oracle, then the laws every calibrator keeps."""
+
+import itertools
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+
+from bidwise.auctions import welfare
+from bidwise.evaluation import calibration
+from bidwise.evaluation.calibration import CALIBRATORS, Isotonic, Piecewise, Platt, calibrator, cross_fitted
+
+KINDS = list(CALIBRATORS)
+PROPERTY = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+seeds = st.integers(0, 10_000)
+
+labels = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1), st.floats(0, 8))
+any_ads = st.lists(
+    st.tuples(
+        st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(0, 1)), labels, st.sampled_from([0.5, 1.0, 3.0])
+    ),
+    min_size=1,
+    max_size=60,
+).map(lambda rows: tuple(np.array(column) for column in zip(*rows, strict=True)))
+
+
+def sigmoid(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def logit(p):
+    return np.log(p / (1 - p))
+
+
+def clicked_ads(seed, ads, *, distinct=None, slope=1.0, level=0.0):
+    """CTR, clicks drawn from sigmoid(slope logit(ctr) + level), and weights of which some are 0."""
+    draw = np.random.default_rng(seed)
+    z = draw.normal(-1, 1.5, ads)
+    ctr = sigmoid(z) if distinct is None else np.round(sigmoid(z) * distinct) / distinct
+    clicks = (draw.random(ads) < sigmoid(slope * z + level)).astype(float)
+    weights = draw.gamma(2.0, 1.0, ads) * (draw.random(ads) < 0.9)
+    return ctr, clicks, weights
+
+
+def loop_pooled(totals, mass):
+    """Pooling adjacent violators, one violation at a time from the left."""
+    blocks = [(at, total, weight) for at, (total, weight) in enumerate(zip(totals, mass, strict=True))]
+    at = 1
+    while at < len(blocks):
+        (first, total, weight), (_, next_total, next_weight) = blocks[at - 1 : at + 1]
+        if next_total / next_weight > total / weight:
+            at += 1
+        else:
+            blocks[at - 1 : at + 1] = [(first, total + next_total, weight + next_weight)]
+            at = max(at - 1, 1)
+    return [first for first, _, _ in blocks]
+
+
+# Against scikit-learn
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("distinct", [None, 7, 300], ids=["no ties", "many ties", "some ties"])
+@pytest.mark.parametrize("exposure", [False, True], ids=["clicks", "clicks by exposure"])
+@pytest.mark.parametrize("ads", [1, 2, 10, 2_000])
+def test_isotonic_equals_scikit_learn(weighted, distinct, exposure, ads):
+    between = np.linspace(0, 1, 501)
+    for seed in range(10):
+        ctr, clicks, weights = clicked_ads(seed, ads, distinct=distinct)
+        weights[0] = 1.0
+        if exposure:
+            clicks = clicks / np.random.default_rng(seed).uniform(0.2, 1, ads)
+        weights = weights if weighted else None
+        oracle = IsotonicRegression(out_of_bounds="clip", y_min=0, y_max=1).fit(ctr, clicks, sample_weight=weights)
+        ours = calibrator("isotonic", ctr, clicks, weights=weights)
+        np.testing.assert_allclose(ours(ctr), oracle.predict(ctr), rtol=0, atol=1e-9)
+        np.testing.assert_allclose(ours(between), oracle.predict(between), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize(("slope", "level"), [(1.0, 0.0), (0.5, 1.0), (2.0, -3.0)])
+def test_platt_equals_logistic_regression_on_the_logit(weighted, slope, level):
+    for seed in range(5):
+        ctr, clicks, weights = clicked_ads(seed, 800, slope=slope, level=level)
+        weights = weights if weighted else None
+        oracle = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12, max_iter=1000)
+        oracle.fit(logit(ctr)[:, None], clicks, sample_weight=weights)
+        ours = calibrator("platt", ctr, clicks, weights=weights)
+        assert ours.slope == pytest.approx(oracle.coef_.item(), rel=1e-6)
+        assert ours.intercept == pytest.approx(oracle.intercept_.item(), rel=1e-6, abs=1e-6)
+
+
+# Pooling
+
+
+@PROPERTY
+@given(st.lists(st.tuples(st.integers(-6, 6), st.integers(1, 3)), min_size=1, max_size=60), st.integers(0, 8))
+def test_passes_and_walk_pool_as_a_plain_loop_does(rows, visits):
+    totals, mass = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    expected = loop_pooled(totals, mass)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "VISITS", visits)  # 0: the walk alone
+        assert calibration._pooled(totals, mass).tolist() == expected
+
+
+def falling(n):
+    return -np.arange(n, dtype=float), 1
+
+
+def sawtooth(n):
+    return np.arange(n) + np.where(np.arange(n) % 2, -3.0, 3.0), n // 2
+
+
+def long_rise_then_a_drop(n):  # a pass pools two blocks only: quadratic without the walk
+    return np.append(np.arange(n - 1.0), -1e12), 1
+
+
+def many_rises_and_drops(n):
+    return np.concatenate([np.append(np.arange(999.0), -1e7) - block for block in range(n // 1000)]), 1
+
+
+def geometric(n):
+    """The drop after each rise is as large as all before: pools grow like 1, 2, 4, ..."""
+    at = np.arange(1, n + 1)
+    return np.where(at & (at - 1) == 0, -(at.astype(float) ** 2), at.astype(float)), None
+
+
+@pytest.mark.parametrize("make", [falling, sawtooth, long_rise_then_a_drop, many_rises_and_drops, geometric])
+def test_pooling_is_linear_on_adversarial_means(make):
+    values, blocks = make(300_000)
+    began = time.perf_counter()
+    first = calibration._pooled(values, np.ones(len(values)))
+    assert time.perf_counter() - began < 5  # 300,000 passes would take minutes
+    means = np.add.reduceat(values, first) / np.diff(np.append(first, len(values)))
+    assert (np.diff(means) > 0).all()
+    assert blocks is None or len(first) in (blocks, blocks + 1)
+
+
+# Laws of every calibrator
+
+
+@every_kind
+@PROPERTY
+@given(ads=any_ads, between=st.lists(st.floats(0, 1), max_size=20))
+def test_output_is_monotone_and_in_the_unit_interval(kind, ads, between):
+    ctr, clicks, weights = ads
+    asked = np.sort(np.concatenate([ctr, between, [0.0, 1.0]]))
+    calibrated = calibrator(kind, ctr, clicks, weights=weights)(asked)
+    assert calibrated.dtype == np.float64
+    assert calibrated.min() >= 0
+    assert calibrated.max() <= 1
+    assert (np.diff(calibrated) >= -1e-14).all()
+
+
+@PROPERTY
+@given(ads=any_ads)
+def test_piecewise_is_strictly_inside_and_continuous(ads):
+    ctr, clicks, weights = ads
+    fitted = calibrator("piecewise", ctr, clicks, weights=weights)
+    assert 0 < fitted([0.0]).item() < fitted([1.0]).item() < 1
+    for knot in fitted.knots:
+        left, at, right = fitted(sigmoid(np.array([knot - 1e-7, knot, knot + 1e-7])))
+        assert at - left < 1e-4
+        assert right - at < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["platt", "isotonic"])
+@PROPERTY
+@given(seed=seeds, ads=st.integers(30, 200), soft=st.booleans(), distinct=st.sampled_from([None, 5]))
+def test_the_mean_of_the_training_data_is_kept(kind, seed, ads, soft, distinct):
+    ctr, clicks, weights = clicked_ads(seed, ads, distinct=distinct)
+    if soft:
+        clicks = np.random.default_rng(seed).random(ads)
+    elif kind == "platt":  # no maximum, no law: keep the classes from being separable
+        ctr[:4], clicks[:4], weights[:4] = [0.1, 0.1, 0.9, 0.9], [0, 1, 0, 1], 1
+    calibrated = calibrator(kind, ctr, clicks, weights=weights)(ctr)
+    assert np.average(calibrated, weights=weights) == pytest.approx(np.average(clicks, weights=weights), rel=1e-9)
+
+
+@every_kind
+def test_a_calibrated_model_is_left_nearly_alone(kind):
+    ctr, clicks, _ = clicked_ads(0, 200_000)
+    assert np.abs(calibrator(kind, ctr, clicks)(ctr) - ctr).mean() < 0.006
+    assert np.abs(0.9 * ctr - ctr).mean() > 0.025  # what the bound can tell apart
+
+
+@every_kind
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_a_known_distortion_is_recovered(kind, weighted):
+    ctr, clicks, weights = clicked_ads(1, 200_000, slope=0.5, level=1.0)
+    truth = sigmoid(0.5 * logit(ctr) + 1)
+    assert np.abs(ctr - truth).mean() > 0.2
+    fitted = calibrator(kind, ctr, clicks, weights=weights if weighted else None)
+    assert np.abs(fitted(ctr) - truth).mean() < 0.008
+    if kind == "platt":
+        assert (fitted.slope, fitted.intercept) == pytest.approx((0.5, 1.0), abs=0.03)
+
+
+@every_kind
+def test_exposure_labels_recover_the_ctr_of_full_exposure(kind):
+    ctr, clicks, _ = clicked_ads(2, 200_000)
+    draw = np.random.default_rng(2)
+    exposure = draw.choice([0.25, 1.0], len(ctr))
+    seen = clicks * (draw.random(len(ctr)) < exposure)
+    assert np.abs(calibrator(kind, ctr, seen / exposure)(ctr) - ctr).mean() < 0.012
+    assert np.abs(calibrator(kind, ctr, seen)(ctr) - ctr).mean() > 0.08
+
+
+@every_kind
+@PROPERTY
+@given(seed=seeds, factor=st.sampled_from([1e-6, 0.3, 1e6]))
+def test_only_the_ratios_of_weights_matter_and_zero_is_absent(kind, seed, factor):
+    ctr, clicks, weights = clicked_ads(seed, 120, distinct=30)
+    expected = calibrator(kind, ctr, clicks, weights=weights)(ctr)
+    np.testing.assert_allclose(calibrator(kind, ctr, clicks, weights=factor * weights)(ctr), expected, atol=1e-8)
+    seen = weights > 0
+    absent = calibrator(kind, ctr[seen], clicks[seen], weights=weights[seen])(ctr)
+    np.testing.assert_array_equal(absent, expected)
+
+
+@every_kind
+@PROPERTY
+@given(seed=seeds)
+def test_the_order_of_rows_does_not_matter(kind, seed):
+    ctr, clicks, weights = clicked_ads(seed, 120, distinct=30)
+    order = np.random.default_rng(seed).permutation(120)
+    shuffled = calibrator(kind, ctr[order], clicks[order], weights=weights[order])
+    np.testing.assert_allclose(shuffled(ctr), calibrator(kind, ctr, clicks, weights=weights)(ctr), atol=1e-8)
+
+
+@every_kind
+def test_a_calibrator_survives_json(kind):
+    ctr, clicks, _ = clicked_ads(3, 500)
+    fitted = calibrator(kind, ctr, clicks)
+    fields = json.loads(json.dumps(fitted.describe()))
+    again = CALIBRATORS[fields.pop("kind")](**fields)
+    np.testing.assert_array_equal(again(ctr), fitted(ctr))
+
+
+@every_kind
+def test_arguments_are_read_not_written_and_may_be_tensors(kind):
+    ctr, clicks, weights = clicked_ads(4, 100)
+    expected = calibrator(kind, ctr, clicks, weights=weights)(ctr)
+    for column in (ctr, clicks, weights):
+        column.flags.writeable = False
+    np.testing.assert_array_equal(calibrator(kind, ctr, clicks, weights=weights)(ctr), expected)
+    tensors = [torch.tensor(column) for column in (ctr, clicks, weights)]
+    np.testing.assert_array_equal(calibrator(kind, *tensors[:2], weights=tensors[2])(tensors[0]), expected)
+
+
+# Data that say little
+
+
+def test_platt_of_constant_predictions_moves_the_level_alone():
+    fitted = calibrator("platt", np.full(10, 0.3), [1, 0, 0, 0, 1, 0, 0, 0, 0, 0])
+    assert fitted.slope == 1
+    assert fitted([0.3]).item() == pytest.approx(0.2, rel=1e-9)
+
+
+@pytest.mark.parametrize(("label", "rate"), [(0.0, 1 / 10), (1.0, 9 / 10), (3.0, 9 / 10)])
+def test_platt_of_one_class_moves_the_level_to_the_smoothed_rate(label, rate):
+    ctr = np.linspace(0.1, 0.9, 8)
+    fitted = calibrator("platt", ctr, np.full(8, label))
+    assert fitted.slope == 1
+    assert fitted(ctr).mean() == pytest.approx(rate, rel=1e-9)
+
+
+def test_platt_of_separable_classes_fits_platts_targets():
+    ctr, clicks = np.array([0.1, 0.2, 0.3, 0.6, 0.7]), np.array([0, 0, 0, 1, 1])
+    fitted = calibrator("platt", ctr, clicks)
+    targets = np.where(clicks == 1, 3 / 4, 1 / 5)
+    residual = targets - fitted(ctr)
+    assert residual.sum() == pytest.approx(0, abs=1e-10)  # the likelihood's gradient in level and slope
+    assert residual @ logit(ctr) == pytest.approx(0, abs=1e-10)
+
+
+def test_platt_of_separable_exposure_labels_cuts_the_targets():
+    ctr = np.array([0.1, 0.2, 0.3, 0.4, 0.8])
+    residual = np.array([1 / 4] * 4 + [4 / 5]) - calibrator("platt", ctr, [0, 0, 0, 0, 3.0])(ctr)
+    assert residual.sum() == pytest.approx(0, abs=1e-10)
+    assert residual @ logit(ctr) == pytest.approx(0, abs=1e-10)
+
+
+def test_platt_is_finite_where_only_the_highest_score_has_clicks():
+    fitted = calibrator("platt", [0.1, 0.2, 0.7, 0.7], [0, 0, 0, 1])  # separable but for a tie at the edge
+    assert 0 < fitted.slope < 10
+
+
+@pytest.mark.parametrize("ads", [4, 400])
+def test_platt_of_a_reversed_order_is_constant(ads):
+    ctr = np.linspace(0.1, 0.9, ads)
+    fitted = calibrator("platt", ctr, (ctr < 0.4).astype(float))
+    assert fitted.slope == 0
+    np.testing.assert_allclose(fitted(ctr), (ctr < 0.4).mean(), rtol=1e-9)
+
+
+def test_ctr_0_and_1_are_clipped_where_the_logit_is_taken():
+    ctr, clicks = [0.0, 0.0, 0.5, 1.0, 1.0], [0, 1, 0, 0, 1]
+    for kind in ("platt", "piecewise"):
+        fitted = calibrator(kind, ctr, clicks)
+        np.testing.assert_array_equal(fitted([0.0, 1.0]), fitted([1e-12, 1 - 1e-12]))
+        assert np.isfinite(fitted(ctr)).all()
+
+
+@pytest.mark.parametrize(("clicked", "knots"), [(0, 1), (19, 1), (50, 5), (500, 20), (950, 5), (1000, 1)])
+def test_piecewise_has_a_knot_per_ten_clicks_and_at_most_twenty(clicked, knots):
+    ctr = np.linspace(0.1, 0.9, 1000)
+    clicks = np.full(1000, clicked / 1000) + (ctr - 0.5) * 1e-6 * (0 < clicked < 1000)  # rising: nothing pools
+    assert len(calibrator("piecewise", ctr, clicks).knots) == knots
+
+
+def test_piecewise_knots_are_the_smoothed_logits_of_equal_bins():
+    ctr = np.repeat([0.2, 0.6], 50)
+    clicks = np.tile([1, 0, 0, 0, 0], 20)
+    clicks[50:] = np.tile([1, 1, 1, 0, 0], 10)
+    fitted = calibrator("piecewise", ctr, clicks)
+    assert fitted.knots == pytest.approx(logit(np.array([0.2, 0.6])))
+    assert fitted.heights == pytest.approx(logit(np.array([10.5 / 51, 30.5 / 51])))
+
+
+def test_piecewise_pools_bins_until_heights_rise():
+    pooled = 0
+    for seed in range(10):
+        ctr, clicks, _ = clicked_ads(seed, 1000)
+        fitted = calibrator("piecewise", ctr, clicks)
+        assert (np.diff(fitted.knots) > 0).all()
+        assert (np.diff(fitted.heights) > 0).all()
+        pooled += len(fitted.knots) < 20
+    assert pooled == 10  # fifty ads to a bin: no draw rises by itself
+
+
+def test_piecewise_goes_on_with_slope_one():
+    fitted = Piecewise(knots=(-1.0, 1.0), heights=(-0.5, 0.5))
+    asked = np.array([-4.0, -1.0, 0.5, 1.0, 3.0])
+    np.testing.assert_allclose(logit(fitted(sigmoid(asked))), [-3.5, -0.5, 0.25, 0.5, 2.5], rtol=1e-9)
+
+
+@pytest.mark.parametrize("near", [5e-324, 2.2e-311, 3e-308, 1e-291, 1e-289])
+def test_isotonic_survives_scores_too_near_for_a_slope(near):
+    ctr = np.array([0.0, near, np.nextafter(near, 1), 0.25])
+    calibrated = calibrator("isotonic", ctr, [0, 0.2, 0.9, 1.0])(ctr)
+    assert (np.diff(calibrated) >= 0).all()
+    assert calibrated.mean() == pytest.approx(2.1 / 4)
+
+
+def test_isotonic_cuts_steps_above_one():
+    fitted = calibrator("isotonic", [0.1, 0.5, 0.9], [0.0, 0.5, 4.0])
+    assert fitted == Isotonic(scores=(0.1, 0.5, 0.9), rates=(0.0, 0.5, 1.0))
+
+
+# Cross-fitting
+
+
+def cut(sizes):
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+@every_kind
+def test_an_auctions_own_clicks_never_reach_it(kind):
+    ctr, clicks, weights = clicked_ads(5, 240, distinct=40)
+    offsets = cut([12, 0, 8, 20] * 6)
+    before = cross_fitted(kind, ctr, clicks, offsets, weights=weights)
+    moved = 0
+    for first, last in itertools.pairwise(offsets):
+        flipped = clicks.copy()
+        flipped[first:last] = 1 - flipped[first:last]
+        after = cross_fitted(kind, ctr, flipped, offsets, weights=weights)
+        np.testing.assert_array_equal(after[first:last], before[first:last])
+        moved += not np.array_equal(after, before)
+    assert moved == np.count_nonzero(np.diff(offsets))  # every auction that has ads moves others
+
+
+@every_kind
+def test_folds_are_calibrated_by_the_fit_on_the_others(kind):
+    ctr, clicks, weights = clicked_ads(6, 300)
+    offsets = cut([10] * 30)
+    fold = np.repeat(np.random.default_rng(3).permutation(30) % 4, 10)
+    got = cross_fitted(kind, ctr, clicks, offsets, weights=weights, folds=4, seed=3)
+    for own in (fold == held_out for held_out in range(4)):
+        expected = calibrator(kind, ctr[~own], clicks[~own], weights=weights[~own])(ctr[own])
+        np.testing.assert_allclose(got[own], expected, atol=1e-9)
+
+
+def test_the_deal_is_seeded_and_leaves_the_global_state_alone():
+    ctr, clicks, _ = clicked_ads(7, 200)
+    offsets = cut([10] * 20)
+    state = np.random.get_state()[1].copy()  # noqa: NPY002 (that is what must not move)
+    first, again, other = (cross_fitted("platt", ctr, clicks, offsets, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+
+
+@every_kind
+def test_fewer_auctions_than_folds_leave_one_out(kind):
+    ctr, clicks, _ = clicked_ads(8, 60)
+    offsets = cut([20] * 3)
+    got = cross_fitted(kind, ctr, clicks, offsets, folds=50)
+    for auction in range(3):
+        own = np.repeat(np.arange(3), 20) == auction
+        np.testing.assert_allclose(got[own], calibrator(kind, ctr[~own], clicks[~own])(ctr[own]), atol=1e-9)
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("offsets", "weights"),
+    [(None, None), ([0, 3], None), ([0, 0, 3, 3], None), ([0, 3], [0, 0, 0])],
+    ids=["one", "one by offsets", "one with ads", "no weight"],
+)
+def test_a_fold_with_nothing_to_learn_from_stays_as_predicted(kind, offsets, weights):
+    ctr = [0.3, 0.1, 0.2]
+    assert cross_fitted(kind, ctr, [1, 0, 1], offsets, weights=weights).tolist() == ctr
+
+
+# Auctions
+
+
+def test_calibration_changes_the_winner_where_bids_differ_and_only_there():
+    ctr, truth, bids = np.array([0.2, 0.5]), np.array([0.06, 0.5]), np.array([3.0, 1.1])
+    calibrated = Platt(slope=2.0, intercept=0.0)(ctr)
+    assert calibrated[0] < calibrated[1]  # the order of CTRs stays: 1/17 and 1/2
+    assert welfare(ctr, truth, bids, None).item() == pytest.approx(3 * 0.06)  # eCPM 0.60 and 0.55
+    assert welfare(calibrated, truth, bids, None).item() == pytest.approx(1.1 * 0.5)  # eCPM 0.18 and 0.55
+    equal = np.ones(2)
+    assert welfare(ctr, truth, equal, None) == welfare(calibrated, truth, equal, None) == 0.5
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: calibrator("isotonik", [0.1], [1]), "kind must be one of .* did you mean 'isotonic'"),
+        (lambda: cross_fitted("plat", [0.1], [1], None), "kind must be one of .* did you mean 'platt'"),
+        (lambda: calibrator("platt", [], []), "ctr must have at least one ad to calibrate on, found 0"),
+        (lambda: cross_fitted("platt", [], [], [0]), "ctr must have at least one ad to calibrate on, found 0"),
+        (lambda: calibrator("platt", [0.1, 1.5], [0, 1]), r"ctr must be in \[0, 1\], found 1.5 at \[1\]"),
+        (lambda: calibrator("platt", [0.1, np.nan], [0, 1]), r"ctr must be in \[0, 1\], found nan at \[1\]"),
+        (lambda: calibrator("platt", [0.1], [0, 1]), "clicks must have one number per ad, 1, found 2"),
+        (
+            lambda: calibrator("platt", [0.1, 0.2], [0, -1]),
+            r"clicks must be finite and no less than 0, found -1 at \[1\]",
+        ),
+        (lambda: calibrator("platt", [0.1], [np.inf]), "clicks must be finite and no less than 0, found inf"),
+        (
+            lambda: calibrator("platt", [0.1], [1], weights=[np.nan]),
+            "weights must be finite and no less than 0, found nan",
+        ),
+        (lambda: calibrator("platt", [0.1, 0.2], [0, 1], weights=[0, 0]), "weights must not all be 0, found 2 zeros"),
+        (lambda: Platt(1.0, 0.0)([2.0]), r"ctr must be in \[0, 1\], found 2"),
+        (lambda: Platt(1.0, 0.0)([[0.5]]), r"ctr must have shape \(ads,\), found \(1, 1\)"),
+        (lambda: cross_fitted("platt", [0.1], [1], [0, 2]), "offsets must end at the number of ads, 1, found 2"),
+        (lambda: cross_fitted("platt", [0.1], [1], None, folds=1), "folds must be 2 or more, found 1"),
+    ],
+)
+def test_errors_name_the_argument(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_folds_must_be_whole():
+    with pytest.raises(TypeError, match="folds must be an integer, found float"):
+        cross_fitted("platt", [0.1], [1], None, folds=2.0)

@@ -1,0 +1,184 @@
+"""Intervals: how often they hold the truth, what they are made of, and Student's t against scipy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import t as student
+
+import bidwise
+from bidwise.evaluation import auction_intervals, difference_to_average, repeat_interval, student_quantile
+from tests.helpers import PROPERTY
+
+SIMULATIONS, AT_ONCE, ADS = 2_000, 100, 5
+
+
+def simulated(auctions, noise, seed, *, rate=-1.0, bids=0.5):
+    """Welfare differences of two noisy models, ``(auctions, simulations)``, and in how many auctions winners differ."""
+    random = torch.Generator().manual_seed(seed)
+    ads = auctions * AT_ONCE * ADS
+
+    def normal():
+        return torch.randn(ads, generator=random, dtype=torch.float64)
+
+    logits, bid = rate + normal(), torch.exp(bids * normal())
+    clicks = torch.bernoulli(torch.sigmoid(logits), generator=random)
+    offsets = ADS * torch.arange(auctions * AT_ONCE + 1)
+    sold = [bidwise.run_auction(torch.sigmoid(logits + scale * normal()), bid, offsets) for scale in noise]
+    difference = sold[0].welfare(clicks, bid) - sold[1].welfare(clicks, bid)
+    decisive = (sold[0].winners != sold[1].winners).any(1).double()
+    return difference.view(auctions, AT_ONCE).numpy(), decisive.view(auctions, AT_ONCE).sum(0).mean().item()
+
+
+def coverage(auctions, noise, truth=None, **world):
+    """Share of 2,000 intervals that hold the truth: by default the mean over all simulations."""
+    drawn = [simulated(auctions, noise, seed, **world) for seed in range(SIMULATIONS // AT_ONCE)]
+    decisive = np.mean([count for _, count in drawn])
+    aim = np.mean([d.mean() for d, _ in drawn]) if truth is None else truth
+    found = [auction_intervals(d, rounds=199, seed=seed) for seed, (d, _) in enumerate(drawn)]
+    return np.mean([x.low <= aim <= x.high for part in found for x in part]), decisive
+
+
+@pytest.mark.parametrize(
+    ("auctions", "noise", "world"),
+    [
+        (300, (0.2, 1.0), {}),  # a better model
+        (200, (0.0, 9.0), {}),  # skewed: nearly all differences have one sign
+        (450, (0.5, 0.5), {"bids": 1.0}),  # heavy tails
+        (1_500, (0.2, 1.0), {"rate": -3.5}),  # rare clicks: most decisive auctions still differ by 0
+    ],
+)
+def test_intervals_hold_the_truth_in_95_of_100(auctions, noise, world):
+    held, decisive = coverage(auctions, noise, **world)
+    assert decisive >= 100
+    assert 0.93 <= held <= 0.97
+
+
+def test_equal_noisy_models_are_found_different_in_5_of_100():
+    held, decisive = coverage(400, (0.5, 0.5), truth=0.0)
+    assert decisive >= 100
+    assert 0.03 <= 1 - held <= 0.07
+
+
+def test_estimate_and_error_are_the_sample_mean_and_its_error():
+    d = np.random.default_rng(0).normal(1.0, 2.0, size=500)
+    (interval,) = auction_intervals(d)
+    assert interval.estimate == pytest.approx(d.mean())
+    assert interval.standard_error == pytest.approx(d.std(ddof=1) / math.sqrt(500))
+    assert (interval.low + interval.high) / 2 == pytest.approx(interval.estimate)
+    assert (interval.high - interval.low) / 2 == pytest.approx(1.96 * interval.standard_error, rel=0.1)
+
+
+def test_weights_are_repetitions_of_the_estimate():
+    d, w = np.array([1.0, 4.0, -2.0]), np.array([1.0, 2.0, 3.0])
+    (weighted,) = auction_intervals(d * w, w)
+    assert weighted.estimate == pytest.approx((1 + 8 - 6) / 6)
+
+
+def test_weighted_error_is_that_of_a_ratio():
+    """Against the spread of the ratio over many fresh samples."""
+    random = np.random.default_rng(0)
+    w = random.uniform(0.1, 2.0, size=(300, 2_000))
+    d = w * random.normal(1.0 + w, 1.0)
+    ratios = d.sum(0) / w.sum(0)
+    (interval,) = auction_intervals(d[:, 0], w[:, 0])
+    assert interval.standard_error == pytest.approx(ratios.std(), rel=0.15)
+
+
+def test_columns_do_not_interact():
+    d = np.random.default_rng(1).normal(size=(60, 3))
+    together = auction_intervals(d, seed=3)
+    alone = auction_intervals(d[:, 1], seed=3)[0]
+    assert (together[1].low, together[1].high) == (pytest.approx(alone.low), pytest.approx(alone.high))
+
+
+@PROPERTY
+@given(st.lists(st.integers(-4, 4), min_size=2, max_size=40), st.integers(-3, 3).filter(bool), st.integers(-5, 5))
+def test_intervals_follow_units_and_shifts(differences, scale, shift):
+    d = np.array(differences, dtype=float)
+    (plain,), (moved,) = auction_intervals(d, rounds=199), auction_intervals(scale * d + shift, rounds=199)
+    assert moved.estimate == pytest.approx(scale * plain.estimate + shift)
+    assert moved.high - moved.low == pytest.approx(abs(scale) * (plain.high - plain.low), rel=1e-6, abs=1e-9)
+
+
+def test_seeds_decide():
+    d = np.random.default_rng(2).normal(size=80)
+    assert auction_intervals(d, seed=1) == auction_intervals(d, seed=1)
+    assert auction_intervals(d, seed=1) != auction_intervals(d, seed=2)
+
+
+def test_nothing_differs():
+    (interval,) = auction_intervals(np.zeros(50))
+    assert (interval.estimate, interval.low, interval.high, interval.smallest) == (0, 0, 0, 0)
+
+
+def test_a_single_difference_has_no_bounds():
+    """One auction in ten differs: most draws that matter hold it or do not, and no width can be defended."""
+    (interval,) = auction_intervals([0.0] * 9 + [1.0])
+    assert interval.high == math.inf
+    assert interval.low == -math.inf
+
+
+@pytest.mark.parametrize("d", [[], [0.5]])
+def test_too_little_for_an_interval(d):
+    (interval,) = auction_intervals(np.array(d))
+    assert math.isnan(interval.low)
+    assert math.isnan(interval.high)
+
+
+def test_cuts_of_the_same_ads_do_not_narrow_the_interval():
+    d = np.random.default_rng(3).normal(size=200)
+    (once,), (twice,) = auction_intervals(d), auction_intervals(np.tile(d, 2), cuts=2)
+    assert twice.estimate == pytest.approx(once.estimate)
+    assert twice.standard_error == pytest.approx(once.standard_error, rel=0.01)
+    assert twice.high - twice.low == pytest.approx(once.high - once.low, rel=0.1)
+
+
+def test_the_smallest_lift_is_found_in_4_of_5_samples():
+    random = np.random.default_rng(4)
+    (interval,) = auction_intervals(random.normal(size=400))
+    samples = random.normal(interval.smallest, 1.0, size=(400, 500))
+    found = np.mean([x.low > 0 for x in auction_intervals(samples, rounds=199)])
+    assert found == pytest.approx(0.8, abs=0.06)
+
+
+def test_progress_ends_at_the_last_auction():
+    seen = []
+    auction_intervals(np.zeros(20_000), rounds=999, progress=seen.append)
+    assert seen == sorted(seen)
+    assert len(seen) > 1
+    assert seen[-1] == 20_000
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 10, 29, 30, 100, 1001])
+@pytest.mark.parametrize("probability", [0.5, 0.6, 0.9, 0.975, 0.9995])
+def test_student_quantiles_are_those_of_scipy(probability, freedom):
+    assert student_quantile(probability, freedom) == pytest.approx(
+        student.ppf(probability, freedom), rel=1e-9, abs=1e-12
+    )
+
+
+def test_repeat_interval_is_students():
+    d = np.random.default_rng(5).normal(size=8)
+    low, high = student.interval(0.95, 7, loc=d.mean(), scale=d.std(ddof=1) / math.sqrt(8))
+    found = repeat_interval(d)
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+@pytest.mark.parametrize("d", [[], [1.0], [[1.0, 2.0]]])
+def test_an_interval_over_repeats_needs_two(d):
+    with pytest.raises(ValueError, match="differences must have one number per repeat and at least 2, found shape"):
+        repeat_interval(d)
+
+
+def test_difference_to_average_cancels_what_models_share():
+    random = np.random.default_rng(6)
+    own, common = random.normal(size=(3, 40)), 100 * random.normal(size=40)
+    means, errors = difference_to_average(own + common)
+    expected = own - own.mean(0)
+    np.testing.assert_allclose(means, expected.mean(1), atol=1e-12)
+    np.testing.assert_allclose(errors, expected.std(1, ddof=1) / math.sqrt(40), rtol=1e-9)
+    assert means.sum() == pytest.approx(0, abs=1e-12)

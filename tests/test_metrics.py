@@ -1,0 +1,554 @@
+"""Metrics against scikit-learn and plain loops, and the laws they obey."""
+
+import itertools
+import math
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import brier_score_loss, roc_auc_score
+from sklearn.metrics import log_loss as sklearn_log_loss
+
+from bidwise.auctions import run_auction, welfare
+from bidwise.evaluation import ranks
+from bidwise.evaluation.metrics import Metrics, equal_mass_bins
+from bidwise.evaluation.ranks import auc, auction_auc, rank_agreement
+
+seeded = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+seeds = st.integers(0, 2**20)
+COUNTS = {"ads", "auctions", "clicks", "clipped"}
+TABLES = {"by_bid", "calibration_curve"}
+
+
+def random_log(seed, sizes=None, *, ties=True):
+    """Keyword arguments of an update: ragged auctions; with ``ties`` scores, bids and weights repeat."""
+    draw = random.Random(seed)
+    sizes = [draw.choice([0, 1, 1, 2, 3, 5, 9, 17]) for _ in range(draw.randint(1, 9))] if sizes is None else sizes
+    ads = sum(sizes)
+    truth = [draw.random() for _ in range(ads)]
+    return {
+        "ctr": [draw.choice([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]) if ties else draw.random() for _ in range(ads)],
+        "clicks": [int(draw.random() < p) for p in truth],
+        "bids": [draw.choice([0.5, 1.0, 2.0]) if ties else math.exp(draw.gauss(0, 1)) for _ in range(ads)],
+        "offsets": [0, *itertools.accumulate(sizes)],
+        "truth": truth,
+        "exposure": [draw.choice([1.0, 0.5, 0.3]) for _ in range(ads)],
+        "weights": [draw.choice([0.0, 0.1, 0.3, 1.0]) if ties else draw.random() for _ in range(ads)],
+    }
+
+
+def chosen(log, *names):
+    return {name: log[name] for name in ("ctr", "clicks", "bids", "offsets", *names)}
+
+
+def rows_of(log, rows, offsets):
+    return {name: offsets if name == "offsets" else [column[i] for i in rows] for name, column in log.items()}
+
+
+def cut(log, first, last):
+    """Auctions ``first`` to ``last`` as a log of their own."""
+    bounds = log["offsets"][first : last + 1]
+    return rows_of(log, range(bounds[0], bounds[-1]), [b - bounds[0] for b in bounds])
+
+
+def auctions_of(log):
+    return [range(a, b) for a, b in itertools.pairwise(log["offsets"])]
+
+
+def close(found, expected, tolerance=1e-9):
+    if math.isnan(expected):
+        return math.isnan(found)
+    return abs(found - expected) <= tolerance * max(1, abs(expected))
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, number in expected.items():
+        if name in TABLES:
+            assert len(found[name]) == len(number), name
+            for a, b in zip(found[name], number, strict=True):
+                assert_same(a, b)
+        else:
+            assert close(found[name], number), (name, found[name], number)
+
+
+def loop_auc(score, clicks, weights):
+    won = total = 0.0
+    for i, j in itertools.product(range(len(score)), repeat=2):
+        if clicks[i] and not clicks[j]:
+            total += weights[i] * weights[j]
+            won += weights[i] * weights[j] * ((score[i] > score[j]) + (score[i] == score[j]) / 2)
+    return won / total if total > 0 else math.nan
+
+
+def loop_agreement(ecpm, value):
+    agreeing = pairs = 0
+    for i, j in itertools.combinations(range(len(ecpm)), 2):
+        if value[i] != value[j]:
+            pairs += 1
+            rise = (ecpm[i] - ecpm[j]) * (value[i] - value[j])
+            agreeing += (rise > 0) + (rise == 0) / 2
+    return agreeing, pairs
+
+
+def loop_bins(key, weights, bins):
+    """Rows of each bin: a value goes where the share of the weight below it says."""
+    whole, found, below = sum(weights), {}, 0.0
+    for value in sorted(set(key)):
+        rows = [i for i in range(len(key)) if key[i] == value]
+        if whole > 0:
+            found.setdefault(math.floor(bins * below / whole + 1e-7), []).extend(rows)
+        below += sum(weights[i] for i in rows)
+    return [rows for _, rows in sorted(found.items()) if sum(weights[i] for i in rows) > 0]
+
+
+def over(part, whole):
+    return part / whole if whole > 0 else math.nan
+
+
+def loop_metrics(ctr, clicks, bids, offsets, truth=None, exposure=None, weights=None, slots=(1.0,)):
+    """Every metric by its definition, for an auction at generalised second prices without reserve."""
+    n = len(ctr)
+    w = weights or [1.0] * n
+    label = [y / a for y, a in zip(clicks, exposure or [1.0] * n, strict=True)]
+    worth = truth or label
+    ecpm = [b * c for b, c in zip(bids, ctr, strict=True)]
+    eps = 2.0**-52
+    mean = {"welfare": 0.0, "revenue": 0.0, "surplus": 0.0, "fill_rate": 0.0}
+    promised = agreeing = pairs = auction_weight = area = area_weight = 0.0
+    for first, last in itertools.pairwise(offsets):
+        rows = range(first, last)
+        weight = sum(w[i] for i in rows) / len(rows) if rows else 1.0
+        auction_weight += weight
+        ranking = sorted(rows, key=lambda i: (-ecpm[i], i))
+        for k, (alpha, i) in enumerate(zip(slots, ranking, strict=False)):
+            rival = ecpm[ranking[k + 1]] if k + 1 < len(ranking) else 0.0
+            price = min(rival / ctr[i], bids[i]) if ctr[i] > 0 else 0.0
+            gains = {"welfare": bids[i], "revenue": price, "surplus": bids[i] - price}
+            for name, gain in gains.items():
+                mean[name] += weight * alpha * worth[i] * gain
+            mean["fill_rate"] += weight / len(slots)
+            promised += weight * alpha * ecpm[i]
+        a, p = loop_agreement([ecpm[i] for i in rows], [bids[i] * worth[i] for i in rows])
+        agreeing, pairs = agreeing + weight * a, pairs + weight * p
+        inside = loop_auc(*([column[i] for i in rows] for column in (ctr, clicks, w)))
+        if not math.isnan(inside):
+            area += inside * weight * len(rows)
+            area_weight += weight * len(rows)
+
+    def total(term):
+        return sum(w[i] * term(i) for i in range(n))
+
+    def log_loss_of(i):
+        p = min(max(ctr[i], eps), 1 - eps)
+        return -(label[i] * math.log(p) + (1 - label[i]) * math.log1p(-p))
+
+    whole, seen = total(lambda i: 1.0), total(lambda i: label[i])
+    rate = over(seen, whole)
+    entropy = -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate)) if 0 < rate < 1 else math.nan
+    by_ctr, by_bid = loop_bins(ctr, w, 20), loop_bins(bids, w, 10)
+    overall = loop_auc(ctr, clicks, w)
+
+    def row(rows, key):
+        weight = sum(w[i] for i in rows)
+        return {
+            "low": min(key[i] for i in rows),
+            "high": max(key[i] for i in rows),
+            "ads": len(rows),
+            "predicted": sum(w[i] * ctr[i] for i in rows) / weight,
+            "observed": sum(w[i] * label[i] for i in rows) / weight,
+        }
+
+    bid_rows = []
+    for rows in by_bid:
+        found = row(rows, bids)
+        found |= {"ratio": over(found["predicted"], found["observed"])}
+        bid_rows.append({"bid_low": found.pop("low"), "bid_high": found.pop("high")} | found)
+    return {name: over(number, auction_weight) for name, number in mean.items()} | {
+        "auc": overall,
+        "auc_loss": 1 - overall,
+        "auc_in_auctions": over(area, area_weight),
+        "log_loss": over(total(log_loss_of), whole),
+        "normalised_entropy": over(total(log_loss_of), whole) / entropy,
+        "brier": over(total(lambda i: ctr[i] ** 2 - 2 * ctr[i] * label[i] + label[i]), whole),
+        "calibration_error": over(sum(abs(sum(w[i] * (ctr[i] - label[i]) for i in r)) for r in by_ctr), whole),
+        "ecpm_calibration_error": over(
+            sum(abs(sum(w[i] * ecpm[i] * (ctr[i] - label[i]) for i in rows)) for rows in by_ctr),
+            total(lambda i: ecpm[i]),
+        ),
+        "predicted_over_observed": over(total(lambda i: ctr[i]), seen),
+        "ecpm_predicted_over_observed": over(total(lambda i: ecpm[i]), total(lambda i: bids[i] * label[i])),
+        "winners_predicted_over_observed": over(promised, mean["welfare"]),
+        "rank_agreement": over(agreeing, pairs),
+        "ads": n,
+        "auctions": len(offsets) - 1,
+        "clicks": sum(clicks),
+        "clipped": sum(not eps <= p <= 1 - eps for p in ctr),
+        "by_bid": bid_rows,
+        "calibration_curve": [row(rows, ctr) for rows in by_ctr],
+    }
+
+
+OPTIONS = [(), ("truth",), ("exposure",), ("weights",), ("truth", "exposure", "weights")]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids="-".join)
+@seeded
+@given(seed=seeds, ties=st.booleans(), slots=st.sampled_from([(1.0,), (1.0, 0.6, 0.6)]))
+def test_every_metric_is_its_definition(options, seed, ties, slots):
+    log = chosen(random_log(seed, ties=ties), *options)
+    assert_same(Metrics(slots=slots).update(**log).compute(), loop_metrics(**log, slots=slots))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids="-".join)
+def test_every_metric_of_a_longer_log_is_its_definition(options):
+    log = chosen(random_log(3, sizes=[7, 40, 0, 33, 90, 130, 1], ties=False), *options)
+    found = Metrics().update(**log).compute()
+    assert_same(found, loop_metrics(**log))
+    assert len(found["calibration_curve"]) == 20
+    assert len(found["by_bid"]) == 10
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_agree_with_scikit_learn(ties, weighted):
+    log = random_log(5, sizes=[900, 1100], ties=ties)
+    weights = log["weights"] if weighted else None
+    log = chosen(log) | ({"weights": weights} if weighted else {})
+    found = Metrics().update(**log).compute()
+    y, p = np.array(log["clicks"]), np.array(log["ctr"])
+    assert close(found["auc"], roc_auc_score(y, p, sample_weight=weights))
+    assert close(auc(p, y, weights=weights), roc_auc_score(y, p, sample_weight=weights))
+    assert close(found["log_loss"], sklearn_log_loss(y, p, sample_weight=weights))
+    assert close(found["brier"], brier_score_loss(y, p, sample_weight=weights))
+
+
+@seeded
+@given(seeds, st.lists(st.integers(0, 9), max_size=3), st.randoms(use_true_random=False))
+def test_pieces_merge_to_the_whole_in_any_order(seed, cuts, shuffler):
+    log = random_log(seed)
+    count = len(log["offsets"]) - 1
+    bounds = sorted({0, count, *(min(c, count) for c in cuts)})
+    pieces = [Metrics(slots=(1.0, 0.5)).update(**cut(log, a, b)) for a, b in itertools.pairwise(bounds)]
+    whole = Metrics(slots=(1.0, 0.5)).update(**log)
+    merged = Metrics(slots=(1.0, 0.5))
+    for piece in pieces:
+        merged.merge(pickle.loads(pickle.dumps(piece)))  # as ranks send them
+    assert_same(merged.compute(), whole.compute())
+    for name, column in whole.per_auction.items():
+        np.testing.assert_allclose(merged.per_auction[name], column, rtol=1e-12, atol=1e-15)
+    shuffler.shuffle(pieces)
+    shuffled = Metrics(slots=(1.0, 0.5))
+    for piece in pieces:
+        shuffled.merge(piece)
+    assert_same(shuffled.compute(), whole.compute())
+
+
+def test_merging_leaves_the_other_alone_and_updates_chain():
+    log = random_log(1)
+    one, other = Metrics().update(**log), Metrics().update(**log)
+    before = other.compute()
+    assert one.merge(other) is one
+    one.merge(one)
+    assert one.compute()["ads"] == 4 * before["ads"]
+    assert_same(other.compute(), before)
+
+
+def test_weighted_and_unweighted_pieces_merge():
+    first, second = chosen(random_log(1)), chosen(random_log(2), "weights")
+    both = Metrics().update(**first).update(**second).compute()
+    ones = Metrics().update(**first, weights=[1.0] * len(first["ctr"])).update(**second).compute()
+    assert_same(both, ones)
+
+
+@seeded
+@given(seeds)
+def test_unit_weights_change_nothing(seed):
+    log = chosen(random_log(seed), "truth")
+    ones = [1.0] * len(log["ctr"])
+    assert_same(Metrics().update(**log, weights=ones).compute(), Metrics().update(**log).compute())
+
+
+@seeded
+@given(seeds)
+def test_an_auction_of_weight_two_counts_twice(seed):
+    draw = random.Random(seed)
+    log = chosen(random_log(seed, sizes=[draw.randint(1, 9) for _ in range(4)]), "truth")
+    ads = len(log["ctr"])
+    twice = Metrics().update(**log).update(**log).compute()
+    weighted = Metrics().update(**log, weights=[2.0] * ads).compute()
+    for name in twice.keys() - COUNTS - TABLES:
+        assert close(weighted[name], twice[name]), name
+
+
+@seeded
+@given(seeds, st.randoms(use_true_random=False))
+def test_the_order_of_ads_inside_an_auction_does_not_matter(seed, shuffler):
+    log = random_log(seed, ties=False)
+    rows = [shuffler.sample(auction, len(auction)) for auction in auctions_of(log)]
+    shuffled = rows_of(log, list(itertools.chain(*rows)), log["offsets"])
+    assert_same(Metrics().update(**shuffled).compute(), Metrics().update(**log).compute())
+
+
+@seeded
+@given(seeds)
+def test_auc_knows_only_the_order(seed):
+    log = random_log(seed)
+    score = np.array(log["ctr"])
+    columns = (log["clicks"], log["offsets"])
+    assert close(auc(np.exp(3 * score) - 7, log["clicks"]), auc(score, log["clicks"]))
+    np.testing.assert_array_equal(auction_auc(np.exp(3 * score) - 7, *columns), auction_auc(score, *columns))
+
+
+@seeded
+@given(seeds)
+def test_flipping_the_scores_flips_auc(seed):
+    log = random_log(seed)
+    flipped = auc([-p for p in log["ctr"]], log["clicks"], weights=log["weights"])
+    assert close(flipped, 1 - auc(log["ctr"], log["clicks"], weights=log["weights"]))
+
+
+@seeded
+@given(seeds, st.booleans())
+def test_auction_auc_is_auc_of_each_auction(seed, weighted):
+    log = random_log(seed)
+    weights = log["weights"] if weighted else None
+    found = auction_auc(log["ctr"], log["clicks"], log["offsets"], weights=weights)
+    for number, rows in zip(found, auctions_of(log), strict=True):
+        w = log["weights"] if weighted else [1.0] * len(log["ctr"])
+        assert close(number, loop_auc(*([column[i] for i in rows] for column in (log["ctr"], log["clicks"], w))))
+
+
+@seeded
+@given(seeds, st.booleans())
+def test_rank_agreement_counts_pairs(seed, ties):
+    log = random_log(seed, ties=ties)
+    for value in (log["clicks"], log["truth"], [round(3 * p) for p in log["truth"]]):
+        agreeing, pairs = rank_agreement(log["ctr"], value, log["offsets"])
+        expected = [loop_agreement([log["ctr"][i] for i in a], [value[i] for i in a]) for a in auctions_of(log)]
+        assert list(zip(agreeing.tolist(), pairs.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("width", [255, 256, 257, 500, 1300])
+@pytest.mark.parametrize("levels", [3, 100, 10**6])
+def test_rank_agreement_of_wide_auctions(width, levels):
+    draw = np.random.default_rng(width + levels)
+    sizes = [width, width - 30, 4]
+    ecpm, value = draw.integers(0, levels, (2, sum(sizes)))
+    offsets = np.cumsum([0, *sizes])
+    agreeing, pairs = rank_agreement(ecpm, value, offsets)
+    for k, (a, b) in enumerate(itertools.pairwise(offsets)):
+        rise = np.sign(ecpm[a:b, None] - ecpm[a:b]) * np.sign(value[a:b, None] - value[a:b])
+        different = value[a:b, None] != value[a:b]
+        assert 2 * pairs[k] == different.sum()
+        assert 2 * agreeing[k] == (rise > 0).sum() + ((rise == 0) & different).sum() / 2
+
+
+@pytest.mark.parametrize("width", [1, 2, 256, 257, 1025, 40_000])
+def test_inversions_of_a_reversed_row_are_all_pairs(width):
+    falling = np.arange(width)[::-1]
+    table = np.stack([falling, falling[::-1], np.zeros(width, np.int64)])
+    assert ranks._inversions(table).tolist() == [width * (width - 1) // 2, 0, 0]
+
+
+def test_one_auction_of_a_hundred_thousand_ads():
+    n = 100_003
+    order = np.random.default_rng(0).permutation(n)
+    agreeing, pairs = rank_agreement(order, order, None)
+    assert agreeing[0] == pairs[0] == n * (n - 1) // 2
+    agreeing, _ = rank_agreement(-order, order, None)
+    assert agreeing[0] == 0
+    near = np.arange(n)
+    near[[0, 1, n - 2, n - 1]] = near[[1, 0, n - 1, n - 2]]  # two pairs in the wrong order
+    assert rank_agreement(near, np.arange(n), None)[0][0] == n * (n - 1) // 2 - 2
+
+
+@seeded
+@given(seeds)
+def test_welfare_is_that_of_the_auction(seed):
+    log = random_log(seed)
+    options = {"slots": (1.0, 0.4), "pricing": "vcg", "reserve": 0.6, "squash": 0.5}
+    metrics = Metrics(**options).update(**chosen(log, "truth"))
+    sold = run_auction(log["ctr"], log["bids"], log["offsets"], **options)
+    kept = metrics.per_auction
+    np.testing.assert_allclose(kept["welfare"], sold.welfare(log["truth"], log["bids"]))
+    np.testing.assert_allclose(kept["revenue"], sold.revenue(log["truth"]))
+    np.testing.assert_allclose(kept["surplus"], sold.surplus(log["truth"], log["bids"]), atol=1e-12)
+    places = torch.where(sold.winners >= 0, sold.winners - torch.tensor(log["offsets"])[:-1, None], -1)
+    assert kept["winners"].tolist() == places.tolist()
+    assert close(metrics.compute()["fill_rate"], (sold.winners >= 0).double().mean().item())
+    plain = Metrics().update(**chosen(log, "truth")).compute()["welfare"]
+    assert close(plain, welfare(log["ctr"], log["truth"], log["bids"], log["offsets"]).mean().item())
+
+
+def test_per_auction_columns_add_up():
+    log = random_log(11, sizes=[3, 5, 1, 8])
+    metrics = Metrics().update(**log)
+    kept, result = metrics.per_auction, metrics.compute()
+    assert close(kept["log_loss"].sum() / kept["ad_weight"].sum(), result["log_loss"])
+    assert close(np.average(kept["revenue"], weights=kept["weight"]), result["revenue"])
+    np.testing.assert_allclose(kept["ad_weight"], kept["weight"] * [3, 5, 1, 8])
+
+
+LINEAR = ("welfare", "revenue", "surplus", "log_loss", "brier")
+
+
+def test_exposure_is_unbiased():
+    """Over all outcomes of clicks seen with chance alpha p, the mean of a linear metric is that without position."""
+    ctr, truth, bids, offsets = [0.2, 0.7, 0.4, 0.6], [0.3, 0.6, 0.9, 0.2], [1.0, 0.4, 3.0, 2.0], [0, 2, 4]
+    exposure = [1.0, 0.5, 0.25, 0.8]
+
+    def expected(name, alpha):
+        mean = 0.0
+        for clicks in itertools.product([0, 1], repeat=4):
+            chance = math.prod(a * p if y else 1 - a * p for y, a, p in zip(clicks, alpha, truth, strict=True))
+            result = Metrics(slots=(1.0, 0.5)).update(ctr, clicks, bids, offsets, exposure=alpha).compute()
+            mean += chance * result[name]
+        return mean
+
+    for name in LINEAR:
+        assert close(expected(name, exposure), expected(name, [1.0] * 4), 1e-12), name
+    known = Metrics(slots=(1.0, 0.5)).update(ctr, [0, 1, 0, 1], bids, offsets, truth=truth).compute()
+    assert close(expected("welfare", exposure), known["welfare"], 1e-12)
+
+
+def test_exposure_leaves_auc_alone():
+    log = random_log(2, sizes=[20, 30])
+    biased, plain = (Metrics().update(**chosen(log, *names)).compute() for names in (["exposure"], []))
+    assert biased["auc"] == plain["auc"]
+    assert biased["auc_in_auctions"] == plain["auc_in_auctions"]
+    assert biased["clicks"] == plain["clicks"]
+    assert biased["log_loss"] != plain["log_loss"]
+
+
+def test_a_calibrated_model_that_errs_promises_more_than_it_keeps():
+    draw = np.random.default_rng(0)
+    ctr = draw.choice([0.1, 0.3], (4000, 10))
+    truth = np.clip(ctr * draw.choice([0.5, 1.5], ctr.shape), 0, 1)  # mean 1 given the prediction
+    noisy = np.clip(truth * draw.choice([0.5, 1.5], ctr.shape), 0, 1)
+    offsets = np.arange(0, 40_001, 10)
+    bids = np.ones(40_000)
+    honest = Metrics().update(ctr.ravel(), truth.ravel() > 0.2, bids, offsets, truth=truth.ravel()).compute()
+    cursed = Metrics().update(noisy.ravel(), truth.ravel() > 0.2, bids, offsets, truth=truth.ravel()).compute()
+    assert abs(honest["winners_predicted_over_observed"] - 1) < 0.03
+    assert cursed["winners_predicted_over_observed"] > 1.1
+
+
+def test_a_constant_prediction_of_the_rate_has_normalised_entropy_one():
+    found = Metrics().update([0.25] * 4, [1, 0, 0, 0], [1.0] * 4).compute()
+    assert close(found["normalised_entropy"], 1.0, 1e-12)
+    assert found["calibration_error"] == 0.0
+    assert found["auc"] == 0.5
+    assert found["rank_agreement"] == 0.5
+
+
+def test_without_ads_there_are_counts_and_nan():
+    for metrics in (Metrics(), Metrics().update([], [], []), Metrics().update([], [], [], [0, 0, 0])):
+        found = metrics.compute()
+        assert all(found[name] == 0 for name in ("ads", "clicks", "clipped"))
+        assert all(found[name] == [] for name in TABLES)
+        of_auctions = {"welfare", "revenue", "surplus", "fill_rate"}  # an auction without ads has welfare 0
+        for name in found.keys() - COUNTS - TABLES - (of_auctions if found["auctions"] else set()):
+            assert math.isnan(found[name]), name
+    assert Metrics(slots=(1.0, 0.5)).per_auction["winners"].shape == (0, 2)
+
+
+@pytest.mark.parametrize("click", [0, 1])
+def test_one_class_and_single_ads(click):
+    found = Metrics().update([0.2, 0.4, 0.6], [click] * 3, [1.0, 2.0, 3.0], [0, 1, 2, 3]).compute()
+    for name in ("auc", "auc_loss", "auc_in_auctions", "normalised_entropy", "rank_agreement"):
+        assert math.isnan(found[name]), name
+    for name in ("predicted_over_observed", "ecpm_predicted_over_observed", "winners_predicted_over_observed"):
+        assert math.isnan(found[name]) == (click == 0), name
+    assert all(math.isnan(row["ratio"]) == (click == 0) for row in found["by_bid"])
+
+
+def test_weights_of_zero_give_nan():
+    found = Metrics().update([0.2, 0.4], [0, 1], [1.0, 2.0], weights=[0.0, 0.0]).compute()
+    for name in found.keys() - COUNTS - TABLES:
+        assert math.isnan(found[name]), name
+
+
+def test_certain_predictions_are_clipped_and_counted():
+    found = Metrics().update([0.0, 1.0, 0.5], [1, 0, 1], [1.0] * 3).compute()
+    assert found["clipped"] == 2
+    assert close(found["log_loss"], (2 * 52 * math.log(2) + math.log(2)) / 3)
+
+
+def test_equal_bids_share_a_decile():
+    bids = [1.0] * 15 + [2.0] * 4 + [3.0]
+    assert equal_mass_bins(np.array(bids), 10).tolist() == [0] * 15 + [1] * 4 + [2]
+    found = Metrics().update([0.5] * 20, [0, 1] * 10, bids).compute()["by_bid"]
+    assert [(row["bid_low"], row["bid_high"], row["ads"]) for row in found] == [(1, 1, 15), (2, 2, 4), (3, 3, 1)]
+
+
+@pytest.mark.parametrize("weight", [0.1, 0.3, 0.7])
+@pytest.mark.parametrize("ads", [20, 60, 1000])
+def test_rounding_of_equal_weights_does_not_move_a_bin(ads, weight):
+    key = np.random.default_rng(0).permutation(ads).astype(float)
+    np.testing.assert_array_equal(equal_mass_bins(key, 10, np.full(ads, weight)), equal_mass_bins(key, 10))
+
+
+def test_tensors_of_any_kind_and_arrays_agree():
+    log = chosen(random_log(4))
+    tensors = {
+        "ctr": torch.tensor(log["ctr"], dtype=torch.float64, requires_grad=True),
+        "clicks": torch.tensor(log["clicks"], dtype=torch.bool),
+        "bids": torch.tensor(log["bids"], dtype=torch.float32),
+        "offsets": torch.tensor(log["offsets"]),
+    }
+    arrays = {name: np.asarray(column) for name, column in log.items()}
+    for array in arrays.values():
+        array.flags.writeable = False
+    expected = Metrics().update(**log).compute()
+    assert_same(Metrics().update(**tensors).compute(), expected)
+    assert_same(Metrics().update(**arrays).compute(), expected)
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def test_reusing_a_buffer_does_not_reach_what_was_kept(kind):
+    log = random_log(8)
+    numbers = {name: kind(np.array(column)) for name, column in log.items()}
+    metrics = Metrics().update(**numbers)
+    expected = Metrics().update(**log).compute()
+    for buffer in numbers.values():
+        buffer[:] = 0
+    assert_same(metrics.compute(), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ctr": [0.5, 1.5]}, r"ctr must be in \[0, 1\], found 1.5"),
+        ({"ctr": [0.5, math.nan]}, r"ctr must be in \[0, 1\]"),
+        ({"clicks": [0, 0.5]}, r"clicks must be 0 or 1, found 0.5 at \[1\]"),
+        ({"clicks": [0, 2]}, r"clicks must be in \[0, 1\]"),
+        ({"clicks": [0]}, "clicks must have one number per ad, 2, found 1"),
+        ({"bids": [1.0, 0.0]}, "bids must be finite and above 0"),
+        ({"truth": [0.5, -1.0]}, r"truth must be in \[0, 1\]"),
+        ({"exposure": [0.5, 0.0]}, r"exposure must be above 0, found 0 at \[1\]"),
+        ({"exposure": [0.5, 2.0]}, r"exposure must be in \[0, 1\]"),
+        ({"weights": [1.0, -1.0]}, "weights must be finite and no less than 0"),
+        ({"offsets": [0, 1]}, "offsets must end at the number of ads"),
+    ],
+)
+def test_bad_columns_are_named_and_nothing_is_kept(change, message):
+    metrics = Metrics()
+    with pytest.raises(ValueError, match=message):
+        metrics.update(**{"ctr": [0.5, 0.5], "clicks": [0, 1], "bids": [1.0, 1.0]} | change)
+    assert metrics.compute()["ads"] == 0
+
+
+def test_bad_options_and_strangers_are_refused():
+    with pytest.raises(ValueError, match="pricing must be one of"):
+        Metrics(pricing="gps")
+    with pytest.raises(ValueError, match="other must be of the same auction"):
+        Metrics().merge(Metrics(slots=(1.0, 0.5)))
+    with pytest.raises(ValueError, match="value must be"):
+        rank_agreement([1.0, 2.0], [1.0, math.inf], None)
+    with pytest.raises(ValueError, match="ctr must be"):
+        auc([math.nan], [1])
