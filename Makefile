@@ -1,14 +1,17 @@
 # Two commands: `make demo` shows what bidwise does, `make test` proves that it works.
-.PHONY: demo test lint types bench clean
+.PHONY: demo test lint types browser bench clean
 .DEFAULT_GOAL := demo
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/two_models.py
+	$(BIN)/python examples/two_models.py runs/demo
+	@echo
+	$(BIN)/bidwise evaluate runs/demo/predictions.parquet --ctr log_loss log_plus --click click --bid bid \
+		--auction auction --truth truth --calibrate isotonic --out runs/demo/evaluation
 
-test: lint types
+test: lint types browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest  # one thread: on busy cores several wait for each other
 
 lint: $(INSTALLED)
@@ -18,8 +21,15 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
+# Pages are tested in a real browser, Debian's; where it cannot be installed those tests are skipped and say so.
+browser:
+	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } > /dev/null 2>&1 \
+		|| echo "Chromium is missing and could not be installed (apt-get install chromium): tests of pages are skipped."
+
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.losses
+	$(BIN)/python -m benchmarks.evaluation
+	$(BIN)/python -m benchmarks.coverage
 
 # pip reads PIP_CONSTRAINT for the build environment too, so every version is a pinned one.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -16,6 +16,12 @@ def write_page() -> Path:
             first = rows[0]
             where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {first['commit']}"
             parts.append(section(rows) + f"\n\n*`make bench` or `python -m benchmarks.losses {name}`; {where}.*")
+    for name, section in {"evaluation": evaluation, "coverage": coverage}.items():
+        if (RESULTS / f"{name}.csv").exists():
+            rows = read(name)
+            first = rows[0]
+            where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {first['commit']}"
+            parts.append(section(rows) + f"\n\n*`make bench` or `python -m benchmarks.{name}`; {where}.*")
     path = DOCS / "benchmarks.md"
     part = path.with_suffix(".part")
     part.write_text("\n\n".join(parts) + "\n")
@@ -23,11 +29,11 @@ def write_page() -> Path:
     return path
 
 
-HEAD = """# Speed and memory of the losses
+HEAD = """# Benchmarks
 
-Forward and backward in float32, value checks included, median of interleaved runs. *plain* is the loss as one would
-write it in torch, with all n x n pairs and autograd; *compiled* is `torch.compile` of that. Ratios are within one run:
-times of a shared machine drift, ratios less so. This page is made from `benchmarks/results/*.csv`."""
+Losses: forward and backward in float32, value checks included, median of interleaved runs. *plain* is the loss as one
+would write it in torch, with all n x n pairs and autograd; *compiled* is `torch.compile` of that. Ratios are within one
+run: times of a shared machine drift, ratios less so. This page is made from `benchmarks/results/*.csv`."""
 
 
 def members(rows: list[dict[str, str]]) -> str:
@@ -114,3 +120,36 @@ def _ms(row: dict[str, str] | None) -> str:
 
 def _us(row: dict[str, str]) -> str:
     return f"{1000 * float(row['ms']):,.0f} µs"
+
+
+def evaluation(rows: list[dict[str, str]]) -> str:
+    lines = [
+        "## Auctions, metrics and the whole evaluation",
+        "",
+        "Before two methods are timed they must agree to 1e-9.",
+        "",
+        "| case | method | ads | seconds | peak memory of the process |",
+        "|---|---|---|---|---|",
+    ]
+    for r in rows:
+        memory = "" if r["peak_mb"] == "nan" else f"{float(r['peak_mb']):,.0f} MB"
+        lines.append(f"| {r['case']} | {r['method']} | {int(r['ads']):,} | {float(r['ms']) / 1e3:.2f} | {memory} |")
+    return "\n".join(lines)
+
+
+def coverage(rows: list[dict[str, str]]) -> str:
+    methods = ["ours", "studentised", "percentile", "t"]
+    lines = [
+        "## How often a 95 % interval holds the true difference of welfare",
+        "",
+        f"{int(rows[0]['simulations']):,} simulated data sets each, with clicks, bids and two noisy models.",
+        "*ours* is the symmetric studentised bootstrap; *studentised* has a quantile for each side.",
+        "",
+        "| world | auctions | decisive | welfare differs | " + " | ".join(methods) + " |",
+        "|---" * (4 + len(methods)) + "|",
+    ]
+    for r in rows:
+        counts = f"{int(r['auctions']):,} | {float(r['decisive']):.0f} | {float(r['changed']):.0f}"
+        shares = " | ".join(f"{100 * float(r[method]):.1f} %" for method in methods)
+        lines.append(f"| {r['world']} | {counts} | {shares} |")
+    return "\n".join(lines)

@@ -3,14 +3,21 @@
 The worlds are such that a welfare loss can help: clicks depend on squares of features, the model is linear, so it
 cannot be right everywhere, and the loss decides where it is wrong. Takes about a minute on two cores.
 
-    python examples/two_models.py
+    python examples/two_models.py [FOLDER]
+
+Predictions of both models for the test auctions of the first world go to FOLDER/predictions.parquet, a table as
+`bidwise evaluate` takes it.
 """
 
 import math
+import sys
+from pathlib import Path
 
+import polars as pl
 import torch
 
 import bidwise
+from bidwise.evaluation import repeat_interval
 
 FEATURES, TRAIN, AUCTIONS, SIZE, EPOCHS, BATCH = 50, 40_000, 2_000, 50, 15, 256
 WORLDS, RATES, LAMBDAS = 8, (1e-3, 3e-3, 1e-2), (0.03, 0.1, 0.3)  # three tries each, the best on validation is kept
@@ -64,16 +71,19 @@ def train(loss, train_ads, valid_ads, offsets, rate=3e-3):
     return model, best
 
 
+def predicted(model, ads):
+    """The model's CTR of every ad."""
+    with torch.no_grad():
+        return torch.sigmoid(model(ads[0]).squeeze(-1))
+
+
 def auction_welfare(model, ads, offsets, truth):
     """Welfare of every auction when the model ranks the ads."""
-    x, bids, _, _ = ads
-    with torch.no_grad():
-        ctr = torch.sigmoid(model(x).squeeze(-1))
-    return bidwise.welfare(ctr, truth, bids, offsets)
+    return bidwise.welfare(predicted(model, ads), truth, ads[1], offsets)
 
 
 def contest(seed):
-    """Welfare of both models on the test auctions of one world, as shares of the optimum."""
+    """Welfare of both models on the test auctions of one world, as shares of the optimum, and the auctions' log."""
     random = torch.Generator().manual_seed(seed)
     world = draw_world(random)
     offsets = SIZE * torch.arange(AUCTIONS + 1)
@@ -84,26 +94,35 @@ def contest(seed):
     ranked_tries = [train(bidwise.WelfareLoss(gap="positive", lam=lam), *data) for lam in LAMBDAS]
     plain, ranked = (max(tries, key=lambda found: found[1])[0] for tries in (plain_tries, ranked_tries))
     best = bidwise.welfare(truth, truth, bids, offsets).mean()
-    return tuple((auction_welfare(model, test_ads, offsets, truth).mean() / best).item() for model in (plain, ranked))
+    shares = [(auction_welfare(model, test_ads, offsets, truth).mean() / best).item() for model in (plain, ranked)]
+    log = {
+        "auction": torch.arange(AUCTIONS).repeat_interleave(SIZE),
+        "bid": bids,
+        "click": test_ads[3],
+        "truth": truth,
+        "log_loss": predicted(plain, test_ads),
+        "log_plus": predicted(ranked, test_ads),
+    }
+    return shares, pl.DataFrame({name: column.numpy() for name, column in log.items()})
 
 
-def main():
+def main(folder=None):
     print(f"{WORLDS} worlds, in each {TRAIN:,} training ads and {AUCTIONS:,} test auctions of {SIZE} ads for one slot")
     print("log_loss: the best of three learning rates; log_plus: of three weights for its log loss, on validation")
     print("welfare as a share of what the true CTR earns:\n")
     print(f"{'world':>5} {'log_loss':>10} {'log_plus':>10} {'difference':>11}")
     found = []
     for world in range(WORLDS):
-        plain, ranked = contest(seed=world)
+        (plain, ranked), log = contest(seed=world)
+        if folder is not None and world == 0:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            log.write_parquet(Path(folder) / "predictions.parquet")
         found.append(ranked - plain)
         print(f"{world:5} {plain:10.2%} {ranked:10.2%} {ranked - plain:+11.2%}", flush=True)
-    difference = torch.tensor(found)
-    error = 2.365 * difference.std().item() / math.sqrt(WORLDS)  # Student's t, 7 degrees of freedom
-    mean = difference.mean().item()
-    print(
-        f"\nlog_plus - log_loss: {mean:+.2%} of the optimum, 95 % interval [{mean - error:+.2%}, {mean + error:+.2%}]"
-    )
-    if mean - error > 0:
+    mean = repeat_interval(found)
+    bounds = f"[{mean.low:+.2%}, {mean.high:+.2%}]"
+    print(f"\nlog_plus - log_loss: {mean.estimate:+.2%} of the optimum, 95 % interval {bounds}")
+    if mean.low > 0:
         print("The welfare loss is better here: a linear model must be wrong somewhere, and it chooses where.")
     else:
         print("Too few worlds to tell the two apart.")
@@ -111,4 +130,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

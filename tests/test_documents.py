@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import bidwise
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -34,8 +36,6 @@ def test_code_blocks_run(page):
 
 
 def test_every_named_loss_is_in_the_readme():
-    import bidwise
-
     readme = (ROOT / "README.md").read_text()
     assert [name for name in bidwise.LOSSES if f"`{name}`" not in readme] == []
 
@@ -47,21 +47,23 @@ def test_links_lead_somewhere(page):
     assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
 
 
-def test_the_example_runs_and_says_what_it_found(monkeypatch, capsys):
+def test_the_example_runs_and_says_what_it_found(monkeypatch, capsys, tmp_path):
     spec = importlib.util.spec_from_file_location("two_models", ROOT / "examples" / "two_models.py")
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     for name, small in {"TRAIN": 2000, "AUCTIONS": 40, "EPOCHS": 1}.items():
         monkeypatch.setattr(example, name, small)
-    example.main()
+    example.main(tmp_path)
     printed = capsys.readouterr().out
     assert len(re.findall(r"^ +\d+ +\d+\.\d\d% +\d+\.\d\d% +[+-]\d", printed, flags=re.MULTILINE)) == example.WORLDS
     assert "95 % interval [" in printed
+    log = bidwise.evaluate(
+        tmp_path / "predictions.parquet", ctr=["log_loss", "log_plus"], click="click", bid="bid", auction="auction"
+    )
+    assert log.auctions == 40
 
 
 def test_paper_page_names_functions_and_tests_that_exist():
-    import bidwise
-
     page = (ROOT / "docs" / "paper.md").read_text()
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
     for name in re.findall(r"`(test_[a-z0-9_]+?)_?(?:\*|\.\.\.)?`", page):

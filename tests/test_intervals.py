@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import PROPERTY
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
 import bidwise
 from bidwise.evaluation import auction_intervals, difference_to_average, repeat_interval, student_quantile
-from tests.helpers import PROPERTY
 
 SIMULATIONS, AT_ONCE, ADS = 2_000, 100, 5
 

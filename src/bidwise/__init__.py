@@ -1,24 +1,74 @@
-"""Click-through-rate models trained for the ad auction they serve."""
+"""Click-through-rate models trained for the ad auction they serve.
 
-from bidwise import theory
-from bidwise.auctions import welfare
-from bidwise.losses import (
-    LOSSES,
-    BidWeightedLogLoss,
-    WelfareLoss,
-    diagnose,
-    log_loss,
-    pairwise_welfare_loss,
-)
+Names are imported when they are first used: torch alone takes seconds, and ``bidwise --help`` should not wait for it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bidwise import data, evaluation, theory
+    from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
+    from bidwise.checks import InputError
+    from bidwise.evaluation.evaluate import Evaluation, evaluate
+    from bidwise.losses import (
+        LOSSES,
+        BidWeightedLogLoss,
+        WelfareLoss,
+        diagnose,
+        log_loss,
+        pairwise_welfare_loss,
+    )
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "bidwise.auctions": ("Outcome", "optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare"),
+    "bidwise.checks": ("InputError",),
+    "bidwise.evaluation.evaluate": ("Evaluation", "evaluate"),
+    "bidwise.losses": (
+        "LOSSES",
+        "BidWeightedLogLoss",
+        "WelfareLoss",
+        "diagnose",
+        "log_loss",
+        "pairwise_welfare_loss",
+    ),
+}
+_PACKAGES = ("data", "evaluation", "losses", "theory")
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "LOSSES",
     "BidWeightedLogLoss",
+    "Evaluation",
+    "InputError",
+    "Outcome",
     "WelfareLoss",
+    "data",
     "diagnose",
+    "evaluate",
+    "evaluation",
     "log_loss",
+    "optimal_welfare",
     "pairwise_welfare_loss",
+    "regret",
+    "revenue",
+    "run_auction",
+    "surplus",
     "theory",
     "welfare",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"bidwise.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'bidwise' has no attribute {name!r}")
+    found = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

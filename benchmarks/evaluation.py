@@ -1,0 +1,146 @@
+"""Speed of auctions, metrics and of the whole `bidwise evaluate`, with scikit-learn beside it where it does the same.
+
+python -m benchmarks.evaluation
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from sklearn.isotonic import IsotonicRegression
+from sklearn.metrics import log_loss, roc_auc_score
+
+import bidwise
+from benchmarks.harness import Timing, together, write
+from benchmarks.table import write_page
+from bidwise.evaluation import Metrics, auc, calibrator
+
+ADS, SIZE = 4_608_000, 256  # the paper's Criteo test set, in its auctions
+
+
+def table(seed: int = 0) -> pl.DataFrame:
+    """18,000 auctions of 256 ads and three models of different noise."""
+    random = np.random.default_rng(seed)
+    logit = random.normal(size=ADS) - 1.5
+    columns = {
+        "auction": np.repeat(np.arange(ADS // SIZE), SIZE),
+        "bid": np.exp(0.5 * random.normal(size=ADS)),
+        "click": (random.random(ADS) < 1 / (1 + np.exp(-logit))).astype(np.int8),
+    }
+    for name, noise in {"model_a": 0.6, "model_b": 0.5, "model_c": 0.4}.items():
+        columns[name] = 1 / (1 + np.exp(-logit - noise * random.normal(size=ADS)))
+    return pl.DataFrame(columns)
+
+
+def row(case: str, method: str, ads: int, timing: Timing, **more: object) -> dict[str, object]:
+    print(f"{case:28} {method:14} {ads:11,} ads {timing.ms:10.1f} ms", flush=True)
+    times = {"ms": timing.ms, "ms_low": timing.ms_low, "ms_high": timing.ms_high, "runs": timing.runs}
+    return {"case": case, "method": method, "ads": ads, **times, "peak_mb": float("nan")} | more
+
+
+def beside_sklearn(ads: pl.DataFrame) -> list[dict[str, object]]:
+    """The same number from both, equal to 1e-9 before anything is timed."""
+    ctr, clicks, weights = (ads[name].to_numpy() for name in ("model_a", "click", "bid"))
+    clicks = clicks.astype(np.float64)
+    tree = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
+    offsets = np.arange(0, ADS + 1, SIZE)
+    bids = ads["bid"].to_numpy()
+    pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "AUC": (lambda: auc(ctr, clicks), lambda: roc_auc_score(clicks, ctr)),
+        "weighted AUC": (
+            lambda: auc(ctr, clicks, weights=weights),
+            lambda: roc_auc_score(clicks, ctr, sample_weight=weights),
+        ),
+        "isotonic fit and predict": (
+            lambda: calibrator("isotonic", ctr, clicks)(ctr).sum(),
+            lambda: tree.fit(ctr, clicks).predict(ctr).sum(),
+        ),
+    }
+    rows = []
+    for case, (ours, theirs) in pairs.items():
+        found, expected = float(ours()), float(theirs())  # type: ignore[arg-type]
+        if abs(found - expected) > 1e-9 * max(1.0, abs(expected)):
+            raise SystemExit(f"{case}: {found} against {expected}: not timed")
+        timings = together({"bidwise": ours, "scikit-learn": theirs}, seconds=1.0)
+        rows += [row(case, name, ADS, timing) for name, timing in timings.items()]
+    timings = together(
+        {
+            "bidwise": lambda: Metrics().update(ctr, clicks, bids, offsets).compute(),
+            "scikit-learn": lambda: (roc_auc_score(clicks, ctr), log_loss(clicks, ctr)),
+        },
+        seconds=1.0,
+    )
+    return rows + [row("all metrics (scikit-learn: 2)", name, ADS, timing) for name, timing in timings.items()]
+
+
+def auctions() -> list[dict[str, object]]:
+    """A million auctions of 20 ads and 4 slots."""
+    random = torch.Generator().manual_seed(0)
+    ads = 20_000_000
+    ctr = torch.rand(ads, generator=random, dtype=torch.float64)
+    bids = 0.1 + torch.rand(ads, generator=random, dtype=torch.float64)
+    equal = torch.arange(0, ads + 1, 20)
+    sizes = torch.randint(1, 40, (1_000_000,), generator=random)
+    ragged = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0).clamp(max=ads)])
+    ragged[-1] = ads
+    slots = (1.0, 0.7, 0.5, 0.3)
+    steps = {
+        name: lambda pricing=pricing, offsets=offsets: bidwise.run_auction(
+            ctr, bids, offsets, slots=slots, pricing=pricing
+        )
+        for name, pricing, offsets in (
+            ("gsp", "gsp", equal),
+            ("vcg", "vcg", equal),
+            ("first_price", "first_price", equal),
+            ("gsp, 1 to 39 ads", "gsp", ragged),
+        )
+    }
+    timings = together(steps, seconds=2.0)
+    return [row("1 M auctions, 4 slots", name, ads, timing) for name, timing in timings.items()]
+
+
+def whole_command(ads: pl.DataFrame) -> list[dict[str, object]]:
+    """`bidwise evaluate` from the shell: start, reading, three models, intervals, page."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ads.parquet"
+        ads.write_parquet(path)
+        asked = f"evaluate {path} --ctr model_a model_b model_c --click click --bid bid --auction auction".split()
+        cases = {"200 rounds": ["--rounds", "200"], "999 rounds": [], "calibrated": ["--calibrate", "isotonic"]}
+        for case, more in cases.items():
+            out = ["--out", str(Path(folder) / case.replace(" ", "_"))]
+            times, peaks = [], []
+            for _ in range(3):
+                start = time.perf_counter()
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "bidwise", *asked, *more, *out], stdout=subprocess.DEVNULL
+                )
+                _, status, usage = os.wait4(process.pid, 0)
+                times.append(1e3 * (time.perf_counter() - start))
+                peaks.append(usage.ru_maxrss / 1024)
+                if status:
+                    raise SystemExit(f"evaluate failed with {status}")
+            times.sort()
+            timing = Timing(times[1], times[0], times[2], 3)
+            rows.append(row("bidwise evaluate, 3 models", case, ADS, timing, peak_mb=max(peaks)))
+            print(f"  peak memory {max(peaks):,.0f} MB")
+    return rows
+
+
+def main() -> None:
+    ads = table()
+    write("evaluation", [*auctions(), *beside_sklearn(ads), *whole_command(ads)])
+    print(write_page())
+
+
+if __name__ == "__main__":
+    main()

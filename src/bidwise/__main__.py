@@ -1,0 +1,3 @@
+from bidwise.cli import main
+
+main()

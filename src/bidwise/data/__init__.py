@@ -1,0 +1,1 @@
+"""Where ads come from."""

@@ -1,0 +1,29 @@
+"""Honest measurement: metrics, calibration, paired comparison, and `evaluate`, which does all of it for a table."""
+
+from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
+from bidwise.evaluation.comparison import compared
+from bidwise.evaluation.intervals import (
+    Interval,
+    auction_intervals,
+    difference_to_average,
+    repeat_interval,
+    student_quantile,
+)
+from bidwise.evaluation.metrics import Metrics
+from bidwise.evaluation.ranks import auc, auction_auc, rank_agreement
+
+__all__ = [
+    "CALIBRATORS",
+    "Interval",
+    "Metrics",
+    "auc",
+    "auction_auc",
+    "auction_intervals",
+    "calibrator",
+    "compared",
+    "cross_fitted",
+    "difference_to_average",
+    "rank_agreement",
+    "repeat_interval",
+    "student_quantile",
+]

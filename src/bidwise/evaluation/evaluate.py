@@ -1,0 +1,315 @@
+"""`evaluate`: which of several models makes the auction better, and is that sure? Tables in, a verdict out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bidwise
+from bidwise.auctions import optimal_welfare, slot_multipliers
+from bidwise.checks import InputError, check_name
+from bidwise.data.tables import AdTable, Table, cut_auctions, read_ads
+from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
+from bidwise.evaluation.comparison import COMPARED, compared, pairs_of
+from bidwise.evaluation.intervals import Array, difference_to_average
+from bidwise.evaluation.metrics import Metrics
+from bidwise.evaluation.verdict import summary, verdicts
+
+ADS_AT_ONCE = 2**20
+Progress = Callable[[str, float], None]  # what is being done, and the share that is done
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was found, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
+
+    models: dict[str, dict[str, Any]]
+    comparisons: list[dict[str, Any]]
+    verdict: list[dict[str, str]]  # model, baseline, outcome, text
+    notes: list[str]
+    auctions: int
+    ads: int
+    ads_left_out: int
+    baseline: str
+    best: str
+    welfare_of: str  # "clicks": realised; "truth": expected
+    optimal_welfare: float | None  # of any prediction, where the true CTR is known
+    options: dict[str, Any]
+    version: str = bidwise.__version__
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.__dataclass_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __str__(self) -> str:
+        return summary(self)
+
+    def to_json(self) -> str:
+        """Plain JSON; numbers that are not defined or not finite are ``null``."""
+        return json.dumps(_plain(asdict(self)), indent=2, allow_nan=False)
+
+    def write(self, out: str | Path) -> None:
+        """``out/result.json`` and ``out/report.html``: both, or none of them."""
+        from bidwise.report.page import evaluation_page  # matplotlib takes a second to import
+
+        folder = Path(out)
+        pages = {"result.json": self.to_json(), "report.html": evaluation_page(_plain(asdict(self)))}
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = {folder / name: folder / f"{name}.part" for name in pages}
+        for part, text in zip(parts.values(), pages.values(), strict=True):
+            part.write_text(text, encoding="utf-8")
+        for path, part in parts.items():
+            part.replace(path)
+
+
+def evaluate(
+    table: Table,
+    *,
+    ctr: str | Sequence[str],
+    click: str,
+    bid: str,
+    auction: str | None = None,
+    auction_size: int | None = None,
+    seed: int = 0,
+    resample: int = 1,
+    truth: str | None = None,
+    baseline: str | None = None,
+    slots: Sequence[float] = (1.0,),
+    pricing: str = "gsp",
+    reserve: float = 0.0,
+    squash: float = 1.0,
+    calibrate: str = "none",
+    calibration_table: Table | None = None,
+    position: str | None = None,
+    sampling_rate: float | None = None,
+    weight: str | None = None,
+    rounds: int = 999,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Welfare, revenue, AUC and calibration of several models' predictions, compared auction by auction.
+
+    Args:
+        table: Parquet, CSV or TSV file, polars or pandas frame, or mapping of columns; one row per logged ad.
+        ctr: the columns of predicted CTR, one per model.
+        click, bid: columns of clicks (0 or 1) and cost-per-click bids.
+        auction: column that says which ads compete. Without one:
+        auction_size: shuffles the ads (``seed``) and cuts them into auctions of this many, ``resample`` times.
+        truth: column of true CTR, where it is known: welfare and revenue are then expected, not realised.
+        baseline: the model that the others are compared with; the first of ``ctr`` by default.
+        slots, pricing, reserve, squash: the auction, as in :func:`bidwise.run_auction`.
+        calibrate: ``none``, ``platt``, ``isotonic`` or ``piecewise``; adds each model's calibrated twin, fitted on
+            ``calibration_table`` or, without one, on the other auctions of ``table`` (5 folds).
+        position: column of the slot an ad was logged in, from 1; a click in slot k then counts 1/alpha_k.
+        sampling_rate: share of the negatives that the models were trained on; predictions are corrected for it.
+        weight: column of weights of ads; an auction has the mean weight of its ads.
+        rounds: of the bootstrap behind the intervals.
+        out: folder for ``result.json`` and ``report.html``.
+        progress: called as ``progress("model_a", 0.4)`` during long work.
+
+    >>> table = {"a": [0.5, 0.1] * 9, "b": [0.1, 0.5] * 9, "y": [1, 0] * 9, "bid": [1.0] * 18}
+    >>> table["auction"] = [row // 2 for row in range(18)]
+    >>> found = evaluate(table, ctr=["a", "b"], click="y", bid="bid", auction="auction")
+    >>> found.models["a"]["welfare"], found.models["b"]["welfare"], found.comparisons[0]["difference"]
+    (1.0, 0.0, -1.0)
+    """
+    options = {name: value for name, value in locals().items() if name not in ("out", "progress")}
+    for name in ("table", "calibration_table"):
+        options[name] = str(options[name]) if isinstance(options[name], str | Path) else None  # a frame has no name
+    models = [ctr] if isinstance(ctr, str) else list(ctr)
+    base = baseline or next(iter(models), "")
+    alpha = slot_multipliers(slots).numpy()
+    rules: dict[str, Any] = {"slots": slots, "pricing": pricing, "reserve": reserve, "squash": squash}
+    Metrics(**rules)  # a wrong rule is refused before the table is read
+    _check_options(models, base, auction, auction_size, calibrate, calibration_table, sampling_rate, rounds, out)
+
+    def load(source: Table, name: str, auction: str | None = None) -> AdTable:
+        ads = read_ads(
+            source,
+            ctr=models,
+            click=click,
+            bid=bid,
+            auction=auction,
+            truth=truth,
+            position=position,
+            weight=weight,
+            slots=len(alpha),
+            name=name,
+        )
+        return ads if sampling_rate is None else _corrected(ads, sampling_rate)
+
+    ads = load(table, "table", auction)
+    if auction_size is not None:
+        ads = cut_auctions(ads, auction_size, seed=seed, cuts=resample)
+    if calibrate != "none":
+        fitted_on = None if calibration_table is None else load(calibration_table, "calibration_table")
+        ads = _with_twins(ads, fitted_on, calibrate, alpha, seed)
+    metrics = {model: _metrics(model, ads, rules, alpha, progress) for model in ads.ctr}
+    found = {model: seen.compute() for model, seen in metrics.items()}
+    optimum = None
+    if ads.truth is not None:
+        optimum = float(
+            _mean(optimal_welfare(ads.truth, ads.bids, ads.offsets, slots=slots).numpy(), metrics[models[0]])
+        )
+        for numbers in found.values():
+            numbers["regret"] = optimum - numbers["welfare"]
+            numbers["share_of_optimum"] = numbers["welfare"] / optimum if optimum else math.nan
+    shares = np.stack([seen.per_auction["welfare"] for seen in metrics.values()])[: len(models)]
+    for model, mean, error in zip(models, *difference_to_average(shares), strict=True):
+        found[model]["difference_to_average"] = {"welfare": mean, "standard_error": error * math.sqrt(resample)}
+    twins = {model: model.removesuffix(f"+{calibrate}") for model in ads.ctr if model not in models}
+    for model, numbers in found.items():
+        numbers["calibrated_from"] = twins.get(model)
+    comparisons = compared(
+        {model: seen.per_auction for model, seen in metrics.items()},
+        pairs_of(models, base, twins),
+        rounds=rounds,
+        seed=seed,
+        cuts=resample,
+        progress=None if progress is None else partial(progress, "intervals"),
+    )
+    evaluation = Evaluation(
+        models=found,
+        comparisons=comparisons,
+        verdict=[],
+        notes=[*ads.notes, *_notes(ads, found, models, sampling_rate, len(comparisons))],
+        auctions=ads.auctions,
+        ads=ads.ads,
+        ads_left_out=ads.left_out,
+        baseline=base,
+        best=max(found, key=lambda model: found[model]["welfare"]),
+        welfare_of="clicks" if truth is None else "truth",
+        optimal_welfare=optimum,
+        options=options,
+    )
+    evaluation = replace(evaluation, verdict=verdicts(evaluation))
+    if out is not None:
+        evaluation.write(out)
+    return evaluation
+
+
+def _check_options(
+    models: list[str],
+    baseline: str,
+    auction: str | None,
+    auction_size: int | None,
+    calibrate: str,
+    calibration_table: Table | None,
+    sampling_rate: float | None,
+    rounds: int,
+    out: str | Path | None,
+) -> None:
+    if models and baseline not in models:
+        raise InputError(f"baseline must be one of the ctr columns, {', '.join(models)}, found {baseline!r}")
+    if (auction is None) == (auction_size is None):
+        raise InputError(
+            "auction or auction_size must say which ads compete: the column that names the auction, "
+            f"or a size to cut the ads at random (the paper uses 256); found {'neither' if auction is None else 'both'}"
+        )
+    check_name("calibrate", calibrate, ["none", *CALIBRATORS])
+    if calibrate == "none" and calibration_table is not None:
+        raise InputError("calibration_table needs calibrate: platt, isotonic or piecewise; found none")
+    if sampling_rate is not None and not 0 < sampling_rate <= 1:
+        raise InputError(f"sampling_rate must be in (0, 1], found {sampling_rate}")
+    if rounds < 100:
+        raise InputError(f"rounds must be at least 100 for a 95 % interval, found {rounds}")
+    if out is not None and Path(out).exists() and not Path(out).is_dir():
+        raise InputError(f"out must be a folder, found the file {out}")
+
+
+def _corrected(ads: AdTable, rate: float) -> AdTable:
+    """Predictions of models whose negatives were sampled: q = p / (p + (1 - p) / rate)."""
+    ctr = {model: p / (p + (1 - p) / rate) for model, p in ads.ctr.items()}
+    return replace(ads, ctr=ctr, notes=[*ads.notes, f"Predictions were corrected for negatives sampled at {rate:g}."])
+
+
+def _exposure(ads: AdTable, alpha: Array) -> Array | None:
+    return None if ads.position is None else alpha[ads.position - 1]
+
+
+def _with_twins(ads: AdTable, fitted_on: AdTable | None, kind: str, alpha: Array, seed: int) -> AdTable:
+    """Every model together with its calibrated twin, ``model+kind``."""
+
+    def labels(of: AdTable) -> Array:
+        exposure = _exposure(of, alpha)
+        return of.clicks if exposure is None else of.clicks / exposure
+
+    twins = {}
+    for model, ctr in ads.ctr.items():
+        if fitted_on is None:
+            twin = cross_fitted(kind, ctr, labels(ads), ads.offsets, weights=ads.weights, seed=seed)
+        else:
+            twin = calibrator(kind, fitted_on.ctr[model], labels(fitted_on), weights=fitted_on.weights)(ctr)
+        twins[f"{model}+{kind}"] = twin
+    source = "the other auctions, in 5 folds" if fitted_on is None else f"{fitted_on.ads:,} other ads"
+    note = f"Models with +{kind} are calibrated ({kind}, fitted on {source})."
+    return replace(ads, ctr=ads.ctr | twins, notes=[*ads.notes, note])
+
+
+def _metrics(model: str, ads: AdTable, rules: dict[str, Any], alpha: Array, progress: Progress | None) -> Metrics:
+    seen = Metrics(**rules)
+    exposure = _exposure(ads, alpha)
+    bounds = ads.offsets
+    cuts = np.unique(np.searchsorted(bounds, np.arange(0, ads.ads, ADS_AT_ONCE)))
+    for first, last in zip(cuts, [*cuts[1:], ads.auctions], strict=True):
+        rows = slice(bounds[first], bounds[last])
+        seen.update(
+            ads.ctr[model][rows],
+            ads.clicks[rows],
+            ads.bids[rows],
+            bounds[first : last + 1] - bounds[first],
+            truth=None if ads.truth is None else ads.truth[rows],
+            exposure=None if exposure is None else exposure[rows],
+            weights=None if ads.weights is None else ads.weights[rows],
+        )
+        if progress is not None:
+            progress(model, float(bounds[last] / ads.ads))
+    return seen
+
+
+def _mean(per_auction: Array, seen: Metrics) -> float:
+    return float(np.average(per_auction, weights=seen.per_auction["weight"]))
+
+
+def _notes(
+    ads: AdTable, found: dict[str, dict[str, Any]], models: list[str], sampling_rate: float | None, comparisons: int
+) -> Iterator[str]:
+    if ads.truth is None:
+        yield (
+            "Welfare and revenue are realised on logged ads: they count the clicks of ads that were shown, with bids "
+            "held fixed. Ads that were never shown, and how advertisers would answer, are not in the data."
+        )
+    else:
+        yield "Welfare and revenue are expected under the true CTR that the table holds, with bids held fixed."
+    if ads.position is not None:
+        yield "Clicks in lower slots count 1/alpha of their slot, except in AUC, which takes them as they are."
+    if not 0 < ads.clicks.sum() < ads.ads:
+        share = "all" if ads.clicks.any() else "none"
+        yield f"AUC and normalised entropy are not defined: {share} of the ads were clicked."
+    for model, numbers in found.items():
+        if numbers["clipped"]:
+            yield f"{model} predicts exactly 0 or 1 for {numbers['clipped']:,} ads; log loss clips them at 2.2e-16."
+    if len(models) > 2:
+        pairs = comparisons // len(COMPARED)
+        yield f"Of 20 comparisons of equal models one would seem to differ; here are {pairs}."
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: no numpy, no NaN, no infinity, no tables."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,113 @@
+"""What an evaluation says in words: the table, and a sentence for every comparison that matters."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from bidwise.evaluation.comparison import DECISIVE
+
+if TYPE_CHECKING:
+    from bidwise.evaluation.evaluate import Evaluation
+
+ALONE = "There is one model, so there is nothing to compare it with."
+COLUMNS = {  # heading -> (metric, format)
+    "welfare": ("welfare", ".4f"),
+    "revenue": ("revenue", ".4f"),
+    "AUC": ("auc", ".4f"),
+    "gAUC": ("auc_in_auctions", ".4f"),
+    "log loss": ("log_loss", ".4f"),
+    "pred/obs": ("predicted_over_observed", ".3f"),
+    "calib. error": ("calibration_error", ".4f"),
+}
+
+
+def summary(found: Evaluation) -> str:
+    """The table of models, best welfare marked with ``*``, then the verdict and the notes."""
+    rows = [["model", *COLUMNS]]
+    for model, numbers in found.models.items():
+        cells = [
+            format(numbers[metric], form) if defined(numbers[metric]) else "–" for metric, form in COLUMNS.values()
+        ]
+        rows.append([f"* {model}" if model == found.best else f"  {model}", *cells])
+    rows[0][0] = "  model"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    kind = "realised" if found.welfare_of == "clicks" else "expected"
+    counts = (
+        f"{found.auctions:,} auctions of {found.ads:,} ads; {kind} welfare and revenue per auction; * highest welfare"
+    )
+    said = [sentence["text"] for sentence in found.verdict] or [ALONE]
+    return "\n".join([counts, "", *lines, "", *said, "", *(f"Note: {note}" for note in found.notes)])
+
+
+def verdicts(found: Evaluation) -> list[dict[str, str]]:
+    """A sentence for each model against the baseline, for the best against the second, and for each calibrated twin."""
+    by_pair: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for comparison in found.comparisons:
+        by_pair.setdefault((comparison["model"], comparison["baseline"]), {})[comparison["metric"]] = comparison
+    originals = [model for model, numbers in found.models.items() if numbers["calibrated_from"] is None]
+    leaders = sorted(originals, key=lambda model: -found.models[model]["welfare"])[:2]
+    return [
+        {
+            "model": model,
+            "baseline": baseline,
+            "outcome": compared["welfare"]["outcome"],
+            "text": _sentence(model, baseline, compared),
+        }
+        for (model, baseline), compared in by_pair.items()
+        if baseline == found.baseline or model not in originals or {model, baseline} == set(leaders)
+    ]
+
+
+def defined(number: float | None) -> bool:
+    """Whether there is a number to show."""
+    return number is not None and math.isfinite(number)
+
+
+def _sentence(model: str, baseline: str, compared: dict[str, dict[str, Any]]) -> str:
+    welfare, revenue = compared["welfare"], compared["revenue"]
+    decisive = welfare["decisive_auctions"]
+    if decisive == 0:
+        return f"{model} chooses the same ads as {baseline} in every auction; revenue {_change(revenue)}."
+    if welfare["outcome"] == "few":
+        return (
+            f"{model} against {baseline}: too few decisive auctions to tell "
+            f"({decisive:,} where they show different ads; about {DECISIVE} are needed)."
+        )
+    change = _change(welfare, "welfare")
+    text = f"{model} {change} against {baseline}; revenue {_change(revenue)}. {decisive:,} auctions are decisive."
+    if welfare["outcome"] == "unclear":
+        lift = _per_cent(welfare, "smallest_lift")
+        text += f" A change of {lift} would have been seen in 4 of 5 data sets like this."
+    return text
+
+
+def _change(comparison: dict[str, Any], noun: str = "") -> str:
+    """``raises welfare by 1.3 % [0.4, 2.2]``, or that nothing can be seen; without a noun, ``rises by ...``."""
+    change = f"change {noun}".strip()
+    if comparison["changed_auctions"] == 0:
+        return f"does not {change} at all"
+    if comparison["outcome"] == "few":
+        return f"does not {change} in enough auctions to tell"
+    size, low, high = (_per_cent(comparison, name) for name in ("difference", "ci_low", "ci_high"))
+    bounds = f"[{low.removesuffix(' %')}, {high.removesuffix(' %')}]"
+    if comparison["outcome"] == "unclear":
+        return f"does not {change} measurably ({size} {bounds})"
+    up = comparison["difference"] > 0
+    verb = ("raises" if up else "lowers") if noun else ("rises" if up else "falls")
+    return f"{f'{verb} {noun}'.strip()} by {size.removeprefix('-')} {bounds}"
+
+
+def _per_cent(comparison: dict[str, Any], name: str) -> str:
+    """In per cent of the baseline, or as it is where the baseline has nothing."""
+    share = comparison["relative" if name == "difference" else f"relative_{name}"]
+    if not defined(share):
+        return f"{comparison[name]:.3g}"
+    return f"{100 * share:.2f} %" if abs(share) >= 1e-3 else f"{100 * share:.2g} %"

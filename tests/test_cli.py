@@ -1,0 +1,223 @@
+"""The command as a user types it: files in, a verdict and two files out, and one-line errors."""
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import polars as pl
+import pytest
+
+import bidwise
+from bidwise.cli import main
+
+
+def table_of(auctions=400, size=6, seed=0):
+    random = np.random.default_rng(seed)
+    ads = auctions * size
+    logit = random.normal(size=ads) - 1
+    ctr = {
+        f"model_{name}": 1 / (1 + np.exp(-logit - x * random.normal(size=ads))) for name, x in (("a", 1.5), ("b", 0.1))
+    }
+    return pl.DataFrame(
+        {
+            "auction": np.repeat(np.arange(auctions), size),
+            "bid": np.exp(0.5 * random.normal(size=ads)),
+            "click": (random.random(ads) < 1 / (1 + np.exp(-logit))).astype(int),
+            "slot": np.tile(np.arange(1, size + 1), auctions),
+            "truth": 1 / (1 + np.exp(-logit)),
+            **ctr,
+        }
+    )
+
+
+@pytest.fixture
+def ads(tmp_path):
+    path = tmp_path / "ads.parquet"
+    table_of().write_parquet(path)
+    return path
+
+
+def bidwise_command(monkeypatch, *words):
+    """Run the command in this process; its exit code."""
+    monkeypatch.setattr(sys, "argv", ["bidwise", *map(str, words)])
+    try:
+        main()
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def evaluate(monkeypatch, path, *words, ctr=("model_a", "model_b")):
+    asked = ["evaluate", path, "--ctr", *ctr, "--click", "click", "--bid", "bid"]
+    return bidwise_command(monkeypatch, *asked, *words)
+
+
+def test_evaluate_prints_a_verdict_and_writes_two_files(ads, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    assert evaluate(monkeypatch, ads, "--auction", "auction", "--out", out) in (0, None)
+    printed = capsys.readouterr().out
+    assert "* model_b" in printed
+    assert "model_b raises welfare by " in printed
+    assert f"{out / 'report.html'}" in printed
+    result = json.loads((out / "result.json").read_text())
+    assert result["auctions"] == 400
+    assert "model_b raises welfare" in (out / "report.html").read_text()
+    assert sorted(path.name for path in out.iterdir()) == ["report.html", "result.json"]
+
+
+def test_the_command_is_the_twin_of_the_function(ads, tmp_path, monkeypatch):
+    words = ["--auction", "auction", "--truth", "truth", "--baseline", "model_b", "--slots", "1,0.8,0.6,0.4,0.3,0.2"]
+    words += ["--pricing", "vcg", "--reserve", "0.5", "--squash", "0.9", "--calibrate", "platt", "--position", "slot"]
+    words += ["--sampling-rate", "0.5", "--weight", "bid", "--rounds", "150", "--seed", "3"]
+    evaluate(monkeypatch, ads, *words, "--out", tmp_path / "out")
+    found = bidwise.evaluate(
+        ads,
+        ctr=["model_a", "model_b"],
+        click="click",
+        bid="bid",
+        auction="auction",
+        truth="truth",
+        baseline="model_b",
+        slots=(1, 0.8, 0.6, 0.4, 0.3, 0.2),
+        pricing="vcg",
+        reserve=0.5,
+        squash=0.9,
+        calibrate="platt",
+        position="slot",
+        sampling_rate=0.5,
+        weight="bid",
+        rounds=150,
+        seed=3,
+    )
+    written = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert written["models"] == json.loads(found.to_json())["models"]
+    assert written["comparisons"] == json.loads(found.to_json())["comparisons"]
+    assert written["options"]["pricing"] == "vcg"
+
+
+def test_auctions_are_cut_from_a_gzipped_csv(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "ads.csv.gz"
+    path.write_bytes(gzip.compress(table_of().write_csv().encode()))
+    evaluate(monkeypatch, path, "--auction-size", "256", "--seed", "7", "--resample", "2", "--out", tmp_path / "out")
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert (result["auctions"], result["ads_left_out"]) == (18, 2400 - 9 * 256)
+    assert "shuffled (seed 7) and cut into auctions of 256, 2 times over" in capsys.readouterr().out
+
+
+def test_calibration_table(ads, tmp_path, monkeypatch):
+    other = tmp_path / "validation.csv"
+    table_of(seed=5).write_csv(other)
+    words = ["--auction", "auction", "--calibrate", "isotonic", "--calibration-table", other, "--out", tmp_path / "out"]
+    evaluate(monkeypatch, ads, *words)
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert list(result["models"]) == ["model_a", "model_b", "model_a+isotonic", "model_b+isotonic"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "message"),
+    [
+        ({}, ["--auction", "acution"], "has no column 'acution'; did you mean 'auction'?"),
+        (
+            {"bid": pl.Series([-1.0] + [1.0] * 2399)},
+            ["--auction", "auction"],
+            "column 'bid', row 0: found -1; a bid must be",
+        ),
+        (
+            {"click": pl.Series([0, 3] * 1200)},
+            ["--auction", "auction"],
+            "column 'click', row 1: found 3; a click must be 0 or 1",
+        ),
+        (
+            {"model_b": pl.Series([0.5, None] * 1200)},
+            ["--auction", "auction"],
+            "column 'model_b', row 1: found no value",
+        ),
+        (
+            {"model_b": pl.Series([0.5, 1.01] * 1200)},
+            ["--auction", "auction"],
+            "row 1: found 1.01; a CTR must be in [0, 1]",
+        ),
+        (
+            {"slot": pl.Series([9] * 2400)},
+            ["--auction", "auction", "--position", "slot"],
+            "column 'slot', row 0: found 9",
+        ),
+        ({}, [], "auction or auction_size must say which ads compete"),
+        ({}, ["--auction-size", "9999"], "auction_size must be at most the number of ads, 2400, found 9999"),
+        ({}, ["--auction", "auction", "--slots", "1,2"], "slots must be positive and must not rise"),
+        ({}, ["--auction", "auction", "--slots", "1,x"], "slots must be numbers such as 1,0.8,0.6, found '1,x'"),
+        ({}, ["--auction", "auction", "--baseline", "c"], "baseline must be one of the ctr columns"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, change, words, message):
+    path = tmp_path / "ads.parquet"
+    table_of().with_columns(**change).write_parquet(path)
+    assert evaluate(monkeypatch, path, *words, "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "x.csv", "--ctr", "a"],
+        ["evaluate", "--nothing"],
+        ["evaluate", "x.csv", "--ctr", "a", "--click", "c", "--bid", "b", "--out", "o", "--pricing", "gps"],
+    ],
+)
+def test_wrong_words_end_with_code_2(monkeypatch, capsys, words):
+    assert bidwise_command(monkeypatch, *words) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("bidwise: ")
+    assert len(error.splitlines()) == 1
+
+
+def test_an_unreadable_file_is_named(tmp_path, monkeypatch, capsys):
+    assert evaluate(monkeypatch, tmp_path / "none.csv", "--auction", "auction", "--out", tmp_path / "out") == 2
+    assert capsys.readouterr().err.strip() == f"bidwise: {tmp_path / 'none.csv'}: no such file"
+
+
+def test_an_older_result_survives_a_failed_run(ads, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    evaluate(monkeypatch, ads, "--auction", "auction", "--out", out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert evaluate(monkeypatch, ads, "--auction", "auction", "--out", out, ctr=["model_a", "model_z"]) == 2
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_help_answers_in_half_a_second_and_without_torch():
+    """The quickest of five: the machine may be busy."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        shown = subprocess.run(
+            [sys.executable, "-m", "bidwise", "evaluate", "--help"], capture_output=True, text=True, check=True
+        )
+        times.append(time.perf_counter() - start)
+    assert "--auction-size" in shown.stdout
+    assert min(times) < 0.5
+    loaded = "import sys, bidwise.cli; print(sorted({'torch', 'polars', 'matplotlib', 'numpy'} & set(sys.modules)))"
+    assert (
+        subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.strip()
+        == "[]"
+    )
+
+
+def test_core_modules_need_torch_and_numpy_alone():
+    """GPU machines often have nothing else."""
+    blocked = ["polars", "cyclopts", "rich", "matplotlib", "jinja2", "pandas", "sklearn", "scipy"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({blocked}))\nimport bidwise\n"
+    code += "bidwise.WelfareLoss, bidwise.run_auction, bidwise.theory, bidwise.diagnose, bidwise.evaluation.Metrics"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there():
+    assert [name for name in bidwise.__all__ if not hasattr(bidwise, name)] == []
+    assert set(bidwise.__all__) <= set(dir(bidwise))
+    with pytest.raises(AttributeError, match="module 'bidwise' has no attribute 'nothing'"):
+        _ = bidwise.nothing

@@ -1,0 +1,353 @@
+"""`bidwise.evaluate` against plain sums, its calibration, its corrections and its words."""
+
+import json
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+import bidwise
+from bidwise.checks import InputError
+from bidwise.evaluation import calibrator
+
+
+def ads_of(auctions, size=6, seed=0, noise=(0.8, 0.2), rate=-1.0):
+    """A table of logged ads with two models; the second is nearer to the truth."""
+    random = np.random.default_rng(seed)
+    ads = auctions * size
+    logit = rate + random.normal(size=ads)
+    truth = 1 / (1 + np.exp(-logit))
+    models = {
+        name: 1 / (1 + np.exp(-logit - scale * random.normal(size=ads)))
+        for name, scale in zip(("rough", "fine"), noise, strict=True)
+    }
+    return {
+        "auction": np.repeat(np.arange(auctions), size),
+        "bid": np.exp(0.5 * random.normal(size=ads)),
+        "click": (random.random(ads) < truth).astype(int),
+        "truth": truth,
+        **models,
+    }
+
+
+def evaluate(table, **options):
+    ready = {"ctr": ["rough", "fine"], "click": "click", "bid": "bid"}
+    if "auction_size" not in options:
+        ready["auction"] = "auction"
+    return bidwise.evaluate(table, **(ready | {"rounds": 199} | options))
+
+
+def shown(table, model, size=6):
+    """Row of the ad with the highest bid times CTR in every auction."""
+    ecpm = (table["bid"] * table[model]).reshape(-1, size)
+    return ecpm.argmax(1) + size * np.arange(len(ecpm))
+
+
+def comparison(found, metric="welfare", model="fine", baseline="rough"):
+    (one,) = [c for c in found.comparisons if (c["model"], c["baseline"], c["metric"]) == (model, baseline, metric)]
+    return one
+
+
+def test_numbers_are_plain_sums():
+    table = ads_of(500)
+    found = evaluate(table)
+    value = table["bid"] * table["click"]
+    for model in ("rough", "fine"):
+        numbers = found.models[model]
+        assert numbers["welfare"] == pytest.approx(value[shown(table, model)].mean())
+        assert numbers["auc"] == pytest.approx(roc_auc_score(table["click"], table[model]))
+        assert numbers["log_loss"] == pytest.approx(log_loss(table["click"], table[model]))
+        ecpm = (table["bid"] * table[model]).reshape(-1, 6)
+        second = np.sort(ecpm, axis=1)[:, -2]
+        rows = shown(table, model)
+        assert numbers["revenue"] == pytest.approx((second / table[model][rows] * table["click"][rows]).mean())
+        assert numbers["surplus"] == pytest.approx(numbers["welfare"] - numbers["revenue"])
+    assert (found.auctions, found.ads, found.ads_left_out) == (500, 3000, 0)
+
+
+def test_a_comparison_is_model_minus_baseline_over_the_same_auctions():
+    table = ads_of(500)
+    found = evaluate(table)
+    rough, fine = shown(table, "rough"), shown(table, "fine")
+    value = table["bid"] * table["click"]
+    difference = value[fine] - value[rough]
+    one = comparison(found)
+    assert one["difference"] == pytest.approx(difference.mean())
+    assert one["relative"] == pytest.approx(difference.mean() / value[rough].mean())
+    assert one["decisive_auctions"] == (rough != fine).sum()
+    assert one["changed_auctions"] == (difference != 0).sum()
+    assert one["standard_error"] == pytest.approx(difference.std(ddof=1) / math.sqrt(500))
+    assert one["ci_low"] < one["difference"] < one["ci_high"]
+    assert sum(one["distribution"]["auctions"]) + one["distribution"]["unchanged"] == 500
+    losses = comparison(found, "log_loss")
+    assert losses["difference"] == pytest.approx(
+        log_loss(table["click"], table["fine"]) - log_loss(table["click"], table["rough"])
+    )
+
+
+def test_difference_to_the_average_model():
+    table = ads_of(500)
+    found = evaluate(table)
+    value = table["bid"] * table["click"]
+    half = (value[shown(table, "fine")] - value[shown(table, "rough")]) / 2
+    assert found.models["fine"]["difference_to_average"]["welfare"] == pytest.approx(half.mean())
+    assert found.models["rough"]["difference_to_average"]["standard_error"] == pytest.approx(
+        half.std(ddof=1) / math.sqrt(500)
+    )
+
+
+def test_with_the_truth_welfare_is_expected():
+    table = ads_of(500)
+    found = evaluate(table, truth="truth")
+    value = table["bid"] * table["truth"]
+    best = value.reshape(-1, 6).max(1).mean()
+    assert found.welfare_of == "truth"
+    assert found.optimal_welfare == pytest.approx(best)
+    for model in ("rough", "fine"):
+        welfare = value[shown(table, model)].mean()
+        assert found.models[model]["welfare"] == pytest.approx(welfare)
+        assert found.models[model]["regret"] == pytest.approx(best - welfare)
+        assert found.models[model]["share_of_optimum"] == pytest.approx(welfare / best)
+    assert "expected under the true CTR" in " ".join(found.notes)
+
+
+def test_a_better_model_is_found_better():
+    found = evaluate(ads_of(3_000), truth="truth")
+    one = comparison(found)
+    assert one["ci_low"] > 0
+    assert found.best == "fine"
+    assert found.verdict[0]["text"].startswith("fine raises welfare by ")
+    assert "* fine" in str(found)
+
+
+def test_a_worse_model_is_said_to_be_worse():
+    found = evaluate(ads_of(3_000), truth="truth", baseline="fine")
+    assert comparison(found, "log_loss", "rough", "fine")["difference"] > 0
+    assert comparison(found, "log_loss", "rough", "fine")["outcome"] == "worse"
+    assert comparison(found, "welfare", "rough", "fine")["outcome"] == "worse"
+    assert found.verdict[0]["text"].startswith("rough lowers welfare by ")
+    assert comparison(found, model="rough", baseline="fine")["ci_high"] < 0
+
+
+def test_equal_models_are_not_said_to_differ():
+    found = evaluate(ads_of(3_000, noise=(0.3, 0.3)), truth="truth")
+    assert "does not change welfare measurably" in found.verdict[0]["text"]
+    assert "would have been seen in 4 of 5 data sets" in found.verdict[0]["text"]
+
+
+def test_few_decisive_auctions_are_too_few_to_tell():
+    found = evaluate(ads_of(60))
+    one = comparison(found)
+    assert one["decisive_auctions"] < 100
+    assert one["outcome"] == "few"
+    assert "too few decisive auctions to tell" in found.verdict[0]["text"]
+    assert evaluate(ads_of(3_000)).comparisons[0]["outcome"] != "few"
+
+
+def test_a_copy_of_a_model_chooses_the_same():
+    table = ads_of(200)
+    found = evaluate(table | {"fine": table["rough"]})
+    (sentence,) = found.verdict
+    assert sentence["outcome"] == "same"
+    assert sentence["text"] == "fine chooses the same ads as rough in every auction; revenue does not change at all."
+    assert comparison(found)["difference"] == 0
+
+
+def test_realised_welfare_is_explained():
+    assert any("shown, with bids held fixed" in note for note in evaluate(ads_of(50)).notes)
+
+
+def test_one_model_alone():
+    found = evaluate(ads_of(50), ctr="rough")
+    assert found.comparisons == []
+    assert found.verdict == []
+    assert "There is one model, so there is nothing to compare it with." in str(found)
+
+
+def test_three_models_are_compared_pair_by_pair():
+    table = ads_of(300)
+    found = evaluate(table | {"third": 1 - table["fine"]}, ctr=["rough", "fine", "third"], baseline="fine")
+    pairs = list(dict.fromkeys((c["model"], c["baseline"]) for c in found.comparisons))
+    assert pairs == [("rough", "fine"), ("third", "fine"), ("third", "rough")]
+    assert any("Of 20 comparisons" in note for note in found.notes)
+
+
+def test_slots_pricing_reserve_and_squash_are_those_of_run_auction():
+    table = ads_of(300)
+    rules = {"slots": (1.0, 0.6), "pricing": "vcg", "reserve": 0.7, "squash": 0.8}
+    found = evaluate(table, **rules)
+    sold = bidwise.run_auction(table["fine"], table["bid"], np.arange(0, 1801, 6), **rules)
+    assert found.models["fine"]["welfare"] == pytest.approx(sold.welfare(table["click"], table["bid"]).mean().item())
+    assert found.models["fine"]["revenue"] == pytest.approx(sold.revenue(table["click"]).mean().item())
+
+
+def test_scattered_auctions_change_nothing():
+    table = ads_of(200)
+    shuffled = np.random.default_rng(1).permutation(len(table["bid"]))
+    found = evaluate({name: column[shuffled] for name, column in table.items()})
+    assert found.models["fine"]["welfare"] == pytest.approx(evaluate(table).models["fine"]["welfare"])
+    assert "sorted by 'auction'" in found.notes[0]
+
+
+def test_many_pieces_are_one_table(monkeypatch):
+    table = ads_of(500)
+    whole = evaluate(table)
+    monkeypatch.setattr("bidwise.evaluation.evaluate.ADS_AT_ONCE", 100)
+    pieces = evaluate(table)
+    for model, numbers in whole.models.items():
+        for name in ("welfare", "revenue", "auc", "log_loss", "calibration_error", "rank_agreement"):
+            assert pieces.models[model][name] == pytest.approx(numbers[name], rel=1e-12)
+    assert comparison(pieces)["ci_low"] == pytest.approx(comparison(whole)["ci_low"])
+
+
+def test_ads_without_auctions_are_cut():
+    found = evaluate(ads_of(100), auction_size=7, seed=3)
+    assert (found.auctions, found.ads, found.ads_left_out) == (85, 595, 5)
+    assert "The auctions are not real" in found.notes[0]
+    again, other = (evaluate(ads_of(100), auction_size=7, seed=seed) for seed in (3, 4))
+    assert again.models == found.models
+    assert other.models["fine"]["welfare"] != found.models["fine"]["welfare"]
+
+
+def test_resampled_auctions_are_not_more_data():
+    table = ads_of(3_000)
+    once = comparison(evaluate(table, auction_size=6, rounds=999))
+    often = comparison(evaluate(table, auction_size=6, resample=4, rounds=999))
+    assert often["standard_error"] == pytest.approx(once["standard_error"], rel=0.1)
+    assert often["decisive_auctions"] == pytest.approx(once["decisive_auctions"], rel=0.1)
+
+
+def test_sampled_negatives_are_corrected():
+    """A model trained on a tenth of the negatives predicts p / (p + (1 - p) / 10); the correction finds p again."""
+    table = ads_of(2_000)
+    p, rate = table["truth"], 0.1
+    found = evaluate(table | {"fine": p / (p + rate * (1 - p)), "rough": p}, sampling_rate=rate)
+    assert found.models["fine"]["predicted_over_observed"] == pytest.approx(1, abs=0.05)
+    assert found.models["rough"]["predicted_over_observed"] < 0.3
+    exact = evaluate(table | {"fine": p, "rough": p})
+    assert found.models["fine"]["welfare"] == pytest.approx(exact.models["fine"]["welfare"])
+    assert found.models["fine"]["log_loss"] == pytest.approx(exact.models["fine"]["log_loss"])
+
+
+def test_clicks_in_lower_slots_count_more():
+    table = ads_of(300)
+    slot = np.tile([1, 2, 3], 600)
+    slots = (1.0, 0.5, 0.25)
+    found = evaluate(table | {"slot": slot}, position="slot", slots=slots)
+    value = table["bid"] * table["click"] / np.array(slots)[slot - 1]
+    ranked = np.argsort(-(table["bid"] * table["fine"]).reshape(-1, 6), axis=1)[:, :3]
+    welfare = (np.take_along_axis(value.reshape(-1, 6), ranked, axis=1) * slots).sum(1).mean()
+    assert found.models["fine"]["welfare"] == pytest.approx(welfare)
+    assert found.models["fine"]["auc"] == pytest.approx(roc_auc_score(table["click"], table["fine"]))
+
+
+def test_weights_of_auctions():
+    table = ads_of(300)
+    weight = np.repeat(np.random.default_rng(0).uniform(0.5, 2, 300), 6)
+    found = evaluate(table | {"w": weight}, weight="w")
+    value = (table["bid"] * table["click"])[shown(table, "fine")]
+    assert found.models["fine"]["welfare"] == pytest.approx(np.average(value, weights=weight[::6]))
+    assert found.models["fine"]["log_loss"] == pytest.approx(
+        log_loss(table["click"], table["fine"], sample_weight=weight)
+    )
+    other = (table["bid"] * table["click"])[shown(table, "rough")]
+    assert comparison(found)["difference"] == pytest.approx(np.average(value - other, weights=weight[::6]))
+
+
+@pytest.mark.parametrize("kind", ["platt", "isotonic", "piecewise"])
+def test_calibrated_twins_stand_beside_their_models(kind):
+    table = ads_of(2_000)
+    spoiled = table | {"fine": table["fine"] ** 2}
+    found = evaluate(spoiled, calibrate=kind)
+    before, after = found.models["fine"], found.models[f"fine+{kind}"]
+    assert after["calibration_error"] < before["calibration_error"] / 2
+    assert after["predicted_over_observed"] == pytest.approx(1, abs=0.02)
+    one = comparison(found, model=f"fine+{kind}", baseline="fine")
+    assert one["difference"] == pytest.approx(after["welfare"] - before["welfare"])
+    assert one["decisive_auctions"] > 0
+    assert any(sentence["text"].startswith(f"fine+{kind} ") for sentence in found.verdict)
+
+
+def test_calibration_on_another_table():
+    table, other = ads_of(500), ads_of(800, seed=9)
+    found = evaluate(table, calibrate="platt", calibration_table=pl.DataFrame(other))
+    fitted = calibrator("platt", other["fine"], other["click"])(table["fine"])
+    assert found.models["fine+platt"]["log_loss"] == pytest.approx(log_loss(table["click"], fitted))
+
+
+@pytest.mark.parametrize("click", [0, 1])
+def test_one_class_data_says_that_auc_is_undefined(click):
+    table = ads_of(50)
+    found = evaluate(table | {"click": np.full(300, click)})
+    assert math.isnan(found.models["fine"]["auc"])
+    assert any("AUC and normalised entropy are not defined" in note for note in found.notes)
+    assert json.loads(found.to_json())["models"]["fine"]["auc"] is None
+    assert "–" in str(found)
+
+
+def test_json_has_the_fields_and_no_nan():
+    found = evaluate(ads_of(100))
+    plain = json.loads(found.to_json())
+    assert plain["models"]["fine"]["welfare"] == found.models["fine"]["welfare"] == found["models"]["fine"]["welfare"]
+    assert {"model", "baseline", "metric", "difference", "relative", "ci_low", "ci_high", "decisive_auctions"} <= set(
+        plain["comparisons"][0]
+    )
+    assert plain["auctions"] == 100
+    assert plain["options"]["ctr"] == ["rough", "fine"]
+    with pytest.raises(KeyError):
+        found["nothing"]
+
+
+def test_files_are_written_whole(tmp_path, monkeypatch):
+    out = tmp_path / "deep" / "out"
+    evaluate(ads_of(100), out=out)
+    assert sorted(path.name for path in out.iterdir()) == ["report.html", "result.json"]
+    assert json.loads((out / "result.json").read_text())["ads"] == 600
+    before = (out / "result.json").read_text()
+
+    def fails(_):
+        raise RuntimeError
+
+    monkeypatch.setattr("bidwise.report.page.evaluation_page", fails)
+    with pytest.raises(RuntimeError):
+        evaluate(ads_of(50), out=out)
+    assert (out / "result.json").read_text() == before
+    assert sorted(path.name for path in out.iterdir()) == ["report.html", "result.json"]
+
+
+def test_progress_is_told():
+    seen = []
+    evaluate(ads_of(100), progress=lambda work, share: seen.append((work, share)))
+    assert {work for work, _ in seen} == {"rough", "fine", "intervals"}
+    assert all(0 <= share <= 1 for _, share in seen)
+    assert seen[-1] == ("intervals", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"auction": None}, "auction or auction_size must say which ads compete: .* found neither"),
+        ({"auction": "auction", "auction_size": 5}, "auction or auction_size must say .* found both"),
+        ({"baseline": "other"}, "baseline must be one of the ctr columns, rough, fine, found 'other'"),
+        ({"ctr": []}, "ctr must name at least one column"),
+        ({"slots": (1.0, 1.5)}, "slots must be positive and must not rise"),
+        ({"pricing": "gps"}, "pricing must be one of .*; did you mean 'gsp'?"),
+        ({"reserve": -1.0}, "reserve must be finite and no less than 0, found -1"),
+        ({"calibrate": "isotone"}, "calibrate must be one of none, .*; did you mean 'isotonic'?"),
+        ({"calibration_table": "x.csv"}, "calibration_table needs calibrate"),
+        ({"sampling_rate": 0.0}, r"sampling_rate must be in \(0, 1\], found 0"),
+        ({"rounds": 10}, "rounds must be at least 100"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(InputError, match=message):
+        evaluate(ads_of(20), **options)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(InputError, match="out must be a folder, found the file"):
+        evaluate(ads_of(20), out=tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"

@@ -1,0 +1,312 @@
+"""The report of an evaluation: complete, harmless, the same every time, and readable in a browser."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from io import BytesIO
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+import bidwise
+from bidwise.report.page import evaluation_page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
+NASTY = ["<script>alert(1)</script>", "a$b$", "ü", "广告 \"'&amp;", "{{ 7 * 7 }}", "l" + 80 * "o" + "ng"]
+VOID = {"meta", "link", "br"}
+
+
+def world(models, auctions=150, size=6, seed=0, noise=0.7):
+    """A table whose models are noisier the later they come."""
+    random = np.random.default_rng(seed)
+    ads = auctions * size
+    logits = random.normal(-1.5, 1, ads)
+    table = {model: 1 / (1 + np.exp(-logits - noise * k * random.normal(size=ads))) for k, model in enumerate(models)}
+    return table | {
+        "click": (random.random(ads) < 1 / (1 + np.exp(-logits))).astype(int),
+        "truth": 1 / (1 + np.exp(-logits)),
+        "bid": np.exp(random.normal(0, 0.5, ads)),
+        "auction": np.repeat(np.arange(auctions), size),
+    }
+
+
+def result_of(models, *, changes=None, auctions=150, **options):
+    table = world(models, auctions) | (changes or {})
+    found = bidwise.evaluate(table, ctr=models, click="click", bid="bid", auction="auction", rounds=199, **options)
+    return json.loads(found.to_json())
+
+
+def small(name):
+    """The results that pages are made of here; each has its own way to be awkward."""
+    match name:
+        case "three calibrated":
+            return result_of(["first", "second", "third"], auctions=700, calibrate="isotonic")
+        case "known truth":
+            return result_of(["first", "second"], truth="truth")
+        case "too few":
+            return result_of(["first", "second"], auctions=30)
+        case "single":
+            return result_of(["first"], truth="truth")
+        case "single calibrated":
+            return result_of(["first"], calibrate="platt")
+        case "no clicks":
+            return result_of(["first", "second"], changes={"click": np.zeros(900, dtype=int)})
+        case "all clicks":
+            return result_of(["first", "second"], changes={"click": np.ones(900, dtype=int)})
+        case "one auction":
+            return result_of(["first", "second"], auctions=1)
+        case "equal":
+            return result_of(["first", "second"], changes={"second": world(["first"])["first"]})
+        case "ten":
+            return result_of([f"model {k}" for k in range(10)])
+        case "nasty":
+            return result_of(NASTY)
+
+
+SMALL = ["three calibrated", "known truth", "too few", "single", "single calibrated"]
+SMALL += ["no clicks", "all clicks", "one auction", "equal", "ten", "nasty"]
+
+
+class Page(HTMLParser):
+    """What a page holds; ends that do not match what is open, and what is never closed, are faults."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.faults, self.elements, self.text = [], [], [], ""
+        self.feed(html)
+        self.close()
+        self.faults += self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(f"/{tag}")
+
+    def handle_data(self, data):
+        self.text += data
+
+    @property
+    def tags(self):
+        return [tag for tag, _ in self.elements]
+
+    def all(self, name):
+        return [attributes[name] for _, attributes in self.elements if name in attributes]
+
+
+@pytest.fixture(scope="module")
+def results():
+    return {name: small(name) for name in SMALL}
+
+
+@pytest.fixture(scope="module")
+def pages(results):
+    return {name: evaluation_page(result) for name, result in results.items()}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_page_says_everything(results, pages, name):
+    page = Page(pages[name])
+    said = [sentence["text"] for sentence in results[name]["verdict"]]
+    for words in [*said, *results[name]["notes"], *results[name]["models"]]:
+        assert words in page.text
+    assert f"{results[name]['auctions']:,}" in page.text
+    assert bidwise.__version__ in page.text
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_page_is_well_formed(pages, name):
+    page = Page(pages[name])
+    assert page.faults == []
+    assert pages[name].startswith("<!doctype html>")
+    assert ("html", {"lang": "en"}) in page.elements
+    assert page.tags.count("h1") == 1
+    assert page.tags.count("th") == len(page.all("scope"))
+    assert len(page.all("id")) == len(set(page.all("id")))
+    targets = [link[1:] for link in page.all("xlink:href")] + re.findall(r"url\(#(.*?)\)", pages[name])
+    assert set(targets) <= set(page.all("id"))
+    pictures = [attributes for tag, attributes in page.elements if tag == "svg"]
+    assert all(picture.get("aria-label") or picture.get("aria-hidden") for picture in pictures)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_page_needs_nothing_else(pages, name):
+    page = Page(pages[name])
+    links = [link for key in ("src", "href", "xlink:href", "srcset", "data", "action") for link in page.all(key)]
+    assert all(link.startswith("#") or link == "data:," for link in links)
+    assert not {"script", "img", "iframe", "object", "embed", "base", "form"} & set(page.tags)
+    assert "@import" not in pages[name]
+    assert set(re.findall(r"https?://[^\"\s<]*", pages[name])) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+    assert [link for link in re.findall(r"url\((.*?)\)", pages[name]) if not link.startswith("#")] == []
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_missing_numbers_are_dashes_not_words(pages, name):
+    text = Page(pages[name].partition("How this was made")[0]).text
+    assert not re.search(r"\b(None|nan|inf|NaN|null|undefined)\b", text)
+
+
+def test_names_are_text_and_nothing_more(pages):
+    page = Page(pages["nasty"])
+    drawn = re.findall(r"<text[^>]*>(.*?)</text>", pages["nasty"], re.DOTALL)
+    assert "a$b$" in drawn
+    assert "ü" in drawn
+    assert "against &lt;script&gt;alert(1)&lt;/script&gt;" in drawn
+    assert "script" not in page.tags
+    assert "49" not in re.findall(r"<h1>(.*?)</h1>", pages["nasty"])[0]
+
+
+def test_names_cannot_change_the_picture():
+    plain, nasty = (evaluation_page(result_of(["first", name])) for name in ("second", '<g id="a"><metadata>'))
+    assert Page(plain).tags == Page(nasty).tags
+    assert '>&lt;g id="a"&gt;&lt;metadata&gt;</text>' in nasty
+
+
+@pytest.mark.parametrize("name", ["three calibrated", "nasty"])
+def test_same_result_gives_same_bytes(results, pages, name):
+    assert evaluation_page(results[name]) == pages[name]
+    assert evaluation_page(json.loads(json.dumps(results[name]))) == pages[name]
+
+
+def test_page_leaves_matplotlib_as_it_was(results):
+    before = dict(matplotlib.rcParams)
+    evaluation_page(results["single"])
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_page_of_three_models_is_small(pages):
+    assert len(pages["three calibrated"].encode()) < 600_000
+    charts = re.findall(r"<svg role.*?</svg>", pages["three calibrated"], re.DOTALL)
+    assert len(charts) == 9  # two of whiskers, two of curves before and after, three distributions
+    assert max(map(len, charts)) < 40_000
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        ("better", "Better"),
+        ("worse", "Worse"),
+        ("unclear", "No measurable change"),
+        ("few", "Too few auctions"),
+        ("same", "Same ads shown"),
+    ],
+)
+def test_each_sentence_has_the_mark_of_its_outcome(results, outcome, words):
+    result = json.loads(json.dumps(results["three calibrated"]))
+    for sentence in result["verdict"]:
+        sentence["outcome"] = outcome
+    text = Page(evaluation_page(result)).text
+    told = {w: text.count(w) for w in ("Better", "Worse", "No measurable change", "Too few auctions", "Same ads shown")}
+    assert told.pop(words) == len(result["verdict"])
+    assert not any(told.values())
+
+
+def test_intervals_without_bounds_are_named(results):
+    result = json.loads(json.dumps(results["three calibrated"]))
+    assert "no finite interval" not in evaluation_page(result)
+    for comparison in result["comparisons"]:
+        comparison |= dict.fromkeys(("ci_low", "ci_high", "relative_ci_low", "relative_ci_high"))
+    assert "no finite interval" in evaluation_page(result)
+
+
+def test_verdicts_are_grouped_by_what_they_compare():
+    result = result_of(["m", "m1", "m10"], calibrate="platt")
+    page = evaluation_page(result)
+    calibration = page.index("Calibration, each model against itself before")
+    for sentence in result["verdict"]:
+        assert (page.index(sentence["text"]) > calibration) == sentence["model"].endswith("+platt")
+
+
+def test_too_few_and_equal_are_told_apart(pages):
+    assert "Too few auctions to tell" in pages["too few"]
+    assert "Same ads shown" in pages["equal"]
+    assert "Nothing to compare" in pages["single"]
+    assert "Welfare is the same in 150 of 150 auctions." in pages["equal"]
+
+
+def test_numbers_in_the_tables_are_the_results(results, pages):
+    text = Page(pages["three calibrated"]).text
+    for numbers in results["three calibrated"]["models"].values():
+        assert f"{numbers['auc']:.4f}" in text
+        assert f"{numbers['predicted_over_observed']:.3f}" in text
+    for comparison in results["three calibrated"]["comparisons"]:
+        assert f"{100 * comparison['relative']:+.2f} %".replace("-", "−") in text
+        assert f"{comparison['changed_auctions']:,}" in text
+    spread = results["three calibrated"]["comparisons"][0]["distribution"]
+    assert f"Welfare is the same in {spread['unchanged']:,} of 700 auctions" in text
+    optimum = results["known truth"]["models"]["second"]["share_of_optimum"]
+    assert f"{100 * optimum:.2f} %" in Page(pages["known truth"]).text
+
+
+def test_models_without_room_are_named(results, pages):
+    welfare = {model: numbers["welfare"] for model, numbers in results["ten"]["models"].items()}
+    last = sorted(sorted(set(welfare) - {results["ten"]["baseline"]}, key=welfare.get)[:2])
+    assert f"Not drawn, to keep the lines apart: {', '.join(last)}." in pages["ten"]
+
+
+def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
+    table = world(["first", "second"])
+    columns = {"ctr": ["first", "second"], "click": "click", "bid": "bid", "auction": "auction"}
+    found = bidwise.evaluate(table, **columns, rounds=199, out=tmp_path / "made")
+    assert (tmp_path / "made/report.html").read_text("utf-8") == evaluation_page(json.loads(found.to_json()))
+    monkeypatch.setattr("bidwise.report.page.evaluation_page", lambda result: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        found.write(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed, so no page was opened in a browser")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["three calibrated", "no clicks", "ten", "nasty"])
+def test_page_in_a_browser(browser, pages, tmp_path, name, width):
+    file = tmp_path / "report.html"
+    file.write_text(pages[name], encoding="utf-8")
+    faults, requests = [], []
+    tab = browser.new_page(viewport={"width": width, "height": 844}, color_scheme="dark")
+    tab.on("console", lambda message: faults.append(message.text))
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    tab.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+    tab.on("requestfailed", lambda request: faults.append(request.url))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.goto(file.as_uri())
+    assert tab.locator("#verdict .verdict").first.is_visible()
+    boxes = [figure.bounding_box() for figure in tab.locator("figure svg").all()]
+    assert boxes
+    assert all(box["width"] > 250 and box["height"] > 60 for box in boxes)
+    assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    assert tab.evaluate("[...document.querySelectorAll('table')].every(t => t.closest('.scroll'))")
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    for part in ["#verdict", *(["figure svg"] if name != "no clicks" else [])]:
+        assert len(set(_pixels(tab.locator(part).first.screenshot()))) > 20
+    tab.close()
+    assert faults == []
+    assert [url for url in requests if url not in (file.as_uri(), "data:,")] == []
+
+
+def _pixels(png):
+    return map(tuple, imread(BytesIO(png), format="png")[..., :3].reshape(-1, 3)[::7])

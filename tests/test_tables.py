@@ -1,0 +1,222 @@
+"""Tables as users have them: formats, scattered auctions, cutting, and errors that say where."""
+
+import gzip
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+
+from bidwise.checks import InputError
+from bidwise.data.tables import cut_auctions, read_ads
+
+COLUMNS = {
+    "model": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
+    "click": [0, 1, 0, 0, 1, 0],
+    "bid": [1.0, 2.0, 3.0, 1.5, 2.5, 3.5],
+    "auction": ["x", "x", "y", "z", "z", "z"],
+    "slot": [1, 2, 1, 1, 2, 3],
+    "spare": ["not", "a", "number", "at", "all", "!"],
+}
+
+
+def read(table, **options):
+    return read_ads(table, **({"ctr": ["model"], "click": "click", "bid": "bid", "auction": "auction"} | options))
+
+
+def changed(column, row, value):
+    return COLUMNS | {column: [value if at == row else x for at, x in enumerate(COLUMNS[column])]}
+
+
+def saved(folder, kind, columns=COLUMNS):
+    frame = pl.DataFrame(columns, strict=False)
+    path = folder / f"ads.{kind}"
+    if kind == "parquet":
+        frame.write_parquet(path)
+        return path
+    text = frame.write_csv(separator="\t" if kind.startswith("tsv") else ",").encode()
+    path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "tsv", "csv.gz", "tsv.gz"])
+def test_files_of_every_kind_hold_the_same_ads(tmp_path, kind):
+    ads = read(saved(tmp_path, kind), position="slot", slots=3)
+    assert ads.ctr["model"].tolist() == COLUMNS["model"]
+    assert ads.clicks.tolist() == COLUMNS["click"]
+    assert ads.bids.tolist() == COLUMNS["bid"]
+    assert ads.position.tolist() == COLUMNS["slot"]
+    assert ads.offsets.tolist() == [0, 2, 3, 6]
+    assert ads.notes == []
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pl.DataFrame(COLUMNS),
+        pl.LazyFrame(COLUMNS),
+        pd.DataFrame(COLUMNS),
+        COLUMNS,
+        {name: np.array(column) for name, column in COLUMNS.items()},
+        COLUMNS | {"model": torch.tensor(COLUMNS["model"], dtype=torch.float64, requires_grad=True)},
+    ],
+    ids=["polars", "lazy", "pandas", "lists", "numpy", "tensor"],
+)
+def test_frames_and_columns_in_memory(frame):
+    ads = read(frame)
+    assert ads.ctr["model"].tolist() == COLUMNS["model"]
+    assert ads.offsets.tolist() == [0, 2, 3, 6]
+
+
+def test_scattered_auctions_are_brought_together_and_it_is_said():
+    ads = read(COLUMNS | {"auction": [7, 3, 7, 5, 3, 7]})
+    assert ads.offsets.tolist() == [0, 3, 5, 6]
+    assert ads.bids.tolist() == [1.0, 3.0, 3.5, 2.0, 2.5, 1.5]
+    assert ads.clicks.tolist() == [0, 0, 0, 1, 1, 0]
+    assert "sorted by 'auction'" in ads.notes[0]
+
+
+def test_auctions_may_be_named_by_anything(tmp_path):
+    """A column whose first rows look like numbers."""
+    names = ["1", "1", "2", "02", "02", "02"]
+    assert read(saved(tmp_path, "csv", COLUMNS | {"auction": names})).offsets.tolist() == [0, 2, 3, 6]
+
+
+@pytest.mark.parametrize("clicks", [[True, False] * 3, ["true", "False"] * 3, ["1", " 0"] * 3, [1.0, 0.0] * 3])
+def test_clicks_as_other_tools_write_them(tmp_path, clicks):
+    table = COLUMNS | {"click": clicks}
+    assert read(table).clicks.tolist() == [1, 0] * 3
+    assert read(saved(tmp_path, "csv", table)).clicks.tolist() == [1, 0] * 3
+
+
+@pytest.mark.parametrize("kind", ["memory", "csv", "parquet"])
+@pytest.mark.parametrize(
+    ("column", "row", "value", "message"),
+    [
+        ("model", 3, 1.5, r"column 'model', row 3: found 1.5; a CTR must be in \[0, 1\]"),
+        ("model", 2, -0.1, r"column 'model', row 2: found -0.1; a CTR must be in \[0, 1\]"),
+        ("model", 4, float("nan"), "column 'model', row 4: found NaN"),
+        ("model", 1, None, r"column 'model', row 1: found no value \(1 rows have none\)"),
+        ("click", 5, 2, "column 'click', row 5: found 2; a click must be 0 or 1"),
+        ("bid", 0, 0.0, "column 'bid', row 0: found 0; a bid must be finite and above 0"),
+        ("bid", 2, float("inf"), "column 'bid', row 2: found inf; a bid must be finite"),
+        ("auction", 3, None, "column 'auction', row 3: found no value; every ad needs an auction"),
+        ("slot", 1, 4, "column 'slot', row 1: found 4; a position must be a whole number, from 1"),
+        ("slot", 1, 0, "column 'slot', row 1: found 0; a position must"),
+        ("slot", 1, 1.5, "column 'slot', row 1: found 1.5; a position must"),
+    ],
+)
+def test_bad_values_are_named_by_column_and_row(tmp_path, kind, column, row, value, message):
+    table = changed(column, row, value)
+    source = table if kind == "memory" else saved(tmp_path, kind, table)
+    with pytest.raises(InputError, match=message):
+        read(source, position="slot", slots=3)
+
+
+def test_text_among_numbers_is_found_where_it_stands(tmp_path):
+    bids = [str(1 + row) for row in range(3_000)]
+    bids[2_345] = "free"
+    table = {"model": [0.5] * 3_000, "click": [0, 1] * 1_500, "bid": bids, "auction": [0] * 3_000}
+    with pytest.raises(InputError, match=r"ads.csv: column 'bid', row 2345: found 'free', which is not a number"):
+        read(saved(tmp_path, "csv", table))
+
+
+def test_only_the_asked_columns_are_read(tmp_path):
+    """A column of the same file that is broken does not matter."""
+    read(saved(tmp_path, "csv", COLUMNS | {"spare": ["\x00", None, "é", "1", "2", "3"]}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ctr": ["modle"]}, "has no column 'modle'; did you mean 'model'?"),
+        ({"click": "clicked"}, "has no column 'clicked'; did you mean 'click'?"),
+        ({"bid": "zzz"}, "has no column 'zzz'; it has 'model', 'click', 'bid'"),
+        ({"ctr": ["spare"]}, "column 'spare', row 0: found 'not', which is not a number"),
+        ({"ctr": []}, "ctr must name at least one column"),
+        ({"ctr": ["model", "model"]}, "ctr must name every column once, found 'model' twice"),
+        ({"auction": "bid"}, "auction must be a column of its own, found 'bid'"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["memory", "csv", "parquet"])
+def test_bad_columns_are_named(tmp_path, options, message, kind):
+    with pytest.raises(InputError, match=message):
+        read(COLUMNS if kind == "memory" else saved(tmp_path, kind), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.csv", None, "none.csv: no such file"),
+        ("empty.csv", b"", "found an empty file"),
+        ("header.csv", b"model,click,bid,auction\n", "must hold ads, found no rows"),
+        ("ads.parquet", b"model,click", "ads.parquet cannot be read"),
+        ("ads.xlsx", b"PK", "must end in .parquet, .csv, .tsv, .csv.gz or .tsv.gz"),
+        (
+            "cut.csv.gz",
+            gzip.compress(b"model,click,bid,auction\n" + b"0.5,1,2,1\n" * 9_999)[:90],
+            "cut.csv.gz cannot be read",
+        ),
+        ("noise.csv.gz", b"not gzip at all", "noise.csv.gz "),
+    ],
+)
+def test_unreadable_files_are_named(tmp_path, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read(path)
+
+
+def test_other_things_are_no_tables():
+    with pytest.raises(
+        InputError, match="table must be a file, a polars or pandas frame, or a mapping of columns, found list"
+    ):
+        read([1, 2])
+    with pytest.raises(InputError, match="table must have columns of one length"):
+        read(COLUMNS | {"bid": [1.0]})
+    with pytest.raises(InputError, match="column 'bid' must have one value per ad, found shape"):
+        read(COLUMNS | {"bid": np.ones((6, 1))})
+
+
+def numbered(ads):
+    """Ads that can be told apart by their bids."""
+    return read({"model": [0.5] * ads, "click": [0] * ads, "bid": np.arange(1.0, ads + 1)}, auction=None)
+
+
+def test_cut_auctions_use_every_ad_once_and_count_the_rest():
+    ads = cut_auctions(numbered(23), 5, seed=1)
+    assert ads.offsets.tolist() == [0, 5, 10, 15, 20]
+    assert len(set(ads.bids)) == 20
+    assert ads.left_out == 3
+    assert "shuffled (seed 1) and cut into auctions of 5; 3 ads" in ads.notes[0]
+
+
+def test_cuts_are_seeded_and_shuffled():
+    same, again, other = (cut_auctions(numbered(40), 8, seed=seed).bids for seed in (1, 1, 2))
+    assert np.array_equal(same, again)
+    assert not np.array_equal(same, other)
+    assert not np.array_equal(same, np.sort(same))
+
+
+def test_resampling_cuts_the_ads_again():
+    ads = cut_auctions(numbered(23), 5, cuts=3)
+    assert ads.auctions == 12
+    first, second, third = ads.bids.reshape(3, 20)
+    assert len(set(first)) == len(set(second)) == len(set(third)) == 20
+    assert not np.array_equal(first, second)
+    assert "3 times over" in ads.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "cuts", "message"),
+    [
+        (0, 1, "auction_size must be at least 1, found 0"),
+        (24, 1, "auction_size must be at most the number of ads, 23, found 24"),
+        (5, 0, "resample must be at least 1, found 0"),
+    ],
+)
+def test_impossible_cuts_are_refused(size, cuts, message):
+    with pytest.raises(InputError, match=message):
+        cut_auctions(numbered(23), size, cuts=cuts)
