@@ -20,7 +20,7 @@ from benchmarks.harness import write
 from benchmarks.table import write_page
 from bidwise.evaluation import auction_intervals, student_quantile
 
-SIMULATIONS, AT_ONCE, ADS, ROUNDS = 4_000, 100, 5, 399
+SIMULATIONS, AT_ONCE, ADS, ROUNDS = 2_000, 100, 5, 399
 
 
 @dataclass(frozen=True)

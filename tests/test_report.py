@@ -227,7 +227,7 @@ def test_intervals_without_bounds_are_named(results):
 def test_verdicts_are_grouped_by_what_they_compare():
     result = result_of(["m", "m1", "m10"], calibrate="platt")
     page = evaluation_page(result)
-    calibration = page.index("Calibration, each model against itself before")
+    calibration = page.index("After calibration")
     for sentence in result["verdict"]:
         assert (page.index(sentence["text"]) > calibration) == sentence["model"].endswith("+platt")
 

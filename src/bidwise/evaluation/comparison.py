@@ -23,14 +23,20 @@ BARS = 41  # of the distribution over auctions; an odd number, so that no bar hi
 
 
 def pairs_of(models: Sequence[str], baseline: str, twins: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Who is compared with whom, as (model, baseline): all pairs, the baseline's first, then twins with originals.
+    """Who is compared with whom, as (model, baseline).
 
-    >>> pairs_of(["a", "b", "c"], "b", {"a+platt": "a"})
-    [('a', 'b'), ('c', 'b'), ('c', 'a'), ('a+platt', 'a')]
+    All pairs, the baseline's first; then every calibrated twin with its original, and with the baseline's twin.
+
+    >>> pairs_of(["a", "b", "c"], "b", {})
+    [('a', 'b'), ('c', 'b'), ('c', 'a')]
+    >>> pairs_of(["a", "b"], "b", {"a+platt": "a", "b+platt": "b"})
+    [('a', 'b'), ('a+platt', 'a'), ('b+platt', 'b'), ('a+platt', 'b+platt')]
     """
     others = [model for model in models if model != baseline]
     rest = [(later, earlier) for earlier, later in combinations(others, 2)]
-    return [(model, baseline) for model in others] + rest + list(twins.items())
+    twin_of = {model: twin for twin, model in twins.items()}
+    after = [(twin_of[model], twin_of[baseline]) for model in others if model in twin_of]
+    return [(model, baseline) for model in others] + rest + list(twins.items()) + after
 
 
 def compared(

@@ -114,7 +114,8 @@ def _differences(
     """Whiskers of welfare and of revenue, in per cent: models against the baseline, then calibrated twins."""
     groups = {
         f"against {result['baseline']}": [p for p in pairs if p[1] == result["baseline"] and p[0] not in twins],
-        "calibrated, each against itself before": [p for p in pairs if p[0] in twins],
+        "calibrated, each against itself before": [p for p in pairs if p[1] == twins.get(p[0])],
+        "calibrated, against the baseline calibrated": [p for p in pairs if p[1] in twins],
     }
     drawn = {}
     for metric in ("welfare", "revenue") if any(groups.values()) else ():
