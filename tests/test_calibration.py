@@ -13,7 +13,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from bidwise.auctions import welfare
-from bidwise.evaluation import calibration
+from bidwise.evaluation import fitting
 from bidwise.evaluation.calibration import CALIBRATORS, Isotonic, Piecewise, Platt, calibrator, cross_fitted
 
 KINDS = list(CALIBRATORS)
@@ -106,8 +106,8 @@ def test_passes_and_walk_pool_as_a_plain_loop_does(rows, visits):
     totals, mass = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     expected = loop_pooled(totals, mass)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "VISITS", visits)  # 0: the walk alone
-        assert calibration._pooled(totals, mass).tolist() == expected
+        patch.setattr(fitting, "VISITS", visits)  # 0: the walk alone
+        assert fitting.pooled(totals, mass).tolist() == expected
 
 
 def falling(n):
@@ -136,7 +136,7 @@ def geometric(n):
 def test_pooling_is_linear_on_adversarial_means(make):
     values, blocks = make(300_000)
     began = time.perf_counter()
-    first = calibration._pooled(values, np.ones(len(values)))
+    first = fitting.pooled(values, np.ones(len(values)))
     assert time.perf_counter() - began < 5  # 300,000 passes would take minutes
     means = np.add.reduceat(values, first) / np.diff(np.append(first, len(values)))
     assert (np.diff(means) > 0).all()

@@ -16,7 +16,7 @@ def python_blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/paper.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/evaluate.md", "docs/paper.md"])
 def test_code_blocks_run(page):
     random = torch.Generator().manual_seed(0)
     names = {
@@ -40,7 +40,9 @@ def test_every_named_loss_is_in_the_readme():
     assert [name for name in bidwise.LOSSES if f"`{name}`" not in readme] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/paper.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/evaluate.md", "docs/paper.md"]
+)
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("http")]

@@ -139,3 +139,6 @@ def main() -> None:
             raise
         print(f"bidwise: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("bidwise: stopped; nothing was written", file=sys.stderr)
+        raise SystemExit(130) from None

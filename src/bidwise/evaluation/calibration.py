@@ -15,21 +15,27 @@ from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from numpy.typing import ArrayLike
 
-from bidwise.auctions import ad_numbers
-from bidwise.checks import check_between, check_name, check_offsets
+from bidwise.auctions import ad_numbers, auctions_of
+from bidwise.checks import InputError, check_between, check_name, check_not_negative
+from bidwise.evaluation.fitting import (
+    EDGE,
+    Numbers,
+    by_score,
+    last_of,
+    likeliest_line,
+    logit,
+    pooled,
+    separable,
+    shift,
+    sigmoid,
+)
 
-Numbers = NDArray[np.float64]
-
-EDGE = 1e-12  # CTRs are moved into [EDGE, 1 - EDGE] before their logit is taken: |logit| <= 27.6
 SAME = 1e-9  # logits all within this are one prediction, which says nothing about a slope
 TINY = 1e-290  # isotonic CTRs below are 0: neighbours there are so near that the slope between them overflows
 KNOTS = 20  # of the piecewise calibrator, at most
 CLICKS_PER_KNOT = 10  # at least, and as many ads without: smoothing by half a click then moves a knot by about 5 %
-NEWTON_STEPS = 100  # about 8 are taken, some dozens where one ad more would separate the classes
-VISITS = 8  # per score, before pooling gives up on whole passes and walks
 
 
 @dataclass(frozen=True)
@@ -80,27 +86,27 @@ class Platt(Calibrator):
 
     @classmethod
     def fit(cls, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Self:
-        logits, label, mass = _by_score(_logit(ctr), clicks, weights)
+        logits, label, mass = by_score(logit(ctr), clicks, weights)
         ads, clicked = mass.sum(), (mass * label).sum()
         one_class = not 0 < clicked < ads
         if one_class or logits[-1] - logits[0] < SAME:
             rate = (min(clicked, ads) + 1) / (ads + 2) if one_class else clicked / ads
-            return cls(1.0, _shift(logits, mass / ads, rate))
+            return cls(1.0, shift(logits, mass / ads, rate))
         share = mass / ads
         centre = (share * logits).sum()
         scale = np.sqrt((share * (logits - centre) ** 2).sum())
         standard = (logits - centre) / scale  # so that the first Newton steps are well conditioned
-        if _separable(standard, label, share):
+        if separable(standard, label, share):
             low, high = 1 / (ads - clicked + 2), (clicked + 1) / (clicked + 2)
             label = np.minimum(low + label * (high - low), high)
         rate = (share * label).sum()
         if (share * standard * (label - rate)).sum() <= 0:  # the likelihood's derivative at slope 0, and it is concave
-            return cls(0.0, float(_logit(rate)))
-        slope, level = _likeliest_line(standard, label, share)
+            return cls(0.0, float(logit(rate)))
+        slope, level = likeliest_line(standard, label, share)
         return cls(float(slope / scale), float(level - slope * centre / scale))
 
     def _calibrated(self, ctr: Numbers) -> Numbers:
-        return _sigmoid(self.slope * _logit(ctr) + self.intercept)
+        return sigmoid(self.slope * logit(ctr) + self.intercept)
 
 
 @dataclass(frozen=True)
@@ -123,9 +129,9 @@ class Isotonic(Calibrator):
 
     @classmethod
     def fit(cls, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Self:
-        scores, label, mass = _by_score(np.where(ctr < TINY, 0.0, ctr), clicks, weights)
-        first = _pooled(mass * label, mass)
-        last = _last(first, len(scores))
+        scores, label, mass = by_score(np.where(ctr < TINY, 0.0, ctr), clicks, weights)
+        first = pooled(mass * label, mass)
+        last = last_of(first, len(scores))
         rate = np.add.reduceat(mass * label, first) / np.add.reduceat(mass, first)
         ends = np.stack([first, last], axis=1).ravel()
         once = np.concatenate([[True], np.diff(ends) > 0])  # a step of one score has one end
@@ -160,25 +166,25 @@ class Piecewise(Calibrator):
 
     @classmethod
     def fit(cls, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Self:
-        logits, label, mass = _by_score(_logit(ctr), clicks, weights)
+        logits, label, mass = by_score(logit(ctr), clicks, weights)
         ads, clicked = mass.sum(), (mass * label).sum()
         count = np.clip(min(clicked, ads - clicked) // CLICKS_PER_KNOT, 1, KNOTS)
         bin_of_score = np.floor((mass.cumsum() - mass / 2) * (count / ads))
         first = np.flatnonzero(np.diff(bin_of_score, prepend=-1))
         bin_ads = np.add.reduceat(mass, first) + 1
         bin_clicks = np.add.reduceat(mass * label, first) + 0.5
-        pooled = _pooled(bin_clicks, bin_ads)
-        rate = np.add.reduceat(bin_clicks, pooled) / np.add.reduceat(bin_ads, pooled)
-        first = first[pooled]
+        kept = pooled(bin_clicks, bin_ads)
+        rate = np.add.reduceat(bin_clicks, kept) / np.add.reduceat(bin_ads, kept)
+        first = first[kept]
         knots = np.add.reduceat(mass * logits, first) / np.add.reduceat(mass, first)
-        knots = knots.clip(logits[first], logits[_last(first, len(logits))])  # rounding must not make two knots meet
-        return cls(tuple(knots.tolist()), tuple(_logit(rate).tolist()))
+        knots = knots.clip(logits[first], logits[last_of(first, len(logits))])  # rounding must not make two knots meet
+        return cls(tuple(knots.tolist()), tuple(logit(rate).tolist()))
 
     def _calibrated(self, ctr: Numbers) -> Numbers:
-        logits, knots = _logit(ctr), np.asarray(self.knots)
+        logits, knots = logit(ctr), np.asarray(self.knots)
         inside = np.interp(logits, knots, np.asarray(self.heights))
         beyond = np.minimum(logits - knots[0], 0) + np.maximum(logits - knots[-1], 0)
-        return _sigmoid(inside + beyond).clip(EDGE, 1 - EDGE)
+        return sigmoid(inside + beyond).clip(EDGE, 1 - EDGE)
 
 
 CALIBRATORS: dict[str, type[Calibrator]] = {kind.kind: kind for kind in (Platt, Isotonic, Piecewise)}
@@ -200,7 +206,7 @@ def calibrator(kind: str, ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLi
     check_name("kind", kind, CALIBRATORS)
     ctr, clicks, weights = _ads(ctr, clicks, weights)
     if not weights.any():
-        raise ValueError(f"weights must not all be 0, found {len(weights)} zeros")
+        raise InputError(f"weights must not all be 0, found {len(weights)} zeros")
     return _fitted(kind, ctr, clicks, weights)
 
 
@@ -235,9 +241,9 @@ def cross_fitted(
     if isinstance(folds, bool) or not isinstance(folds, int | np.integer):
         raise TypeError(f"folds must be an integer, found {type(folds).__name__}")
     if folds < 2:
-        raise ValueError(f"folds must be 2 or more, found {folds}")
+        raise InputError(f"folds must be 2 or more, found {folds}")
     ctr, clicks, weights = _ads(ctr, clicks, weights)
-    sizes = _auction_sizes(offsets, len(ctr))
+    sizes = auctions_of(torch.from_numpy(ctr), offsets).sizes.numpy()
     fold = np.repeat(np.random.default_rng(seed).permutation(len(sizes)) % folds, sizes)
     order = np.argsort(ctr)  # once: each fold's fit then finds its scores in order
     fold, ctr, clicks, weights = fold[order], ctr[order], clicks[order], weights[order]
@@ -256,140 +262,11 @@ def _fitted(kind: str, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Calib
     return CALIBRATORS[kind].fit(ctr, clicks, weights / weights.mean())
 
 
-def _by_score(scores: Numbers, clicks: Numbers, weights: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """The distinct scores, rising, with the mean label and the summed weight of each.
-
-    >>> _by_score(np.array([0.5, 0.1, 0.5]), np.array([1.0, 0.0, 0.0]), np.ones(3))
-    (array([0.1, 0.5]), array([0. , 0.5]), array([1., 2.]))
-    """
-    if (scores[1:] < scores[:-1]).any():
-        order = np.argsort(scores)
-        scores, clicks, weights = scores[order], clicks[order], weights[order]
-    first = np.flatnonzero(np.concatenate([[True], scores[1:] > scores[:-1]]))
-    mass = np.add.reduceat(weights, first)
-    return scores[first], np.add.reduceat(weights * clicks, first) / mass, mass
-
-
-def _pooled(totals: Numbers, mass: Numbers) -> NDArray[np.intp]:
-    """Where the blocks begin after pooling adjacent violators: the means ``totals / mass`` of blocks rise.
-
-    Neighbours whose means do not rise end in one block whatever is pooled first, so each pass pools every run of them
-    at once. Labels of ads need a few passes. One low mean after a long rise would need a pass for each block, so
-    when the passes have visited eight blocks per score, a walk with a stack does the rest: linear time always.
-
-    >>> _pooled(np.array([1.0, 3.0, 2.0, 4.0]), np.ones(4))
-    array([0, 1, 3])
-    """
-    first = np.arange(len(mass))
-    visits_left = VISITS * len(mass)
-    while visits_left > 0:
-        visits_left -= len(first)
-        means = totals / mass
-        runs = np.flatnonzero(np.concatenate([[True], means[1:] > means[:-1]]))
-        if len(runs) == len(first):
-            return first
-        first, totals, mass = first[runs], np.add.reduceat(totals, runs), np.add.reduceat(mass, runs)
-    return first[_walked(totals.tolist(), mass.tolist())]
-
-
-def _walked(totals: list[float], mass: list[float]) -> NDArray[np.intp]:
-    """What :func:`_pooled` returns, one block after the other."""
-    first: list[int] = []
-    sums: list[float] = []
-    masses: list[float] = []
-    means: list[float] = []
-    for at, (total, weight) in enumerate(zip(totals, mass, strict=True)):
-        begin, mean = at, total / weight
-        while means and means[-1] >= mean:
-            means.pop()
-            begin = first.pop()
-            total += sums.pop()
-            weight += masses.pop()
-            mean = total / weight
-        first.append(begin)
-        sums.append(total)
-        masses.append(weight)
-        means.append(mean)
-    return np.array(first, dtype=np.intp)
-
-
-def _last(first: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-    """Where blocks end that begin at ``first``: ``[0, 2], 5 -> [1, 4]``."""
-    return np.append(first[1:], count) - 1
-
-
-def _separable(x: Numbers, label: Numbers, share: Numbers) -> bool:
-    """Whether the likelihood of sigmoid(slope x + level) grows for ever with a growing slope.
-
-    Along slope (x - t) it falls at the rate  sum_{x < t} y (t - x) + sum_{x > t} (1 - y) (x - t), piecewise linear in
-    t with kinks at the scores, and a maximum exists if that is above 0 at all of them. For labels in [0, 1] it is
-    0 only where t separates labels 0 from labels 1; all terms are then 0 exactly, as no sum here subtracts.
-    """
-    step = np.diff(x)
-    below = np.cumsum(np.cumsum(share * label)[:-1] * step)
-    above = np.cumsum(np.cumsum((share * (1 - label))[::-1])[:-1] * step[::-1])[::-1]
-    return bool((np.append(0, below) + np.append(above, 0) <= 0).any())
-
-
-def _likeliest_line(x: Numbers, label: Numbers, share: Numbers) -> tuple[float, float]:
-    """Slope and level of sigmoid(slope x + level) with the greatest likelihood, by Newton with step halving."""
-
-    def likelihood(line: Numbers) -> float:
-        z = line[0] * x + line[1]
-        softplus = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
-        return float((share * (label * z - softplus)).sum())
-
-    line = np.array([0.0, float(_logit((share * label).sum()))])
-    reached = likelihood(line)
-    for _ in range(NEWTON_STEPS):
-        ctr = _sigmoid(line[0] * x + line[1])
-        residual = share * (label - ctr)
-        gradient = np.array([(residual * x).sum(), residual.sum()])
-        curvature = share * ctr * (1 - ctr)
-        mixed = (curvature * x).sum()
-        hessian = np.array([[(curvature * x * x).sum(), mixed], [mixed, curvature.sum()]])
-        if not np.linalg.det(hessian) > 0:
-            break
-        step = np.linalg.solve(hessian, gradient)
-        promise = gradient @ step  # twice the likelihood still to gain
-        while likelihood(line + step) < reached - 1e-13 and np.abs(step).max() > 1e-13:
-            step = step / 2
-        line = line + step
-        reached = likelihood(line)
-        if promise < 1e-20 * curvature.sum():  # the mean of the output was right to ten digits before this step
-            break
-    return float(line[0]), float(line[1])
-
-
-def _shift(logits: Numbers, share: Numbers, rate: float) -> float:
-    """The intercept with  sum share sigmoid(logits + intercept) = rate, by bisection."""
-    low, high = float(_logit(rate)) - logits[-1], float(_logit(rate)) - logits[0]
-    while high - low > 1e-12 * max(1, abs(low)):
-        middle = (low + high) / 2
-        if (share * _sigmoid(logits + middle)).sum() < rate:
-            low = middle
-        else:
-            high = middle
-    return float((low + high) / 2)
-
-
-def _sigmoid(logits: Numbers) -> Numbers:
-    small = np.exp(-np.abs(logits))  # never overflows, and keeps the digits of a small CTR
-    result: Numbers = np.where(logits < 0, small, 1.0) / (1 + small)
-    return result
-
-
-def _logit(ctr: ArrayLike) -> Numbers:
-    inside = np.clip(np.asarray(ctr, dtype=np.float64), EDGE, 1 - EDGE)
-    logits: Numbers = np.log(inside) - np.log1p(-inside)
-    return logits
-
-
 def _ads(ctr: ArrayLike, clicks: ArrayLike, weights: ArrayLike | None) -> tuple[Numbers, Numbers, Numbers]:
     """Checked columns ``(ads,)``, at least one ad; without weights all are 1."""
     ctr = _numbers("ctr", ctr, most=1)
     if len(ctr) == 0:
-        raise ValueError("ctr must have at least one ad to calibrate on, found 0")
+        raise InputError("ctr must have at least one ad to calibrate on, found 0")
     clicks = _numbers("clicks", clicks, like=ctr)
     return ctr, clicks, np.ones(len(ctr)) if weights is None else _numbers("weights", weights, like=ctr)
 
@@ -397,19 +274,9 @@ def _ads(ctr: ArrayLike, clicks: ArrayLike, weights: ArrayLike | None) -> tuple[
 def _numbers(argument: str, found: ArrayLike, *, like: Numbers | None = None, most: float = np.inf) -> Numbers:
     """``found`` as float64 ``(ads,)``, finite and in ``[0, most]``, as many as ``like``."""
     numbers = ad_numbers(argument, found, like=None if like is None else torch.from_numpy(like)).cpu()
-    array: Numbers = numbers.numpy()
     if most < np.inf:
         check_between(argument, numbers, 0, most)
-    elif (bad := ~(np.isfinite(array) & (array >= 0))).any():
-        at, others = int(bad.argmax()), int(bad.sum()) - 1
-        more = f" and {others} more" if others else ""
-        raise ValueError(f"{argument} must be finite and no less than 0, found {array[at]:g} at [{at}]{more}")
+    else:
+        check_not_negative(argument, numbers)
+    array: Numbers = numbers.numpy()
     return array
-
-
-def _auction_sizes(offsets: ArrayLike | None, ads: int) -> NDArray[np.int64]:
-    if offsets is None:
-        return np.array([ads])
-    bounds = offsets if isinstance(offsets, Tensor) else torch.tensor(np.asarray(offsets))
-    sizes: NDArray[np.int64] = check_offsets(bounds.cpu(), ads, torch.device("cpu"), values=True).diff().numpy()
-    return sizes
