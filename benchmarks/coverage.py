@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -87,7 +88,30 @@ def rivals(d: np.ndarray, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     with np.errstate(invalid="ignore"):
         studentised = np.nan_to_num(mean - high_t * error, nan=0.0), np.nan_to_num(mean - low_t * error, nan=0.0)
-    return {"percentile": (low, high), "t": (mean - half, mean + half), "studentised": studentised}
+    return {
+        "studentised": studentised,
+        "bca": bias_corrected(d, drawn),
+        "percentile": (low, high),
+        "t": (mean - half, mean + half),
+    }
+
+
+def bias_corrected(d: np.ndarray, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """BCa: percentiles moved by the bias of the bootstrap means and by the skewness of the differences."""
+    normal = NormalDist()
+    residual = d - d.mean(0)
+    square = (residual**2).sum(0)
+    skewness = np.where(square > 0, (residual**3).sum(0) / (6 * np.where(square > 0, square, 1) ** 1.5), 0)
+    below = ((drawn < d.mean(0)).mean(0) + (drawn <= d.mean(0)).mean(0)) / 2
+    bounds = []
+    for share in (0.025, 0.975):
+        ends = []
+        for column, (part, skew) in enumerate(zip(below.clip(0.5 / ROUNDS, 1 - 0.5 / ROUNDS), skewness, strict=True)):
+            bias = normal.inv_cdf(part)
+            z = bias + normal.inv_cdf(share)
+            ends.append(np.quantile(drawn[:, column], normal.cdf(bias + z / (1 - skew * z))))
+        bounds.append(np.array(ends))
+    return bounds[0], bounds[1]
 
 
 def batches(world: World) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

@@ -138,7 +138,7 @@ def evaluation(rows: list[dict[str, str]]) -> str:
 
 
 def coverage(rows: list[dict[str, str]]) -> str:
-    methods = ["ours", "studentised", "percentile", "t"]
+    methods = ["ours", "studentised", "bca", "percentile", "t"]
     lines = [
         "## How often a 95 % interval holds the true difference of welfare",
         "",

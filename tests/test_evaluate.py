@@ -155,6 +155,19 @@ def test_a_copy_of_a_model_chooses_the_same():
     assert comparison(found)["difference"] == 0
 
 
+def test_different_ads_without_clicks_tell_nothing():
+    """No interval from 0 to 0: the models do choose differently, and only luck made that worth nothing."""
+    table = ads_of(2_000)
+    found = evaluate(table | {"click": np.zeros(12_000)})
+    one = comparison(found)
+    assert one["decisive_auctions"] > 100
+    assert one["changed_auctions"] == 0
+    assert (one["ci_low"], one["ci_high"]) == (-math.inf, math.inf)
+    assert one["outcome"] == "unclear"
+    assert "none of these ads was clicked" in found.verdict[0]["text"]
+    assert json.loads(found.to_json())["comparisons"][0]["ci_low"] is None
+
+
 def test_realised_welfare_is_explained():
     assert any("shown, with bids held fixed" in note for note in evaluate(ads_of(50)).notes)
 
@@ -162,7 +175,8 @@ def test_realised_welfare_is_explained():
 def test_one_model_alone():
     found = evaluate(ads_of(50), ctr="rough")
     assert found.comparisons == []
-    assert found.verdict == []
+    (sentence,) = found.verdict
+    assert sentence["outcome"] == "alone"
     assert "There is one model, so there is nothing to compare it with." in str(found)
 
 

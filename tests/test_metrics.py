@@ -15,7 +15,8 @@ from sklearn.metrics import log_loss as sklearn_log_loss
 
 from bidwise.auctions import run_auction, welfare
 from bidwise.evaluation import ranks
-from bidwise.evaluation.metrics import Metrics, equal_mass_bins
+from bidwise.evaluation.bins import equal_mass_bins
+from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.ranks import auc, auction_auc, rank_agreement
 
 seeded = settings(derandomize=True, deadline=None, database=None, max_examples=60)

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from bidwise import data, evaluation, theory
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
     from bidwise.checks import InputError
-    from bidwise.evaluation.evaluate import Evaluation, evaluate
+    from bidwise.evaluation.evaluate import evaluate
+    from bidwise.evaluation.result import Evaluation
     from bidwise.losses import (
         LOSSES,
         BidWeightedLogLoss,
@@ -25,7 +26,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "bidwise.auctions": ("Outcome", "optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare"),
     "bidwise.checks": ("InputError",),
-    "bidwise.evaluation.evaluate": ("Evaluation", "evaluate"),
+    "bidwise.evaluation.evaluate": ("evaluate",),
+    "bidwise.evaluation.result": ("Evaluation",),
     "bidwise.losses": (
         "LOSSES",
         "BidWeightedLogLoss",

@@ -72,6 +72,8 @@ def compared(
         level = _weighted(seen[baseline], metric).sum() / seen[baseline][weight].sum()
         decisive = int((seen[model]["winners"] != seen[baseline]["winners"]).any(axis=1).sum()) // cuts
         changed = int(np.count_nonzero(differences[:, at])) // cuts
+        if changed == 0 and decisive > 0:  # other ads, and none of them clicked: no bound can be given
+            interval = Interval(0.0, -math.inf, math.inf, math.nan)
         comparison: dict[str, Any] = {"model": model, "baseline": baseline, "metric": metric, "unit": unit}
         comparison |= _numbers(interval, level)
         comparison |= {"decisive_auctions": decisive, "changed_auctions": changed}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bidwise.auctions import Outcome, ad_numbers, auctions_of, run_auction
 from bidwise.checks import InputError, check_between, check_weights
+from bidwise.evaluation.bins import binned, calibration_error, curve, equal_mass_bins
 from bidwise.evaluation.ranks import auc, auction_auc, clicked_ads, rank_agreement
 from bidwise.segments import Auctions
 
@@ -135,8 +136,8 @@ class Metrics:
         ranked = ~np.isnan(auctions["auc"])
         area = auc(ctr, label > 0, weights=weights)
         ctr_bins, bid_bins = equal_mass_bins(ctr, CTR_BINS, weights), equal_mass_bins(bids, BID_BINS, weights)
-        by_ctr, by_bid = _binned(ctr_bins, ctr, label, weights), _binned(bid_bins, ctr, label, weights)
-        by_ecpm = _binned(ctr_bins, ctr, label, ecpm if weights is None else ecpm * weights)
+        by_ctr, by_bid = binned(ctr_bins, ctr, label, weights), binned(bid_bins, ctr, label, weights)
+        by_ecpm = binned(ctr_bins, ctr, label, ecpm if weights is None else ecpm * weights)
         return {
             **{name: _mean(auctions[name], weight) for name in ("welfare", "revenue", "surplus")},
             "auc": area,
@@ -145,8 +146,8 @@ class Metrics:
             "log_loss": log_loss,
             "normalised_entropy": _ratio(log_loss, _entropy(_mean(label, weights))),
             "brier": _mean(ctr * ctr + label * (1 - 2 * ctr), weights),
-            "calibration_error": _calibration_error(by_ctr),
-            "ecpm_calibration_error": _calibration_error(by_ecpm),
+            "calibration_error": calibration_error(by_ctr),
+            "ecpm_calibration_error": calibration_error(by_ecpm),
             "predicted_over_observed": _ratio(_total(ctr, weights), _total(label, weights)),
             "ecpm_predicted_over_observed": _ratio(_total(ecpm, weights), _total(bids * label, weights)),
             "winners_predicted_over_observed": _ratio(
@@ -161,9 +162,9 @@ class Metrics:
             "by_bid": [
                 {f"bid_{k}" if k in ("low", "high") else k: number for k, number in row.items()}
                 | {"ratio": _ratio(row["predicted"], row["observed"])}
-                for row in _curve(bid_bins, bids, by_bid)
+                for row in curve(bid_bins, bids, by_bid)
             ],
-            "calibration_curve": _curve(ctr_bins, ctr, by_ctr),
+            "calibration_curve": curve(ctr_bins, ctr, by_ctr),
         }
 
     def _joined(self) -> tuple[_Ads, dict[str, NDArray[Any]]]:
@@ -226,54 +227,6 @@ def log_losses(ctr: Floats, label: Floats) -> Floats:
     label = label[clicked]
     losses[clicked] = (1 - label) * losses[clicked] - label * np.log(p[clicked])
     return losses
-
-
-def equal_mass_bins(key: Floats, bins: int, weights: Floats | None = None) -> NDArray[np.intp]:
-    """The bin of every ad: at most ``bins`` of equal weight from the lowest key up, equal keys together.
-
-    Bin k ends with the first key at which the weight so far is k / bins of all.
-
-    >>> equal_mass_bins(np.array([4.0, 1.0, 2.0, 3.0]), 2)
-    array([1, 0, 0, 1])
-    >>> equal_mass_bins(np.array([1.0, 1.0, 1.0, 3.0]), 2)
-    array([0, 0, 0, 1])
-    """
-    share = np.arange(1, bins)
-    if len(key) == 0:
-        return np.zeros(0, np.intp)
-    if weights is None:
-        last = np.unique(-(-share * len(key) // bins) - 1)
-        ends = np.partition(key, last)[last]
-    else:
-        order = np.argsort(key)
-        below = weights[order].cumsum()
-        reached = (share / bins - 1e-9) * below[-1]  # whatever the last digits of the running sum
-        ends = key[order[np.searchsorted(below, reached)]]
-    return np.searchsorted(np.unique(ends), key, side="left")
-
-
-def _binned(bins: NDArray[np.intp], ctr: Floats, label: Floats, weights: Floats | None) -> dict[str, Floats]:
-    """Sums over every bin."""
-    columns = {"predicted": ctr, "observed": label, "weight": np.ones_like(ctr)}
-    weighted = {name: column if weights is None else column * weights for name, column in columns.items()}
-    return {name: np.asarray(np.bincount(bins, column), np.float64) for name, column in weighted.items()}
-
-
-def _calibration_error(sums: dict[str, Floats]) -> float:
-    return _ratio(float(np.abs(sums["predicted"] - sums["observed"]).sum()), float(sums["weight"].sum()))
-
-
-def _curve(bins: NDArray[np.intp], key: Floats, sums: dict[str, Floats]) -> list[dict[str, Any]]:
-    """The bins that weigh anything: their least and greatest key, ads, mean prediction and mean label."""
-    ads = np.bincount(bins)
-    low, high = np.full(len(ads), np.inf), np.full(len(ads), -np.inf)
-    np.minimum.at(low, bins, key)
-    np.maximum.at(high, bins, key)
-    return [
-        {"low": float(low[k]), "high": float(high[k]), "ads": int(ads[k])}
-        | {name: float(sums[name][k] / sums["weight"][k]) for name in ("predicted", "observed")}
-        for k in np.flatnonzero(sums["weight"])
-    ]
 
 
 def _exposure(found: Tensor) -> Tensor:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from bidwise.evaluation.comparison import DECISIVE
 
 if TYPE_CHECKING:
-    from bidwise.evaluation.evaluate import Evaluation
+    from bidwise.evaluation.result import Evaluation
 
-ALONE = "There is one model, so there is nothing to compare it with."
 COLUMNS = {  # heading -> (metric, format)
     "welfare": ("welfare", ".4f"),
     "revenue": ("revenue", ".4f"),
@@ -43,7 +42,7 @@ def summary(found: Evaluation) -> str:
     counts = (
         f"{found.auctions:,} auctions of {found.ads:,} ads; {kind} welfare and revenue per auction; * highest welfare"
     )
-    said = [sentence["text"] for sentence in found.verdict] or [ALONE]
+    said = [sentence["text"] for sentence in found.verdict]
     return "\n".join([counts, "", *lines, "", *said, "", *(f"Note: {note}" for note in found.notes)])
 
 
@@ -52,6 +51,9 @@ def verdicts(found: Evaluation) -> list[dict[str, str]]:
     by_pair: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for comparison in found.comparisons:
         by_pair.setdefault((comparison["model"], comparison["baseline"]), {})[comparison["metric"]] = comparison
+    if not by_pair:
+        text = "There is one model, so there is nothing to compare it with."
+        return [{"model": found.baseline, "baseline": found.baseline, "outcome": "alone", "text": text}]
     originals = [model for model, numbers in found.models.items() if numbers["calibrated_from"] is None]
     leaders = sorted(originals, key=lambda model: -found.models[model]["welfare"])[:2]
     return [
@@ -80,6 +82,11 @@ def _sentence(model: str, baseline: str, compared: dict[str, dict[str, Any]]) ->
         return (
             f"{model} against {baseline}: too few decisive auctions to tell "
             f"({decisive:,} where they show different ads; about {DECISIVE} are needed)."
+        )
+    if welfare["changed_auctions"] == 0:
+        return (
+            f"{model} against {baseline}: nothing to tell them apart by; they show different ads in {decisive:,} "
+            "auctions, but none of these ads was clicked."
         )
     change = _change(welfare, "welfare")
     text = f"{model} {change} against {baseline}; revenue {_change(revenue)}. {decisive:,} auctions are decisive."

@@ -8,7 +8,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from bidwise.evaluation.verdict import ALONE
 from bidwise.report import figures
 from bidwise.report.tables import Pairs, Result, calibration_table, comparison_table, models_table, signed
 
@@ -82,9 +81,6 @@ def _verdicts(result: Result, twins: Mapping[str, str]) -> dict[str, list[dict[s
         said[group].append({"kind": sentence["outcome"], "sign": sign, "words": words, "text": sentence["text"]})
     if not said["baseline"]:
         said["baseline"], said["calibration"] = said["calibration"], []
-    if not said["baseline"]:
-        sign, words = OUTCOMES["alone"]
-        said["baseline"] = [{"kind": "alone", "sign": sign, "words": words, "text": ALONE}]
     return said
 
 

@@ -1,0 +1,71 @@
+"""What an evaluation found: printed as words, written as JSON and as a page."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bidwise
+from bidwise.evaluation.verdict import summary
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was found, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
+
+    models: dict[str, dict[str, Any]]
+    comparisons: list[dict[str, Any]]
+    verdict: list[dict[str, str]]  # model, baseline, outcome, text
+    notes: list[str]
+    auctions: int
+    ads: int
+    ads_left_out: int
+    baseline: str
+    best: str
+    welfare_of: str  # "clicks": realised; "truth": expected
+    optimal_welfare: float | None  # of any prediction, where the true CTR is known
+    options: dict[str, Any]
+    version: str = bidwise.__version__
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.__dataclass_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __str__(self) -> str:
+        return summary(self)
+
+    def to_json(self) -> str:
+        """Plain JSON; numbers that are not defined or not finite are ``null``."""
+        return json.dumps(_plain(asdict(self)), indent=2, allow_nan=False)
+
+    def write(self, out: str | Path) -> None:
+        """``out/result.json`` and ``out/report.html``: both, or none of them."""
+        from bidwise.report.page import evaluation_page  # late: matplotlib takes a second, and not everyone writes
+
+        folder = Path(out)
+        pages = {"result.json": self.to_json(), "report.html": evaluation_page(_plain(asdict(self)))}
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = {folder / name: folder / f"{name}.part" for name in pages}
+        for part, text in zip(parts.values(), pages.values(), strict=True):
+            part.write_text(text, encoding="utf-8")
+        for path, part in parts.items():
+            part.replace(path)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: no numpy, no NaN, no infinity, no tables."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
