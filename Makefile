@@ -28,6 +28,7 @@ browser:
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.losses
+	$(BIN)/python -m benchmarks.auctions
 	$(BIN)/python -m benchmarks.evaluation
 	$(BIN)/python -m benchmarks.coverage
 

@@ -1,4 +1,4 @@
-"""Speed of auctions, metrics and of the whole `bidwise evaluate`, with scikit-learn beside it where it does the same.
+"""Speed of metrics and of the whole `bidwise evaluate`, with scikit-learn beside it where it does the same.
 
 python -m benchmarks.evaluation
 """
@@ -15,11 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import torch
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
-import bidwise
 from benchmarks.harness import Timing, together, write
 from benchmarks.table import write_page
 from bidwise.evaluation import Metrics, auc, calibrator
@@ -82,32 +80,6 @@ def beside_sklearn(ads: pl.DataFrame) -> list[dict[str, object]]:
     return rows + [row("all metrics (scikit-learn: 2)", name, ADS, timing) for name, timing in timings.items()]
 
 
-def auctions() -> list[dict[str, object]]:
-    """A million auctions of 20 ads and 4 slots."""
-    random = torch.Generator().manual_seed(0)
-    ads = 20_000_000
-    ctr = torch.rand(ads, generator=random, dtype=torch.float64)
-    bids = 0.1 + torch.rand(ads, generator=random, dtype=torch.float64)
-    equal = torch.arange(0, ads + 1, 20)
-    sizes = torch.randint(1, 40, (1_000_000,), generator=random)
-    ragged = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0).clamp(max=ads)])
-    ragged[-1] = ads
-    slots = (1.0, 0.7, 0.5, 0.3)
-    steps = {
-        name: lambda pricing=pricing, offsets=offsets: bidwise.run_auction(
-            ctr, bids, offsets, slots=slots, pricing=pricing
-        )
-        for name, pricing, offsets in (
-            ("gsp", "gsp", equal),
-            ("vcg", "vcg", equal),
-            ("first_price", "first_price", equal),
-            ("gsp, 1 to 39 ads", "gsp", ragged),
-        )
-    }
-    timings = together(steps, seconds=2.0)
-    return [row("1 M auctions, 4 slots", name, ads, timing) for name, timing in timings.items()]
-
-
 def whole_command(ads: pl.DataFrame) -> list[dict[str, object]]:
     """`bidwise evaluate` from the shell: start, reading, three models, intervals, page."""
     rows = []
@@ -138,7 +110,7 @@ def whole_command(ads: pl.DataFrame) -> list[dict[str, object]]:
 
 def main() -> None:
     ads = table()
-    write("evaluation", [*auctions(), *beside_sklearn(ads), *whole_command(ads)])
+    write("evaluation", [*beside_sklearn(ads), *whole_command(ads)])
     print(write_page())
 
 

@@ -16,12 +16,14 @@ def write_page() -> Path:
             first = rows[0]
             where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {first['commit']}"
             parts.append(section(rows) + f"\n\n*`make bench` or `python -m benchmarks.losses {name}`; {where}.*")
-    for name, section in {"evaluation": evaluation, "coverage": coverage}.items():
+    sections = {"auctions_cpu": auctions, "auctions_cuda": auctions, "evaluation": evaluation, "coverage": coverage}
+    for name, section in sections.items():
         if (RESULTS / f"{name}.csv").exists():
             rows = read(name)
             first = rows[0]
             where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {first['commit']}"
-            parts.append(section(rows) + f"\n\n*`make bench` or `python -m benchmarks.{name}`; {where}.*")
+            module = name.split("_")[0]
+            parts.append(section(rows) + f"\n\n*`make bench` or `python -m benchmarks.{module}`; {where}.*")
     path = DOCS / "benchmarks.md"
     part = path.with_suffix(".part")
     part.write_text("\n\n".join(parts) + "\n")
@@ -122,9 +124,23 @@ def _us(row: dict[str, str]) -> str:
     return f"{1000 * float(row['ms']):,.0f} µs"
 
 
+def auctions(rows: list[dict[str, str]]) -> str:
+    first = rows[0]
+    lines = [
+        f"## A million auctions on {'the CPU' if first['on'] == 'cpu' else first['on']}",
+        "",
+        f"{int(first['ads']):,} ads, {first['slots']} slots, checks of the input included.",
+        "",
+        "| pricing | ms |",
+        "|---|---|",
+        *(f"| {r['case']} | {float(r['ms']):,.1f} |" for r in rows),
+    ]
+    return "\n".join(lines)
+
+
 def evaluation(rows: list[dict[str, str]]) -> str:
     lines = [
-        "## Auctions, metrics and the whole evaluation",
+        "## Metrics and the whole evaluation",
         "",
         "Before two methods are timed they must agree to 1e-9.",
         "",
