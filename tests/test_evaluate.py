@@ -333,8 +333,8 @@ def test_files_are_written_whole(tmp_path, monkeypatch):
 
 def test_progress_is_told():
     seen = []
-    evaluate(ads_of(100), progress=lambda work, share: seen.append((work, share)))
-    assert {work for work, _ in seen} == {"rough", "fine", "intervals"}
+    evaluate(ads_of(100), calibrate="platt", progress=lambda work, share: seen.append((work, share)))
+    assert {work for work, _ in seen} == {"calibration", "rough", "fine", "rough+platt", "fine+platt", "intervals"}
     assert all(0 <= share <= 1 for _, share in seen)
     assert seen[-1] == ("intervals", 1.0)
 

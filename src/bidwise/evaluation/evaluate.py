@@ -106,7 +106,7 @@ def evaluate(
         ads = cut_auctions(ads, auction_size, seed=seed, cuts=resample)
     if calibrate != "none":
         fitted_on = None if calibration_table is None else load(calibration_table, "calibration_table")
-        ads = _with_twins(ads, fitted_on, calibrate, alpha, seed)
+        ads = _with_twins(ads, fitted_on, calibrate, alpha, seed, progress)
     metrics = {model: _metrics(model, ads, rules, alpha, progress) for model in ads.ctr}
     found = {model: seen.compute() for model, seen in metrics.items()}
     optimum = None
@@ -190,7 +190,9 @@ def _exposure(ads: AdTable, alpha: Array) -> Array | None:
     return None if ads.position is None else alpha[ads.position - 1]
 
 
-def _with_twins(ads: AdTable, fitted_on: AdTable | None, kind: str, alpha: Array, seed: int) -> AdTable:
+def _with_twins(
+    ads: AdTable, fitted_on: AdTable | None, kind: str, alpha: Array, seed: int, progress: Progress | None
+) -> AdTable:
     """Every model together with its calibrated twin, ``model+kind``."""
 
     def labels(of: AdTable) -> Array:
@@ -204,6 +206,8 @@ def _with_twins(ads: AdTable, fitted_on: AdTable | None, kind: str, alpha: Array
         else:
             twin = calibrator(kind, fitted_on.ctr[model], labels(fitted_on), weights=fitted_on.weights)(ctr)
         twins[f"{model}+{kind}"] = twin
+        if progress is not None:
+            progress("calibration", len(twins) / len(ads.ctr))
     source = "the other auctions, in 5 folds" if fitted_on is None else f"{fitted_on.ads:,} other ads"
     note = f"Models with +{kind} are calibrated ({kind}, fitted on {source})."
     return replace(ads, ctr=ads.ctr | twins, notes=[*ads.notes, note])
