@@ -267,6 +267,8 @@ def test_weights_of_auctions():
         log_loss(table["click"], table["fine"], sample_weight=weight)
     )
     other = (table["bid"] * table["click"])[shown(table, "rough")]
+    half = found.models["fine"]["difference_to_average"]["welfare"]
+    assert half == pytest.approx(np.average(value - other, weights=weight[::6]) / 2)
     assert comparison(found)["difference"] == pytest.approx(np.average(value - other, weights=weight[::6]))
 
 
@@ -286,7 +288,8 @@ def test_calibrated_twins_stand_beside_their_models(kind):
 
 def test_calibration_on_another_table():
     table, other = ads_of(500), ads_of(800, seed=9)
-    found = evaluate(table, calibrate="platt", calibration_table=pl.DataFrame(other))
+    columns = ["rough", "fine", "click"]  # neither bids nor auctions are needed there
+    found = evaluate(table, calibrate="platt", calibration_table=pl.DataFrame(other).select(columns))
     fitted = calibrator("platt", other["fine"], other["click"])(table["fine"])
     assert found.models["fine+platt"]["log_loss"] == pytest.approx(log_loss(table["click"], fitted))
 
@@ -353,11 +356,20 @@ def test_progress_is_told():
         ({"calibration_table": "x.csv"}, "calibration_table needs calibrate"),
         ({"sampling_rate": 0.0}, r"sampling_rate must be in \(0, 1\], found 0"),
         ({"rounds": 10}, "rounds must be at least 100"),
+        ({"resample": 3}, "resample needs auction_size"),
     ],
 )
 def test_bad_options_are_named(options, message):
     with pytest.raises(InputError, match=message):
         evaluate(ads_of(20), **options)
+
+
+def test_a_model_may_not_have_the_name_of_a_twin():
+    table = ads_of(20)
+    with pytest.raises(
+        InputError, match=r"ctr must not name rough\+platt, which is what the calibrated rough is called"
+    ):
+        evaluate(table | {"rough+platt": table["fine"]}, ctr=["rough", "rough+platt"], calibrate="platt")
 
 
 def test_a_file_is_no_folder(tmp_path):

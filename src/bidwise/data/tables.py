@@ -56,7 +56,7 @@ def read_ads(
     *,
     ctr: Sequence[str],
     click: str,
-    bid: str,
+    bid: str | None = None,
     auction: str | None = None,
     truth: str | None = None,
     position: str | None = None,
@@ -64,7 +64,7 @@ def read_ads(
     slots: int | None = None,
     name: str = "table",
 ) -> AdTable:
-    """The named columns of a table, checked; without ``auction`` all ads are one auction.
+    """The named columns of a table, checked; without ``bid`` all bids are 1, without ``auction`` all ads one auction.
 
     ``table`` is a Parquet, CSV or TSV file (also gzipped), a polars or pandas frame, or a mapping of columns. Auctions
     scattered over the table are brought together, in the order of their first ads, and ``notes`` says so.
@@ -74,7 +74,7 @@ def read_ads(
     (array([1., 2.]), array([0, 2]))
     """
     name = str(table) if isinstance(table, str | Path) else name
-    numeric = [*ctr, click, bid, *(column for column in (truth, position, weight) if column is not None)]
+    numeric = [*ctr, click, *(column for column in (bid, truth, position, weight) if column is not None)]
     if not ctr:
         raise InputError("ctr must name at least one column of predictions")
     twice = {column for column in ctr if list(ctr).count(column) > 1}
@@ -89,7 +89,8 @@ def read_ads(
     for column in ctr:
         _check(read[column], (read[column] >= 0) & (read[column] <= 1), column, "a CTR must be in [0, 1]", name)
     _check(read[click], (read[click] == 0) | (read[click] == 1), click, "a click must be 0 or 1", name)
-    _check(read[bid], (read[bid] > 0) & np.isfinite(read[bid]), bid, "a bid must be finite and above 0", name)
+    if bid is not None:
+        _check(read[bid], (read[bid] > 0) & np.isfinite(read[bid]), bid, "a bid must be finite and above 0", name)
     if truth is not None:
         _check(read[truth], (read[truth] >= 0) & (read[truth] <= 1), truth, "a true CTR must be in [0, 1]", name)
     if weight is not None:
@@ -103,7 +104,7 @@ def read_ads(
     ads = AdTable(
         ctr={column: read[column] for column in ctr},
         clicks=read[click],
-        bids=read[bid],
+        bids=np.ones(len(frame)) if bid is None else read[bid],
         offsets=np.array([0, len(frame)]),
         truth=None if truth is None else read[truth],
         position=None if position is None else read[position].astype(np.int64),

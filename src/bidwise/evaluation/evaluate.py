@@ -84,40 +84,31 @@ def evaluate(
     alpha = slot_multipliers(slots).numpy()
     rules: dict[str, Any] = {"slots": slots, "pricing": pricing, "reserve": reserve, "squash": squash}
     Metrics(**rules)  # a wrong rule is refused before the table is read
-    _check_options(models, base, auction, auction_size, calibrate, calibration_table, sampling_rate, rounds, out)
+    _check_auctions(auction, auction_size, resample)
+    _check_calibration(models, calibrate, calibration_table)
+    _check_others(models, base, sampling_rate, rounds, out)
 
-    def load(source: Table, name: str, auction: str | None = None) -> AdTable:
-        ads = read_ads(
-            source,
-            ctr=models,
-            click=click,
-            bid=bid,
-            auction=auction,
-            truth=truth,
-            position=position,
-            weight=weight,
-            slots=len(alpha),
-            name=name,
-        )
-        return ads if sampling_rate is None else _corrected(ads, sampling_rate)
-
-    ads = load(table, "table", auction)
+    columns: dict[str, Any] = {"ctr": models, "click": click, "position": position, "weight": weight}
+    columns["slots"] = len(alpha)
+    ads = _corrected(read_ads(table, bid=bid, auction=auction, truth=truth, **columns), sampling_rate)
     if auction_size is not None:
         ads = cut_auctions(ads, auction_size, seed=seed, cuts=resample)
     if calibrate != "none":
-        fitted_on = None if calibration_table is None else load(calibration_table, "calibration_table")
-        ads = _with_twins(ads, fitted_on, calibrate, alpha, seed, progress)
+        other = None
+        if calibration_table is not None:
+            other = _corrected(read_ads(calibration_table, name="calibration_table", **columns), sampling_rate)
+        ads = _with_twins(ads, other, calibrate, alpha, seed, progress)
     metrics = {model: _metrics(model, ads, rules, alpha, progress) for model in ads.ctr}
     found = {model: seen.compute() for model, seen in metrics.items()}
+    weights = metrics[models[0]].per_auction["weight"]
     optimum = None
     if ads.truth is not None:
-        optimum = float(
-            _mean(optimal_welfare(ads.truth, ads.bids, ads.offsets, slots=slots).numpy(), metrics[models[0]])
-        )
+        best = optimal_welfare(ads.truth, ads.bids, ads.offsets, slots=slots).numpy()
+        optimum = float(np.average(best, weights=weights))
         for numbers in found.values():
             numbers["regret"] = optimum - numbers["welfare"]
             numbers["share_of_optimum"] = numbers["welfare"] / optimum if optimum else math.nan
-    shares = np.stack([seen.per_auction["welfare"] for seen in metrics.values()])[: len(models)]
+    shares = [metrics[model].per_auction["welfare"] * weights / weights.mean() for model in models]
     for model, mean, error in zip(models, *difference_to_average(shares), strict=True):
         found[model]["difference_to_average"] = {"welfare": mean, "standard_error": error * math.sqrt(resample)}
     twins = {model: model.removesuffix(f"+{calibrate}") for model in ads.ctr if model not in models}
@@ -135,7 +126,7 @@ def evaluate(
         models=found,
         comparisons=comparisons,
         verdict=[],
-        notes=[*ads.notes, *_notes(ads, found, models, sampling_rate, len(comparisons))],
+        notes=[*ads.notes, *_notes(ads, found, models, len(comparisons))],
         auctions=ads.auctions,
         ads=ads.ads,
         ads_left_out=ads.left_out,
@@ -151,27 +142,30 @@ def evaluate(
     return evaluation
 
 
-def _check_options(
-    models: list[str],
-    baseline: str,
-    auction: str | None,
-    auction_size: int | None,
-    calibrate: str,
-    calibration_table: Table | None,
-    sampling_rate: float | None,
-    rounds: int,
-    out: str | Path | None,
-) -> None:
-    if models and baseline not in models:
-        raise InputError(f"baseline must be one of the ctr columns, {', '.join(models)}, found {baseline!r}")
+def _check_auctions(auction: str | None, auction_size: int | None, resample: int) -> None:
     if (auction is None) == (auction_size is None):
         raise InputError(
             "auction or auction_size must say which ads compete: the column that names the auction, "
             f"or a size to cut the ads at random (the paper uses 256); found {'neither' if auction is None else 'both'}"
         )
+    if auction_size is None and resample != 1:
+        raise InputError(f"resample needs auction_size: real auctions are not cut again; found {resample}")
+
+
+def _check_calibration(models: list[str], calibrate: str, calibration_table: Table | None) -> None:
     check_name("calibrate", calibrate, ["none", *CALIBRATORS])
     if calibrate == "none" and calibration_table is not None:
         raise InputError("calibration_table needs calibrate: platt, isotonic or piecewise; found none")
+    for model in models:
+        if f"{model}+{calibrate}" in models:
+            raise InputError(f"ctr must not name {model}+{calibrate}, which is what the calibrated {model} is called")
+
+
+def _check_others(
+    models: list[str], baseline: str, sampling_rate: float | None, rounds: int, out: str | Path | None
+) -> None:
+    if models and baseline not in models:
+        raise InputError(f"baseline must be one of the ctr columns, {', '.join(models)}, found {baseline!r}")
     if sampling_rate is not None and not 0 < sampling_rate <= 1:
         raise InputError(f"sampling_rate must be in (0, 1], found {sampling_rate}")
     if rounds < 100:
@@ -180,8 +174,10 @@ def _check_options(
         raise InputError(f"out must be a folder, found the file {out}")
 
 
-def _corrected(ads: AdTable, rate: float) -> AdTable:
+def _corrected(ads: AdTable, rate: float | None) -> AdTable:
     """Predictions of models whose negatives were sampled: q = p / (p + (1 - p) / rate)."""
+    if rate is None:
+        return ads
     ctr = {model: p / (p + (1 - p) / rate) for model, p in ads.ctr.items()}
     return replace(ads, ctr=ctr, notes=[*ads.notes, f"Predictions were corrected for negatives sampled at {rate:g}."])
 
@@ -234,13 +230,7 @@ def _metrics(model: str, ads: AdTable, rules: dict[str, Any], alpha: Array, prog
     return seen
 
 
-def _mean(per_auction: Array, seen: Metrics) -> float:
-    return float(np.average(per_auction, weights=seen.per_auction["weight"]))
-
-
-def _notes(
-    ads: AdTable, found: dict[str, dict[str, Any]], models: list[str], sampling_rate: float | None, comparisons: int
-) -> Iterator[str]:
+def _notes(ads: AdTable, found: dict[str, dict[str, Any]], models: list[str], comparisons: int) -> Iterator[str]:
     if ads.truth is None:
         yield (
             "Welfare and revenue are realised on logged ads: they count the clicks of ads that were shown, with bids "
