@@ -294,6 +294,39 @@ def test_calibration_on_another_table():
     assert found.models["fine+platt"]["log_loss"] == pytest.approx(log_loss(table["click"], fitted))
 
 
+def test_no_ad_is_calibrated_by_its_own_click():
+    """Also where the ads are cut several times: its click moves other ads' calibrated CTR, never its own."""
+    table = ads_of(60)
+    seen = {}
+
+    def calibrated(click):
+        changed = table | {"click": np.where(np.arange(360) == 7, click, table["click"])}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "bidwise.evaluation.evaluate._metrics", lambda model, ads, *_: seen.update({model: ads}) or 1 / 0
+            )
+            patch.setattr("bidwise.evaluation.evaluate.Metrics", lambda **_: None)
+            with pytest.raises(ZeroDivisionError):
+                evaluate(changed, auction_size=6, resample=3, calibrate="piecewise")
+        return seen["rough"]
+
+    ads, other = calibrated(0), calibrated(1)
+    own = ads.ctr["rough"] == table["rough"][7]
+    moved = ads.ctr["rough+piecewise"] != other.ctr["rough+piecewise"]
+    assert own.sum() == 3
+    assert not moved[own].any()
+    assert moved[~own].any()
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
+def test_bids_of_any_unit_can_be_read(scale):
+    table = ads_of(50)
+    found = evaluate(table | {"bid": scale * table["bid"]})
+    printed = str(found).splitlines()[3].split()[-7]
+    assert float(printed.replace(",", "")) == pytest.approx(found.models["rough"]["welfare"], rel=1e-3)
+    assert len(printed) <= 11
+
+
 @pytest.mark.parametrize("click", [0, 1])
 def test_one_class_data_says_that_auc_is_undefined(click):
     table = ads_of(50)

@@ -97,7 +97,7 @@ def evaluate(
         other = None
         if calibration_table is not None:
             other = _corrected(read_ads(calibration_table, name="calibration_table", **columns), sampling_rate)
-        ads = _with_twins(ads, other, calibrate, alpha, seed, progress)
+        ads = _with_twins(ads, other, calibrate, alpha, seed, resample, progress)
     metrics = {model: _metrics(model, ads, rules, alpha, progress) for model in ads.ctr}
     found = {model: seen.compute() for model, seen in metrics.items()}
     weights = metrics[models[0]].per_auction["weight"]
@@ -187,24 +187,37 @@ def _exposure(ads: AdTable, alpha: Array) -> Array | None:
 
 
 def _with_twins(
-    ads: AdTable, fitted_on: AdTable | None, kind: str, alpha: Array, seed: int, progress: Progress | None
+    ads: AdTable, other: AdTable | None, kind: str, alpha: Array, seed: int, cuts: int, progress: Progress | None
 ) -> AdTable:
-    """Every model together with its calibrated twin, ``model+kind``."""
+    """Every model together with its calibrated twin, ``model+kind``, fitted on ``other`` or on the other auctions.
+
+    An ad is in each cut once, so folds are made inside a cut: none is calibrated by its own click.
+    """
 
     def labels(of: AdTable) -> Array:
         exposure = _exposure(of, alpha)
         return of.clicks if exposure is None else of.clicks / exposure
 
+    def from_other_auctions(ctr: Array) -> Array:
+        size, auctions = ads.ads // cuts, ads.auctions // cuts
+        parts = []
+        for cut in range(cuts):
+            rows = slice(cut * size, (cut + 1) * size)
+            offsets = ads.offsets[cut * auctions : (cut + 1) * auctions + 1] - cut * size
+            weights = None if ads.weights is None else ads.weights[rows]
+            parts.append(cross_fitted(kind, ctr[rows], labels(ads)[rows], offsets, weights=weights, seed=seed))
+        return np.concatenate(parts)
+
     twins = {}
     for model, ctr in ads.ctr.items():
-        if fitted_on is None:
-            twin = cross_fitted(kind, ctr, labels(ads), ads.offsets, weights=ads.weights, seed=seed)
+        if other is None:
+            twins[f"{model}+{kind}"] = from_other_auctions(ctr)
         else:
-            twin = calibrator(kind, fitted_on.ctr[model], labels(fitted_on), weights=fitted_on.weights)(ctr)
-        twins[f"{model}+{kind}"] = twin
+            fitted = calibrator(kind, other.ctr[model], labels(other), weights=other.weights)
+            twins[f"{model}+{kind}"] = fitted(ctr)
         if progress is not None:
             progress("calibration", len(twins) / len(ads.ctr))
-    source = "the other auctions, in 5 folds" if fitted_on is None else f"{fitted_on.ads:,} other ads"
+    source = "the other auctions, in 5 folds" if other is None else f"{other.ads:,} other ads"
     note = f"Models with +{kind} are calibrated ({kind}, fitted on {source})."
     return replace(ads, ctr=ads.ctr | twins, notes=[*ads.notes, note])
 

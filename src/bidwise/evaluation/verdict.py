@@ -10,34 +10,29 @@ from bidwise.evaluation.comparison import DECISIVE
 if TYPE_CHECKING:
     from bidwise.evaluation.result import Evaluation
 
-COLUMNS = {  # heading -> (metric, format)
-    "welfare": ("welfare", ".4f"),
-    "revenue": ("revenue", ".4f"),
-    "AUC": ("auc", ".4f"),
-    "gAUC": ("auc_in_auctions", ".4f"),
-    "log loss": ("log_loss", ".4f"),
-    "pred/obs": ("predicted_over_observed", ".3f"),
-    "calib. error": ("calibration_error", ".4f"),
+COLUMNS = {  # heading -> (metric, decimals; None: five digits of the largest)
+    "welfare": ("welfare", None),
+    "revenue": ("revenue", None),
+    "AUC": ("auc", 4),
+    "gAUC": ("auc_in_auctions", 4),
+    "log loss": ("log_loss", 4),
+    "pred/obs": ("predicted_over_observed", 3),
+    "calib. error": ("calibration_error", 4),
 }
 
 
 def summary(found: Evaluation) -> str:
     """The table of models, best welfare marked with ``*``, then the verdict and the notes."""
-    rows = [["model", *COLUMNS]]
-    for model, numbers in found.models.items():
-        cells = [
-            format(numbers[metric], form) if defined(numbers[metric]) else "–" for metric, form in COLUMNS.values()
-        ]
-        rows.append([f"* {model}" if model == found.best else f"  {model}", *cells])
-    rows[0][0] = "  model"
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if at == 0 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
+    columns = [["  model", *(f"* {model}" if model == found.best else f"  {model}" for model in found.models)]]
+    for heading, (metric, decimals) in COLUMNS.items():
+        values = [numbers[metric] for numbers in found.models.values()]
+        largest = max((abs(x) for x in values if defined(x) and x), default=1.0)
+        places = max(0, 4 - math.floor(math.log10(largest))) if decimals is None else decimals
+        columns.append([heading, *(f"{x:,.{places}f}" if defined(x) else "–" for x in values)])
+    widths = [max(map(len, column)) for column in columns]
+    aligned = [[cell.rjust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]
+    aligned[0] = [cell.ljust(widths[0]) for cell in columns[0]]
+    lines = ["  ".join(row) for row in zip(*aligned, strict=True)]
     kind = "realised" if found.welfare_of == "clicks" else "expected"
     counts = (
         f"{found.auctions:,} auctions of {found.ads:,} ads; {kind} welfare and revenue per auction; * highest welfare"
