@@ -103,7 +103,7 @@ def test_auctions_are_cut_from_a_gzipped_csv(tmp_path, monkeypatch, capsys):
     path.write_bytes(gzip.compress(table_of().write_csv().encode()))
     evaluate(monkeypatch, path, "--auction-size", "256", "--seed", "7", "--resample", "2", "--out", tmp_path / "out")
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert (result["auctions"], result["ads_left_out"]) == (18, 2400 - 9 * 256)
+    assert (result["auctions"], result["ads_left_out"]) == (9, 2400 - 9 * 256)
     assert "shuffled (seed 7) and cut into auctions of 256, 2 times over" in capsys.readouterr().out
 
 
@@ -145,8 +145,8 @@ def test_calibration_table(ads, tmp_path, monkeypatch):
             ["--auction", "auction", "--position", "slot"],
             "column 'slot', row 0: found 9",
         ),
-        ({}, [], "auction or auction_size must say which ads compete"),
-        ({}, ["--auction-size", "9999"], "auction_size must be at most the number of ads, 2400, found 9999"),
+        ({}, [], "--auction or --auction-size must say which ads compete"),
+        ({}, ["--auction-size", "9999"], "--auction-size must be at most the number of ads, 2400, found 9999"),
         ({}, ["--auction", "auction", "--slots", "1,2"], "slots must be positive and must not rise"),
         ({}, ["--auction", "auction", "--slots", "1,x"], "slots must be numbers such as 1,0.8,0.6, found '1,x'"),
         ({}, ["--auction", "auction", "--baseline", "c"], "baseline must be one of the ctr columns"),
@@ -175,6 +175,34 @@ def test_wrong_words_end_with_code_2(monkeypatch, capsys, words):
     error = capsys.readouterr().err.strip()
     assert error.startswith("bidwise: ")
     assert len(error.splitlines()) == 1
+
+
+def test_a_missing_option_is_named(monkeypatch, capsys):
+    assert bidwise_command(monkeypatch, "evaluate", "x.csv", "--ctr", "a") == 2
+    assert capsys.readouterr().err == "bidwise: --click is missing; see bidwise evaluate --help\n"
+
+
+def test_nothing_but_the_error_goes_to_the_error_stream(ads, tmp_path):
+    words = [sys.executable, "-m", "bidwise", "evaluate", ads, "--ctr", "model_a", "--click", "click", "--bid", "bid"]
+    done = subprocess.run([*words, "--auction", "auction", "--out", tmp_path / "out"], capture_output=True, check=True)
+    assert done.stderr == b""
+    failed = subprocess.run(
+        [*words, "--auction", "nothing", "--out", tmp_path / "out"], capture_output=True, check=False
+    )
+    assert failed.returncode == 2
+    assert failed.stderr.startswith(b"bidwise: ")
+    assert failed.stderr.count(b"\n") == 1
+
+
+def test_the_result_is_shown_even_if_it_cannot_be_written(ads, tmp_path, monkeypatch, capsys):
+    def full_disk(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("bidwise.evaluation.result.Evaluation.write", full_disk)
+    assert evaluate(monkeypatch, ads, "--auction", "auction", "--out", tmp_path / "out") == 2
+    printed = capsys.readouterr()
+    assert "model_b raises welfare" in printed.out
+    assert printed.err == "bidwise: No space left on device\n"
 
 
 def test_an_unreadable_file_is_named(tmp_path, monkeypatch, capsys):

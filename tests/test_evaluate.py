@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 import bidwise
 from bidwise.checks import InputError
-from bidwise.evaluation import calibrator
+from bidwise.evaluation import calibrator, cross_fitted
 
 
 def ads_of(auctions, size=6, seed=0, noise=(0.8, 0.2), rate=-1.0):
@@ -137,6 +137,69 @@ def test_equal_models_are_not_said_to_differ():
     assert "would have been seen in 4 of 5 data sets" in found.verdict[0]["text"]
 
 
+def test_shares_of_the_baseline_hold_the_truth_also_for_large_lifts():
+    """The baseline's level is as uncertain as the difference: 400 data sets of a model that adds some 60 %."""
+    found = []
+    for seed in range(400):
+        table = ads_of(200, seed=seed, noise=(9.0, 0.0))
+        found.append(comparison(evaluate(table, rounds=199)))
+    level = np.mean([one["difference"] / one["relative"] for one in found])
+    lift = np.mean([one["difference"] for one in found]) / level
+    assert lift > 0.5
+    held = np.mean([one["relative_ci_low"] <= lift <= one["relative_ci_high"] for one in found])
+    assert 0.92 <= held <= 0.98
+
+
+def test_shares_and_differences_agree_about_zero():
+    for seed in range(30):
+        one = comparison(evaluate(ads_of(400, seed=seed, noise=(0.6, 0.3))))
+        sure = one["outcome"] in ("better", "worse")
+        assert sure == (not one["ci_low"] <= 0 <= one["ci_high"])
+        assert not sure or not one["relative_ci_low"] < 0 < one["relative_ci_high"]
+
+
+def test_a_leader_is_named_among_three():
+    table = ads_of(3_000)
+    found = evaluate(
+        table | {"same": table["fine"], "noise": np.full(18_000, 0.2)},
+        ctr=["noise", "rough", "fine", "same"],
+        truth="truth",
+    )
+    assert (
+        found.headline
+        == "fine has the highest welfare; surely higher than noise and rough; same cannot be told from it."
+    )
+    assert str(found).split("\n\n")[2].startswith(found.headline)
+    assert evaluate(table).headline == ""
+
+
+def test_equal_welfare_has_no_winner():
+    table = ads_of(100)
+    found = evaluate(table | {"fine": table["rough"]})
+    assert found.best is None
+    assert "*" not in str(found)
+
+
+def test_a_reserve_above_all_bids_is_noted():
+    found = evaluate(ads_of(50), reserve=1e6)
+    assert "No ad is shown: no bid reaches the reserve." in found.notes
+    assert found.models["fine"]["welfare"] == 0
+
+
+def test_the_optimum_keeps_the_reserve():
+    table = ads_of(300)
+    found = evaluate(table, ctr=["truth", "fine"], truth="truth", reserve=1.0)
+    assert found.models["truth"]["share_of_optimum"] == pytest.approx(1)
+    assert found.models["truth"]["regret"] == pytest.approx(0)
+
+
+def test_predictions_far_off_are_noted():
+    table = ads_of(200)
+    notes = " ".join(evaluate(table | {"fine": table["fine"] / 5}).notes)
+    assert "fine predicts 0.19 times the clicks" in notes
+    assert "rough predicts" not in notes
+
+
 def test_few_decisive_auctions_are_too_few_to_tell():
     found = evaluate(ads_of(60))
     one = comparison(found)
@@ -163,9 +226,32 @@ def test_different_ads_without_clicks_tell_nothing():
     assert one["decisive_auctions"] > 100
     assert one["changed_auctions"] == 0
     assert (one["ci_low"], one["ci_high"]) == (-math.inf, math.inf)
-    assert one["outcome"] == "unclear"
-    assert "none of these ads was clicked" in found.verdict[0]["text"]
+    assert one["outcome"] == "few"
+    assert "but welfare differs in 0 only" in found.verdict[0]["text"]
+    assert "inf" not in str(found)
     assert json.loads(found.to_json())["comparisons"][0]["ci_low"] is None
+
+
+def test_many_decisive_auctions_with_few_clicks_are_too_few():
+    found = evaluate(ads_of(3_000, rate=-6.5))
+    one = comparison(found)
+    assert one["decisive_auctions"] > 1_000
+    assert 0 < one["changed_auctions"] < 30
+    assert one["outcome"] == "few"
+    assert "too few decisive auctions to tell (they show different ads in 1," in found.verdict[0]["text"]
+
+
+def test_a_difference_that_rests_on_one_auction_is_noted():
+    table = ads_of(1_000)
+    rough, fine = shown(table, "rough"), shown(table, "fine")
+    at = int(np.flatnonzero(rough != fine)[0])
+    click = table["click"].copy()
+    click[[rough[at], fine[at]]] = 0, 1
+    bid = table["bid"].copy()
+    bid[6 * at : 6 * at + 6] *= 1_000
+    notes = evaluate(table | {"bid": bid, "click": click}).notes
+    assert any("fine against rough: one auction makes 100% of the spread" in note for note in notes)
+    assert not any("one auction makes" in note for note in evaluate(table).notes)
 
 
 def test_realised_welfare_is_explained():
@@ -185,7 +271,7 @@ def test_three_models_are_compared_pair_by_pair():
     found = evaluate(table | {"third": 1 - table["fine"]}, ctr=["rough", "fine", "third"], baseline="fine")
     pairs = list(dict.fromkeys((c["model"], c["baseline"]) for c in found.comparisons))
     assert pairs == [("rough", "fine"), ("third", "fine"), ("third", "rough")]
-    assert any("Of 20 comparisons" in note for note in found.notes)
+    assert any("3 pairs of models were compared" in note for note in found.notes)
 
 
 def test_slots_pricing_reserve_and_squash_are_those_of_run_auction():
@@ -223,6 +309,13 @@ def test_ads_without_auctions_are_cut():
     again, other = (evaluate(ads_of(100), auction_size=7, seed=seed) for seed in (3, 4))
     assert again.models == found.models
     assert other.models["fine"]["welfare"] != found.models["fine"]["welfare"]
+
+
+def test_ads_are_counted_once_however_often_they_are_cut():
+    found = evaluate(ads_of(100), auction_size=6, resample=7)
+    assert (found.auctions, found.ads, found.cuts) == (100, 600, 7)
+    assert found.models["fine"]["ads"] == 600
+    assert found.models["fine"]["clicks"] == ads_of(100)["click"].sum()
 
 
 def test_resampled_auctions_are_not_more_data():
@@ -284,6 +377,101 @@ def test_calibrated_twins_stand_beside_their_models(kind):
     assert one["difference"] == pytest.approx(after["welfare"] - before["welfare"])
     assert one["decisive_auctions"] > 0
     assert any(sentence["text"].startswith(f"fine+{kind} ") for sentence in found.verdict)
+
+
+@pytest.mark.parametrize("fitted_on", ["other auctions", "another table"])
+@pytest.mark.parametrize("with_truth", [False, True])
+def test_all_options_together_are_what_each_means(fitted_on, with_truth):
+    """Sampling, positions, weights, slots and calibration at once, against plain sums."""
+    alpha, rate, seed = np.array([1.0, 0.6, 0.3]), 0.4, 5
+    random = np.random.default_rng(1)
+
+    def table_of(auctions, seed):
+        table = ads_of(auctions, seed=seed)
+        slot = random.integers(1, 4, size=6 * auctions)
+        return table | {"slot": slot, "w": random.exponential(size=6 * auctions) ** 2}
+
+    def corrected(table, model):
+        return table[model] / (table[model] + (1 - table[model]) / rate)
+
+    def labels(table):
+        return table["click"] / alpha[table["slot"] - 1]
+
+    table, other = table_of(400, 0), table_of(300, 9)
+    more = {"calibration_table": other} if fitted_on == "another table" else {}
+    more |= {"truth": "truth"} if with_truth else {}
+    options = {"slots": alpha, "position": "slot", "weight": "w", "sampling_rate": rate, "calibrate": "platt"}
+    found = evaluate(table, **options, **more, seed=seed)
+    weight = table["w"].reshape(-1, 6).mean(1)
+    value = table["bid"] * (table["truth"] if with_truth else labels(table))
+    welfare = {}
+    for model in ("rough", "fine"):
+        ctr = corrected(table, model)
+        if fitted_on == "another table":
+            fitted = calibrator("platt", corrected(other, model), labels(other), weights=other["w"])
+            twin = fitted(ctr)
+        else:
+            offsets = np.arange(0, 2401, 6)
+            twin = cross_fitted("platt", ctr, labels(table), offsets, weights=table["w"], seed=seed)
+        for name, predicted in ((model, ctr), (f"{model}+platt", twin)):
+            order = np.argsort(-(table["bid"] * predicted).reshape(-1, 6), axis=1, kind="stable")[:, :3]
+            welfare[name] = (np.take_along_axis(value.reshape(-1, 6), order, axis=1) * alpha).sum(1)
+            assert found.models[name]["welfare"] == pytest.approx(np.average(welfare[name], weights=weight))
+            clicks, p = labels(table), np.clip(predicted, 1e-15, 1 - 1e-15)
+            losses = -(clicks * np.log(p) + (1 - clicks) * np.log1p(-p))
+            assert found.models[name]["log_loss"] == pytest.approx(np.average(losses, weights=table["w"]))
+    for model, baseline in (("fine", "rough"), ("fine+platt", "fine"), ("fine+platt", "rough+platt")):
+        one = comparison(found, model=model, baseline=baseline)
+        difference = np.average(welfare[model] - welfare[baseline], weights=weight)
+        assert one["difference"] == pytest.approx(difference)
+        assert one["relative"] == pytest.approx(difference / np.average(welfare[baseline], weights=weight))
+    share = (welfare["fine"] - welfare["rough"]) / 2 * weight / weight.mean()
+    average = found.models["fine"]["difference_to_average"]
+    assert average["welfare"] == pytest.approx(share.mean())
+    assert average["standard_error"] == pytest.approx(share.std(ddof=1) / 20)
+    if with_truth:
+        best = (-np.sort(-value.reshape(-1, 6), axis=1)[:, :3] * alpha).sum(1)
+        assert found.optimal_welfare == pytest.approx(np.average(best, weights=weight))
+
+
+def test_a_seed_deals_the_folds():
+    table = ads_of(100)
+    one, same, other = (evaluate(table, calibrate="platt", seed=seed).models["fine+platt"] for seed in (1, 1, 2))
+    assert one["log_loss"] == same["log_loss"] != other["log_loss"]
+
+
+def test_a_table_cannot_calibrate_itself(tmp_path):
+    table = pl.DataFrame(ads_of(50))
+    table.write_parquet(tmp_path / "ads.parquet")
+    for same in (table, tmp_path / "ads.parquet"):
+        with pytest.raises(InputError, match="calibration_table must not be the table itself"):
+            evaluate(same, calibrate="platt", calibration_table=same)
+
+
+def test_a_single_auction_cannot_calibrate_itself():
+    with pytest.raises(InputError, match="calibrate needs a calibration_table or at least 2 auctions"):
+        evaluate(ads_of(1), calibrate="platt")
+
+
+def test_the_average_model_is_no_surer_after_more_cuts():
+    table = ads_of(2_000)
+    once, often = (
+        evaluate(table, auction_size=6, resample=cuts).models["fine"]["difference_to_average"]["standard_error"]
+        for cuts in (1, 4)
+    )
+    assert often == pytest.approx(once, rel=0.1)
+
+
+def test_revenue_is_judged_by_the_auctions_whose_revenue_differs():
+    """The same ads are shown, at other prices."""
+    table = ads_of(500)
+    halved = evaluate(table | {"fine": table["rough"] / 2})
+    assert comparison(halved)["decisive_auctions"] == 0
+    assert comparison(halved, "revenue")["outcome"] == "same"
+    bent = evaluate(table | {"fine": table["rough"] * np.where(np.arange(3000) % 6 < 3, 1.0, 0.999)})
+    assert comparison(bent)["decisive_auctions"] < 30
+    assert comparison(bent, "revenue")["changed_auctions"] > 30
+    assert comparison(bent, "revenue")["outcome"] in ("better", "worse", "unclear")
 
 
 def test_calibration_on_another_table():
@@ -360,6 +548,12 @@ def test_files_are_written_whole(tmp_path, monkeypatch):
     def fails(_):
         raise RuntimeError
 
+    other = tmp_path / "other"
+    (other / "report.html").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"found a folder of that name"):
+        evaluate(ads_of(50), out=other)
+    assert [path.name for path in other.iterdir()] == ["report.html"]
+
     monkeypatch.setattr("bidwise.report.page.evaluation_page", fails)
     with pytest.raises(RuntimeError):
         evaluate(ads_of(50), out=out)
@@ -390,6 +584,8 @@ def test_progress_is_told():
         ({"sampling_rate": 0.0}, r"sampling_rate must be in \(0, 1\], found 0"),
         ({"rounds": 10}, "rounds must be at least 100"),
         ({"resample": 3}, "resample needs auction_size"),
+        ({"seed": -1}, "seed must be at least 0, found -1"),
+        ({"auction_size": 2.5}, "auction_size must be a whole number, found 2.5"),
     ],
 )
 def test_bad_options_are_named(options, message):
@@ -407,6 +603,8 @@ def test_a_model_may_not_have_the_name_of_a_twin():
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "out").write_text("mine")
+    with pytest.raises(InputError, match="out must be a folder, found the file"):
+        evaluate(ads_of(20), out=tmp_path / "out" / "deeper")
     with pytest.raises(InputError, match="out must be a folder, found the file"):
         evaluate(ads_of(20), out=tmp_path / "out")
     assert (tmp_path / "out").read_text() == "mine"

@@ -12,6 +12,7 @@ from scipy.stats import t as student
 
 import bidwise
 from bidwise.evaluation import auction_intervals, difference_to_average, repeat_interval, student_quantile
+from bidwise.evaluation.intervals import TIMES_DRAWN
 
 SIMULATIONS, AT_ONCE, ADS = 2_000, 100, 5
 
@@ -86,6 +87,37 @@ def test_weighted_error_is_that_of_a_ratio():
     ratios = d.sum(0) / w.sum(0)
     (interval,) = auction_intervals(d[:, 0], w[:, 0])
     assert interval.standard_error == pytest.approx(ratios.std(), rel=0.15)
+
+
+def test_the_interval_is_the_loop_over_draws():
+    """Each draw as a list of auctions, one after the other."""
+    d, w = np.array([0.0, 1.0, 3.0, -1.0, 0.5, 2.0, 0.2]), np.array([1.0, 2.0, 0.5, 1.0, 1.5, 0.7, 1.1])
+    rounds, auctions = 199, len(d)
+    times = TIMES_DRAWN[np.random.default_rng(7).integers(2**16, size=(rounds, auctions), dtype=np.uint16)]
+
+    def mean_and_error(numbers, weights):
+        mean = sum(numbers) / sum(weights)
+        square = sum((x - mean * v) ** 2 for x, v in zip(numbers, weights, strict=True))
+        return mean, math.sqrt(auctions / (auctions - 1) * square) / sum(weights)
+
+    mean, error = mean_and_error(d * w, w)
+    sizes = []
+    for count in times.astype(int):
+        if len(set(np.repeat(d, count))) < 2:
+            sizes.append(math.inf)
+            continue
+        drawn_mean, drawn_error = mean_and_error(np.repeat(d * w, count), np.repeat(w, count))
+        sizes.append(abs(drawn_mean - mean) / drawn_error)
+    half = sorted(sizes)[189] * error
+    (found,) = auction_intervals(d * w, w, rounds=rounds, seed=7)
+    assert (found.low, found.high) == (pytest.approx(mean - half), pytest.approx(mean + half))
+    assert found.standard_error == pytest.approx(error)
+
+
+def test_columns_in_pieces_are_the_same():
+    d = np.random.default_rng(1).normal(size=(500, 2))
+    few, many = auction_intervals(d, rounds=199), auction_intervals(np.tile(d, 400), rounds=199)
+    assert many[0].high == pytest.approx(few[0].high, rel=0.15)
 
 
 def test_columns_do_not_interact():

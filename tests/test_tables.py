@@ -97,12 +97,17 @@ def test_clicks_as_other_tools_write_them(tmp_path, clicks):
         ("model", 3, 1.5, r"column 'model', row 3: found 1.5; a CTR must be in \[0, 1\]"),
         ("model", 2, -0.1, r"column 'model', row 2: found -0.1; a CTR must be in \[0, 1\]"),
         ("model", 4, float("nan"), "column 'model', row 4: found NaN"),
-        ("model", 1, None, r"column 'model', row 1: found no value \(1 rows have none\)"),
+        ("model", 1, None, "column 'model', row 1: found no value; 1 of 6 rows have none"),
         ("click", 5, 2, "column 'click', row 5: found 2; a click must be 0 or 1"),
-        ("bid", 0, 0.0, "column 'bid', row 0: found 0; a bid must be finite and above 0"),
-        ("bid", 2, float("inf"), "column 'bid', row 2: found inf; a bid must be finite"),
+        ("bid", 0, 0.0, "column 'bid', row 0: found 0; a bid must be above 0, from 1e-100 to 1e100"),
+        ("bid", 2, float("inf"), "column 'bid', row 2: found inf; a bid must be above 0"),
         ("auction", 3, None, "column 'auction', row 3: found no value; every ad needs an auction"),
-        ("slot", 1, 4, "column 'slot', row 1: found 4; a position must be a whole number, from 1"),
+        (
+            "slot",
+            1,
+            4,
+            "column 'slot', row 1: found 4; a position must be a whole number from 1 to 3, the number of slots",
+        ),
         ("slot", 1, 0, "column 'slot', row 1: found 0; a position must"),
         ("slot", 1, 1.5, "column 'slot', row 1: found 1.5; a position must"),
     ],
@@ -122,6 +127,82 @@ def test_text_among_numbers_is_found_where_it_stands(tmp_path):
         read(saved(tmp_path, "csv", table))
 
 
+def test_missing_auctions_of_pandas_are_missing():
+    frame = pd.DataFrame(COLUMNS | {"auction": [1.0, 1.0, float("nan"), 2.0, 2.0, 2.0]})
+    with pytest.raises(InputError, match="column 'auction', row 2: found no value"):
+        read(frame)
+
+
+def test_file_names_and_columns_are_no_patterns(tmp_path):
+    for name in ("a?.csv", "ab.csv", "x[1].csv", "x[1].parquet"):
+        saved(tmp_path, name.rpartition(".")[2]).rename(tmp_path / name)
+    assert [read(tmp_path / name).ads for name in ("a?.csv", "x[1].csv", "x[1].parquet")] == [6, 6, 6]
+    with pytest.raises(InputError, match="has no column"):
+        read(COLUMNS, ctr=["^m.*$"])
+    strange = COLUMNS | {"^m.*$": [0.9] * 6}
+    assert read(saved(tmp_path, "parquet", strange), ctr=["^m.*$"]).ctr["^m.*$"].tolist() == [0.9] * 6
+
+
+def test_files_as_other_tools_leave_them(tmp_path):
+    path = tmp_path / "ADS.CSV"
+    lines = ["auction,model,click,bid", "1,0.5,1,2", " 1,0.4,0,1", "2,0.1,0,1", "", ""]
+    path.write_bytes("\r\n".join(lines).encode("utf-8-sig"))
+    ads = read(path)
+    assert ads.offsets.tolist() == [0, 2, 3]
+    assert ads.bids.tolist() == [2.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("auction,model,click,bid,model\n1,0.5,1,2,0.4\n", "must have every column once, found 'model' twice"),
+        ("auction\tmodel\tclick\tbid\n1\t0.5\t1\t2\n", "is it separated by another character"),
+        ("auction,model,click,bid\n1,0.5,1,2\n\n2,0.5,1,2\n", "row 1: found no value"),
+    ],
+)
+def test_confusing_files_are_refused(tmp_path, text, message):
+    (tmp_path / "ads.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / "ads.csv")
+
+
+def test_a_folder_is_no_table(tmp_path):
+    with pytest.raises(InputError, match="must be a file, found a folder"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_predictions_as_models_give_them(dtype):
+    halves = torch.tensor([0.5, 0.25, 0.125, 0.5, 0.25, 0.125], dtype=dtype)
+    assert read(COLUMNS | {"model": halves}).ctr["model"].tolist() == halves.double().tolist()
+
+
+@pytest.mark.parametrize("bid", [1e-310, 1e200])
+def test_bids_that_cannot_be_squared_are_refused(bid):
+    with pytest.raises(InputError, match="a bid must be above 0, from 1e-100 to 1e100"):
+        read(changed("bid", 3, bid))
+
+
+@pytest.mark.parametrize(
+    ("ctr", "hint"), [([50.0, 12.0], "per cent? divide by 100"), ([-1.2, 0.3], "logits? apply the sigmoid first")]
+)
+def test_usual_mistakes_get_a_hint(ctr, hint):
+    with pytest.raises(InputError, match=hint.replace("?", r"\?")):
+        read(COLUMNS | {"model": ctr * 3})
+
+
+@pytest.mark.parametrize("roles", [{"ctr": ["model", "click"]}, {"bid": "model"}, {"bid": "click"}])
+def test_a_column_has_one_role(roles):
+    with pytest.raises(InputError, match="must be a column of its own"):
+        read(COLUMNS, **roles)
+
+
+@pytest.mark.parametrize("role", ["click", "bid", "auction", "weight"])
+def test_columns_are_named_not_passed(role):
+    with pytest.raises(InputError, match="columns must be named by text, found Series"):
+        read(pd.DataFrame(COLUMNS), **{role: pd.Series([1.0] * 6)})
+
+
 def test_only_the_asked_columns_are_read(tmp_path):
     """A column of the same file that is broken does not matter."""
     read(saved(tmp_path, "csv", COLUMNS | {"spare": ["\x00", None, "é", "1", "2", "3"]}))
@@ -135,6 +216,7 @@ def test_only_the_asked_columns_are_read(tmp_path):
         ({"bid": "zzz"}, "has no column 'zzz'; it has 'model', 'click', 'bid'"),
         ({"ctr": ["spare"]}, "column 'spare', row 0: found 'not', which is not a number"),
         ({"ctr": []}, "ctr must name at least one column"),
+        ({"ctr": ["model,bid"]}, "has no column 'model,bid'; separate columns by spaces"),
         ({"ctr": ["model", "model"]}, "ctr must name every column once, found 'model' twice"),
         ({"auction": "bid"}, "auction must be a column of its own, found 'bid'"),
     ],
@@ -178,6 +260,10 @@ def test_other_things_are_no_tables():
         read(COLUMNS | {"bid": [1.0]})
     with pytest.raises(InputError, match="column 'bid' must have one value per ad, found shape"):
         read(COLUMNS | {"bid": np.ones((6, 1))})
+    with pytest.raises(InputError, match="column 'bid' must have one value per ad, found shape"):
+        read(COLUMNS | {"bid": 1.0})
+    with pytest.raises(InputError, match="columns must be named by text, found int"):
+        read(pd.DataFrame({0: [0.5]}), ctr=[0])
 
 
 def numbered(ads):

@@ -37,7 +37,7 @@ _HOMES = {
         "pairwise_welfare_loss",
     ),
 }
-_PACKAGES = ("data", "evaluation", "losses", "theory")
+_PACKAGES = ("auctions", "data", "evaluation", "losses", "theory")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "LOSSES",

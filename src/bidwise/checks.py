@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from difflib import get_close_matches
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -24,10 +25,18 @@ def check_name(argument: str, found: object, names: Collection[str]) -> None:
 
 def check_positive(argument: str, found: object, *, or_zero: bool = False) -> None:
     """Raise unless ``found`` is a finite number above 0, or 0 where that is allowed."""
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if isinstance(found, bool) or not isinstance(found, Real):
         raise TypeError(f"{argument} must be a number, found {type(found).__name__}")
-    if not (0 < found < float("inf") or (or_zero and found == 0)):
+    if not (0 < float(found) < float("inf") or (or_zero and found == 0)):
         raise InputError(f"{argument} must be finite and {'no less than' if or_zero else 'above'} 0, found {found}")
+
+
+def check_whole(argument: str, found: object, least: int) -> None:
+    """Raise unless ``found`` is a whole number, ``least`` or more."""
+    if isinstance(found, bool) or not isinstance(found, Integral):
+        raise InputError(f"{argument} must be a whole number, found {found!r}")
+    if int(found) < least:
+        raise InputError(f"{argument} must be at least {least}, found {found}")
 
 
 def check_ads(argument: str, found: object, like: Tensor) -> Tensor:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,14 +49,18 @@ def evaluate(
 ) -> None:
     """Which of several models' predictions makes the auction better, and is that sure?
 
-    Prints a table and a verdict, and writes OUT/result.json and OUT/report.html.
+    Prints a table and a verdict, and writes OUT/result.json and OUT/report.html. Example:
+
+    bidwise evaluate ads.parquet --ctr old new --click click --bid bid --auction request --out evaluation
+
+    Say which ads compete: either --auction or --auction-size is needed.
 
     Parameters
     ----------
     table:
-        Parquet, CSV or TSV file (also .gz), one row per logged ad.
+        Parquet, CSV or TSV file (also .csv.gz, .tsv.gz), one row per logged ad.
     ctr:
-        Columns of predicted CTR, one per model.
+        Columns of predicted CTR, one per model, separated by spaces.
     click:
         Column of clicks, 0 or 1.
     bid:
@@ -63,42 +70,50 @@ def evaluate(
     auction:
         Column that says which ads compete.
     auction_size:
-        Without an auction column: shuffle the ads and cut them into auctions of this many (the paper: 256).
+        Instead of --auction: shuffle the ads and cut them into auctions of this many (the paper: 256).
     seed:
-        Of the shuffle, the folds and the bootstrap.
+        Seed of the shuffle, of the folds of --calibrate and of the bootstrap.
     resample:
-        With --auction-size: how often the ads are shuffled and cut.
+        How often the ads are shuffled and cut; needs --auction-size.
     truth:
-        Column of true CTR, where it is known: welfare is then expected, not realised.
+        Column of true CTR, where it is known (simulations): welfare and revenue are then expected, not realised.
     baseline:
         The ctr column that the others are compared with [default: the first].
     slots:
-        Position multipliers, the first 1, as 1,0.8,0.6.
+        Position multipliers, the first 1, separated by commas: 1,0.8,0.6.
     pricing:
-        How winners pay: gsp, vcg or first_price.
+        How winners pay: gsp (generalised second price), vcg or first_price.
     reserve:
-        Price per click below which no ad is shown.
+        Lowest price of a click; ads that bid less are not shown.
     squash:
-        The auction ranks bid * ctr^squash.
+        The auction ranks by bid * ctr^squash.
     calibrate:
-        Adds each model's calibrated twin: none, platt, isotonic or piecewise.
+        Adds a calibrated twin of each model: platt, isotonic or piecewise.
     calibration_table:
-        Table to fit the calibration on [default: the other auctions of TABLE, in 5 folds].
+        Table to fit the calibration on; needs --calibrate [default: the other auctions of TABLE, in 5 folds].
     position:
-        Column of the slot an ad was logged in, from 1; clicks in slot k count 1/alpha_k. Needs --slots.
+        Column of the slot an ad was logged in, from 1; a click in slot k counts 1/alpha_k. Needs --slots.
     sampling_rate:
-        Share of the negatives the models were trained on; predictions are corrected for it.
+        Share of the negatives that the models were trained on; corrects their predictions for it.
     weight:
-        Column of weights of ads.
+        Column of weights of ads; an auction has the mean weight of its ads.
     rounds:
-        Of the bootstrap behind the intervals.
+        Rounds of the bootstrap behind the intervals.
     """
-    options: dict[str, Any] = {name: value for name, value in locals().items() if name != "table"}
+    options: dict[str, Any] = {name: value for name, value in locals().items() if name not in ("table", "out")}
     options["slots"] = _multipliers(slots)
+
+    from bidwise.evaluation.result import check_folder
+
+    check_folder(out)
     with _Bars() as bars:
         found = bidwise.evaluate(table, **options, progress=bars.show)
-    print(found)
-    print(f"\nWritten: {out / 'result.json'}, {out / 'report.html'}")
+    for line in str(found).split("\n"):
+        print(
+            textwrap.fill(line, shutil.get_terminal_size().columns) if sys.stdout.isatty() and len(line) > 100 else line
+        )
+    found.write(out)  # after it is shown: a full disk then costs no result
+    print(f"\nWritten: {out / 'result.json'} and {out / 'report.html'}, a page that explains every column")
 
 
 def _multipliers(slots: str) -> tuple[float, ...]:
@@ -116,7 +131,8 @@ class _Bars:
         from rich.console import Console
         from rich.progress import Progress
 
-        self.progress = Progress(console=Console(stderr=True), transient=True)
+        console = Console(stderr=True)
+        self.progress = Progress(console=console, transient=True, disable=not console.is_terminal)
         self.progress.start()
         self.tasks: dict[str, int] = {}
         return self
@@ -137,8 +153,18 @@ def main() -> None:
     except (CycloptsError, ValueError, OSError) as error:
         if isinstance(error, ValueError) and not isinstance(error, bidwise.InputError):
             raise
-        print(f"bidwise: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"bidwise: {_as_typed(str(error))}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("bidwise: stopped; nothing was written", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _as_typed(message: str) -> str:
+    """An error in one line, with options called as they are typed."""
+    missing = re.search(r"parameter (--\S+) requires an argument", message)
+    if missing and missing[1] not in sys.argv:
+        return f"{missing[1]} is missing; see bidwise evaluate --help"
+    for name in ("auction_size", "sampling_rate", "calibration_table"):
+        message = message.replace(name, f"--{name.replace('_', '-')}")
+    return " ".join(message.replace("auction or --auction-size", "--auction or --auction-size").split())

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bidwise.checks import InputError, check_offsets
 from bidwise.segments import Auctions
+
+Floats = NDArray[np.float64]
 
 
 def slot_multipliers(slots: Sequence[float]) -> Tensor:

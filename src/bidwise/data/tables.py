@@ -10,28 +10,30 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 from numpy.typing import NDArray
 
-from bidwise.checks import InputError
+from bidwise.auctions.columns import Floats
+from bidwise.checks import InputError, check_whole
 
-Array = NDArray[np.float64]
 Table = Any  # a path, a polars or pandas frame, or a mapping of columns
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 WORDS = {"true": "1", "false": "0"}  # what other tools write for a click
+BIDS = (1e-100, 1e100)  # beyond, sums of squares overflow or vanish
 
 
 @dataclass(frozen=True)
 class AdTable:
     """Logged ads in the order of their auctions: ``offsets`` has the bounds, every column one number per ad."""
 
-    ctr: dict[str, Array]
-    clicks: Array
-    bids: Array
+    ctr: dict[str, Floats]
+    clicks: Floats
+    bids: Floats
     offsets: NDArray[np.int64]
-    truth: Array | None = None
+    truth: Floats | None = None
     position: NDArray[np.int64] | None = None
-    weights: Array | None = None
+    weights: Floats | None = None
     left_out: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -75,6 +77,12 @@ def read_ads(
     """
     name = str(table) if isinstance(table, str | Path) else name
     numeric = [*ctr, click, *(column for column in (bid, truth, position, weight) if column is not None)]
+    for column in [*numeric, "" if auction is None else auction]:
+        if not isinstance(column, str):
+            raise InputError(f"columns must be named by text, found {type(column).__name__}")
+    for role, own in {"click": click, "bid": bid}.items():
+        if own in ctr or (role == "bid" and own == click):
+            raise InputError(f"{role} must be a column of its own, found {own!r}, which also has another role")
     if not ctr:
         raise InputError("ctr must name at least one column of predictions")
     twice = {column for column in ctr if list(ctr).count(column) > 1}
@@ -87,10 +95,13 @@ def read_ads(
         raise InputError(f"{name} must hold ads, found no rows")
     read = {column: _numbers(frame[column], name) for column in numeric}
     for column in ctr:
-        _check(read[column], (read[column] >= 0) & (read[column] <= 1), column, "a CTR must be in [0, 1]", name)
+        found = read[column]
+        hint = "; logits? apply the sigmoid first" if found.min() < 0 else "; per cent? divide by 100"
+        _check(found, (found >= 0) & (found <= 1), column, f"a CTR must be in [0, 1]{hint}", name)
     _check(read[click], (read[click] == 0) | (read[click] == 1), click, "a click must be 0 or 1", name)
     if bid is not None:
-        _check(read[bid], (read[bid] > 0) & np.isfinite(read[bid]), bid, "a bid must be finite and above 0", name)
+        usual = (read[bid] >= BIDS[0]) & (read[bid] <= BIDS[1])
+        _check(read[bid], usual, bid, "a bid must be above 0, from 1e-100 to 1e100", name)
     if truth is not None:
         _check(read[truth], (read[truth] >= 0) & (read[truth] <= 1), truth, "a true CTR must be in [0, 1]", name)
     if weight is not None:
@@ -99,7 +110,7 @@ def read_ads(
     if position is not None:
         whole = (read[position] == np.floor(read[position])) & (read[position] >= 1)
         last = np.inf if slots is None else slots
-        expected = f"a position must be a whole number, from 1 for the first of the slots to {last} for the last"
+        expected = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
         _check(read[position], whole & (read[position] <= last), position, expected, name)
     ads = AdTable(
         ctr={column: read[column] for column in ctr},
@@ -122,10 +133,9 @@ def cut_auctions(ads: AdTable, size: int, *, seed: int = 0, cuts: int = 1) -> Ad
     >>> cut_auctions(ads, 2, seed=0).offsets
     array([0, 2, 4])
     """
-    if size < 1:
-        raise InputError(f"auction_size must be at least 1, found {size}")
-    if cuts < 1:
-        raise InputError(f"resample must be at least 1, found {cuts}")
+    check_whole("auction_size", size, 1)
+    check_whole("resample", cuts, 1)
+    check_whole("seed", seed, 0)
     if size > ads.ads:
         raise InputError(f"auction_size must be at most the number of ads, {ads.ads}, found {size}")
     random = np.random.default_rng(seed)
@@ -133,19 +143,21 @@ def cut_auctions(ads: AdTable, size: int, *, seed: int = 0, cuts: int = 1) -> Ad
     order = np.concatenate([random.permutation(ads.ads)[:kept] for _ in range(cuts)])
     left_out = ads.ads - kept
     again = f", {cuts} times over" if cuts > 1 else ""
+    rest = f"; {left_out:,} ads of an incomplete last auction were left out{' each time' if cuts > 1 else ''}"
     note = (
-        f"The auctions are not real: the ads were shuffled (seed {seed}) and cut into auctions of {size}{again}; "
-        f"{left_out:,} ads of an incomplete last auction were left out{' each time' if cuts > 1 else ''}."
+        f"The auctions are not real: the ads were shuffled (seed {seed}) and cut into auctions of {size}{again}"
+        f"{rest if left_out else ''}."
     )
     return ads.rows(order, size * np.arange(len(order) // size + 1), left_out=left_out, notes=[*ads.notes, note])
 
 
 def _gathered(ads: AdTable, auction: pl.Series, name: str) -> AdTable:
-    missing = auction.is_null()
+    if auction.dtype == pl.String:
+        auction = auction.str.strip_chars()
+    missing = auction.is_null() | auction.is_nan() if auction.dtype.is_float() else auction.is_null()
     if missing.any():
-        raise InputError(
-            f"{name}: column {auction.name!r}, row {missing.arg_max()}: found no value; every ad needs an auction"
-        )
+        row = int(missing.to_numpy().argmax())
+        raise _bad_row(name, auction.name, row, "no value; every ad needs an auction")
     starts = (auction != auction.shift()).fill_null(True).arg_true().to_numpy().astype(np.int64)
     if len(starts) == auction.n_unique():
         return replace(ads, offsets=np.append(starts, len(auction)))
@@ -153,20 +165,24 @@ def _gathered(ads: AdTable, auction: pl.Series, name: str) -> AdTable:
     first = rows.select(pl.col("row").min().over("auction")).to_series().to_numpy()
     order = np.argsort(first, kind="stable")
     starts = np.flatnonzero(np.diff(first[order], prepend=-1))
-    note = f"The ads of an auction were not next to each other: sorted by {auction.name!r}, in the order of first ads."
+    note = f"The ads of an auction were not next to each other in the table: they were sorted by {auction.name!r}."
     return ads.rows(order, np.append(starts, len(auction)), notes=[*ads.notes, note])
 
 
-def _check(found: Array, good: NDArray[np.bool_], column: str, expected: str, name: str) -> None:
+def _check(found: Floats, good: NDArray[np.bool_], column: str, expected: str, name: str) -> None:
     if good.all():
         return
     row = int(np.argmin(good))
     more = int((~good).sum()) - 1
-    others = f" (and {more:,} rows more)" if more else ""
-    raise InputError(f"{name}: column {column!r}, row {row}: found {found[row]:g}; {expected}{others}")
+    others = f", and {more:,} rows more" if more else ""
+    raise _bad_row(name, column, row, f"{found[row]:g}; {expected}{others}")
 
 
-def _numbers(column: pl.Series, name: str) -> Array:
+def _bad_row(name: str, column: str, row: int, found: str) -> InputError:
+    return InputError(f"{name}: column {column!r}, row {row}: found {found} (rows count from 0)")
+
+
+def _numbers(column: pl.Series, name: str) -> Floats:
     """The column as float64; NaN and missing values are refused, with the first row that has one."""
     if column.dtype == pl.String:
         text = column.str.strip_chars()
@@ -174,18 +190,17 @@ def _numbers(column: pl.Series, name: str) -> Array:
         bad = read.is_null() & text.is_not_null() & (text != "")
         if bad.any():
             row = int(bad.to_numpy().argmax())
-            raise InputError(f"{name}: column {column.name!r}, row {row}: found {column[row]!r}, which is not a number")
+            raise _bad_row(name, column.name, row, f"{column[row]!r}, which is not a number")
         column = read.alias(column.name)
     elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
         raise InputError(f"{name}: column {column.name!r} must hold numbers, found {column.dtype}")
     if column.null_count():
-        raise InputError(
-            f"{name}: column {column.name!r}, row {column.is_null().arg_max()}: found no value "
-            f"({column.null_count():,} rows have none); fill them or drop the rows"
-        )
+        row = int(column.is_null().to_numpy().argmax())
+        none = f"no value; {column.null_count():,} of {len(column):,} rows have none: fill them or drop the rows"
+        raise _bad_row(name, column.name, row, none)
     numbers = column.cast(pl.Float64).to_numpy()
     if np.isnan(numbers).any():
-        raise InputError(f"{name}: column {column.name!r}, row {int(np.isnan(numbers).argmax())}: found NaN")
+        raise _bad_row(name, column.name, int(np.isnan(numbers).argmax()), "NaN; fill it or drop the row")
     return np.require(numbers, requirements="W")
 
 
@@ -196,23 +211,24 @@ def _columns(table: Table, numeric: Sequence[str], auction: str | None, name: st
         return _file_columns(Path(table), wanted, numeric)
     if isinstance(table, pl.LazyFrame):
         _check_columns(wanted, table.collect_schema().names(), name)
-        return table.select(wanted).collect(engine="streaming")
+        return table.select(cs.by_name(*wanted)).collect(engine="streaming")
     if not isinstance(table, Mapping | pl.DataFrame) and not hasattr(table, "columns"):
         raise InputError(
             f"{name} must be a file, a polars or pandas frame, or a mapping of columns, found {type(table).__name__}"
         )
     _check_columns(wanted, list(table) if isinstance(table, Mapping) else list(table.columns), name)
-    lengths = {column: len(table[column]) for column in wanted}
-    if len(set(lengths.values())) > 1:
+    columns = [_series(column, table[column]) for column in wanted]
+    if len({len(column) for column in columns}) > 1:
+        lengths = ", ".join(f"{column.name}: {len(column)}" for column in columns)
         raise InputError(f"{name} must have columns of one length, found {lengths}")
-    return pl.DataFrame([_series(column, table[column]) for column in wanted])
+    return pl.DataFrame(columns)
 
 
 def _series(column: str, values: Any) -> pl.Series:
     if isinstance(values, pl.Series):
         return values.alias(column)
-    if hasattr(values, "detach"):  # a tensor
-        values = values.detach().cpu()
+    if hasattr(values, "detach"):  # a tensor; bfloat16 is nothing numpy knows
+        values = values.detach().cpu().double()
     array = np.asarray(values)
     if array.ndim != 1:
         raise InputError(f"column {column!r} must have one value per ad, found shape {array.shape}")
@@ -220,22 +236,30 @@ def _series(column: str, values: Any) -> pl.Series:
 
 
 def _file_columns(path: Path, wanted: Sequence[str], numeric: Sequence[str]) -> pl.DataFrame:
-    plain = path.with_suffix("") if path.suffix == ".gz" else path
-    if not path.exists() and "*" not in path.name:
+    if not path.exists():
         raise InputError(f"{path}: no such file")
+    if path.is_dir():
+        raise InputError(f"{path} must be a file, found a folder; in Python, pass polars.scan_parquet of its parts")
+    ending = path.name.lower().removesuffix(".gz")
+    kind = "." + ending.rpartition(".")[2]
     try:
-        if plain.suffix == ".parquet" and plain == path:
-            return _selected(pl.scan_parquet(path), wanted, path)
-        if plain.suffix not in SEPARATORS:
+        if kind == ".parquet" and not path.name.lower().endswith(".gz"):
+            return _selected(pl.scan_parquet(path, glob=False), wanted, path)
+        if kind not in SEPARATORS:
             raise InputError(f"{path} must end in .parquet, .csv, .tsv, .csv.gz or .tsv.gz")
-        separator = SEPARATORS[plain.suffix]
-        text = pl.scan_csv(path, separator=separator, infer_schema=False)  # column names alone; nothing is read yet
-        _check_columns(wanted, text.collect_schema().names(), str(path))
+        options: dict[str, Any] = {"separator": SEPARATORS[kind], "glob": False}
+        text = pl.scan_csv(path, infer_schema=False, **options)  # column names alone; nothing is read yet
+        names = text.collect_schema().names()
+        _check_columns(wanted, names, str(path))
+        twice = [column for column in wanted if f"{column}_duplicated_0" in names]
+        if twice:
+            raise InputError(f"{path} must have every column once, found {twice[0]!r} twice")
         types = {column: pl.Float64 if column in numeric else pl.String for column in wanted}
         try:
-            return _selected(pl.scan_csv(path, separator=separator, schema_overrides=types), wanted, path)
+            frame = _selected(pl.scan_csv(path, schema_overrides=types, **options), wanted, path)
         except pl.exceptions.ComputeError:  # some number is none: text tells where
-            return _selected(text, wanted, path)
+            frame = _selected(text, wanted, path)
+        return _without_last_lines(frame)
     except pl.exceptions.NoDataError:
         raise InputError(f"{path} must hold ads, found an empty file") from None
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -245,12 +269,23 @@ def _file_columns(path: Path, wanted: Sequence[str], numeric: Sequence[str]) -> 
 
 def _selected(scan: pl.LazyFrame, wanted: Sequence[str], path: Path) -> pl.DataFrame:
     _check_columns(wanted, scan.collect_schema().names(), str(path))
-    return scan.select(wanted).collect(engine="streaming")
+    return scan.select(cs.by_name(*wanted)).collect(engine="streaming")
+
+
+def _without_last_lines(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame without the empty lines that some editors leave at the end of a file."""
+    empty = frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
+    used = np.flatnonzero(~empty)
+    return frame.head(int(used[-1]) + 1 if len(used) else 0)
 
 
 def _check_columns(wanted: Sequence[str], found: Sequence[str], name: str) -> None:
     for column in wanted:
         if column not in found:
-            near = get_close_matches(column, found, n=1)
+            near = get_close_matches(column, map(str, found), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, found[:12]))}"
+            if "," in column and set(column.split(",")) <= set(found):
+                hint = "separate columns by spaces"
+            if len(found) == 1 and any(mark in found[0] for mark in ",;\t"):
+                hint += "; is it separated by another character than its ending says? (.csv: comma, .tsv: tab)"
             raise InputError(f"{name} has no column {column!r}; {hint}")

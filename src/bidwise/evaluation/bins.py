@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from bidwise.auctions.columns import Floats
 
 
 def equal_mass_bins(key: Floats, bins: int, weights: Floats | None = None) -> NDArray[np.intp]:

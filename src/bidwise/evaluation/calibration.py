@@ -18,10 +18,10 @@ import torch
 from numpy.typing import ArrayLike
 
 from bidwise.auctions import ad_numbers, auctions_of
+from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_between, check_name, check_not_negative
 from bidwise.evaluation.fitting import (
     EDGE,
-    Numbers,
     by_score,
     last_of,
     likeliest_line,
@@ -46,13 +46,13 @@ class Calibrator(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Self:
+    def fit(cls, ctr: Floats, clicks: Floats, weights: Floats) -> Self:
         """The calibrator of these ads; weights are above 0 and 1 on average. Use :func:`calibrator`, which checks."""
 
     @abstractmethod
-    def _calibrated(self, ctr: Numbers) -> Numbers: ...
+    def _calibrated(self, ctr: Floats) -> Floats: ...
 
-    def __call__(self, ctr: ArrayLike) -> Numbers:
+    def __call__(self, ctr: ArrayLike) -> Floats:
         return self._calibrated(_numbers("ctr", ctr, most=1))
 
     def describe(self) -> dict[str, object]:
@@ -85,7 +85,7 @@ class Platt(Calibrator):
     intercept: float
 
     @classmethod
-    def fit(cls, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Self:
+    def fit(cls, ctr: Floats, clicks: Floats, weights: Floats) -> Self:
         logits, label, mass = by_score(logit(ctr), clicks, weights)
         ads, clicked = mass.sum(), (mass * label).sum()
         one_class = not 0 < clicked < ads
@@ -105,7 +105,7 @@ class Platt(Calibrator):
         slope, level = likeliest_line(standard, label, share)
         return cls(float(slope / scale), float(level - slope * centre / scale))
 
-    def _calibrated(self, ctr: Numbers) -> Numbers:
+    def _calibrated(self, ctr: Floats) -> Floats:
         return sigmoid(self.slope * logit(ctr) + self.intercept)
 
 
@@ -128,7 +128,7 @@ class Isotonic(Calibrator):
     rates: tuple[float, ...]
 
     @classmethod
-    def fit(cls, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Self:
+    def fit(cls, ctr: Floats, clicks: Floats, weights: Floats) -> Self:
         scores, label, mass = by_score(np.where(ctr < TINY, 0.0, ctr), clicks, weights)
         first = pooled(mass * label, mass)
         last = last_of(first, len(scores))
@@ -138,9 +138,9 @@ class Isotonic(Calibrator):
         rates = np.repeat(rate, 2)[once].clip(0, 1)
         return cls(tuple(scores[ends[once]].tolist()), tuple(rates.tolist()))
 
-    def _calibrated(self, ctr: Numbers) -> Numbers:
+    def _calibrated(self, ctr: Floats) -> Floats:
         ctr = np.where(ctr < TINY, 0.0, ctr)
-        rates: Numbers = np.interp(ctr, np.asarray(self.scores), np.asarray(self.rates))
+        rates: Floats = np.interp(ctr, np.asarray(self.scores), np.asarray(self.rates))
         return rates.clip(0, 1)  # rounding
 
 
@@ -165,7 +165,7 @@ class Piecewise(Calibrator):
     heights: tuple[float, ...]
 
     @classmethod
-    def fit(cls, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Self:
+    def fit(cls, ctr: Floats, clicks: Floats, weights: Floats) -> Self:
         logits, label, mass = by_score(logit(ctr), clicks, weights)
         ads, clicked = mass.sum(), (mass * label).sum()
         count = np.clip(min(clicked, ads - clicked) // CLICKS_PER_KNOT, 1, KNOTS)
@@ -180,7 +180,7 @@ class Piecewise(Calibrator):
         knots = knots.clip(logits[first], logits[last_of(first, len(logits))])  # rounding must not make two knots meet
         return cls(tuple(knots.tolist()), tuple(logit(rate).tolist()))
 
-    def _calibrated(self, ctr: Numbers) -> Numbers:
+    def _calibrated(self, ctr: Floats) -> Floats:
         logits, knots = logit(ctr), np.asarray(self.knots)
         inside = np.interp(logits, knots, np.asarray(self.heights))
         beyond = np.minimum(logits - knots[0], 0) + np.maximum(logits - knots[-1], 0)
@@ -219,7 +219,7 @@ def cross_fitted(
     weights: ArrayLike | None = None,
     folds: int = 5,
     seed: int = 0,
-) -> Numbers:
+) -> Floats:
     """Calibrated CTR ``(ads,)``, each auction by a calibrator that never saw its clicks.
 
     Auctions are dealt at random into folds of equal size, and each fold is calibrated by a fit on the other folds.
@@ -255,14 +255,14 @@ def cross_fitted(
     return calibrated
 
 
-def _fitted(kind: str, ctr: Numbers, clicks: Numbers, weights: Numbers) -> Calibrator:
+def _fitted(kind: str, ctr: Floats, clicks: Floats, weights: Floats) -> Calibrator:
     if not weights.all():
         seen = weights > 0
         ctr, clicks, weights = ctr[seen], clicks[seen], weights[seen]
     return CALIBRATORS[kind].fit(ctr, clicks, weights / weights.mean())
 
 
-def _ads(ctr: ArrayLike, clicks: ArrayLike, weights: ArrayLike | None) -> tuple[Numbers, Numbers, Numbers]:
+def _ads(ctr: ArrayLike, clicks: ArrayLike, weights: ArrayLike | None) -> tuple[Floats, Floats, Floats]:
     """Checked columns ``(ads,)``, at least one ad; without weights all are 1."""
     ctr = _numbers("ctr", ctr, most=1)
     if len(ctr) == 0:
@@ -271,12 +271,12 @@ def _ads(ctr: ArrayLike, clicks: ArrayLike, weights: ArrayLike | None) -> tuple[
     return ctr, clicks, np.ones(len(ctr)) if weights is None else _numbers("weights", weights, like=ctr)
 
 
-def _numbers(argument: str, found: ArrayLike, *, like: Numbers | None = None, most: float = np.inf) -> Numbers:
+def _numbers(argument: str, found: ArrayLike, *, like: Floats | None = None, most: float = np.inf) -> Floats:
     """``found`` as float64 ``(ads,)``, finite and in ``[0, most]``, as many as ``like``."""
     numbers = ad_numbers(argument, found, like=None if like is None else torch.from_numpy(like)).cpu()
     if most < np.inf:
         check_between(argument, numbers, 0, most)
     else:
         check_not_negative(argument, numbers)
-    array: Numbers = numbers.numpy()
+    array: Floats = numbers.numpy()
     return array

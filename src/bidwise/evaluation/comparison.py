@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bidwise.auctions.columns import Floats
 from bidwise.evaluation.intervals import Interval, auction_intervals
 
-DECISIVE = 100  # auctions with different winners, below which an interval is not to be trusted
-COMPARED = {  # metric -> (unit of its difference, weight of an auction)
-    "welfare": ("mean per auction", "weight"),
-    "revenue": ("mean per auction", "weight"),
-    "surplus": ("mean per auction", "weight"),
-    "log_loss": ("mean per ad", "ad_weight"),
+DECISIVE = 100  # auctions with different winners, below which no interval for welfare is to be trusted
+CHANGED = 30  # auctions with another value, below which none for any metric is: where clicks are rare, few decisive
+# auctions differ in realised welfare
+COMPARED = {  # weight of an auction -> metric -> unit of its difference
+    "weight": dict.fromkeys(("welfare", "revenue", "surplus"), "mean per auction"),
+    "ad_weight": {"log_loss": "mean per ad"},
 }
+NUMBERS_AT_ONCE = 2**24  # of differences, 128 MB
 BARS = 41  # of the distribution over auctions; an odd number, so that no bar hides the sign
 
 
@@ -58,41 +60,91 @@ def compared(
     """
     if not pairs:
         return []
-    asked = [(model, baseline, metric) for model, baseline in pairs for metric in COMPARED]
     auctions = len(seen[pairs[0][0]]["weight"])
-    differences, weights = np.empty((2, auctions, len(asked)))
-    for column, (model, baseline, metric) in enumerate(asked):
-        weights[:, column] = seen[baseline][COMPARED[metric][1]]
-        differences[:, column] = _weighted(seen[model], metric) - _weighted(seen[baseline], metric)
-    report = None if progress is None else lambda done: progress(done / auctions)
-    intervals = auction_intervals(differences, weights, rounds=rounds, seed=seed, cuts=cuts, progress=report)
+    at_once = max(1, NUMBERS_AT_ONCE // (3 * max(auctions, 1)))
     comparisons = []
-    for at, ((model, baseline, metric), interval) in enumerate(zip(asked, intervals, strict=True)):
-        unit, weight = COMPARED[metric]
-        level = _weighted(seen[baseline], metric).sum() / seen[baseline][weight].sum()
-        decisive = int((seen[model]["winners"] != seen[baseline]["winners"]).any(axis=1).sum()) // cuts
-        changed = int(np.count_nonzero(differences[:, at])) // cuts
-        if changed == 0 and decisive > 0:  # other ads, and none of them clicked: no bound can be given
-            interval = Interval(0.0, -math.inf, math.inf, math.nan)
-        comparison: dict[str, Any] = {"model": model, "baseline": baseline, "metric": metric, "unit": unit}
-        comparison |= _numbers(interval, level)
-        comparison |= {"decisive_auctions": decisive, "changed_auctions": changed}
-        comparison["outcome"] = _outcome(metric, interval, decisive if metric == "welfare" else changed)
-        if metric == "welfare":
-            comparison["distribution"] = _distribution(seen[model][metric] - seen[baseline][metric])
-        comparisons.append(comparison)
+    for first in range(0, len(pairs), at_once):
+        part = pairs[first : first + at_once]
+        found: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+        def report(done: int, first: int = first, pairs_here: int = len(part)) -> None:
+            if progress is not None:
+                progress((first + pairs_here * done / auctions) / len(pairs))
+
+        for weight, metrics in COMPARED.items():
+            asked = [(model, baseline, metric) for model, baseline in part for metric in metrics]
+            weights = seen[part[0][1]][weight]
+            change = np.stack([_weighted(seen[m], metric) - _weighted(seen[b], metric) for m, b, metric in asked], 1)
+            intervals = auction_intervals(change, weights, rounds=rounds, seed=seed, cuts=cuts, progress=report)
+            for at, ((model, baseline, metric), interval) in enumerate(zip(asked, intervals, strict=True)):
+                level = _weighted(seen[baseline], metric)
+                decisive = int((seen[model]["winners"] != seen[baseline]["winners"]).any(axis=1).sum()) // cuts
+                if decisive and not change[:, at].any():  # other ads, and none of them clicked: there is no bound
+                    interval = Interval(0.0, -math.inf, math.inf, math.nan)
+                found[model, baseline, metric] = {
+                    "model": model,
+                    "baseline": baseline,
+                    "metric": metric,
+                    "unit": metrics[metric],
+                    **_numbers(interval, change[:, at], level, weights),
+                    **_evidence(interval, change[:, at], decisive, metric, cuts),
+                }
+        for model, baseline in part:
+            welfare = found[model, baseline, "welfare"]
+            welfare["distribution"] = _distribution(seen[model]["welfare"] - seen[baseline]["welfare"])
+        comparisons += sorted(found.values(), key=lambda c: part.index((c["model"], c["baseline"])))
     return comparisons
 
 
-def _outcome(metric: str, interval: Interval, different: int) -> str:
+def _numbers(interval: Interval, change: Floats, level: Floats, weights: Floats) -> dict[str, float]:
+    """The interval, and the same in shares of the baseline, whose level is as uncertain as the difference.
+
+    The error of the ratio r = sum d / sum B is that of the mean of d - r B (delta method). Near r = 0 both intervals
+    say the same; where they would disagree about 0, the difference decides.
+    """
+    mean = float(level.sum() / weights.sum())
+    numbers = {
+        "difference": interval.estimate,
+        "ci_low": interval.low,
+        "ci_high": interval.high,
+        "standard_error": interval.standard_error,
+        "smallest_lift": interval.smallest,
+    }
+    if not mean > 0:
+        return numbers | {"relative": math.nan} | {f"relative_{name}": math.nan for name in [*numbers][1:]}
+    ratio = interval.estimate / mean
+    residuals = change - interval.estimate * weights, change - ratio * level
+    spread, ratio_spread = (math.sqrt(float((x**2).sum())) for x in residuals)
+    wider = ratio_spread / spread if spread > 0 else 1.0
+    half = (interval.high - interval.estimate) / mean * wider
+    low, high = ratio - half, ratio + half
+    if interval.low > 0 or interval.high < 0:
+        low, high = (max(low, 0.0), high) if interval.low > 0 else (low, min(high, 0.0))
+    shares = (low, high, interval.standard_error / mean * wider, interval.smallest / mean)
+    return numbers | {"relative": ratio} | {f"relative_{n}": x for n, x in zip([*numbers][1:], shares, strict=True)}
+
+
+def _evidence(interval: Interval, change: Floats, decisive: int, metric: str, cuts: int) -> dict[str, Any]:
+    """What a comparison rests on, and its outcome; counts are per cut."""
+    changed = int(np.count_nonzero(change)) // cuts
+    square = change**2
+    return {
+        "decisive_auctions": decisive,
+        "changed_auctions": changed,
+        "largest_share": float(square.max() / square.sum()) if square.any() else math.nan,
+        "outcome": _outcome(metric, interval, decisive, changed),
+    }
+
+
+def _outcome(metric: str, interval: Interval, decisive: int, changed: int) -> str:
     """What a comparison found: better, worse, unclear, few (auctions to tell) or same (nothing is different).
 
-    >>> _outcome("log_loss", Interval(0.2, 0.1, 0.3, 0.05), different=300)
+    >>> _outcome("log_loss", Interval(0.2, 0.1, 0.3, 0.05), decisive=0, changed=300)
     'worse'
     """
-    if different == 0:
+    if decisive == 0 and changed == 0:
         return "same"
-    if different < DECISIVE:
+    if changed < CHANGED or (metric == "welfare" and decisive < DECISIVE):
         return "few"
     if not (interval.low > 0 or interval.high < 0):
         return "unclear"
@@ -102,19 +154,6 @@ def _outcome(metric: str, interval: Interval, different: int) -> str:
 def _weighted(seen: Mapping[str, NDArray[Any]], metric: str) -> NDArray[Any]:
     """The metric times the auction's weight; log losses are weighted sums already."""
     return seen[metric] if metric == "log_loss" else seen[metric] * seen["weight"]
-
-
-def _numbers(interval: Interval, level: float) -> dict[str, float]:
-    """The interval, and the same as shares of the baseline's level, taken as given."""
-    numbers = {
-        "difference": interval.estimate,
-        "ci_low": interval.low,
-        "ci_high": interval.high,
-        "standard_error": interval.standard_error,
-        "smallest_lift": interval.smallest,
-    }
-    shares = {f"relative_{name}": x / level if level > 0 else math.nan for name, x in numbers.items()}
-    return numbers | {"relative": shares.pop("relative_difference")} | shares
 
 
 def _distribution(change: NDArray[Any]) -> dict[str, Any]:

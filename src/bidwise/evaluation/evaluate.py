@@ -6,22 +6,25 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bidwise.auctions import optimal_welfare, slot_multipliers
-from bidwise.checks import InputError, check_name
+from bidwise.auctions import slot_multipliers, welfare
+from bidwise.auctions.columns import Floats
+from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.tables import AdTable, Table, cut_auctions, read_ads
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
-from bidwise.evaluation.comparison import COMPARED, compared, pairs_of
-from bidwise.evaluation.intervals import Array, difference_to_average
+from bidwise.evaluation.comparison import compared, pairs_of
+from bidwise.evaluation.intervals import difference_to_average
 from bidwise.evaluation.metrics import Metrics
-from bidwise.evaluation.result import Evaluation
-from bidwise.evaluation.verdict import verdicts
+from bidwise.evaluation.result import Evaluation, check_folder
+from bidwise.evaluation.verdict import headline, verdicts
 
 ADS_AT_ONCE = 2**20
+HEAVY = 0.1  # share of a single auction in the spread of a difference, above which intervals are too narrow
 Progress = Callable[[str, float], None]  # what is being done, and the share that is done
 
 
@@ -79,14 +82,15 @@ def evaluate(
     options = {name: value for name, value in locals().items() if name not in ("out", "progress")}
     for name in ("table", "calibration_table"):
         options[name] = str(options[name]) if isinstance(options[name], str | Path) else None  # a frame has no name
+    options["slots"] = [float(alpha) for alpha in slots]
     models = [ctr] if isinstance(ctr, str) else list(ctr)
     base = baseline or next(iter(models), "")
     alpha = slot_multipliers(slots).numpy()
     rules: dict[str, Any] = {"slots": slots, "pricing": pricing, "reserve": reserve, "squash": squash}
     Metrics(**rules)  # a wrong rule is refused before the table is read
     _check_auctions(auction, auction_size, resample)
-    _check_calibration(models, calibrate, calibration_table)
-    _check_others(models, base, sampling_rate, rounds, out)
+    _check_calibration(models, calibrate, table, calibration_table)
+    _check_others(models, base, sampling_rate, rounds, seed, out)
 
     columns: dict[str, Any] = {"ctr": models, "click": click, "position": position, "weight": weight}
     columns["slots"] = len(alpha)
@@ -94,16 +98,22 @@ def evaluate(
     if auction_size is not None:
         ads = cut_auctions(ads, auction_size, seed=seed, cuts=resample)
     if calibrate != "none":
+        if calibration_table is None and ads.auctions < 2 * resample:
+            raise InputError(
+                "calibrate needs a calibration_table or at least 2 auctions to learn from each other, found 1"
+            )
         other = None
         if calibration_table is not None:
             other = _corrected(read_ads(calibration_table, name="calibration_table", **columns), sampling_rate)
         ads = _with_twins(ads, other, calibrate, alpha, seed, resample, progress)
     metrics = {model: _metrics(model, ads, rules, alpha, progress) for model in ads.ctr}
     found = {model: seen.compute() for model, seen in metrics.items()}
+    for numbers, name in product(found.values(), ("ads", "auctions", "clicks", "clipped")):
+        numbers[name] //= resample  # counted once, however often the ads were cut
     weights = metrics[models[0]].per_auction["weight"]
     optimum = None
     if ads.truth is not None:
-        best = optimal_welfare(ads.truth, ads.bids, ads.offsets, slots=slots).numpy()
+        best = welfare(ads.truth, ads.truth, ads.bids, ads.offsets, slots=slots, reserve=reserve).numpy()
         optimum = float(np.average(best, weights=weights))
         for numbers in found.values():
             numbers["regret"] = optimum - numbers["welfare"]
@@ -126,17 +136,19 @@ def evaluate(
         models=found,
         comparisons=comparisons,
         verdict=[],
-        notes=[*ads.notes, *_notes(ads, found, models, len(comparisons))],
-        auctions=ads.auctions,
-        ads=ads.ads,
+        headline="",
+        notes=[*ads.notes, *_notes(ads, found, models, comparisons)],
+        auctions=ads.auctions // resample,
+        ads=ads.ads // resample,
+        cuts=resample,
         ads_left_out=ads.left_out,
         baseline=base,
-        best=max(found, key=lambda model: found[model]["welfare"]),
+        best=_best({model: numbers["welfare"] for model, numbers in found.items()}),
         welfare_of="clicks" if truth is None else "truth",
         optimal_welfare=optimum,
         options=options,
     )
-    evaluation = replace(evaluation, verdict=verdicts(evaluation))
+    evaluation = replace(evaluation, verdict=verdicts(evaluation), headline=headline(evaluation))
     if out is not None:
         evaluation.write(out)
     return evaluation
@@ -148,30 +160,45 @@ def _check_auctions(auction: str | None, auction_size: int | None, resample: int
             "auction or auction_size must say which ads compete: the column that names the auction, "
             f"or a size to cut the ads at random (the paper uses 256); found {'neither' if auction is None else 'both'}"
         )
+    check_whole("resample", resample, 1)
     if auction_size is None and resample != 1:
         raise InputError(f"resample needs auction_size: real auctions are not cut again; found {resample}")
 
 
-def _check_calibration(models: list[str], calibrate: str, calibration_table: Table | None) -> None:
+def _check_calibration(models: list[str], calibrate: str, table: Table, calibration_table: Table | None) -> None:
     check_name("calibrate", calibrate, ["none", *CALIBRATORS])
     if calibrate == "none" and calibration_table is not None:
         raise InputError("calibration_table needs calibrate: platt, isotonic or piecewise; found none")
+    if isinstance(calibration_table, str | Path) and isinstance(table, str | Path):
+        same = Path(calibration_table).resolve() == Path(table).resolve()
+    else:
+        same = calibration_table is table
+    if same:
+        raise InputError(
+            "calibration_table must not be the table itself: without one, auctions are calibrated by others"
+        )
     for model in models:
         if f"{model}+{calibrate}" in models:
             raise InputError(f"ctr must not name {model}+{calibrate}, which is what the calibrated {model} is called")
 
 
 def _check_others(
-    models: list[str], baseline: str, sampling_rate: float | None, rounds: int, out: str | Path | None
+    models: list[str], baseline: str, sampling_rate: float | None, rounds: int, seed: int, out: str | Path | None
 ) -> None:
     if models and baseline not in models:
         raise InputError(f"baseline must be one of the ctr columns, {', '.join(models)}, found {baseline!r}")
     if sampling_rate is not None and not 0 < sampling_rate <= 1:
         raise InputError(f"sampling_rate must be in (0, 1], found {sampling_rate}")
-    if rounds < 100:
-        raise InputError(f"rounds must be at least 100 for a 95 % interval, found {rounds}")
-    if out is not None and Path(out).exists() and not Path(out).is_dir():
-        raise InputError(f"out must be a folder, found the file {out}")
+    check_whole("rounds", rounds, 100)
+    check_whole("seed", seed, 0)
+    if out is not None:
+        check_folder(out)
+
+
+def _best(welfare: dict[str, float]) -> str | None:
+    """The model with the highest welfare; none where all have the same."""
+    best = max(welfare, key=lambda model: welfare[model])
+    return best if len(welfare) == 1 or min(welfare.values()) < welfare[best] else None
 
 
 def _corrected(ads: AdTable, rate: float | None) -> AdTable:
@@ -182,23 +209,23 @@ def _corrected(ads: AdTable, rate: float | None) -> AdTable:
     return replace(ads, ctr=ctr, notes=[*ads.notes, f"Predictions were corrected for negatives sampled at {rate:g}."])
 
 
-def _exposure(ads: AdTable, alpha: Array) -> Array | None:
+def _exposure(ads: AdTable, alpha: Floats) -> Floats | None:
     return None if ads.position is None else alpha[ads.position - 1]
 
 
 def _with_twins(
-    ads: AdTable, other: AdTable | None, kind: str, alpha: Array, seed: int, cuts: int, progress: Progress | None
+    ads: AdTable, other: AdTable | None, kind: str, alpha: Floats, seed: int, cuts: int, progress: Progress | None
 ) -> AdTable:
     """Every model together with its calibrated twin, ``model+kind``, fitted on ``other`` or on the other auctions.
 
     An ad is in each cut once, so folds are made inside a cut: none is calibrated by its own click.
     """
 
-    def labels(of: AdTable) -> Array:
+    def labels(of: AdTable) -> Floats:
         exposure = _exposure(of, alpha)
         return of.clicks if exposure is None else of.clicks / exposure
 
-    def from_other_auctions(ctr: Array) -> Array:
+    def from_other_auctions(ctr: Floats) -> Floats:
         size, auctions = ads.ads // cuts, ads.auctions // cuts
         parts = []
         for cut in range(cuts):
@@ -217,12 +244,13 @@ def _with_twins(
             twins[f"{model}+{kind}"] = fitted(ctr)
         if progress is not None:
             progress("calibration", len(twins) / len(ads.ctr))
-    source = "the other auctions, in 5 folds" if other is None else f"{other.ads:,} other ads"
+    folds = min(5, ads.auctions // cuts)
+    source = f"the other auctions, in {folds} folds" if other is None else f"{other.ads:,} other ads"
     note = f"Models with +{kind} are calibrated ({kind}, fitted on {source})."
     return replace(ads, ctr=ads.ctr | twins, notes=[*ads.notes, note])
 
 
-def _metrics(model: str, ads: AdTable, rules: dict[str, Any], alpha: Array, progress: Progress | None) -> Metrics:
+def _metrics(model: str, ads: AdTable, rules: dict[str, Any], alpha: Floats, progress: Progress | None) -> Metrics:
     seen = Metrics(**rules)
     exposure = _exposure(ads, alpha)
     bounds = ads.offsets
@@ -243,7 +271,9 @@ def _metrics(model: str, ads: AdTable, rules: dict[str, Any], alpha: Array, prog
     return seen
 
 
-def _notes(ads: AdTable, found: dict[str, dict[str, Any]], models: list[str], comparisons: int) -> Iterator[str]:
+def _notes(
+    ads: AdTable, found: dict[str, dict[str, Any]], models: list[str], comparisons: list[dict[str, Any]]
+) -> Iterator[str]:
     if ads.truth is None:
         yield (
             "Welfare and revenue are realised on logged ads: they count the clicks of ads that were shown, with bids "
@@ -258,7 +288,26 @@ def _notes(ads: AdTable, found: dict[str, dict[str, Any]], models: list[str], co
         yield f"AUC and normalised entropy are not defined: {share} of the ads were clicked."
     for model, numbers in found.items():
         if numbers["clipped"]:
-            yield f"{model} predicts exactly 0 or 1 for {numbers['clipped']:,} ads; log loss clips them at 2.2e-16."
+            yield (
+                f"{model} predicts exactly 0 or 1 for {numbers['clipped']:,} ads. Log loss takes 2.2e-16 for 0: a few "
+                "such ads that were clicked can spoil it."
+            )
+        ratio = numbers["predicted_over_observed"]
+        if ratio < 0.5 or ratio > 2:  # and not where it is undefined
+            yield (
+                f"{model} predicts {ratio:.2g} times the clicks that were observed: calibrate it, or check the "
+                "sampling rate of its training data."
+            )
+    if all(numbers["fill_rate"] == 0 for numbers in found.values()):
+        yield "No ad is shown: no bid reaches the reserve."
+    for comparison in comparisons:
+        told = comparison["metric"] == "welfare" and comparison["outcome"] != "few"
+        if told and comparison["largest_share"] > HEAVY:
+            yield (
+                f"{comparison['model']} against {comparison['baseline']}: one auction makes "
+                f"{comparison['largest_share']:.0%} of the spread of the difference. Where a few auctions with high "
+                "bids decide, intervals are too narrow."
+            )
     if len(models) > 2:
-        pairs = comparisons // len(COMPARED)
-        yield f"Of 20 comparisons of equal models one would seem to differ; here are {pairs}."
+        pairs = len({(comparison["model"], comparison["baseline"]) for comparison in comparisons})
+        yield f"{pairs} pairs of models were compared; of equal models, 1 pair in 20 looks different by chance."

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Numbers = NDArray[np.float64]
+from bidwise.auctions.columns import Floats
 
 EDGE = 1e-12  # CTRs are moved into [EDGE, 1 - EDGE] before their logit is taken: |logit| <= 27.6
 NEWTON_STEPS = 100  # about 8 are taken, some dozens where one ad more would separate the classes
 VISITS = 8  # per score, before pooling gives up on whole passes and walks
 
 
-def by_score(scores: Numbers, clicks: Numbers, weights: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def by_score(scores: Floats, clicks: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
     """The distinct scores, rising, with the mean label and the summed weight of each.
 
     >>> by_score(np.array([0.5, 0.1, 0.5]), np.array([1.0, 0.0, 0.0]), np.ones(3))
@@ -26,7 +26,7 @@ def by_score(scores: Numbers, clicks: Numbers, weights: Numbers) -> tuple[Number
     return scores[first], np.add.reduceat(weights * clicks, first) / mass, mass
 
 
-def pooled(totals: Numbers, mass: Numbers) -> NDArray[np.intp]:
+def pooled(totals: Floats, mass: Floats) -> NDArray[np.intp]:
     """Where the blocks begin after pooling adjacent violators: the means ``totals / mass`` of blocks rise.
 
     Neighbours whose means do not rise end in one block whatever is pooled first, so each pass pools every run of them
@@ -74,7 +74,7 @@ def last_of(first: NDArray[np.intp], count: int) -> NDArray[np.intp]:
     return np.append(first[1:], count) - 1
 
 
-def separable(x: Numbers, label: Numbers, share: Numbers) -> bool:
+def separable(x: Floats, label: Floats, share: Floats) -> bool:
     """Whether the likelihood of sigmoid(slope x + level) grows for ever with a growing slope.
 
     Along slope (x - t) it falls at the rate  sum_{x < t} y (t - x) + sum_{x > t} (1 - y) (x - t), piecewise linear in
@@ -87,10 +87,10 @@ def separable(x: Numbers, label: Numbers, share: Numbers) -> bool:
     return bool((np.append(0, below) + np.append(above, 0) <= 0).any())
 
 
-def likeliest_line(x: Numbers, label: Numbers, share: Numbers) -> tuple[float, float]:
+def likeliest_line(x: Floats, label: Floats, share: Floats) -> tuple[float, float]:
     """Slope and level of sigmoid(slope x + level) with the greatest likelihood, by Newton with step halving."""
 
-    def likelihood(line: Numbers) -> float:
+    def likelihood(line: Floats) -> float:
         z = line[0] * x + line[1]
         softplus = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
         return float((share * (label * z - softplus)).sum())
@@ -117,7 +117,7 @@ def likeliest_line(x: Numbers, label: Numbers, share: Numbers) -> tuple[float, f
     return float(line[0]), float(line[1])
 
 
-def shift(logits: Numbers, share: Numbers, rate: float) -> float:
+def shift(logits: Floats, share: Floats, rate: float) -> float:
     """The intercept with  sum share sigmoid(logits + intercept) = rate, by bisection."""
     low, high = float(logit(rate)) - logits[-1], float(logit(rate)) - logits[0]
     while high - low > 1e-12 * max(1, abs(low)):
@@ -129,13 +129,13 @@ def shift(logits: Numbers, share: Numbers, rate: float) -> float:
     return float((low + high) / 2)
 
 
-def sigmoid(logits: Numbers) -> Numbers:
+def sigmoid(logits: Floats) -> Floats:
     small = np.exp(-np.abs(logits))  # never overflows, and keeps the digits of a small CTR
-    result: Numbers = np.where(logits < 0, small, 1.0) / (1 + small)
+    result: Floats = np.where(logits < 0, small, 1.0) / (1 + small)
     return result
 
 
-def logit(ctr: ArrayLike) -> Numbers:
+def logit(ctr: ArrayLike) -> Floats:
     inside = np.clip(np.asarray(ctr, dtype=np.float64), EDGE, 1 - EDGE)
-    logits: Numbers = np.log(inside) - np.log1p(-inside)
+    logits: Floats = np.log(inside) - np.log1p(-inside)
     return logits

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from bidwise.auctions.columns import Floats
+from bidwise.checks import InputError
+
 LEVEL = 0.95  # of every interval
 POWER = 0.8  # share of data sets in which the smallest lift would have been found
 
@@ -57,9 +59,9 @@ def auction_intervals(
 
     Args:
         differences: ``(auctions,)`` or ``(auctions, columns)``, model minus baseline, times the weight if there is one.
-        weights: what each auction counts, shaped as ``differences``; 1 by default.
+        weights: what each auction counts, ``(auctions,)``; 1 by default.
         rounds: of the bootstrap.
-        cuts: how often the same ads were cut into auctions; the means get steadier, the intervals do not get narrower.
+        cuts: how often the same ads were cut into auctions; means get steadier, intervals do not get narrower.
         progress: called with the number of finished auctions.
 
     >>> (interval,) = auction_intervals([0.0, 1.0, 0.0, 2.0] * 50)
@@ -68,31 +70,35 @@ def auction_intervals(
     """
     d = np.asarray(differences, dtype=np.float64)
     d = d[:, None] if d.ndim == 1 else d
-    w = np.ones_like(d) if weights is None else np.asarray(weights, dtype=np.float64).reshape(d.shape)
     auctions, columns = d.shape
+    w = np.ones((auctions, 1)) if weights is None else np.asarray(weights, dtype=np.float64)[:, None]
     if auctions == 0:
         return [Interval(math.nan, math.nan, math.nan, math.nan)] * columns
-    estimate = d.sum(0) / w.sum(0)
+    estimate = d.sum(0) / w.sum()
     if auctions == 1:
         return [Interval(float(x), math.nan, math.nan, math.nan) for x in estimate]
-    residual = d - estimate * w  # of the ratio; its mean is 0, so no digits are lost below
-    freedom = auctions / (auctions - 1)
-    error = np.sqrt(freedom * (residual**2).sum(0)) / w.sum(0)
     random = np.random.default_rng(seed)
-    at_once = max(1, 2**23 // rounds)
-    drawn = np.zeros((rounds, 5 * columns))
+    drawn = np.zeros((rounds, 3 * columns + 2))
+    square = np.zeros(columns)
+    at_once = max(1, 2**23 // max(rounds, 3 * columns))
     for first in range(0, auctions, at_once):
-        e, v = residual[first : first + at_once], w[first : first + at_once]
+        v = w[first : first + at_once]
+        e = d[first : first + at_once] - estimate * v  # residuals: their mean is 0, so no digits are lost below
         times = TIMES_DRAWN[random.integers(2**16, size=(rounds, len(e)), dtype=np.uint16)]
-        drawn += times @ np.concatenate([e, v, e**2, e * v, v**2], axis=1)
+        drawn += times @ np.concatenate([e, e**2, e * v, v, v**2], axis=1)
+        square += (e**2).sum(0)
         if progress is not None:
             progress(first + len(e))
-    e, total, ee, ew, ww = np.split(drawn, 5, axis=1)
+    e, ee, ew = np.split(drawn[:, :-2], 3, axis=1)
+    total, ww = drawn[:, -2:-1], drawn[:, -1:]
+    freedom = auctions / (auctions - 1)
+    error = np.sqrt(freedom * square) / w.sum()
     with np.errstate(divide="ignore", invalid="ignore"):
         shift = e / total
-        square = freedom * (ee - 2 * shift * ew + shift**2 * ww)
-        spread = np.sqrt(np.where(square > 1e-9 * ee, square, 0)) / total  # below is rounding: all drawn were equal
-        t = np.where(e == 0, 0, np.abs(shift) / spread)
+        spread = freedom * (ee - 2 * shift * ew + shift**2 * ww)
+        spread = np.sqrt(np.where(spread > 1e-9 * ee, spread, 0)) / total  # below is rounding: all drawn were equal
+        t = np.where((e == 0) & (total > 0), 0, np.abs(shift) / spread)
+    t = np.where(np.isnan(t), np.inf, t)  # nothing was drawn, which says nothing
     critical = np.sort(t, axis=0)[min(math.ceil(LEVEL * (rounds + 1)), rounds) - 1]
     with np.errstate(invalid="ignore"):
         half = np.where(error > 0, critical * error * math.sqrt(cuts), 0)
@@ -111,14 +117,14 @@ def repeat_interval(differences: ArrayLike) -> Interval:
     """
     d = np.asarray(differences, dtype=np.float64)
     if d.ndim != 1 or len(d) < 2:
-        raise ValueError(f"differences must have one number per repeat and at least 2, found shape {d.shape}")
+        raise InputError(f"differences must have one number per repeat and at least 2, found shape {d.shape}")
     error = float(d.std(ddof=1)) / math.sqrt(len(d))
     half = student_quantile(0.5 + LEVEL / 2, len(d) - 1) * error
     mean = float(d.mean())
     return Interval(mean, mean - half, mean + half, error)
 
 
-def difference_to_average(welfare: ArrayLike) -> tuple[Array, Array]:
+def difference_to_average(welfare: ArrayLike) -> tuple[Floats, Floats]:
     """Mean and standard error of each model's difference to the average model, the paper's way to say how sure it is.
 
     ``welfare`` is ``(models, repeats)`` or ``(models, auctions)``: what all models share cancels.
@@ -142,7 +148,7 @@ def student_quantile(probability: float, freedom: int) -> float:
     2.7764
     """
     if not 0.5 <= probability < 1:
-        raise ValueError(f"probability must be in [0.5, 1), found {probability}")
+        raise InputError(f"probability must be in [0.5, 1), found {probability}")
     low, high = 0.0, 1.0
     while _student_share(high, freedom) < probability:
         low, high = high, 2 * high

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from bidwise.auctions import ad_numbers, auctions_of
+from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_between, check_weights
 from bidwise.segments import Auctions
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 CHUNK = 2**17  # ads at a time: a few such columns stay in cache

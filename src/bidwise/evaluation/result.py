@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import bidwise
+from bidwise.checks import InputError
 from bidwise.evaluation.verdict import summary
 
 
@@ -21,12 +23,14 @@ class Evaluation:
     models: dict[str, dict[str, Any]]
     comparisons: list[dict[str, Any]]
     verdict: list[dict[str, str]]  # model, baseline, outcome, text
+    headline: str  # who leads, where there are three models or more
     notes: list[str]
     auctions: int
     ads: int
+    cuts: int  # how often the ads were cut into auctions; 1 for real ones
     ads_left_out: int
     baseline: str
-    best: str
+    best: str | None  # highest welfare; none where all have the same
     welfare_of: str  # "clicks": realised; "truth": expected
     optimal_welfare: float | None  # of any prediction, where the true CTR is known
     options: dict[str, Any]
@@ -48,14 +52,32 @@ class Evaluation:
         """``out/result.json`` and ``out/report.html``: both, or none of them."""
         from bidwise.report.page import evaluation_page  # late: matplotlib takes a second, and not everyone writes
 
-        folder = Path(out)
+        folder = check_folder(out)
         pages = {"result.json": self.to_json(), "report.html": evaluation_page(_plain(asdict(self)))}
         folder.mkdir(parents=True, exist_ok=True)
         parts = {folder / name: folder / f"{name}.part" for name in pages}
-        for part, text in zip(parts.values(), pages.values(), strict=True):
-            part.write_text(text, encoding="utf-8")
-        for path, part in parts.items():
-            part.replace(path)
+        try:
+            for part, text in zip(parts.values(), pages.values(), strict=True):
+                part.write_text(text, encoding="utf-8")
+            for path, part in parts.items():
+                part.replace(path)
+        finally:
+            for part in parts.values():
+                part.unlink(missing_ok=True)
+
+
+def check_folder(out: str | Path) -> Path:
+    """``out`` as a path, if the two files can be written there; nothing is made yet."""
+    folder = Path(out)
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise InputError(f"out must be a folder, found the file {there}")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"out must be a folder that can be written to, found {there}, which cannot")
+    for name in ("result.json", "report.html"):
+        if (folder / name).is_dir():
+            raise InputError(f"out must be a folder to write {name} into, found a folder of that name in {folder}")
+    return folder
 
 
 def _plain(value: Any) -> Any:

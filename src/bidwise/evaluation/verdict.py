@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from bidwise.evaluation.comparison import DECISIVE
+from bidwise.evaluation.comparison import CHANGED, DECISIVE
 
 if TYPE_CHECKING:
     from bidwise.evaluation.result import Evaluation
@@ -34,10 +34,10 @@ def summary(found: Evaluation) -> str:
     aligned[0] = [cell.ljust(widths[0]) for cell in columns[0]]
     lines = ["  ".join(row) for row in zip(*aligned, strict=True)]
     kind = "realised" if found.welfare_of == "clicks" else "expected"
-    counts = (
-        f"{found.auctions:,} auctions of {found.ads:,} ads; {kind} welfare and revenue per auction; * highest welfare"
-    )
-    said = [sentence["text"] for sentence in found.verdict]
+    counts = f"{_count(found.ads, 'ad')} in {_count(found.auctions, 'auction')}"
+    counts += f", cut {found.cuts} times" if found.cuts > 1 else ""
+    counts += f"; {kind} welfare and revenue per auction" + ("; * highest welfare" if found.best else "")
+    said = [*([found.headline] if found.headline else []), *(sentence["text"] for sentence in found.verdict)]
     return "\n".join([counts, "", *lines, "", *said, "", *(f"Note: {note}" for note in found.notes)])
 
 
@@ -63,6 +63,33 @@ def verdicts(found: Evaluation) -> list[dict[str, str]]:
     ]
 
 
+def headline(found: Evaluation) -> str:
+    """Who leads, and from whom the leader can be told; empty where a single sentence says it already."""
+    originals = [model for model, numbers in found.models.items() if numbers["calibrated_from"] is None]
+    if len(originals) < 3:
+        return ""
+    best = max(originals, key=lambda model: found.models[model]["welfare"])
+    surely: list[str] = []
+    maybe: list[str] = []
+    for one in found.comparisons:
+        if one["metric"] == "welfare" and best in (one["model"], one["baseline"]):
+            other = one["baseline"] if one["model"] == best else one["model"]
+            if other in originals:
+                (surely if one["outcome"] == ("better" if one["model"] == best else "worse") else maybe).append(other)
+    parts = [f"{best} has the highest welfare"]
+    parts += [f"surely higher than {_list(surely)}"] if surely else []
+    parts += [f"{_list(maybe)} cannot be told from it"] if maybe else []
+    return "; ".join(parts) + "."
+
+
+def _list(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def defined(number: float | None) -> bool:
     """Whether there is a number to show."""
     return number is not None and math.isfinite(number)
@@ -74,15 +101,13 @@ def _sentence(model: str, baseline: str, compared: dict[str, dict[str, Any]]) ->
     if decisive == 0:
         return f"{model} chooses the same ads as {baseline} in every auction; revenue {_change(revenue)}."
     if welfare["outcome"] == "few":
-        return (
-            f"{model} against {baseline}: too few decisive auctions to tell "
-            f"({decisive:,} where they show different ads; about {DECISIVE} are needed)."
-        )
-    if welfare["changed_auctions"] == 0:
-        return (
-            f"{model} against {baseline}: nothing to tell them apart by; they show different ads in {decisive:,} "
-            "auctions, but none of these ads was clicked."
-        )
+        few = f"{decisive:,} where they show different ads; about {DECISIVE} are needed"
+        if decisive >= DECISIVE:
+            changed = welfare["changed_auctions"]
+            few = (
+                f"they show different ads in {decisive:,}, but welfare differs in {changed} only; {CHANGED} are needed"
+            )
+        return f"{model} against {baseline}: too few decisive auctions to tell ({few})."
     change = _change(welfare, "welfare")
     text = f"{model} {change} against {baseline}; revenue {_change(revenue)}. {decisive:,} auctions are decisive."
     if welfare["outcome"] == "unclear":
@@ -94,22 +119,28 @@ def _sentence(model: str, baseline: str, compared: dict[str, dict[str, Any]]) ->
 def _change(comparison: dict[str, Any], noun: str = "") -> str:
     """``raises welfare by 1.3 % [0.4, 2.2]``, or that nothing can be seen; without a noun, ``rises by ...``."""
     change = f"change {noun}".strip()
-    if comparison["changed_auctions"] == 0:
+    if comparison["outcome"] == "same":
         return f"does not {change} at all"
     if comparison["outcome"] == "few":
         return f"does not {change} in enough auctions to tell"
     size, low, high = (_per_cent(comparison, name) for name in ("difference", "ci_low", "ci_high"))
-    bounds = f"[{low.removesuffix(' %')}, {high.removesuffix(' %')}]"
+    bounds = [low.removesuffix(" %"), high.removesuffix(" %")]
     if comparison["outcome"] == "unclear":
-        return f"does not {change} measurably ({size} {bounds})"
+        return f"does not {change} measurably ({size} [{', '.join(bounds)}])"
     up = comparison["difference"] > 0
     verb = ("raises" if up else "lowers") if noun else ("rises" if up else "falls")
-    return f"{f'{verb} {noun}'.strip()} by {size.removeprefix('-')} {bounds}"
+    if not up:  # by how much it falls, from the least to the most
+        size, bounds = size.removeprefix("-"), [bound.removeprefix("-") for bound in reversed(bounds)]
+    return f"{f'{verb} {noun}'.strip()} by {size} [{', '.join(bounds)}]"
 
 
 def _per_cent(comparison: dict[str, Any], name: str) -> str:
     """In per cent of the baseline, or as it is where the baseline has nothing."""
     share = comparison["relative" if name == "difference" else f"relative_{name}"]
     if not defined(share):
-        return f"{comparison[name]:.3g}"
-    return f"{100 * share:.2f} %" if abs(share) >= 1e-3 else f"{100 * share:.2g} %"
+        return (
+            f"{comparison[name]:.3g} per auction"
+            if name in ("difference", "smallest_lift")
+            else f"{comparison[name]:.3g}"
+        )
+    return f"{100 * share:.2f} %" if abs(share) >= 1e-4 or share == 0 else f"{100 * share:.2g} %"

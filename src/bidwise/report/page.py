@@ -90,7 +90,7 @@ def _facts(result: Result, first: Sequence[Result]) -> list[tuple[str, str]]:
     span = "–".join(f"{n:,}" for n in dict.fromkeys((*decisive[:1], *decisive[-1:])))
     return [
         (f"{result['auctions']:,}", "auctions"),
-        (f"{result['ads']:,}", "ads"),
+        (f"{result['ads']:,}", f"ads, {result['ads'] / max(result['auctions'], 1):.3g} in an auction"),
         *([(span, "decisive auctions, where the models show different ads")] if span else []),
         (f"{result['ads_left_out']:,}", "ads left out"),
         *(

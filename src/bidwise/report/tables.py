@@ -31,8 +31,10 @@ COLUMNS = (
     ),
     Column("revenue", "Revenue", "What the advertisers of the shown ads pay, mean per auction."),
     Column("surplus", "Surplus", "Welfare − revenue: what is left to the advertisers, mean per auction."),
-    Column("share_of_optimum", "Share of optimum", "Welfare / the welfare of ranking by the true CTR.", per_cent=True),
-    Column("regret", "Regret", "Welfare that ranking by the true CTR would add, mean per auction.", digits=4),
+    Column(
+        "share_of_optimum", "Share of optimum", "Welfare / the most that any prediction could reach.", per_cent=True
+    ),
+    Column("regret", "Regret", "Welfare that the best prediction would add, mean per auction.", digits=4),
     Column("auc", "AUC", "Chance that a clicked ad is predicted above an unclicked one, over all ads.", decimals=4),
     Column(
         "auc_in_auctions", "gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", decimals=4
@@ -107,7 +109,7 @@ def calibration_table(result: Result, pairs: Pairs, twins: Mapping[str, str]) ->
         return metrics
     for metric, heading in (("welfare", "Welfare"), ("revenue", "Revenue"), ("calibration_error", "Calibration error")):
         values = {model: result["models"][model][metric] for pair in twins.items() for model in pair}
-        places = decimals(values.values(), 5 if metric != "calibration_error" else 3)
+        places = decimals(values.values(), 5)
         lines = []
         for twin, model in twins.items():
             comparison = pairs[twin, model].get(metric)
