@@ -194,6 +194,19 @@ def test_nothing_but_the_error_goes_to_the_error_stream(ads, tmp_path):
     assert failed.stderr.count(b"\n") == 1
 
 
+def test_a_reader_who_has_seen_enough_costs_nothing(ads, tmp_path):
+    words = f"evaluate {ads} --ctr model_a model_b --click click --bid bid --auction auction --out {tmp_path / 'out'}"
+    piped = subprocess.run(
+        f"set -o pipefail; {sys.executable} -m bidwise {words} | head -1",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        check=True,
+    )
+    assert piped.stderr == b""
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "result.json"]
+
+
 def test_the_result_is_shown_even_if_it_cannot_be_written(ads, tmp_path, monkeypatch, capsys):
     def full_disk(*_):
         raise OSError("No space left on device")

@@ -167,7 +167,7 @@ def test_a_leader_is_named_among_three():
     )
     assert (
         found.headline
-        == "fine has the highest welfare; surely higher than noise and rough; same cannot be told from it."
+        == "fine has the highest welfare, measurably higher than noise and rough; same cannot be told from it."
     )
     assert str(found).split("\n\n")[2].startswith(found.headline)
     assert evaluate(table).headline == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -108,11 +109,16 @@ def evaluate(
     check_folder(out)
     with _Bars() as bars:
         found = bidwise.evaluate(table, **options, progress=bars.show)
+    failed = None
+    try:
+        found.write(out)
+    except OSError as error:  # a full disk does not cost the result: it is shown
+        failed = error
+    wide = shutil.get_terminal_size().columns
     for line in str(found).split("\n"):
-        print(
-            textwrap.fill(line, shutil.get_terminal_size().columns) if sys.stdout.isatty() and len(line) > 100 else line
-        )
-    found.write(out)  # after it is shown: a full disk then costs no result
+        print(textwrap.fill(line, wide) if sys.stdout.isatty() and len(line) > 100 else line)
+    if failed is not None:
+        raise failed
     print(f"\nWritten: {out / 'result.json'} and {out / 'report.html'}, a page that explains every column")
 
 
@@ -150,6 +156,9 @@ def main() -> None:
     """The ``bidwise`` command: errors that a user can mend are one line and exit code 2."""
     try:
         app(sys.argv[1:], exit_on_error=False, print_error=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (CycloptsError, ValueError, OSError) as error:
         if isinstance(error, ValueError) and not isinstance(error, bidwise.InputError):
             raise

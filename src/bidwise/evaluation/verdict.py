@@ -76,10 +76,13 @@ def headline(found: Evaluation) -> str:
             other = one["baseline"] if one["model"] == best else one["model"]
             if other in originals:
                 (surely if one["outcome"] == ("better" if one["model"] == best else "worse") else maybe).append(other)
-    parts = [f"{best} has the highest welfare"]
-    parts += [f"surely higher than {_list(surely)}"] if surely else []
+    before = "before calibration, " if len(originals) < len(found.models) else ""
+    parts = [
+        f"{before}{best} has the highest welfare" + (f", measurably higher than {_list(surely)}" if surely else "")
+    ]
     parts += [f"{_list(maybe)} cannot be told from it"] if maybe else []
-    return "; ".join(parts) + "."
+    text = "; ".join(parts) + "."
+    return text[0].upper() + text[1:] if before else text
 
 
 def _list(names: list[str]) -> str:
