@@ -14,8 +14,7 @@ from bidwise.auctions.columns import Floats
 from bidwise.evaluation.intervals import Interval, auction_intervals
 
 DECISIVE = 100  # auctions with different winners, below which no interval for welfare is to be trusted
-CHANGED = 30  # auctions with another value, below which none for any metric is: where clicks are rare, few decisive
-# auctions differ in realised welfare
+CHANGED = 30  # auctions with another value, below which none for any metric is: clicks may be rare
 COMPARED = {  # weight of an auction -> metric -> unit of its difference
     "weight": dict.fromkeys(("welfare", "revenue", "surplus"), "mean per auction"),
     "ad_weight": {"log_loss": "mean per ad"},
@@ -65,35 +64,52 @@ def compared(
     comparisons = []
     for first in range(0, len(pairs), at_once):
         part = pairs[first : first + at_once]
-        found: dict[tuple[str, str, str], dict[str, Any]] = {}
 
-        def report(done: int, first: int = first, pairs_here: int = len(part)) -> None:
+        def report(done: int, first: int = first, here: int = len(part)) -> None:
             if progress is not None:
-                progress((first + pairs_here * done / auctions) / len(pairs))
+                progress((first + here * done / auctions) / len(pairs))
 
-        for weight, metrics in COMPARED.items():
-            asked = [(model, baseline, metric) for model, baseline in part for metric in metrics]
+        found: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for weight, units in COMPARED.items():
+            asked = [(model, baseline, metric) for model, baseline in part for metric in units]
             weights = seen[part[0][1]][weight]
             change = np.stack([_weighted(seen[m], metric) - _weighted(seen[b], metric) for m, b, metric in asked], 1)
             intervals = auction_intervals(change, weights, rounds=rounds, seed=seed, cuts=cuts, progress=report)
-            for at, ((model, baseline, metric), interval) in enumerate(zip(asked, intervals, strict=True)):
-                level = _weighted(seen[baseline], metric)
-                decisive = int((seen[model]["winners"] != seen[baseline]["winners"]).any(axis=1).sum()) // cuts
-                if decisive and not change[:, at].any():  # other ads, and none of them clicked: there is no bound
-                    interval = Interval(0.0, -math.inf, math.inf, math.nan)
-                found[model, baseline, metric] = {
-                    "model": model,
-                    "baseline": baseline,
-                    "metric": metric,
-                    "unit": metrics[metric],
-                    **_numbers(interval, change[:, at], level, weights),
-                    **_evidence(interval, change[:, at], decisive, metric, cuts),
-                }
-        for model, baseline in part:
-            welfare = found[model, baseline, "welfare"]
-            welfare["distribution"] = _distribution(seen[model]["welfare"] - seen[baseline]["welfare"])
-        comparisons += sorted(found.values(), key=lambda c: part.index((c["model"], c["baseline"])))
+            for key, interval, column in zip(asked, intervals, change.T, strict=True):
+                found[key] = _comparison(seen, *key, interval, column, weights, cuts)
+        comparisons += [found[*pair, metric] for pair in part for units in COMPARED.values() for metric in units]
     return comparisons
+
+
+def _comparison(
+    seen: Mapping[str, Mapping[str, NDArray[Any]]],
+    model: str,
+    baseline: str,
+    metric: str,
+    interval: Interval,
+    change: Floats,
+    weights: Floats,
+    cuts: int,
+) -> dict[str, Any]:
+    """One comparison as ``result.json`` holds it; counts are per cut."""
+    mine, base = seen[model], seen[baseline]
+    decisive = int((mine["winners"] != base["winners"]).any(axis=1).sum()) // cuts
+    changed = int(np.count_nonzero(change)) // cuts
+    if decisive and not change.any():  # other ads, and none of them clicked: there is no bound
+        interval = Interval(0.0, -math.inf, math.inf, math.nan)
+    square = change**2
+    found = {
+        "model": model,
+        "baseline": baseline,
+        "metric": metric,
+        "unit": next(units[metric] for units in COMPARED.values() if metric in units),
+        **_numbers(interval, change, _weighted(base, metric), weights),
+        "decisive_auctions": decisive,
+        "changed_auctions": changed,
+        "largest_share": float(square.max() / square.sum()) if square.any() else math.nan,
+        "outcome": _outcome(metric, interval, decisive, changed),
+    }
+    return found | ({"distribution": _distribution(mine[metric] - base[metric])} if metric == "welfare" else {})
 
 
 def _numbers(interval: Interval, change: Floats, level: Floats, weights: Floats) -> dict[str, float]:
@@ -122,18 +138,6 @@ def _numbers(interval: Interval, change: Floats, level: Floats, weights: Floats)
         low, high = (max(low, 0.0), high) if interval.low > 0 else (low, min(high, 0.0))
     shares = (low, high, interval.standard_error / mean * wider, interval.smallest / mean)
     return numbers | {"relative": ratio} | {f"relative_{n}": x for n, x in zip([*numbers][1:], shares, strict=True)}
-
-
-def _evidence(interval: Interval, change: Floats, decisive: int, metric: str, cuts: int) -> dict[str, Any]:
-    """What a comparison rests on, and its outcome; counts are per cut."""
-    changed = int(np.count_nonzero(change)) // cuts
-    square = change**2
-    return {
-        "decisive_auctions": decisive,
-        "changed_auctions": changed,
-        "largest_share": float(square.max() / square.sum()) if square.any() else math.nan,
-        "outcome": _outcome(metric, interval, decisive, changed),
-    }
 
 
 def _outcome(metric: str, interval: Interval, decisive: int, changed: int) -> str:
