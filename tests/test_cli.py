@@ -177,6 +177,16 @@ def test_wrong_words_end_with_code_2(monkeypatch, capsys, words):
     assert len(error.splitlines()) == 1
 
 
+def test_names_of_files_are_left_as_they_are(ads, tmp_path, monkeypatch, capsys):
+    words = ["--auction", "auction", "--calibrate", "platt", "--calibration-table", "calibration_table.csv"]
+    assert evaluate(monkeypatch, ads, *words, "--out", tmp_path / "out") == 2
+    assert capsys.readouterr().err == "bidwise: calibration_table.csv: no such file\n"
+    assert evaluate(monkeypatch, ads, "--auction", "auction_size", "--out", tmp_path / "out") == 2
+    assert "no column 'auction_size'" in capsys.readouterr().err
+    assert bidwise_command(monkeypatch, "evaluate") == 2
+    assert capsys.readouterr().err == "bidwise: TABLE is missing; see bidwise evaluate --help\n"
+
+
 def test_a_missing_option_is_named(monkeypatch, capsys):
     assert bidwise_command(monkeypatch, "evaluate", "x.csv", "--ctr", "a") == 2
     assert capsys.readouterr().err == "bidwise: --click is missing; see bidwise evaluate --help\n"

@@ -178,6 +178,8 @@ def test_equal_welfare_has_no_winner():
     found = evaluate(table | {"fine": table["rough"]})
     assert found.best is None
     assert "*" not in str(found)
+    three = evaluate(table | {"fine": table["rough"], "third": table["rough"]}, ctr=["rough", "fine", "third"])
+    assert three.headline == "All models have the same welfare."
 
 
 def test_a_reserve_above_all_bids_is_noted():
@@ -241,17 +243,33 @@ def test_many_decisive_auctions_with_few_clicks_are_too_few():
     assert "too few decisive auctions to tell (they show different ads in 1," in found.verdict[0]["text"]
 
 
-def test_a_difference_that_rests_on_one_auction_is_noted():
-    table = ads_of(1_000)
-    rough, fine = shown(table, "rough"), shown(table, "fine")
-    at = int(np.flatnonzero(rough != fine)[0])
+def test_very_heavy_bids_are_noted():
+    table = ads_of(300)
+    assert any("very heavy-tailed" in note for note in evaluate(table | {"bid": table["bid"] ** 4}).notes)
+    assert not any("very heavy-tailed" in note for note in evaluate(table | {"bid": table["bid"] ** 2}).notes)
+
+
+def test_losing_every_click_is_no_certainty_of_all():
+    """d = -B: the ratio is -1 in every draw, and yet another data set might have had a click."""
+    table = ads_of(600)
     click = table["click"].copy()
-    click[[rough[at], fine[at]]] = 0, 1
-    bid = table["bid"].copy()
-    bid[6 * at : 6 * at + 6] *= 1_000
-    notes = evaluate(table | {"bid": bid, "click": click}).notes
-    assert any("fine against rough: one auction makes 100% of the spread" in note for note in notes)
-    assert not any("one auction makes" in note for note in evaluate(table).notes)
+    fine, rough = shown(table, "fine"), shown(table, "rough")
+    click[fine[fine != rough]] = 0
+    same = fine[fine == rough]
+    click[same] = 0
+    one = comparison(evaluate(table | {"click": click}))
+    assert one["relative"] == pytest.approx(-1)
+    assert one["relative_ci_low"] == -1
+    assert one["relative_ci_high"] > -0.95
+    assert one["outcome"] == "worse"
+
+
+def test_a_constant_difference_is_as_sure_in_shares():
+    table = {"auction": np.repeat(np.arange(200), 2), "bid": np.tile([1.0, 2.0], 200), "click": np.ones(400)}
+    table |= {"rough": np.tile([0.9, 0.1], 200), "fine": np.tile([0.1, 0.9], 200)}
+    one = comparison(evaluate(table))
+    assert (one["ci_low"], one["ci_high"]) == (1, 1)
+    assert (one["relative_ci_low"], one["relative_ci_high"]) == (pytest.approx(1), pytest.approx(1))
 
 
 def test_realised_welfare_is_explained():
@@ -316,6 +334,18 @@ def test_ads_are_counted_once_however_often_they_are_cut():
     assert (found.auctions, found.ads, found.cuts) == (100, 600, 7)
     assert found.models["fine"]["ads"] == 600
     assert found.models["fine"]["clicks"] == ads_of(100)["click"].sum()
+    assert sum(part["ads"] for part in found.models["fine"]["by_bid"]) == 600
+    assert sum(part["ads"] for part in found.models["fine"]["calibration_curve"]) == 600
+
+
+def test_a_difference_in_one_cut_of_many_is_a_difference():
+    """One ad of 4,000 is predicted lower; it wins in every cut, in one auction of ten."""
+    table = ads_of(667)
+    top = int(np.argmax(table["bid"] * table["rough"]))
+    lower = table["rough"] * np.where(np.arange(4_002) == top, 0.01, 1.0)
+    one = comparison(evaluate(table | {"fine": lower}, auction_size=4_000, resample=7))
+    assert one["decisive_auctions"] == 1
+    assert one["outcome"] == "few"
 
 
 def test_resampled_auctions_are_not_more_data():

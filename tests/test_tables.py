@@ -143,6 +143,29 @@ def test_file_names_and_columns_are_no_patterns(tmp_path):
     assert read(saved(tmp_path, "parquet", strange), ctr=["^m.*$"]).ctr["^m.*$"].tolist() == [0.9] * 6
 
 
+def test_rows_with_other_columns_are_not_empty(tmp_path):
+    (tmp_path / "ads.csv").write_text("id,auction,model,click,bid\n1,1,0.5,1,2\n2,,,,\n")
+    with pytest.raises(InputError, match="row 1: found no value"):
+        read(tmp_path / "ads.csv")
+
+
+def test_blank_auctions_are_missing(tmp_path):
+    with pytest.raises(InputError, match="column 'auction', row 1: found no value"):
+        read(COLUMNS | {"auction": ["x", "  ", "y", "y", "z", "z"]})
+
+
+@pytest.mark.parametrize("weight", [1e-200, 0.0, 1e160])
+def test_weights_are_of_usual_size(weight):
+    table = COLUMNS | {"w": [1.0, 1.0, weight, 1.0, 1.0, 1.0]}
+    with pytest.raises(InputError, match=r"column 'w', row 2: .*; a weight must be above 0"):
+        read(table, weight="w")
+
+
+def test_only_ratios_of_weights_matter():
+    one, other = (read(COLUMNS | {"w": scale * np.arange(1.0, 7)}, weight="w").weights for scale in (1.0, 1e50))
+    np.testing.assert_allclose(one, other)
+
+
 def test_files_as_other_tools_leave_them(tmp_path):
     path = tmp_path / "ADS.CSV"
     lines = ["auction,model,click,bid", "1,0.5,1,2", " 1,0.4,0,1", "2,0.1,0,1", "", ""]

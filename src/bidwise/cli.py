@@ -52,7 +52,7 @@ def evaluate(
 
     Prints a table and a verdict, and writes OUT/result.json and OUT/report.html. Example:
 
-    bidwise evaluate ads.parquet --ctr old new --click click --bid bid --auction request --out evaluation
+    bidwise evaluate ads.csv --ctr old new --click y --bid bid --auction id --out dir
 
     Say which ads compete: either --auction or --auction-size is needed.
 
@@ -115,10 +115,13 @@ def evaluate(
     except OSError as error:  # a full disk does not cost the result: it is shown
         failed = error
     wide = shutil.get_terminal_size().columns
-    for line in str(found).split("\n"):
-        print(textwrap.fill(line, wide) if sys.stdout.isatty() and len(line) > 100 else line)
-    if failed is not None:
-        raise failed
+    narrow = sys.stdout is not None and sys.stdout.isatty()
+    try:
+        for line in str(found).split("\n"):
+            print(textwrap.fill(line, wide) if narrow and len(line) > 100 else line)
+    finally:
+        if failed is not None:
+            raise failed
     print(f"\nWritten: {out / 'result.json'} and {out / 'report.html'}, a page that explains every column")
 
 
@@ -156,7 +159,8 @@ def main() -> None:
     """The ``bidwise`` command: errors that a user can mend are one line and exit code 2."""
     try:
         app(sys.argv[1:], exit_on_error=False, print_error=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (CycloptsError, ValueError, OSError) as error:
@@ -171,9 +175,13 @@ def main() -> None:
 
 def _as_typed(message: str) -> str:
     """An error in one line, with options called as they are typed."""
-    missing = re.search(r"parameter (--\S+) requires an argument", message)
+    missing = re.search(r"parameter (\S+) requires an argument", message)
     if missing and missing[1] not in sys.argv:
         return f"{missing[1]} is missing; see bidwise evaluate --help"
-    for name in ("auction_size", "sampling_rate", "calibration_table"):
-        message = message.replace(name, f"--{name.replace('_', '-')}")
-    return " ".join(message.replace("auction or --auction-size", "--auction or --auction-size").split())
+    options = "auction_size|sampling_rate|calibration_table"  # as arguments of this message, not inside names of files
+    message = re.sub(
+        rf"(^|needs |needs a |^auction or )({options})(?= must| needs| or|;|:|$)",
+        lambda found: found[1] + "--" + found[2].replace("_", "-"),
+        message,
+    )
+    return " ".join(re.sub("^auction or --", "--auction or --", message).split())

@@ -20,7 +20,7 @@ Table = Any  # a path, a polars or pandas frame, or a mapping of columns
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 WORDS = {"true": "1", "false": "0"}  # what other tools write for a click
-BIDS = (1e-100, 1e100)  # beyond, sums of squares overflow or vanish
+USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,13 @@ def read_ads(
         _check(found, (found >= 0) & (found <= 1), column, f"a CTR must be in [0, 1]{hint}", name)
     _check(read[click], (read[click] == 0) | (read[click] == 1), click, "a click must be 0 or 1", name)
     if bid is not None:
-        usual = (read[bid] >= BIDS[0]) & (read[bid] <= BIDS[1])
+        usual = (read[bid] >= USUAL[0]) & (read[bid] <= USUAL[1])
         _check(read[bid], usual, bid, "a bid must be above 0, from 1e-100 to 1e100", name)
     if truth is not None:
         _check(read[truth], (read[truth] >= 0) & (read[truth] <= 1), truth, "a true CTR must be in [0, 1]", name)
     if weight is not None:
-        good = (read[weight] > 0) & np.isfinite(read[weight])
-        _check(read[weight], good, weight, "a weight must be finite and above 0", name)
+        usual = (read[weight] >= USUAL[0]) & (read[weight] <= USUAL[1])
+        _check(read[weight], usual, weight, "a weight must be above 0, from 1e-100 to 1e100", name)
     if position is not None:
         whole = (read[position] == np.floor(read[position])) & (read[position] >= 1)
         last = np.inf if slots is None else slots
@@ -119,7 +119,7 @@ def read_ads(
         offsets=np.array([0, len(frame)]),
         truth=None if truth is None else read[truth],
         position=None if position is None else read[position].astype(np.int64),
-        weights=None if weight is None else read[weight],
+        weights=None if weight is None else read[weight] / read[weight].mean(),
     )
     return ads if auction is None else _gathered(ads, frame[auction], name)
 
@@ -153,7 +153,7 @@ def cut_auctions(ads: AdTable, size: int, *, seed: int = 0, cuts: int = 1) -> Ad
 
 def _gathered(ads: AdTable, auction: pl.Series, name: str) -> AdTable:
     if auction.dtype == pl.String:
-        auction = auction.str.strip_chars()
+        auction = auction.str.strip_chars().replace("", None)
     missing = auction.is_null() | auction.is_nan() if auction.dtype.is_float() else auction.is_null()
     if missing.any():
         row = int(missing.to_numpy().argmax())
@@ -259,7 +259,7 @@ def _file_columns(path: Path, wanted: Sequence[str], numeric: Sequence[str]) -> 
             frame = _selected(pl.scan_csv(path, schema_overrides=types, **options), wanted, path)
         except pl.exceptions.ComputeError:  # some number is none: text tells where
             frame = _selected(text, wanted, path)
-        return _without_last_lines(frame)
+        return frame.head(len(frame) - _empty_last_lines(frame, text))
     except pl.exceptions.NoDataError:
         raise InputError(f"{path} must hold ads, found an empty file") from None
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -272,11 +272,15 @@ def _selected(scan: pl.LazyFrame, wanted: Sequence[str], path: Path) -> pl.DataF
     return scan.select(cs.by_name(*wanted)).collect(engine="streaming")
 
 
-def _without_last_lines(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame without the empty lines that some editors leave at the end of a file."""
+def _empty_last_lines(frame: pl.DataFrame, text: pl.LazyFrame) -> int:
+    """How many lines at the end of the file are empty, in the columns that were not asked for as well."""
     empty = frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
     used = np.flatnonzero(~empty)
-    return frame.head(int(used[-1]) + 1 if len(used) else 0)
+    last = len(empty) - (int(used[-1]) + 1 if len(used) else 0)
+    if last == 0:
+        return 0
+    whole = text.tail(last).select(pl.all_horizontal(pl.all().is_null())).collect().to_series()
+    return last if whole.all() else 0
 
 
 def _check_columns(wanted: Sequence[str], found: Sequence[str], name: str) -> None:
@@ -286,6 +290,6 @@ def _check_columns(wanted: Sequence[str], found: Sequence[str], name: str) -> No
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, found[:12]))}"
             if "," in column and set(column.split(",")) <= set(found):
                 hint = "separate columns by spaces"
-            if len(found) == 1 and any(mark in found[0] for mark in ",;\t"):
+            if len(found) == 1 and any(mark in str(found[0]) for mark in ",;\t"):
                 hint += "; is it separated by another character than its ending says? (.csv: comma, .tsv: tab)"
             raise InputError(f"{name} has no column {column!r}; {hint}")

@@ -93,11 +93,10 @@ def _comparison(
 ) -> dict[str, Any]:
     """One comparison as ``result.json`` holds it; counts are per cut."""
     mine, base = seen[model], seen[baseline]
-    decisive = int((mine["winners"] != base["winners"]).any(axis=1).sum()) // cuts
-    changed = int(np.count_nonzero(change)) // cuts
-    if decisive and not change.any():  # other ads, and none of them clicked: there is no bound
+    different = (mine["winners"] != base["winners"]).any(axis=1)
+    decisive, changed = (math.ceil(np.count_nonzero(x) / cuts) for x in (different, change))
+    if decisive and not changed:  # other ads, and none of them clicked: there is no bound
         interval = Interval(0.0, -math.inf, math.inf, math.nan)
-    square = change**2
     found = {
         "model": model,
         "baseline": baseline,
@@ -106,7 +105,6 @@ def _comparison(
         **_numbers(interval, change, _weighted(base, metric), weights),
         "decisive_auctions": decisive,
         "changed_auctions": changed,
-        "largest_share": float(square.max() / square.sum()) if square.any() else math.nan,
         "outcome": _outcome(metric, interval, decisive, changed),
     }
     return found | ({"distribution": _distribution(mine[metric] - base[metric])} if metric == "welfare" else {})
@@ -115,8 +113,9 @@ def _comparison(
 def _numbers(interval: Interval, change: Floats, level: Floats, weights: Floats) -> dict[str, float]:
     """The interval, and the same in shares of the baseline, whose level is as uncertain as the difference.
 
-    The error of the ratio r = sum d / sum B is that of the mean of d - r B (delta method). Near r = 0 both intervals
-    say the same; where they would disagree about 0, the difference decides.
+    The error of the ratio r = sum d / sum B is that of the mean of d - r B (delta method), but never taken below that
+    of d: a model without clicks has r = -1 and d - r B = 0, which is no certainty. Where the two intervals would
+    disagree about 0 the difference decides, and no metric falls by more than all of it.
     """
     mean = float(level.sum() / weights.sum())
     numbers = {
@@ -129,13 +128,16 @@ def _numbers(interval: Interval, change: Floats, level: Floats, weights: Floats)
     if not mean > 0:
         return numbers | {"relative": math.nan} | {f"relative_{name}": math.nan for name in [*numbers][1:]}
     ratio = interval.estimate / mean
-    residuals = change - interval.estimate * weights, change - ratio * level
-    spread, ratio_spread = (math.sqrt(float((x**2).sum())) for x in residuals)
-    wider = ratio_spread / spread if spread > 0 else 1.0
+    spread, ratio_spread, size = (
+        math.sqrt(float((x**2).sum())) for x in (change - interval.estimate * weights, change - ratio * level, change)
+    )
+    wider = max(1.0, ratio_spread / spread) if spread > 1e-9 * size else 1.0
     half = (interval.high - interval.estimate) / mean * wider
-    low, high = ratio - half, ratio + half
-    if interval.low > 0 or interval.high < 0:
-        low, high = (max(low, 0.0), high) if interval.low > 0 else (low, min(high, 0.0))
+    low, high = max(ratio - half, -1.0), ratio + half
+    if low <= 0 < interval.low:
+        low = interval.low / mean
+    if interval.high < 0 <= high:
+        high = interval.high / mean
     shares = (low, high, interval.standard_error / mean * wider, interval.smallest / mean)
     return numbers | {"relative": ratio} | {f"relative_{n}": x for n, x in zip([*numbers][1:], shares, strict=True)}
 

@@ -69,6 +69,8 @@ def headline(found: Evaluation) -> str:
     if len(originals) < 3:
         return ""
     best = max(originals, key=lambda model: found.models[model]["welfare"])
+    if all(found.models[model]["welfare"] == found.models[best]["welfare"] for model in originals):
+        return "All models have the same welfare."
     surely: list[str] = []
     maybe: list[str] = []
     for one in found.comparisons:
@@ -133,17 +135,15 @@ def _change(comparison: dict[str, Any], noun: str = "") -> str:
     up = comparison["difference"] > 0
     verb = ("raises" if up else "lowers") if noun else ("rises" if up else "falls")
     if not up:  # by how much it falls, from the least to the most
-        size, bounds = size.removeprefix("-"), [bound.removeprefix("-") for bound in reversed(bounds)]
+        size, bounds = size.removeprefix("−"), [bound.removeprefix("−") for bound in reversed(bounds)]
     return f"{f'{verb} {noun}'.strip()} by {size} [{', '.join(bounds)}]"
 
 
 def _per_cent(comparison: dict[str, Any], name: str) -> str:
     """In per cent of the baseline, or as it is where the baseline has nothing."""
     share = comparison["relative" if name == "difference" else f"relative_{name}"]
-    if not defined(share):
-        return (
-            f"{comparison[name]:.3g} per auction"
-            if name in ("difference", "smallest_lift")
-            else f"{comparison[name]:.3g}"
-        )
-    return f"{100 * share:.2f} %" if abs(share) >= 1e-4 or share == 0 else f"{100 * share:.2g} %"
+    if defined(share):
+        text = f"{100 * share:.2f} %" if abs(share) >= 1e-4 or share == 0 else f"{100 * share:.2g} %"
+    else:
+        text = f"{comparison[name]:.3g}" + (" per auction" if name in ("difference", "smallest_lift") else "")
+    return text.replace("-", "−")

@@ -57,7 +57,7 @@ def evaluation_page(result: Result) -> str:
         curves=_curves(result, originals, twins, style),
         look=style,
         shapes=figures.MARKERS,
-        distributions=[_distribution(at, c, style[c["model"]]) for at, c in enumerate(first)],
+        distributions=[_distribution(at, c, style[c["model"]], result["cuts"]) for at, c in enumerate(first)],
         comparisons=comparison_table(pairs),
         shown=len(result["comparisons"]) <= OPEN,
         options=_options(result["options"]),
@@ -163,12 +163,12 @@ def _curves(
     return {"models": kept, "left_out": [model for model in originals if model not in kept], "figures": drawn}
 
 
-def _distribution(at: int, comparison: Result, look: figures.Look) -> dict[str, Any]:
+def _distribution(at: int, comparison: Result, look: figures.Look, cuts: int) -> dict[str, Any]:
     """One comparison's histogram over auctions, and what it says in words."""
     spread = comparison["distribution"]
     counts, edges, same = spread["auctions"], spread["edges"], spread["unchanged"]
     moved = sum(counts)
-    text = f"Welfare is the same in {same:,} of {same + moved:,} auctions"
+    text = f"Welfare is the same in {same:,} of {same + moved:,} auctions" + (f" of {cuts} cuts" if cuts > 1 else "")
     title = f"{comparison['model']} against {comparison['baseline']}"
     if not moved or edges[0] >= edges[-1]:
         return {"title": title, "text": f"{text}.", "picture": None}
