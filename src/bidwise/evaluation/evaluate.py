@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,9 @@ from bidwise.evaluation.comparison import compared, pairs_of
 from bidwise.evaluation.intervals import difference_to_average
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation, check_folder
-from bidwise.evaluation.verdict import headline, verdicts
+from bidwise.evaluation.verdict import headline, notes, verdicts
 
 ADS_AT_ONCE = 2**20
-HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world
 Progress = Callable[[str, float], None]  # what is being done, and the share that is done
 
 
@@ -107,26 +105,12 @@ def evaluate(
             other = _corrected(read_ads(calibration_table, name="calibration_table", **columns), sampling_rate)
         ads = _with_twins(ads, other, calibrate, alpha, seed, resample, progress)
     metrics = {model: _metrics(model, ads, rules, alpha, progress) for model in ads.ctr}
-    found = {model: seen.compute() for model, seen in metrics.items()}
-    for numbers, name in product(found.values(), ("ads", "auctions", "clicks", "clipped")):
-        numbers[name] //= resample  # counted once, however often the ads were cut
-    for numbers, name in product(found.values(), ("by_bid", "calibration_curve")):
-        for part in numbers[name]:
-            part["ads"] //= resample
-    weights = metrics[models[0]].per_auction["weight"]
     optimum = None
     if ads.truth is not None:
         best = welfare(ads.truth, ads.truth, ads.bids, ads.offsets, slots=slots, reserve=reserve).numpy()
-        optimum = float(np.average(best, weights=weights))
-        for numbers in found.values():
-            numbers["regret"] = optimum - numbers["welfare"]
-            numbers["share_of_optimum"] = numbers["welfare"] / optimum if optimum else math.nan
-    shares = [metrics[model].per_auction["welfare"] * weights / weights.mean() for model in models]
-    for model, mean, error in zip(models, *difference_to_average(shares), strict=True):
-        found[model]["difference_to_average"] = {"welfare": mean, "standard_error": error * math.sqrt(resample)}
+        optimum = float(np.average(best, weights=metrics[models[0]].per_auction["weight"]))
     twins = {model: model.removesuffix(f"+{calibrate}") for model in ads.ctr if model not in models}
-    for model, numbers in found.items():
-        numbers["calibrated_from"] = twins.get(model)
+    found = _numbers(metrics, twins, optimum, resample)
     comparisons = compared(
         {model: seen.per_auction for model, seen in metrics.items()},
         pairs_of(models, base, twins),
@@ -140,7 +124,7 @@ def evaluate(
         comparisons=comparisons,
         verdict=[],
         headline="",
-        notes=[*ads.notes, *_notes(ads, found, models, comparisons)],
+        notes=[*ads.notes, *notes(ads, found, models, comparisons)],
         auctions=ads.auctions // resample,
         ads=ads.ads // resample,
         cuts=resample,
@@ -274,41 +258,23 @@ def _metrics(model: str, ads: AdTable, rules: dict[str, Any], alpha: Floats, pro
     return seen
 
 
-def _notes(
-    ads: AdTable, found: dict[str, dict[str, Any]], models: list[str], comparisons: list[dict[str, Any]]
-) -> Iterator[str]:
-    if ads.truth is None:
-        yield (
-            "Welfare and revenue are realised on logged ads: they count the clicks of ads that were shown, with bids "
-            "held fixed. Ads that were never shown, and how advertisers would answer, are not in the data."
-        )
-    else:
-        yield "Welfare and revenue are expected under the true CTR that the table holds, with bids held fixed."
-    if ads.position is not None:
-        yield "Clicks in lower slots count 1/alpha of their slot, except in AUC, which takes them as they are."
-    if not 0 < ads.clicks.sum() < ads.ads:
-        share = "all" if ads.clicks.any() else "none"
-        yield f"AUC and normalised entropy are not defined: {share} of the ads were clicked."
+def _numbers(
+    metrics: dict[str, Metrics], twins: dict[str, str], optimum: float | None, cuts: int
+) -> dict[str, dict[str, Any]]:
+    """The numbers of every model: its metrics, and what only the others or the truth can tell."""
+    found = {model: seen.compute() for model, seen in metrics.items()}
     for model, numbers in found.items():
-        if numbers["clipped"]:
-            yield (
-                f"{model} predicts exactly 0 or 1 for {numbers['clipped']:,} ads. Log loss takes 2.2e-16 for 0: a few "
-                "such ads that were clicked can spoil it."
-            )
-        ratio = numbers["predicted_over_observed"]
-        if ratio < 0.5 or ratio > 2:  # and not where it is undefined
-            yield (
-                f"{model} predicts {ratio:.2g} times the clicks that were observed: calibrate it, or check the "
-                "sampling rate of its training data."
-            )
-    if all(numbers["fill_rate"] == 0 for numbers in found.values()):
-        yield "No ad is shown: no bid reaches the reserve."
-    heavy = float(np.log(ads.bids).std())
-    if heavy > HEAVY:
-        yield (
-            f"Bids are very heavy-tailed (the standard deviation of their logarithm is {heavy:.1f}): a few auctions "
-            "decide welfare, and intervals may be too narrow."
-        )
-    if len(models) > 2:
-        pairs = len({(comparison["model"], comparison["baseline"]) for comparison in comparisons})
-        yield f"{pairs} pairs of models were compared; of equal models, 1 pair in 20 looks different by chance."
+        numbers["calibrated_from"] = twins.get(model)
+        if optimum is not None:
+            numbers["regret"] = optimum - numbers["welfare"]
+            numbers["share_of_optimum"] = numbers["welfare"] / optimum if optimum else math.nan
+        for name in ("ads", "auctions", "clicks", "clipped"):
+            numbers[name] //= cuts  # counted once, however often the ads were cut
+        for part in numbers["by_bid"] + numbers["calibration_curve"]:
+            part["ads"] //= cuts
+    originals = [model for model in found if model not in twins]
+    weights = metrics[originals[0]].per_auction["weight"]
+    shares = [metrics[model].per_auction["welfare"] * weights / weights.mean() for model in originals]
+    for model, mean, error in zip(originals, *difference_to_average(shares), strict=True):
+        found[model]["difference_to_average"] = {"welfare": mean, "standard_error": error * math.sqrt(cuts)}
+    return found

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from bidwise.evaluation.comparison import CHANGED, DECISIVE
 
 if TYPE_CHECKING:
+    from bidwise.data.tables import AdTable
     from bidwise.evaluation.result import Evaluation
 
+HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world
 COLUMNS = {  # heading -> (metric, decimals; None: five digits of the largest)
     "welfare": ("welfare", None),
     "revenue": ("revenue", None),
@@ -93,6 +98,47 @@ def _list(names: list[str]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def notes(
+    ads: AdTable, found: dict[str, dict[str, Any]], models: list[str], comparisons: list[dict[str, Any]]
+) -> Iterator[str]:
+    """What a reader must know to read the numbers rightly."""
+    if ads.truth is None:
+        yield (
+            "Welfare and revenue are realised on logged ads: they count the clicks of ads that were shown, with bids "
+            "held fixed. Ads that were never shown, and how advertisers would answer, are not in the data."
+        )
+    else:
+        yield "Welfare and revenue are expected under the true CTR that the table holds, with bids held fixed."
+    if ads.position is not None:
+        yield "Clicks in lower slots count 1/alpha of their slot, except in AUC, which takes them as they are."
+    if not 0 < ads.clicks.sum() < ads.ads:
+        share = "all" if ads.clicks.any() else "none"
+        yield f"AUC and normalised entropy are not defined: {share} of the ads were clicked."
+    for model, numbers in found.items():
+        if numbers["clipped"]:
+            yield (
+                f"{model} predicts exactly 0 or 1 for {numbers['clipped']:,} ads. Log loss takes 2.2e-16 for 0: a few "
+                "such ads that were clicked can spoil it."
+            )
+        ratio = numbers["predicted_over_observed"]
+        if ratio < 0.5 or ratio > 2:  # and not where it is undefined
+            yield (
+                f"{model} predicts {ratio:.2g} times the clicks that were observed: calibrate it, or check the "
+                "sampling rate of its training data."
+            )
+    if all(numbers["fill_rate"] == 0 for numbers in found.values()):
+        yield "No ad is shown: no bid reaches the reserve."
+    heavy = float(np.log(ads.bids).std())
+    if heavy > HEAVY:
+        yield (
+            f"Bids are very heavy-tailed (the standard deviation of their logarithm is {heavy:.1f}): a few auctions "
+            "decide welfare, and intervals may be too narrow."
+        )
+    if len(models) > 2:
+        pairs = len({(comparison["model"], comparison["baseline"]) for comparison in comparisons})
+        yield f"{pairs} pairs of models were compared; of equal models, 1 pair in 20 looks different by chance."
 
 
 def defined(number: float | None) -> bool:
