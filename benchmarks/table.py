@@ -10,20 +10,12 @@ from benchmarks.harness import DOCS, RESULTS, read
 def write_page() -> Path:
     """The page, from whatever results are there."""
     parts = [HEAD]
-    for name, section in {"members": members, "sizes": sizes, "ragged": ragged, "crossover": crossover}.items():
-        if (RESULTS / f"losses_{name}.csv").exists():
-            rows = read(f"losses_{name}")
-            first = rows[0]
-            where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {first['commit']}"
-            parts.append(section(rows) + f"\n\n*`make bench` or `python -m benchmarks.losses {name}`; {where}.*")
-    sections = {"auctions_cpu": auctions, "auctions_cuda": auctions, "evaluation": evaluation, "coverage": coverage}
-    for name, section in sections.items():
+    for name, (section, command) in SECTIONS.items():
         if (RESULTS / f"{name}.csv").exists():
             rows = read(name)
             first = rows[0]
             where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {first['commit']}"
-            module = name.split("_")[0]
-            parts.append(section(rows) + f"\n\n*`make bench` or `python -m benchmarks.{module}`; {where}.*")
+            parts.append(section(rows) + f"\n\n*`make bench` or `python -m benchmarks.{command}`; {where}.*")
     path = DOCS / "benchmarks.md"
     part = path.with_suffix(".part")
     part.write_text("\n\n".join(parts) + "\n")
@@ -169,3 +161,15 @@ def coverage(rows: list[dict[str, str]]) -> str:
         shares = " | ".join(f"{100 * float(r[method]):.1f} %" for method in methods)
         lines.append(f"| {r['world']} | {counts} | {shares} |")
     return "\n".join(lines)
+
+
+SECTIONS = {  # results -> (what is made of them, the command that measures them)
+    "losses_members": (members, "losses members"),
+    "losses_sizes": (sizes, "losses sizes"),
+    "losses_ragged": (ragged, "losses ragged"),
+    "losses_crossover": (crossover, "losses crossover"),
+    "auctions_cpu": (auctions, "auctions"),
+    "auctions_cuda": (auctions, "auctions"),
+    "evaluation": (evaluation, "evaluation"),
+    "coverage": (coverage, "coverage"),
+}
