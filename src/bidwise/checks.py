@@ -39,8 +39,8 @@ def check_whole(argument: str, found: object, least: int) -> None:
         raise InputError(f"{argument} must be at least {least}, found {found}")
 
 
-def check_ads(argument: str, found: object, like: Tensor) -> Tensor:
-    """``found`` as a tensor with one number per ad, shaped and placed as the logits are."""
+def check_ads(argument: str, found: object, like: Tensor, of: str = "the shape of logits") -> Tensor:
+    """``found`` as a tensor with one number per ad, shaped and placed as the logits (or what ``of`` says) are."""
     if not isinstance(found, Tensor):
         raise TypeError(f"{argument} must be a torch.Tensor, found {type(found).__name__}; use torch.as_tensor")
     if found.is_complex():
@@ -51,9 +51,7 @@ def check_ads(argument: str, found: object, like: Tensor) -> Tensor:
             hint = "; pass logits.squeeze(-1)"
         elif found.shape == like.shape[-1:]:
             hint = f"; for leading dimensions pass {argument}.expand_as(logits)"
-        raise InputError(
-            f"{argument} must have the shape of logits, {tuple(like.shape)}, found {tuple(found.shape)}{hint}"
-        )
+        raise InputError(f"{argument} must have {of}, {tuple(like.shape)}, found {tuple(found.shape)}{hint}")
     if found.device != like.device:
         raise InputError(f"{argument} must be on the device of logits, {like.device}, found {found.device}")
     return found

@@ -21,7 +21,8 @@ from bidwise.segments import Auctions
 GAPS = ("signed", "positive", "order")
 SURROGATES = ("logistic", "hinge", "indicator")
 
-PAIRS_AT_ONCE = 1 << 18  # 1 MiB of float32 a matrix: stays in the cache, far under the promised 64 MB
+# 1 MiB of float32 a matrix stays in the cache of a CPU; a GPU wants few launches, and gets the 64 MB that are promised
+PAIRS_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 24}
 pair_evaluations = 0  # pairs evaluated so far by `pair_block`, the only code that sees pairs; tests read it
 
 
@@ -120,7 +121,12 @@ def direct(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> P
     for block in auctions.blocks():
         table = ads[block.rows]
         i, j = (table, table) if block.filled is None else _padded(table, block.filled, family.gap)
+        rows = _at_stake(i.value, family.gap)
+        if rows is not None:
+            i = Ads(*(None if x is None else x.gather(-1, rows) for x in (i.ecpm, i.value, i.left, i.right)))  # type: ignore[arg-type]
         block_cost, slope_i, slope_j = _chunked(i, j, family, gradient)
+        if rows is not None and slope_i is not None and slope_j is not None:
+            slope_i = torch.zeros_like(slope_j).scatter_(-1, rows, slope_i)
         seats = block.rows if block.filled is None else block.rows.where(block.filled, auctions.ads)
         cost[seats] = block_cost
         if slope is not None and slope_i is not None and slope_j is not None:
@@ -140,15 +146,22 @@ def _padded(table: Ads, filled: Tensor, gap: str) -> tuple[Ads, Ads]:
     return table, table
 
 
+def _at_stake(value: Tensor, gap: str) -> Tensor | None:
+    """Ads i of ``(auctions, ads)`` that can lose something, or ``None`` where looking for them does not pay.
+
+    Nothing is at stake for an ad of least value, which with clicks is every ad that was not clicked.
+    """
+    if gap == "signed" or value.device.type != "cpu" or not value.numel():
+        return None
+    most = int((value > value.amin(-1, keepdim=True)).sum(-1).max())
+    if 4 * most >= 3 * value.shape[-1]:
+        return None
+    return value.topk(max(most, 1), -1, sorted=False).indices
+
+
 def _one_auction(ads: Ads, family: Family, gradient: bool) -> PairSums:
-    rows, higher = None, ads
-    if family.gap != "signed" and ads.ecpm.device.type == "cpu" and len(ads.ecpm):
-        # nothing is at stake for an ad of least value, which with clicks is every ad that was not clicked
-        rows = (ads.value > ads.value.min()).nonzero().squeeze(1)
-        if 4 * len(rows) < 3 * len(ads.ecpm):
-            higher = ads[rows]
-        else:
-            rows = None
+    rows = _at_stake(ads.value, family.gap)
+    higher = ads if rows is None else ads[rows]
     cost, slope_i, slope_j = _chunked(higher, ads, family, gradient)
     if slope_i is None or slope_j is None:
         return cost, None
@@ -158,13 +171,14 @@ def _one_auction(ads: Ads, family: Family, gradient: bool) -> PairSums:
 def _chunked(i: Ads, j: Ads, family: Family, gradient: bool) -> BlockSums:
     """`pair_block` in chunks of `PAIRS_AT_ONCE` pairs; ads of shape ``(ads,)`` or ``(auctions, ads)``."""
     height, width = i.ecpm.shape[-1], j.ecpm.shape[-1]
-    if i.ecpm.numel() * width <= PAIRS_AT_ONCE:
+    at_once = PAIRS_AT_ONCE.get(i.ecpm.device.type, PAIRS_AT_ONCE["cpu"])
+    if i.ecpm.numel() * width <= at_once:
         return pair_block(i, j, family, gradient, i.ecpm.new_empty(3, i.ecpm.numel() * width))
     cost = torch.zeros_like(j.ecpm)
     slope_i, slope_j = (torch.zeros_like(x.ecpm) if gradient else None for x in (i, j))
     count = i.ecpm.numel() // height
-    auctions_at_once = max(1, PAIRS_AT_ONCE // (height * width))
-    rows_at_once = min(height, max(1, PAIRS_AT_ONCE // width))
+    auctions_at_once = max(1, at_once // (height * width))
+    rows_at_once = min(height, max(1, at_once // width))
     scratch = i.ecpm.new_empty(3, min(count, auctions_at_once) * rows_at_once * width)
     for first in range(0, count, auctions_at_once):
         some = slice(None) if j.ecpm.dim() == 1 else slice(first, first + auctions_at_once)

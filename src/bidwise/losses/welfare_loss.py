@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from bidwise.checks import (
     check_bids,
     check_logits,
     check_name,
+    check_not_negative,
     check_offsets,
     check_positive,
 )
@@ -27,7 +27,7 @@ class WelfareLoss(nn.Module):
     ``reduction="mean"``: mean over auctions of L / n^2 + lam * mean over ads of the log loss.
     ``reduction="sum"``: sum of L + lam * sum of the log loss, the literal sums of the paper, not divided by n^2.
     The other options are those of :func:`bidwise.pairwise_welfare_loss`. Shapes too: with leading dimensions the
-    result has one loss per repeat.
+    result has one loss per repeat, and ``lam`` may be a tensor that broadcasts over them: many lam trained at once.
 
     >>> loss = WelfareLoss(gap="positive", lam=3.0)
     >>> loss(torch.zeros(3), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 0.5]))
@@ -42,7 +42,7 @@ class WelfareLoss(nn.Module):
         surrogate: str = "logistic",
         sigma: float = 1.0,
         weighting: float | None = None,
-        lam: float = 3.0,
+        lam: float | Tensor = 3.0,
         pair_mean: bool | None = None,
         reduction: str = "mean",
         method: str = "auto",
@@ -50,24 +50,30 @@ class WelfareLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_name("reduction", reduction, ("sum", "mean"))
-        check_positive("lam", lam, or_zero=True)
+        if isinstance(lam, Tensor):
+            check_not_negative("lam", lam)
+        else:
+            check_positive("lam", lam, or_zero=True)
         if pair_mean is None:
             pair_mean = reduction == "mean"
         checked_options(gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
-        self.lam = lam
+        self.lam: float | Tensor
+        if isinstance(lam, Tensor):
+            self.register_buffer("lam", lam)
+        else:
+            self.lam = lam
         self.reduction = reduction
-        self.rank_term: Callable[..., Tensor] = partial(
-            pairwise_welfare_loss,
-            value=value,
-            gap=gap,
-            surrogate=surrogate,
-            sigma=sigma,
-            weighting=weighting,
-            pair_mean=pair_mean,
-            reduction=reduction,
-            method=method,
-            validate=validate,
-        )
+        self.options: dict[str, Any] = {
+            "value": value,
+            "gap": gap,
+            "surrogate": surrogate,
+            "sigma": sigma,
+            "weighting": weighting,
+            "pair_mean": pair_mean,
+            "reduction": reduction,
+            "method": method,
+            "validate": validate,
+        }
 
     def forward(
         self,
@@ -78,12 +84,12 @@ class WelfareLoss(nn.Module):
         teacher: Tensor | None = None,
     ) -> Tensor:
         """The loss of a batch; see :func:`bidwise.pairwise_welfare_loss` for the arguments."""
-        rank = self.rank_term(logits, clicks, bids, offsets, teacher=teacher)  # checks the arguments
+        rank = pairwise_welfare_loss(logits, clicks, bids, offsets, teacher=teacher, **self.options)  # checks all
         return rank + self.lam * cross_entropy(logits, clicks, None, self.reduction)
 
     def extra_repr(self) -> str:
-        words = ", ".join(f"{name}={option!r}" for name, option in self.rank_term.keywords.items())  # type: ignore[attr-defined]
-        return f"{words}, lam={self.lam}"
+        words = ", ".join(f"{name}={option!r}" for name, option in self.options.items())
+        return f"{words}, lam={self.lam.flatten().tolist() if isinstance(self.lam, Tensor) else self.lam}"
 
 
 class BidWeightedLogLoss(nn.Module):
