@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bidwise import data, evaluation, theory
+    from bidwise import data, evaluation, models, theory, training
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
     from bidwise.checks import InputError
     from bidwise.evaluation.evaluate import evaluate
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         log_loss,
         pairwise_welfare_loss,
     )
+    from bidwise.training import fit, predict
 
 __version__ = "0.1.0"
 
@@ -36,8 +37,9 @@ _HOMES = {
         "log_loss",
         "pairwise_welfare_loss",
     ),
+    "bidwise.training": ("fit", "predict"),
 }
-_PACKAGES = ("auctions", "data", "evaluation", "losses", "theory")
+_PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "theory", "training")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "LOSSES",
@@ -50,14 +52,18 @@ __all__ = [
     "diagnose",
     "evaluate",
     "evaluation",
+    "fit",
     "log_loss",
+    "models",
     "optimal_welfare",
     "pairwise_welfare_loss",
+    "predict",
     "regret",
     "revenue",
     "run_auction",
     "surplus",
     "theory",
+    "training",
     "welfare",
 ]
 

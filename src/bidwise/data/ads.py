@@ -1,0 +1,111 @@
+"""Ads as models are trained on them: features, clicks, bids, and what else is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from bidwise.checks import InputError, check_ads, check_between, check_bids, check_offsets
+
+
+@dataclass(frozen=True)
+class Ads:
+    """Ads of one data set, or of several repeats with leading dimensions.
+
+    Args:
+        features: what the model sees, ``(..., ads, width)``.
+        clicks: 0 or 1, ``(..., ads)``.
+        bids: cost-per-click bids, above 0.
+        offsets: bounds of the auctions, int64 ``(auctions + 1,)``, the same for all repeats; ``None``: ads that were
+            not in auctions, any of which may compete.
+        teacher: another model's CTR of the same ads.
+        truth: their true CTR, known in simulations alone.
+
+    >>> ads = Ads(torch.zeros(3, 2), torch.tensor([1.0, 0.0, 0.0]), torch.ones(3))
+    >>> len(ads), ads.width, ads.with_teacher(torch.full((3,), 0.5)).teacher
+    (3, 2, tensor([0.5000, 0.5000, 0.5000]))
+    """
+
+    features: Tensor
+    clicks: Tensor
+    bids: Tensor
+    offsets: Tensor | None = None
+    teacher: Tensor | None = None
+    truth: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.features, Tensor):
+            raise TypeError(f"features must be a torch.Tensor, found {type(self.features).__name__}")
+        if self.features.dim() < 2 or not self.features.shape[-1]:
+            raise InputError(f"features must have shape (..., ads, width), found {tuple(self.features.shape)}")
+        per_ad = self.features[..., 0]
+        values = self.features.device.type == "cpu"
+        for name, low, high in (("clicks", 0, 1), ("teacher", 0, 1), ("truth", 0, 1)):
+            found = getattr(self, name)
+            if found is not None or name == "clicks":
+                check_ads(name, found, per_ad, of="one number per ad as features have rows")
+                if values:
+                    check_between(name, found, low, high)
+        check_ads("bids", self.bids, per_ad, of="one number per ad as features have rows")
+        if values:
+            check_bids(self.bids)
+        if self.offsets is not None:
+            check_offsets(self.offsets, len(self), self.features.device, values=values)
+
+    def __len__(self) -> int:
+        return self.features.shape[-2]
+
+    @property
+    def width(self) -> int:
+        """Numbers that the model sees of each ad."""
+        return self.features.shape[-1]
+
+    @property
+    def repeats(self) -> torch.Size:
+        """Leading dimensions: data sets side by side."""
+        return self.features.shape[:-2]
+
+    def with_teacher(self, teacher: Tensor) -> Ads:
+        """The same ads with a teacher's CTR."""
+        return replace(self, teacher=teacher)
+
+    def to(self, where: torch.device | str | torch.dtype) -> Ads:
+        """The same ads on another device or in another floating-point precision."""
+        moved = {}
+        for field in fields(self):
+            found = getattr(self, field.name)
+            if isinstance(found, Tensor) and (not isinstance(where, torch.dtype) or found.is_floating_point()):
+                moved[field.name] = found.to(where)
+        return replace(self, **moved)
+
+
+def stack(repeats: Sequence[Ads]) -> Ads:
+    """Data sets of one size side by side, with a leading dimension: what a batched model trains on at once.
+
+    >>> one = Ads(torch.zeros(3, 2), torch.zeros(3), torch.ones(3))
+    >>> stack([one, one]).features.shape
+    torch.Size([2, 3, 2])
+    """
+    if not repeats:
+        raise InputError("repeats must hold at least one data set, found none")
+    first = repeats[0]
+    for ads in repeats:
+        if ads.features.shape != first.features.shape:
+            sizes = f"{tuple(first.features.shape)} and {tuple(ads.features.shape)}"
+            raise InputError(f"repeats must have features of one size, found {sizes}")
+    together: dict[str, Tensor | None] = {"offsets": first.offsets}
+    for name in ("features", "clicks", "bids", "teacher", "truth"):
+        columns = [getattr(ads, name) for ads in repeats]
+        if any((column is None) != (columns[0] is None) for column in columns):
+            raise InputError(f"repeats must all have {name}, or none of them")
+        together[name] = None if columns[0] is None else torch.stack(columns)
+    for ads in repeats:
+        same = ads.offsets is first.offsets or (
+            ads.offsets is not None and first.offsets is not None and torch.equal(ads.offsets, first.offsets)
+        )
+        if not same:
+            raise InputError("repeats must have the same offsets, found different ones")
+    return Ads(**together)  # type: ignore[arg-type]

@@ -1,0 +1,132 @@
+"""Perceptrons, alone or many side by side: a leading dimension of every parameter is one model of a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from bidwise.checks import InputError, check_name, check_whole
+
+INITS = ("torch", "glorot")
+
+
+class Members(nn.Module):
+    """A model whose parameters have leading dimensions ``members``: that many models, trained at once.
+
+    They never interact: logits of member m depend on the parameters of m alone, and so does the gradient of a sum of
+    losses. With ``members=()`` it is one ordinary model.
+    """
+
+    members: torch.Size
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the parameters, each ``(*members, ...)``."""
+        return {name: parameter.detach().clone() for name, parameter in self.named_parameters()}
+
+
+class MLP(Members):
+    """A perceptron with ReLU between layers, returning logits ``(*members, ads)``.
+
+    Args:
+        width: numbers per ad, the last dimension of the features.
+        hidden: units of each hidden layer; the paper's network is ``(50,)``.
+        members: leading dimensions. Features ``(*repeats, ads, width)`` broadcast over them: members ``(6, 30)`` are
+            six variants of each of 30 repeats.
+        init: ``torch`` starts as `torch.nn.Linear` does, weights and biases uniform in ±1 / √inputs; ``glorot`` as
+            Keras does, weights uniform in ±√(6 / (inputs + outputs)) and no bias.
+        seed: of the initial weights, one for all or one for each entry of the last member dimension; a model alone and
+            the same model among others start alike, and variants of one repeat start alike.
+
+    >>> model = MLP(3, hidden=(4,), members=(2, 5), seed=range(5))
+    >>> model(torch.zeros(5, 7, 3)).shape
+    torch.Size([2, 5, 7])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: Sequence[int] = (50,),
+        *,
+        members: Sequence[int] = (),
+        init: str = "torch",
+        seed: int | Sequence[int] = 0,
+    ) -> None:
+        super().__init__()
+        check_whole("width", width, 1)
+        check_name("init", init, INITS)
+        for units in hidden:
+            check_whole("hidden", units, 1)
+        for count in members:
+            check_whole("members", count, 1)
+        self.members = torch.Size(members)
+        repeats = self.members[-1] if self.members else 1
+        seeds = [int(number) for number in seed] if isinstance(seed, Iterable) else [int(seed)]
+        if len(seeds) not in (1, repeats):
+            raise InputError(f"seed must be one number or {repeats}, one per repeat, found {len(seeds)}")
+        randoms = [torch.Generator().manual_seed(number) for number in seeds]
+        self.made_of = f"{width=}, hidden={tuple(hidden)}, members={tuple(members)}, {init=}, seed={seeds}"
+        self.layers = nn.ModuleList()
+        sizes = [width, *hidden, 1]
+        for inputs, outputs in pairwise(sizes):
+            self.layers.append(_Layer(inputs, outputs, self.members, init, randoms))
+
+    def extra_repr(self) -> str:
+        return self.made_of
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits of ads, ``(..., ads, width) -> (*members, ads)``."""
+        active = features
+        for layer in self.layers[:-1]:
+            active = layer(active).relu_()
+        logits: Tensor = self.layers[-1].single(active)  # type: ignore[operator]
+        return logits
+
+
+class LogisticRegression(MLP):
+    """A linear logit: the student that cannot represent interactions.
+
+    >>> LogisticRegression(3)(torch.zeros(7, 3)).shape
+    torch.Size([7])
+    """
+
+    def __init__(
+        self, width: int, *, members: Sequence[int] = (), init: str = "torch", seed: int | Sequence[int] = 0
+    ) -> None:
+        super().__init__(width, (), members=members, init=init, seed=seed)
+
+
+class _Layer(nn.Module):
+    """An affine map for each member."""
+
+    def __init__(
+        self, inputs: int, outputs: int, members: torch.Size, init: str, randoms: list[torch.Generator]
+    ) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(inputs) if init == "torch" else math.sqrt(6 / (inputs + outputs))
+        shape = (inputs + 1, outputs)
+        drawn = torch.stack([torch.rand(shape, generator=r, dtype=torch.float32, device="cpu") for r in randoms])
+        drawn = (bound * (2 * drawn - 1)).to(torch.get_default_device(), torch.get_default_dtype())
+        if not members:
+            drawn = drawn.squeeze(0)
+        drawn = drawn.expand(*members, inputs + 1, outputs)
+        self.weight = nn.Parameter(drawn[..., :-1, :].clone())  # (*members, inputs, outputs)
+        self.bias = nn.Parameter(drawn[..., -1:, :].clone())  # (*members, 1, outputs)
+        if init == "glorot":
+            nn.init.zeros_(self.bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.dim() == self.weight.dim() == 3:
+            return torch.baddbmm(self.bias, inputs, self.weight)  # one pass less over the activations
+        return inputs @ self.weight + self.bias
+
+    def single(self, inputs: Tensor) -> Tensor:
+        """The only output: ``(..., ads, inputs) -> (..., ads)``."""
+        if self.weight.dim() == inputs.dim() + 1:  # variants of each repeat: columns of one product
+            columns = self.weight.squeeze(-1).movedim(0, -1)
+            return (inputs @ columns).movedim(-1, 0) + self.bias.squeeze(-1)
+        # a batched product with a column is five times slower on a CPU than multiplying and adding up
+        return (inputs * self.weight.mT).sum(-1) + self.bias.squeeze(-1)

@@ -1,0 +1,138 @@
+"""How good models are on ads they were not trained on: one number for each member of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bidwise.checks import InputError
+from bidwise.data.ads import Ads
+from bidwise.evaluation.ranks import auc
+from bidwise.losses.pointwise import cross_entropy
+from bidwise.segments import Auctions
+
+NUMBERS_AT_ONCE = {"cpu": 2**21, "cuda": 2**27}  # features and activations in flight while predicting
+
+
+def logits_of(model: nn.Module, features: Tensor) -> Tensor:
+    """Logits of all ads, ``(..., ads, width) -> (*members, ads)``, some ads at a time and without a gradient."""
+    parameter = next(model.parameters())
+    members = getattr(model, "members", torch.Size())
+    wide = max([features.shape[-1], *(p.shape[-1] for p in model.parameters() if p.dim())])
+    count = max(members.numel(), features.shape[:-2].numel())
+    at_once = max(256, NUMBERS_AT_ONCE.get(parameter.device.type, 2**24) // (wide * count))
+    with mode(model, training=False), torch.no_grad():
+        parts = []
+        for part in torch.split(features, at_once, dim=-2):
+            moved = part.to(parameter.device)
+            logits = model(moved.to(parameter.dtype) if moved.is_floating_point() else moved)
+            parts.append(one_number_per_ad(logits, part.shape[-2]))
+    return torch.cat(parts, dim=-1)
+
+
+@contextmanager
+def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """``model`` in training or evaluation mode; afterwards every part of it is in the mode it had."""
+    before = [(part, part.training) for part in model.modules()]
+    if model.training != training:  # else leave it: some of its parts may be frozen on purpose
+        model.train(training)
+    try:
+        yield
+    finally:
+        for part, was_training in before:
+            part.training = was_training
+
+
+def one_number_per_ad(logits: object, ads: int, members: torch.Size | None = None) -> Tensor:
+    """``logits``, if a model of these members may return them."""
+    if not isinstance(logits, Tensor):
+        raise InputError(f"model must return a tensor with one logit per ad, found {type(logits).__name__}")
+    right = logits.shape[-1:] == (ads,) if members is None else logits.shape == (*members, ads)
+    if not right:
+        expected = f"(..., {ads})" if members is None else f"{(*members, ads)}"
+        hint = "; end its forward with .squeeze(-1)" if logits.shape[-2:] == (ads, 1) else ""
+        raise InputError(f"model must return one logit per ad, {expected}, found {tuple(logits.shape)}{hint}")
+    return logits
+
+
+def predict(model: nn.Module, features: Tensor) -> Tensor:
+    """The model's CTR of every ad, ``(..., ads, width) -> (*members, ads)``.
+
+    >>> from bidwise.models import LogisticRegression
+    >>> predict(LogisticRegression(2), torch.zeros(3, 2)).shape
+    torch.Size([3])
+    """
+    return torch.sigmoid(logits_of(model, features))
+
+
+def mean_welfare(logits: Tensor, worth: Tensor, bids: Tensor, offsets: Tensor | None) -> Tensor:
+    """Mean welfare per auction for one slot, ``(..., ads) -> (...)``: :func:`bidwise.welfare` for many models at once.
+
+    ``worth`` is b times clicks or true CTR, and broadcasts with the logits as bids do. Ties go to the lowest row.
+
+    >>> mean_welfare(torch.tensor([0.0, 1.0]), torch.tensor([3.0, 5.0]), torch.ones(2), None)
+    tensor(5., dtype=torch.float64)
+    """
+    ecpm = torch.sigmoid(logits) * bids
+    if offsets is not None:
+        offsets = offsets.cpu()  # where a common size is looked for
+    auctions = Auctions.of(ecpm[(0,) * (ecpm.dim() - 1)], offsets)  # the same for all models
+    total = ecpm.new_zeros(ecpm.shape[:-1], dtype=torch.float64)
+    for block in auctions.blocks():
+        if not block.rows.numel():
+            continue
+        if auctions.size is not None:
+            table, gain = (x.reshape(*x.shape[:-1], auctions.count, auctions.size) for x in (ecpm, worth))
+        else:
+            table, gain = ecpm[..., block.rows], worth[..., block.rows]
+        if block.filled is not None:
+            table = table.where(block.filled.to(table.device), -torch.inf)
+        winner = table.argmax(-1, keepdim=True)
+        total += gain.expand(table.shape).gather(-1, winner).squeeze(-1).double().sum(-1)
+    return total / max(auctions.count, 1)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number to select models by."""
+
+    name: str
+    about: str
+    higher_is_better: bool
+    of: Callable[[Tensor, Ads], Tensor]  # logits (*members, ads) and ads -> (*members)
+
+
+def _welfare(logits: Tensor, ads: Ads) -> Tensor:
+    return mean_welfare(logits, ads.bids * ads.clicks, ads.bids, ads.offsets)
+
+
+def _expected_welfare(logits: Tensor, ads: Ads) -> Tensor:
+    if ads.truth is None:
+        raise InputError("valid must have truth for metric='expected_welfare'; 'welfare' takes the clicks")
+    return mean_welfare(logits, ads.bids * ads.truth, ads.bids, ads.offsets)
+
+
+def _log_loss(logits: Tensor, ads: Ads) -> Tensor:
+    return cross_entropy(logits, ads.clicks.expand_as(logits), None, "mean").double()
+
+
+def _auc(logits: Tensor, ads: Ads) -> Tensor:
+    score = logits.reshape(-1, logits.shape[-1]).cpu()
+    clicks = ads.clicks.expand_as(logits).reshape(score.shape).cpu()
+    found = torch.tensor([auc(z, y) for z, y in zip(score, clicks, strict=True)], dtype=torch.float64)
+    return found.view(logits.shape[:-1]).to(logits.device)
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("welfare", "clicked welfare per auction: all that logs can tell", True, _welfare),
+        Metric("expected_welfare", "welfare per auction by the true CTR, in simulations", True, _expected_welfare),
+        Metric("log_loss", "log loss of the clicks", False, _log_loss),
+        Metric("auc", "chance that a clicked ad has the higher CTR", True, _auc),
+    )
+}

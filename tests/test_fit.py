@@ -1,0 +1,789 @@
+"""Training many models at once is training each alone; the best epoch is kept, and a run that was cut off goes on."""
+
+import math
+import os
+import random as python_random
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import log_loss as sklearn_log_loss
+from sklearn.metrics import roc_auc_score
+from torch import nn
+
+import bidwise
+from bidwise import InputError
+from bidwise.data import Ads, World, stack
+from bidwise.models import MLP, LogisticRegression
+from bidwise.training import METRICS, Variants, fit, predict, validation
+from bidwise.training.batches import Shuffle
+from bidwise.training.validation import Metric, logits_of, mean_welfare
+
+WORLD = World(linear=1.3, spread=0.8, features=8)
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def repeat(seed, ads=500, auctions=30, size=10):
+    """Train and validation ads of one market; the teacher is a blurred truth."""
+    random = seeded(seed)
+    market = WORLD.market(random)
+    train, valid = market.ads(ads, random), market.auctions(auctions, size, random)
+    blur = torch.randn(ads, generator=random)
+    return train.with_teacher(torch.sigmoid(torch.logit(train.truth) + 0.5 * blur)), valid
+
+
+def repeats(count, **sizes):
+    """``count`` repeats side by side, and each alone."""
+    alone = [repeat(seed, **sizes) for seed in range(count)]
+    train, valid = (stack(list(ads)) for ads in zip(*alone, strict=True))
+    return train, valid, alone
+
+
+def numbered(sizes=None, ads=10, lead=()):
+    """Ads whose number can be read from every column, in auctions of ``sizes``."""
+    ads = ads if sizes is None else sum(sizes)
+    number = torch.arange(math.prod(lead) * ads, dtype=torch.float32).view(*lead, ads)
+    offsets = None if sizes is None else torch.tensor([0, *sizes]).cumsum(0)
+    return Ads(number.unsqueeze(-1), number % 2, number + 1, offsets, teacher=number / 1000)
+
+
+def close(left, right, tolerance):
+    return all((left[name] - right[name]).abs().max() <= tolerance for name in right)
+
+
+def member(state, *index):
+    return {name: tensor[index] for name, tensor in state.items()}
+
+
+def equal(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def history_of(fitted, name):
+    return torch.stack([entry[name] for entry in fitted.history])
+
+
+# many at once is each alone
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "bid_weighted", "log", "log_plus", "log_teacher", "hinge_plus_teacher"])
+def test_repeats_at_once_are_repeats_one_by_one(loss):
+    train, valid, alone = repeats(3)
+    options = {"loss": loss, "batch_size": 64, "rate": 3e-3}
+    hidden = (6,)
+    seeds = [11, 12, 13]
+
+    def members():
+        return MLP(8, hidden, members=(3,), seed=range(3))
+
+    first = fit(members(), train, epochs=1, seed=seeds, **options)
+    whole = fit(members(), train, valid=valid, epochs=8, seed=seeds, **options)
+    for k, (ads, auctions) in enumerate(alone):
+        one = fit(MLP(8, hidden, seed=k), ads, epochs=1, seed=seeds[k], **options)
+        assert close(member(first.last, k), one.last, 1e-5)
+        one = fit(MLP(8, hidden, seed=k), ads, valid=auctions, epochs=8, seed=seeds[k], **options)
+        assert whole.history[-1]["welfare"][k].item() == pytest.approx(one.history[-1]["welfare"].item(), abs=1e-3)
+        assert whole.history[-1]["loss"][k].item() == pytest.approx(one.history[-1]["loss"].item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("hidden", [(), (6,)])
+def test_variants_at_once_are_variants_one_by_one(hidden):
+    train, valid, alone = repeats(2, ads=300)
+    lams = [0.1, 5.0]
+    both = bidwise.WelfareLoss(gap="positive", lam=torch.tensor(lams)[:, None])
+    teacher = bidwise.WelfareLoss(value="teacher", weighting=3.0, lam=torch.tensor([[0.3, 2.0]]))  # one per repeat
+    loss = Variants([(bidwise.LOSSES["log_loss"], 1), (both, 2), (teacher, 1)])
+    options = {"batch_size": 64, "rate": 3e-3}
+
+    def single(v, r):
+        if v == 0:
+            return "log_loss"
+        if v < 3:
+            return bidwise.WelfareLoss(gap="positive", lam=lams[v - 1])
+        return bidwise.WelfareLoss(value="teacher", weighting=3.0, lam=[0.3, 2.0][r])
+
+    def members():
+        return MLP(8, hidden, members=(4, 2), seed=[0, 1])
+
+    first = fit(members(), train, loss=loss, epochs=1, seed=[5, 6], **options)
+    whole = fit(members(), train, loss=loss, valid=valid, epochs=4, seed=[5, 6], **options)
+    assert whole.history[-1]["welfare"].shape == (4, 2)
+    for r, (ads, auctions) in enumerate(alone):
+        for v in range(4):
+            one = fit(MLP(8, hidden, seed=r), ads, loss=single(v, r), epochs=1, seed=5 + r, **options)
+            assert close(member(first.last, v, r), one.last, 1e-5)
+            one = fit(MLP(8, hidden, seed=r), ads, loss=single(v, r), valid=auctions, epochs=4, seed=5 + r, **options)
+            found, expected = whole.history[-1]["welfare"][v, r].item(), one.history[-1]["welfare"].item()
+            assert found == pytest.approx(expected, abs=1e-3)
+
+
+def test_variants_start_alike_and_end_apart():
+    train, _, _ = repeats(2, ads=300)
+    loss = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log"], 1)])
+    model = MLP(8, (6,), members=(2, 2), seed=[0, 1])
+    assert all(torch.equal(tensor[0], tensor[1]) for tensor in model.state().values())
+    fitted = fit(model, train, loss=loss, epochs=1, batch_size=64)
+    assert not any(torch.equal(tensor[0], tensor[1]) for tensor in fitted.last.values())
+
+
+def test_variants_must_be_as_many_as_the_model_has():
+    train, _, _ = repeats(2, ads=100)
+    loss = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log"], 2)])
+    with pytest.raises(InputError, match="logits must have 3 variants first"):
+        fit(MLP(8, members=(2, 2)), train, loss=loss)
+
+
+def test_whole_auctions_train_at_once_too():
+    alone = [repeat(seed)[1] for seed in range(3)]
+    options = {"loss": "log_plus", "epochs": 1, "batch_size": 64, "seed": 4}
+    together = fit(LogisticRegression(8, members=(3,), seed=range(3)), stack(alone), **options)
+    for k, ads in enumerate(alone):
+        assert close(member(together.last, k), fit(LogisticRegression(8, seed=k), ads, **options).last, 1e-5)
+
+
+def test_a_last_batch_of_one_ad_trains_as_it_does_alone():
+    train, _, alone = repeats(3, ads=65)
+    options = {"loss": "log_plus", "epochs": 2, "batch_size": 64}
+    together = fit(LogisticRegression(8, members=(3,), seed=range(3)), train, **options)
+    for k, (ads, _) in enumerate(alone):
+        assert close(member(together.last, k), fit(LogisticRegression(8, seed=k), ads, **options).last, 1e-5)
+
+
+# the best epoch
+
+
+def patient(model, train, valid, patience, seed):
+    options = {"loss": "log", "epochs": 14, "batch_size": 50, "rate": 0.02}
+    return fit(model, train, valid=valid, metric=("welfare", "log_loss"), patience=patience, seed=seed, **options)
+
+
+def test_each_member_stops_as_it_would_alone():
+    train, valid, alone = repeats(8, ads=200, auctions=6)
+    seeds = list(range(8))
+    together = patient(MLP(8, (6,), members=(8,), seed=seeds), train, valid, 2, seeds)
+    stopped, later = [], []
+    for k, (ads, auctions) in enumerate(alone):
+        one = patient(MLP(8, (6,), seed=k), ads, auctions, 2, k)
+        stopped.append(len(one.history))
+        for name in ("welfare", "log_loss"):  # the first decides when to stop, for both
+            assert together.best[name].epoch[k] == one.best[name].epoch
+            assert close(member(together.best[name].state, k), one.best[name].state, 1e-3)
+        assert close(member(together.model.state_dict(), k), one.model.state_dict(), 1e-3)
+        later.append(patient(MLP(8, (6,), seed=k), ads, auctions, None, k).best["welfare"].epoch.item())
+    assert len(together.history) == max(stopped)
+    assert min(stopped) < max(stopped)
+    # some found a better epoch while others still trained, and had to leave it: it would not have come alone
+    assert any(stop < epoch <= max(stopped) for epoch, stop in zip(later, stopped, strict=True))
+
+
+def test_patience_counts_epochs_since_the_best():
+    train, valid = repeat(3, ads=200, auctions=15)
+    for patience in (1, 3):
+        fitted = patient(MLP(8, (6,)), train, valid, patience, 0)
+        last = fitted.history[-1]["epoch"]
+        assert last - fitted.best["welfare"].epoch.item() == patience
+        assert last < 14
+
+
+def test_best_weights_are_those_of_the_best_epoch():
+    train, valid, _ = repeats(4, ads=200, auctions=15)
+    seen = []
+    model = MLP(8, (6,), members=(4,), seed=range(4))
+    options = {"loss": "log", "epochs": 8, "batch_size": 50, "rate": 0.05, "metric": tuple(METRICS)}
+    fitted = fit(model, train, valid=valid, progress=lambda _: seen.append(model.state()), **options)
+    assert equal(fitted.last, seen[-1])
+    assert equal(model.state(), fitted.best["welfare"].state)
+    again = MLP(8, (6,), members=(4,))
+    for name, metric in METRICS.items():
+        best, values = fitted.best[name], history_of(fitted, name)
+        extreme = values.max(0) if metric.higher_is_better else values.min(0)
+        assert torch.equal(best.value, extreme.values)
+        for k in range(4):
+            epoch = best.epoch[k].item()
+            assert values[epoch - 1, k] == best.value[k]
+            assert not bool((values[: epoch - 1, k] == best.value[k]).any())  # the first of equals
+            assert equal(member(best.state, k), member(seen[epoch - 1], k))
+        again.load_state_dict(best.state)
+        torch.testing.assert_close(metric.of(logits_of(again, valid.features), valid), best.value)
+    assert len({tuple(best.epoch.tolist()) for best in fitted.best.values()}) > 2  # each chose for itself
+
+
+def test_metrics_are_what_they_say():
+    _, valid, alone = repeats(2)
+    model = MLP(8, members=(2,), seed=range(2))
+    logits = logits_of(model, valid.features)
+    for k, (_, ads) in enumerate(alone):
+        ctr = predict(MLP(8, seed=k), ads.features)
+        expected = {
+            "welfare": bidwise.welfare(ctr, ads.clicks, ads.bids, ads.offsets).mean().item(),
+            "expected_welfare": bidwise.welfare(ctr, ads.truth, ads.bids, ads.offsets).mean().item(),
+            "log_loss": sklearn_log_loss(ads.clicks.numpy(), ctr.double().numpy()),
+            "auc": roc_auc_score(ads.clicks.numpy(), ctr.numpy()),
+        }
+        for name, number in expected.items():
+            assert METRICS[name].of(logits, valid)[k].item() == pytest.approx(number, rel=1e-5)
+    assert [name for name, metric in METRICS.items() if not metric.higher_is_better] == ["log_loss"]
+
+
+def test_a_metric_of_ones_own_selects():
+    train, valid, _ = repeats(2, ads=200, auctions=15)
+    worst = Metric("worst", "clicked welfare, the lower the better", False, METRICS["welfare"].of)
+    options = {"loss": "log", "epochs": 6, "batch_size": 50, "rate": 0.05, "valid": valid}
+    fitted = fit(MLP(8, (6,), members=(2,)), train, metric=(worst, "welfare"), **options)
+    assert torch.equal(history_of(fitted, "worst"), history_of(fitted, "welfare"))
+    assert torch.equal(fitted.best["worst"].value, history_of(fitted, "welfare").min(0).values)
+    assert equal(fitted.model.state_dict(), fitted.best["worst"].state)
+
+
+@pytest.mark.parametrize(("every", "epochs", "expected"), [(1, 3, [1, 2, 3]), (3, 7, [3, 6, 7]), (5, 2, [2])])
+def test_every_so_many_epochs_and_the_last_are_evaluated(every, epochs, expected):
+    train, valid = repeat(0, ads=100)
+    done = []
+    fitted = fit(LogisticRegression(8), train, valid=valid, every=every, epochs=epochs, progress=done.append)
+    assert [entry["epoch"] for entry in fitted.history] == expected
+    assert done == list(range(1, epochs + 1))
+    assert fitted.best["welfare"].epoch.item() in expected
+
+
+def test_without_validation_the_last_weights_stay():
+    train, _ = repeat(0, ads=100)
+    model = LogisticRegression(8)
+    fitted = fit(model, train, epochs=2, batch_size=50)
+    assert fitted.best == {}
+    assert equal(model.state(), fitted.last)
+    assert [sorted(entry) for entry in fitted.history] == [["epoch", "loss"]] * 2
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_batches():
+    train, _ = repeat(0, ads=130)
+    seen = []
+
+    def loss(logits, clicks, bids, offsets, teacher):
+        found = bidwise.LOSSES["log_plus"](logits, clicks, bids, offsets)
+        seen.append(found.item())
+        return found
+
+    fitted = fit(LogisticRegression(8), train, loss=loss, epochs=2, batch_size=50)
+    assert len(seen) == 6
+    assert history_of(fitted, "loss").tolist() == pytest.approx([sum(seen[:3]) / 3, sum(seen[3:]) / 3], rel=1e-6)
+
+
+def test_training_helps():
+    train, valid = repeat(1, ads=2000, auctions=200)
+    model = MLP(8, (20,))
+    before = METRICS["expected_welfare"].of(logits_of(model, valid.features), valid).item()
+    best = METRICS["expected_welfare"].of(torch.logit(valid.truth), valid).item()
+    for loss in ("log_loss", "log_plus"):
+        fitted = fit(MLP(8, (20,)), train, loss=loss, valid=valid, metric="expected_welfare", epochs=15, rate=1e-2)
+        after = fitted.best["expected_welfare"].value.item()
+        assert after > before + 0.8 * (best - before)
+
+
+# learning rate
+
+
+def rates_of(monkeypatch, train, **options):
+    """The learning rate of every step."""
+    rates = []
+    step = torch.optim.Adam.step
+
+    def recorded(optimizer, *arguments):
+        rates.append(optimizer.param_groups[0]["lr"])
+        return step(optimizer, *arguments)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", recorded)
+    fitted = fit(LogisticRegression(train.width), train, rate=0.02, **options)
+    monkeypatch.setattr(torch.optim.Adam, "step", step)
+    return torch.tensor(rates, dtype=torch.float64), fitted
+
+
+def test_cosine_falls_from_the_rate_to_about_0(monkeypatch):
+    train, _ = repeat(0, ads=400)
+    rates, falling = rates_of(monkeypatch, train, schedule="cosine", epochs=5, batch_size=20)
+    expected = 0.02 * (1 + torch.cos(math.pi * torch.arange(100, dtype=torch.float64) / 100)) / 2
+    torch.testing.assert_close(rates, expected)
+    flat, constant = rates_of(monkeypatch, train, epochs=5, batch_size=20)
+    assert flat.unique().tolist() == [0.02]
+    assert not close(falling.last, constant.last, 1e-3)
+
+
+def test_cosine_reaches_0_where_auctions_are_longer_than_batches(monkeypatch):
+    sizes = [20, 31, 7, 25, 40, 12, 9, 16] * 5
+    train, _ = repeat(0, ads=sum(sizes))
+    train = replace(train, offsets=torch.tensor([0, *sizes]).cumsum(0))
+    rates, _ = rates_of(monkeypatch, train, schedule="cosine", epochs=4, batch_size=2)
+    assert len(rates) == 4 * len(sizes)
+    assert rates[0] == 0.02
+    assert bool((rates.diff() < 0).all())
+    assert rates[-1] < 1e-4
+
+
+# batches
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch_size"),
+    [
+        (None, 4),
+        (None, 3),
+        (None, 64),
+        ([3] * 7, 6),
+        ([3] * 7, 4),
+        ([3] * 7, 2),
+        ([5, 1, 0, 9, 2, 2, 7], 6),
+        ([5, 1, 0, 9, 2, 2, 7], 2),
+        ([5, 1, 0, 9, 2, 2, 7], 64),
+        ([4, 4, 0, 0, 0, 0, 0, 4, 4], 4),
+        ([1] * 5, 2),
+        ([6], 2),
+    ],
+)
+@pytest.mark.parametrize("lead", [(), (2,), (2, 2)])
+def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead):
+    ads = numbered(sizes, lead=lead)
+    ragged = sizes is not None and len(set(sizes)) > 1
+    randoms = [seeded(k) for k in range(math.prod(lead))]
+    auctions_there = [] if sizes is None else list(pairwise(ads.offsets.tolist()))
+    if ragged and lead:
+        with pytest.raises(InputError, match="auctions of one size"):
+            Shuffle(ads, batch_size, randoms)
+        return
+    for _ in range(4):
+        seen, auctions = [], 0
+        for batch in Shuffle(ads, batch_size, randoms):
+            number = batch.features.squeeze(-1)
+            assert number.shape[:-1] == lead
+            assert number.shape[-1] > 0
+            # all columns come from the same rows
+            assert torch.equal(batch.clicks, number % 2)
+            assert torch.equal(batch.bids, number + 1)
+            torch.testing.assert_close(batch.teacher, number / 1000)
+            seen.append(number)
+            if sizes is None:
+                assert number.shape[-1] <= batch_size
+                assert batch.offsets is None or batch.offsets.tolist() == [0, 1]
+                continue
+            bounds = batch.offsets.tolist()
+            assert bounds[0] == 0
+            assert bounds[-1] == number.shape[-1]
+            auctions += len(bounds) - 1
+            for a, b in pairwise(bounds):
+                rows = number[..., a:b].reshape(math.prod(lead), b - a) % len(ads)
+                for one in rows.tolist():
+                    assert one == [] or (one[0], one[0] + b - a) in auctions_there
+                    assert one == list(range(int(one[0]), int(one[0]) + b - a) if one else ())
+            begins = [a for a, b in pairwise(bounds) if a < b]
+            assert max(begins) < batch_size  # auctions begin within the batch
+        together = torch.cat(seen, -1).sort(-1).values
+        assert torch.equal(together, ads.features.squeeze(-1))
+        assert sizes is None or auctions == len(sizes)
+
+
+def test_batches_are_as_many_as_they_say():
+    for sizes, batch_size in ((None, 4), (None, 5), ([3] * 7, 4), ([3] * 7, 3)):
+        shuffle = Shuffle(numbered(sizes), batch_size, [seeded(0)])
+        assert len(list(shuffle)) == len(shuffle)
+
+
+def test_every_epoch_has_its_own_order_and_every_repeat_too():
+    shuffle = Shuffle(numbered(ads=50, lead=(2,)), 50, [seeded(1), seeded(2)])
+    (first,), (second,) = (list(shuffle) for _ in range(2))
+    inside = [batch.features.squeeze(-1) % 50 for batch in (first, second)]
+    assert not torch.equal(inside[0], inside[1])
+    assert not torch.equal(inside[0][0], inside[0][1])
+    (alone,) = Shuffle(numbered(ads=50), 50, [seeded(2)])
+    assert torch.equal(alone.features.squeeze(-1), inside[0][1])
+
+
+def test_the_loss_sees_the_columns_of_its_ads():
+    ads = numbered([4] * 6, lead=(3,))
+    seen = []
+
+    class Echo(LogisticRegression):
+        def forward(self, features):
+            return super().forward(0 * features) + features.squeeze(-1)
+
+    def loss(logits, clicks, bids, offsets, teacher):
+        seen.append((logits.detach().round(), clicks, bids, offsets, teacher))
+        return 0 * logits.mean(-1)
+
+    fit(Echo(1, members=(2, 3)), ads, loss=loss, epochs=1, batch_size=8, rate=1e-12, seed=[1, 2, 3])
+    assert len(seen) == 3
+    for logits, clicks, bids, offsets, teacher in seen:
+        assert logits.shape == clicks.shape == bids.shape == teacher.shape == (2, 3, 8)
+        number = bids - 1
+        assert bool((logits - number).abs().max() <= 1)  # the bias is within 1
+        assert torch.equal(clicks, number % 2)
+        torch.testing.assert_close(teacher, number / 1000)
+        assert offsets.tolist() == [0, 4, 8]
+
+
+def test_losses_with_a_teacher_ask_for_one():
+    train, _ = repeat(0, ads=100)
+    with pytest.raises(ValueError, match="teacher must be given"):
+        fit(LogisticRegression(8), replace(train, teacher=None), loss="log_plus_teacher")
+
+
+# any module
+
+
+class Plain(nn.Module):
+    def __init__(self, width=8, squeeze=True):
+        super().__init__()
+        layers = (nn.Linear(width, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 1))
+        self.layers = nn.Sequential(*layers)
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.squeeze = squeeze
+        self.modes = set()
+
+    def forward(self, features):
+        self.modes.add((self.training, torch.is_grad_enabled()))
+        logits = self.scale * self.layers(features)
+        return logits.squeeze(-1) if self.squeeze else logits
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_any_module_trains_and_keeps_its_mode(training):
+    train, valid = repeat(1, ads=1000, auctions=100)
+    model = Plain().train(training)
+    before = METRICS["expected_welfare"].of(logits_of(model, valid.features), valid).item()
+    fitted = fit(model, train, loss="log_plus", valid=valid, metric="expected_welfare", epochs=10, rate=1e-2)
+    assert fitted.best["expected_welfare"].value.item() > before
+    assert model.modes == {(True, True), (False, False)}
+    assert all(part.training == training for part in model.modules())
+    value = METRICS["expected_welfare"].of(logits_of(model, valid.features), valid)  # running means are kept too
+    torch.testing.assert_close(value, fitted.best["expected_welfare"].value)
+    assert all(part.training == training for part in model.modules())
+
+
+def test_parts_that_were_frozen_stay_frozen():
+    train, valid = repeat(1, ads=200)
+    model = Plain()
+    model.layers[1].eval()
+    mean = model.layers[1].running_mean.clone()
+    fit(model, train, valid=valid, epochs=2)
+    assert torch.equal(model.layers[1].running_mean, mean)
+    assert [part.training for part in model.layers] == [True, False, True, True, True]
+
+
+def test_a_column_of_logits_is_refused():
+    train, _ = repeat(0, ads=100)
+    message = r"model must return one logit per ad, \(50,\), found \(50, 1\); end its forward with .squeeze\(-1\)"
+    with pytest.raises(InputError, match=message):
+        fit(Plain(squeeze=False), train, batch_size=50)
+    with pytest.raises(InputError, match=r"model must return one logit per ad, .*squeeze\(-1\)"):
+        predict(Plain(squeeze=False), train.features)
+
+
+def test_one_model_is_not_many():
+    train, _, _ = repeats(3, ads=100)
+    with pytest.raises(InputError, match=r"model must return one logit per ad, \(50,\), found \(3, 50\)"):
+        fit(LogisticRegression(8), train, batch_size=50)
+
+
+@pytest.mark.parametrize("loss", [lambda z, y, b, o, p: b * z, lambda z, y, b, o, p: z.mean()])
+def test_a_loss_is_one_number_per_member(loss):
+    train, _, _ = repeats(3, ads=100)
+    with pytest.raises(InputError, match=r"loss must return one number per member, \(3,\), found shape"):
+        fit(LogisticRegression(8, members=(3,)), train, loss=loss)
+
+
+def test_training_in_double_precision():
+    train, valid = repeat(0, ads=200)
+    model = MLP(8, (6,)).double()
+    fitted = fit(model, train, loss="log_teacher", valid=valid, epochs=2)
+    assert all(tensor.dtype == torch.float64 for tensor in fitted.last.values())
+    assert close(fit(MLP(8, (6,)), train, loss="log_teacher", epochs=2).last, fitted.last, 1e-4)
+
+
+def test_predictions_do_not_depend_on_how_many_are_made_at_once(monkeypatch):
+    features = repeat(0, ads=1000)[0].features
+    model = MLP(8, members=(3,), seed=range(3))
+    expected = torch.sigmoid(model(features)).detach()
+    assert torch.equal(predict(model, features), expected)
+    monkeypatch.setattr(validation, "NUMBERS_AT_ONCE", {"cpu": 1})
+    torch.testing.assert_close(predict(model, features), expected)
+
+
+# welfare of many models at once
+
+
+@pytest.mark.parametrize("sizes", [[5] * 40, [1, 7, 0, 3, 3, 12, 2, 30], [9], [0, 0, 4], [1, 1, 1]])
+@pytest.mark.parametrize("ties", [False, True])
+def test_mean_welfare_is_the_mean_of_welfare(sizes, ties):
+    ads, random = sum(sizes), seeded(sum(sizes))
+    logits, bids = (torch.randn(3, 2, ads, generator=random, dtype=torch.float64) for _ in range(2))
+    if ties:
+        logits, bids = logits.round() / 2, bids.round() / 2
+    bids, truth = bids[0].exp(), torch.rand(2, ads, generator=random, dtype=torch.float64)
+    offsets = torch.tensor([0, *sizes]).cumsum(0)
+    found = mean_welfare(logits, bids * truth, bids, offsets)
+    assert found.shape == (3, 2)
+    for v in range(3):
+        for r in range(2):
+            expected = bidwise.welfare(torch.sigmoid(logits[v, r]), truth[r], bids[r], offsets).mean()
+            assert found[v, r].item() == pytest.approx(float(expected), rel=1e-12)
+    one = mean_welfare(logits[0, 0], bids[0] * truth[0], bids[0], None)
+    whole = torch.tensor([0, ads])
+    expected = bidwise.welfare(torch.sigmoid(logits[0, 0]), truth[0], bids[0], whole).mean()
+    assert one.item() == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_welfare_of_auctions_without_ads_is_0():
+    assert mean_welfare(torch.zeros(0), torch.zeros(0), torch.zeros(0), torch.tensor([0, 0, 0])).item() == 0
+
+
+# run folders
+
+RUN = {"loss": "log_plus", "epochs": 6, "batch_size": 50, "rate": 0.02, "schedule": "cosine", "patience": 5, "seed": 3}
+
+
+def a_run(out=None, progress=None, **changes):
+    train, valid, _ = repeats(2, ads=200, auctions=15)
+    model = MLP(8, (6,), members=(2,), seed=[1, 2])
+    options = RUN | {"metric": ("welfare", "log_loss"), "valid": valid, "out": out, "progress": progress} | changes
+    return fit(model, train, **options)
+
+
+def same_fit(found, expected):
+    for left, right in zip(found.history, expected.history, strict=True):
+        assert left.keys() == right.keys()
+        assert all(torch.equal(torch.as_tensor(left[key]), torch.as_tensor(right[key])) for key in right)
+    assert equal(found.last, expected.last)
+    assert equal(found.model.state_dict(), expected.model.state_dict())
+    assert found.best.keys() == expected.best.keys()
+    for name, best in expected.best.items():
+        assert torch.equal(found.best[name].epoch, best.epoch)
+        assert torch.equal(found.best[name].value, best.value)
+        assert equal(found.best[name].state, best.state)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(epoch):
+    def progress(done):
+        if done == epoch:
+            raise Stop
+
+    return progress
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(tmp_path, every):
+    expected = a_run(every=every)
+    for epoch in (1, 3, 5):
+        with pytest.raises(Stop):
+            a_run(tmp_path / "run", stop_at(epoch), every=every)
+    done = []
+    same_fit(a_run(tmp_path / "run", done.append, every=every), expected)
+    assert done == ([6] if every == 1 else [5, 6])
+    done.clear()
+    same_fit(a_run(tmp_path / "run", done.append, every=every), expected)  # once finished nothing is left to do
+    assert done == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch
+sys.path.insert(0, sys.argv[1])
+import test_fit
+
+save = torch.save
+saved = []
+
+def dies_in_the_middle(found, path):
+    save(found, path)
+    saved.append(path)
+    if len(saved) == 4:
+        os.truncate(path, os.path.getsize(path) // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+torch.save = dies_in_the_middle
+test_fit.a_run(sys.argv[2])
+"""
+
+
+def test_a_run_that_was_killed_while_writing_goes_on(tmp_path):
+    words = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(tmp_path)]
+    killed = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (tmp_path / "result.json").exists()
+    done = []
+    same_fit(a_run(tmp_path, done.append), a_run())
+    assert done == [4, 5, 6]
+    files = ["checkpoint.pt", "config.toml", "environment.json", "metrics.jsonl", "model.pt", "result.json"]
+    assert sorted(os.listdir(tmp_path)) == files
+
+
+def test_a_run_folder_says_what_was_found(tmp_path):
+    import json
+
+    fitted = a_run(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [entry["epoch"] for entry in fitted.history]
+    assert lines[-1]["welfare"] == fitted.history[-1]["welfare"].tolist()
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["kind"] == "fit"
+    assert result["best"]["log_loss"]["epoch"] == fitted.best["log_loss"].epoch.tolist()
+    assert equal(torch.load(tmp_path / "model.pt", weights_only=True), fitted.model.state_dict())
+    assert json.loads((tmp_path / "environment.json").read_text())["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rate": 0.01}, "rate = 0.02 there and 0.01 here"),
+        ({"loss": "log"}, "loss = 'log_plus' there and 'log' here"),
+        ({"epochs": 7}, "epochs = 6 there and 7 here"),
+        ({"seed": 4}, r"seed = \[3, 3\] there and \[4, 4\] here"),
+        ({"patience": None}, "patience = 5 there and None here"),
+        ({"metric": "auc"}, r"metric = \['welfare', 'log_loss'\] there and \['auc'\] here"),
+    ],
+)
+def test_a_folder_of_another_run_is_refused(tmp_path, changes, words):
+    a_run(tmp_path, epochs=6, every=6)
+    with pytest.raises(InputError, match=f"out must be a new folder or one of the same run, found .* with {words};"):
+        a_run(tmp_path, **({"every": 6} | changes))
+
+
+def lam(number):
+    return bidwise.WelfareLoss(lam=torch.tensor([number, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "word"),
+    [
+        ({"model": MLP(8, (6,), seed=1)}, {"model": MLP(8, (6,), seed=2)}, "model"),
+        ({"model": MLP(8, (6,))}, {"model": MLP(8, (7,))}, "model"),
+        ({"model": MLP(8, (6,))}, {"model": MLP(8, (6,), init="glorot")}, "model"),
+        ({"train": repeat(1)[0]}, {"train": repeat(2)[0]}, "train"),
+        ({}, {"train": replace(repeat(0)[0], features=2 * repeat(0)[0].features)}, "train"),
+        ({}, {"train": replace(repeat(0)[0], teacher=None)}, "train"),
+        ({}, {"valid": replace(repeat(0)[1], truth=repeat(0)[1].clicks)}, "valid"),
+        (
+            {"model": MLP(8, members=(2,)), "loss": lam(1.00001)},
+            {"model": MLP(8, members=(2,)), "loss": lam(1)},
+            "loss",
+        ),
+    ],
+)
+def test_a_folder_of_other_ads_models_or_losses_is_refused(tmp_path, left, right, word):
+    train, valid = repeat(0)
+    default = {"model": LogisticRegression(8), "train": train, "valid": valid}
+    for changes in (left, right):
+        asked = default | left | changes
+        if changes is left:
+            fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
+        else:
+            with pytest.raises(InputError, match=f"with {word} = "):
+                fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
+
+
+def test_variants_of_other_counts_are_another_run():
+    losses = bidwise.LOSSES["log_loss"], bidwise.LOSSES["log"]
+    assert repr(Variants([(losses[0], 1), (losses[1], 2)])) != repr(Variants([(losses[0], 2), (losses[1], 1)]))
+
+
+def test_a_run_with_a_loss_of_ones_own_goes_on(tmp_path):
+    train, _ = repeat(0, ads=100)
+
+    def made():
+        def own(logits, clicks, bids, offsets, teacher):
+            return bidwise.log_loss(logits, clicks)
+
+        return own
+
+    options = {"epochs": 3, "batch_size": 50, "rate": np.float64(1e-3), "seed": np.int64(1)}
+    kept = made()  # another function of the same name lives elsewhere in memory
+    with pytest.raises(Stop):
+        fit(LogisticRegression(8), train, loss=kept, out=tmp_path, progress=stop_at(2), **options)
+    fitted = fit(LogisticRegression(8), train, loss=made(), out=tmp_path, **options)
+    assert equal(fitted.last, fit(LogisticRegression(8), train, loss=kept, **options).last)
+
+
+# what must not happen
+
+
+def test_global_random_state_is_untouched(tmp_path):
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), python_random.getstate()  # noqa: NPY002
+    a_run(tmp_path, epochs=2)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+    assert python_random.getstate() == before[2]
+    torch.manual_seed(1)
+    expected = a_run(epochs=2).last
+    torch.manual_seed(2)
+    assert equal(a_run(epochs=2).last, expected)
+    torch.set_rng_state(before[0])
+
+
+def test_arguments_are_not_changed():
+    train, valid = repeat(0, ads=100)
+    kept = [train.features.clone(), train.bids.clone(), valid.features.clone()]
+    fit(LogisticRegression(8), train, valid=valid, epochs=1)
+    assert all(torch.equal(x, y) for x, y in zip(kept, (train.features, train.bids, valid.features), strict=True))
+
+
+def test_a_loss_that_is_not_finite_is_explained():
+    train, _, _ = repeats(3, ads=100)
+    bids = train.bids.clone()
+    bids[1] *= 1e38
+    message = r"the loss is not finite after epoch 1 for 1 of 3 members; bids go from .* to .*e\+3\d\. Divide the bids"
+    with pytest.raises(InputError, match=message):
+        fit(LogisticRegression(8, members=(3,)), replace(train, bids=bids.clamp(max=3e38)), loss="bid_weighted")
+    with pytest.raises(InputError, match=r"the weights are not finite after epoch 1; bids go"):
+        fit(LogisticRegression(8), repeat(0, ads=100)[0], rate=1e39)
+    train, _ = repeat(0, ads=100)
+    train.features[3, 2] = math.nan
+    with pytest.raises(InputError, match=r"train.features must be finite, found 1 that are not"):
+        fit(LogisticRegression(8), train)
+
+
+def test_a_metric_that_is_nan_is_explained():
+    train, valid = repeat(0, ads=100)
+    with pytest.raises(InputError, match="valid must have ads that metric='auc' can compare"):
+        fit(LogisticRegression(8), train, valid=replace(valid, clicks=torch.zeros(len(valid))), metric="auc")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "log_plsu"}, "loss must be one of .*did you mean 'log_plus'"),
+        ({"metric": "welfar"}, "metric must be one of .*did you mean 'welfare'"),
+        ({"metric": ()}, "metric must name at least one"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"batch_size": 1}, "batch_size must be at least 2"),
+        ({"every": 0}, "every must be at least 1"),
+        ({"rate": 0.0}, "rate must be finite and above 0"),
+        ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
+        ({"patience": 0}, "patience must be at least 1"),
+        ({"patience": 2, "valid": None}, "patience needs valid"),
+        ({"seed": [1, 2]}, "seed must be one number or 1, one per repeat, found 2"),
+    ],
+)
+def test_bad_arguments_are_refused(options, message):
+    train, valid = repeat(0, ads=20, auctions=2)
+    with pytest.raises(InputError, match=message):
+        fit(LogisticRegression(8), train, **({"valid": valid} | options))
+
+
+def test_things_that_cannot_be_trained_are_refused():
+    train, valid = repeat(0, ads=20, auctions=2)
+    with pytest.raises(InputError, match="model must have parameters"):
+        fit(nn.Identity(), train)
+    with pytest.raises(InputError, match="train must hold ads, found none"):
+        fit(LogisticRegression(8), Ads(torch.zeros(0, 8), torch.zeros(0), torch.zeros(0)))
+    with pytest.raises(InputError, match="valid must have truth for metric='expected_welfare'"):
+        fit(LogisticRegression(8), train, valid=replace(valid, truth=None), metric="expected_welfare")

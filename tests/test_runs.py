@@ -1,0 +1,253 @@
+"""Run folders: files are whole or absent, another configuration is refused, and a run says where it was made."""
+
+import json
+import math
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bidwise
+from bidwise import InputError, runs
+
+WRITERS = {
+    "text": lambda path, number: runs.write_text(path, str(number)),
+    "json": lambda path, number: runs.write_json(path, {"number": number}),
+    "tensors": lambda path, number: runs.save(path, {"number": torch.tensor(number)}),
+}
+
+
+class Full(OSError):
+    pass
+
+
+def only(folder, name):
+    return os.listdir(folder) == [name]
+
+
+# files
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_file_is_written_and_written_again(tmp_path, writer):
+    path = tmp_path / "file"
+    for number in (1, 2):
+        WRITERS[writer](path, number)
+        assert only(tmp_path, "file")
+    if writer == "tensors":
+        assert runs.load(path)["number"].item() == 2
+    else:
+        assert "2" in path.read_text()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, writer, monkeypatch):
+    path = tmp_path / "file"
+    WRITERS[writer](path, 1)
+    before = path.read_bytes()
+    text, save = Path.write_text, torch.save
+
+    def half_a_text(part, *arguments, **options):
+        text(part, "ha", encoding="utf-8")
+        raise Full("no space left on device")
+
+    def half_a_file(found, part):
+        save(found, part)
+        os.truncate(part, 10)
+        raise RuntimeError("PytorchStreamWriter failed writing file\nwith a long trace")
+
+    monkeypatch.setattr(Path, "write_text", half_a_text)
+    monkeypatch.setattr(torch, "save", half_a_file)
+    with pytest.raises(OSError, match=r"no space left|file could not be written: Pytorch") as caught:
+        WRITERS[writer](path, 2)
+    assert "trace" not in str(caught.value)
+    assert path.read_bytes() == before
+    assert only(tmp_path, "file")
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path, writer, monkeypatch):
+    path = tmp_path / "file"
+    WRITERS[writer](path, 1)
+    before, seen = path.read_bytes(), []
+    replace = Path.replace
+
+    def looked_at(part, target):
+        seen.append((part.parent == tmp_path, path.read_bytes() == before, part.stat().st_size > 0))
+        return replace(part, target)
+
+    monkeypatch.setattr(Path, "replace", looked_at)
+    WRITERS[writer](path, 2)
+    assert seen == [(True, True, True)]
+    assert path.read_bytes() != before
+
+
+def test_what_cannot_be_saved_leaves_no_file(tmp_path):
+    with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
+        runs.save(tmp_path / "file", {"function": lambda: None})
+    assert os.listdir(tmp_path) == []
+
+
+def test_json_comes_back(tmp_path):
+    runs.write_json(tmp_path / "a.json", {"x": [1.5, math.nan], "y": "ü"})
+    assert runs.read_json(tmp_path / "a.json") == {"x": [1.5, None], "y": "ü"}
+
+
+@pytest.mark.parametrize("content", [None, "{", "[1, "])
+def test_what_is_not_json_is_named(tmp_path, content):
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError, match=r"a\.json must be a JSON file that bidwise wrote, found: "):
+        runs.read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (torch.tensor([[1.0, math.nan], [math.inf, 2.0]], requires_grad=True), [[1.0, None], [None, 2.0]]),
+        (torch.tensor(3), 3),
+        (torch.tensor(math.inf), None),
+        (np.array([1, 2], dtype=np.int32), [1, 2]),
+        (np.array([math.nan, 1.0]), [None, 1.0]),
+        (np.float32(0.5), 0.5),
+        (np.float64(math.nan), None),
+        (np.bool_(True), True),
+        (-math.inf, None),
+        ((1, (2, None)), [1, [2, None]]),
+        ({1: {"a": torch.zeros(2)}}, {"1": {"a": [0.0, 0.0]}}),
+        (Path("a/b"), "a/b"),
+        (True, True),
+        ("word", "word"),
+    ],
+)
+def test_plain_values_are_what_json_can_hold(found, expected):
+    value = runs.plain(found)
+    assert value == expected
+    assert type(value) is type(expected)
+    assert json.loads(json.dumps(value, allow_nan=False)) == expected
+
+
+# folders
+
+CONFIG = {
+    "loss": "log_plus",
+    "rate": np.float64(1e-5),
+    "epochs": np.int64(3),
+    "nested": True,
+    "seeds": (1, 2),
+    "words": 'a "quoted" \\ word\nand ünïcode',
+    "absent": None,
+}
+
+
+def test_a_folder_keeps_its_configuration(tmp_path):
+    folder = runs.open_folder(tmp_path / "deep" / "run", CONFIG)
+    text = (folder / "config.toml").read_text(encoding="utf-8")
+    there = tomllib.loads(text)
+    expected = {key: value for key, value in CONFIG.items() if value is not None} | {"seeds": [1, 2]}
+    assert there == expected
+    assert there["nested"] is True
+    (folder / "kept").write_text("kept")
+    assert runs.open_folder(folder, CONFIG) == folder
+    assert (folder / "config.toml").read_text(encoding="utf-8") == text
+    assert (folder / "kept").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rate": 2e-5}, "rate = 1e-05 there and 2e-05 here"),
+        ({"seeds": (1, 3)}, r"seeds = \[1, 2\] there and \[1, 3\] here"),
+        ({"absent": 1}, "absent = None there and 1 here"),
+        ({"nested": None}, "nested = True there and None here"),
+        ({"loss": "log", "epochs": 4}, "loss = 'log_plus' there and 'log' here, epochs = 3 there and 4 here"),
+    ],
+)
+def test_another_configuration_is_refused_by_its_difference(tmp_path, changes, words):
+    runs.open_folder(tmp_path, CONFIG)
+    before = (tmp_path / "config.toml").read_bytes()
+    with pytest.raises(InputError, match=f"^out must be a new folder .* with {words}; choose another folder"):
+        runs.open_folder(tmp_path, CONFIG | changes)
+    assert (tmp_path / "config.toml").read_bytes() == before
+
+
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "config.toml").write_text("loss = = log")
+    with pytest.raises(InputError, match=r"config\.toml must be a configuration that bidwise wrote, found: "):
+        runs.open_folder(tmp_path, CONFIG)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(InputError, match=r"out must be a folder, found the file .*file$"):
+            runs.writable(out)
+
+
+def test_a_folder_must_be_writable(tmp_path, monkeypatch):
+    assert runs.writable(tmp_path / "new" / "run") == tmp_path / "new" / "run"
+    assert os.listdir(tmp_path) == []
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(InputError, match=f"out must be a folder that can be written to, found {tmp_path}, which"):
+        runs.writable(tmp_path / "new" / "run")
+
+
+# where a run was made
+
+
+def test_environment_says_where_a_run_was_made(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/bidwise", "train", "ads.parquet"])
+    found = runs.environment()
+    fields = ["bidwise", "commit", "command", "machine", "cores", "threads", "python", "torch", "numpy"]
+    assert list(found) == fields
+    assert found["bidwise"] == bidwise.__version__
+    assert found["command"] == "bidwise train ads.parquet"
+    assert found["torch"] == torch.__version__
+    assert found["numpy"] == np.__version__
+    assert found["threads"] == torch.get_num_threads()
+    assert found["cores"] == os.cpu_count()
+    assert found["machine"]
+    assert runs.plain(found) == found
+
+
+def test_environment_tells_nobody_where_the_user_lives(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setattr(sys, "argv", ["/home/somebody/lab/train.py", "--out=/home/somebody/run", "/data/ads.parquet"])
+    found = runs.environment()
+    assert found["command"] == "~/lab/train.py --out=~/run /data/ads.parquet"
+    assert "somebody" not in json.dumps(found)
+    monkeypatch.setenv("HOME", "/")
+    assert "/data/ads.parquet" in runs.environment()["command"]
+
+
+def git(folder, *words):
+    names = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_commit_is_that_of_the_sources(tmp_path, monkeypatch):
+    for name in ("runs.py", "__init__.py"):
+        shutil.copy(Path(runs.__file__).parent / name, tmp_path / name)
+    monkeypatch.setattr(runs, "__file__", str(tmp_path / "runs.py"))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert runs._commit() is None
+    git(tmp_path, "init", "-q")
+    (tmp_path / "other").write_text("")
+    git(tmp_path, "add", "other")
+    git(tmp_path, "commit", "-qm", "another project, with bidwise installed inside")
+    assert runs._commit() is None
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "sources")
+    clean = runs._commit()
+    assert clean
+    assert not clean.endswith("+")
+    (tmp_path / "runs.py").write_text("")
+    assert runs._commit() == clean + "+"
