@@ -163,11 +163,37 @@ def coverage(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def training(rows: list[dict[str, str]]) -> str:
+    by = {(r["loss"], r["method"]): r for r in rows}
+    first = next(r for r in rows if r["method"] == "one after the other")
+    repeats, timed, rounds, ads, batch = (int(first[x]) for x in ("repeats", "repeats_timed", "runs", "ads", "batch"))
+    lines = [
+        f"## Training {repeats} repeats at once",
+        "",
+        f"An epoch of {repeats} repeats of the 50-50-1 network, {ads:,} ads each, in batches of {batch}.",
+        "*one after the other*: torch's own layers, Adam, autograd and log loss, and all n x n pairs;",
+        f"timed on {timed} repeats in each of {rounds} rounds and scaled to {repeats}.",
+        "*at once*: `fit` with a batch of models, all of them timed. Medians over rounds, both in turns.",
+        "Before that, both must have the same weights to 1e-4 after an epoch from the same weights and batches.",
+        "",
+        "| loss | one after the other | at once | faster | target |",
+        "|---|---|---|---|---|",
+    ]
+    for loss in dict.fromkeys(r["loss"] for r in rows):
+        base, mine = by[loss, "one after the other"], by[loss, "at once"]
+        gain, target = f"{float(mine['faster']):.1f} ×", f"{float(mine['target']):g} ×"
+        lines.append(f"| {loss} | {_ms(base)} | {_ms(mine)} | {gain} | {target} |")
+    reached = sum(float(r["faster"]) >= float(r["target"]) for r in rows) // 2
+    lines += ["", f"{reached} of {len(rows) // 2} losses reach their target."]
+    return "\n".join(lines)
+
+
 SECTIONS = {  # results -> (what is made of them, the command that measures them)
     "losses_members": (members, "losses members"),
     "losses_sizes": (sizes, "losses sizes"),
     "losses_ragged": (ragged, "losses ragged"),
     "losses_crossover": (crossover, "losses crossover"),
+    "training": (training, "training"),
     "auctions_cpu": (auctions, "auctions"),
     "auctions_cuda": (auctions, "auctions"),
     "evaluation": (evaluation, "evaluation"),
