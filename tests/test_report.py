@@ -300,7 +300,7 @@ def test_page_in_a_browser(browser, pages, tmp_path, name, width):
     assert all(box["width"] > 250 and box["height"] > 60 for box in boxes)
     assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
     assert tab.evaluate("[...document.querySelectorAll('table')].every(t => t.closest('.scroll'))")
-    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 29)"
     for part in ["#verdict", *(["figure svg"] if name != "no clicks" else [])]:
         assert len(set(_pixels(tab.locator(part).first.screenshot()))) > 20
     tab.close()

@@ -1,129 +1,16 @@
-"""Figures of the report: matplotlib straight to SVG for a page, without pyplot, a display or anything left behind."""
+"""Figures of an evaluation's page: calibration, ratios by bid, and how the change spreads over auctions."""
 
 from __future__ import annotations
 
-import io
 import math
-import re
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import matplotlib.style
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-INK, FAINT, UNCLEAR = "#1f2933", "#d5dae0", "#8a939e"
-WIDTH = 4.8  # inches: on a phone the text is then still as large as print
-STYLE = {
-    "svg.fonttype": "none",  # text stays text
-    "text.parse_math": False,  # a name may hold dollars
-    "font.family": ["sans-serif"],
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "text.color": INK,
-    "axes.edgecolor": UNCLEAR,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e9ecef",
-    "grid.linewidth": 0.7,
-    "xtick.color": UNCLEAR,
-    "ytick.color": UNCLEAR,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 4.5,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-}
-# Okabe and Ito's colours, which most colour-blind readers tell apart, without the yellow that white swallows.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = {  # marker -> its shape around (15, 6), for legends outside of figures
-    "o": "M15 2a4 4 0 1 0 .01 0z",
-    "s": "M11 2h8v8h-8z",
-    "^": "M15 1l5 9h-10z",
-    "D": "M15 1l5 5-5 5-5-5z",
-    "v": "M15 11l5-9h-10z",
-    "P": "M13 1.5h4v2.5h2.5v4H17v2.5h-4V8h-2.5V4H13z",
-    "X": "M11 3.5l2-2 2 2 2-2 2 2-2 2.5 2 2.5-2 2-2-2-2 2-2-2 2-2.5z",
-}
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a model is drawn in every figure."""
-
-    colour: str
-    marker: str
-    dash: str
-
-
-def looks(models: Sequence[str]) -> dict[str, Look]:
-    """A colour and a marker per model; from the eighth on the line is dashed.
-
-    >>> looks(["a", "b"])["b"]
-    Look(colour='#D55E00', marker='s', dash='-')
-    """
-    n, markers = len(COLOURS), list(MARKERS)
-    return {m: Look(COLOURS[k % n], markers[k % n], "-" if k < n else "--") for k, m in enumerate(models)}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of a whisker figure; a row without ``words`` is the heading of those below it."""
-
-    name: str
-    words: str = ""
-    estimate: float | None = None
-    low: float | None = None
-    high: float | None = None
-    clear: bool = False  # the interval leaves out 0 and can be trusted
-    colour: str = UNCLEAR
-
-
-def whiskers(key: str, rows: Sequence[Row], label: str, about: str) -> Markup:
-    """Differences with their intervals; full and coloured where 0 is outside, hollow and grey where it is not."""
-    ends = [x for row in rows for x in (row.estimate, row.low, row.high) if x is not None]
-    reach = max(map(abs, ends), default=0) or 1
-    low, high = min(0, *ends, reach * -0.12), max(0, *ends, reach * 0.12)
-
-    def paint(axes: Axes) -> None:
-        across = axes.get_yaxis_transform()
-        for y, row in enumerate(rows):
-            if not row.words:
-                axes.text(
-                    0, y + 0.25, shortened(row.name, 56), transform=across, color="#52606d", va="center", size=8.5
-                )
-                continue
-            axes.text(0, y - 0.2, shortened(row.name, 26), transform=across, va="center", weight="bold")
-            axes.text(1, y - 0.2, row.words, transform=across, va="center", ha="right")
-            if ends:
-                axes.plot([0, 0], [y, y + 0.42], color=INK, linewidth=0.9)  # not through the words above
-            colour = row.colour if row.clear else UNCLEAR
-            if row.low is not None and row.high is not None:
-                axes.plot([row.low, row.high], [y + 0.2, y + 0.2], color=colour, marker="|", markersize=7)
-            if row.estimate is not None:
-                face = colour if row.clear else "white"
-                axes.plot([row.estimate], [y + 0.2], "o", color=colour, markerfacecolor=face, markersize=6.5)
-        axes.set_ylim(len(rows) - 0.4, -0.05)
-        axes.set_xlim(low - 0.06 * (high - low), high + 0.06 * (high - low))
-        axes.yaxis.set_major_locator(NullLocator())
-        axes.xaxis.set_major_locator(_ticks(6) if ends else NullLocator())
-        axes.xaxis.set_major_formatter(
-            FuncFormatter(lambda x, _: "0" if abs(x) < 1e-9 else f"{x:+g}".replace("-", "−"))
-        )
-        axes.spines["left"].set_visible(False)
-        axes.spines["bottom"].set_visible(bool(ends))
-        axes.set_xlabel(label if ends else "")
-
-    return _svg(key, 0.55 + 0.46 * len(rows), paint, about)
+from bidwise.report.drawing import INK, Look, svg, ticks
 
 
 def span(bins: Iterable[Mapping[str, Any]], *keys: str) -> tuple[float, float]:
@@ -165,14 +52,14 @@ def calibration_curves(
                 axis.set_minor_formatter(NullFormatter())
                 axis.set_minor_locator(NullLocator())
             else:
-                axis.set_major_locator(_ticks(5))
+                axis.set_major_locator(ticks(5))
             axis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.4g} %"))
         axes.set_xlim(bottom, top)
         axes.set_ylim(bottom, top)
         axes.set_xlabel("predicted CTR" + (" (log scale)" if wide else ""))
         axes.set_ylabel("observed CTR" + (" (log scale)" if wide else ""))
 
-    return _svg(key, 3.9, paint, about)
+    return svg(key, 3.9, paint, about)
 
 
 def ratios_by_bid(
@@ -201,7 +88,7 @@ def ratios_by_bid(
         else:
             room = max(0.12 * (most - least), 0.02)
             axes.set_ylim(least - room, most + room)
-            axes.yaxis.set_major_locator(_ticks(7))
+            axes.yaxis.set_major_locator(ticks(7))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.4g}"))
         parts = max(map(len, ratios.values()), default=1)
         axes.set_xlim(0.5, max(parts, 1) + 0.5)
@@ -209,7 +96,7 @@ def ratios_by_bid(
         axes.set_xlabel("tenth of the ads by bid (1 = lowest bids)")
         axes.set_ylabel("predicted / observed clicks")
 
-    return _svg(key, 3.9, paint, about)
+    return svg(key, 3.9, paint, about)
 
 
 def distribution(key: str, edges: Sequence[float], auctions: Sequence[int], look: Look, about: str) -> Markup:
@@ -229,50 +116,13 @@ def distribution(key: str, edges: Sequence[float], auctions: Sequence[int], look
         else:
             axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-        axes.xaxis.set_major_locator(_ticks(7))
+        axes.xaxis.set_major_locator(ticks(7))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+.4g}".replace("-", "−") if x else "0"))
         axes.set_xlabel("change of an auction's welfare")
         axes.set_ylabel("auctions (log scale)" if wide else "auctions")
 
-    return _svg(key, 2.7, paint, about)
-
-
-def shortened(name: str, most: int) -> str:
-    """A name on one line, without its middle if it is long.
-
-    >>> shortened("click_model_of_last_tuesday", 12)
-    'click_…esday'
-    """
-    name = " ".join(name.split())
-    tail = (most - 1) // 2
-    return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[-tail:]}"
-
-
-def _ticks(most: int) -> MaxNLocator:
-    return MaxNLocator(most, steps=[1, 2, 5, 10])
+    return svg(key, 2.7, paint, about)
 
 
 def _or_nan(number: float | None) -> float:
     return math.nan if number is None else number
-
-
-def _svg(key: str, height: float, paint: Callable[[Axes], None], about: str) -> Markup:
-    """The painted axes as an ``<svg>`` element for the inside of a page; the same bytes for the same picture.
-
-    ``key`` tells figures of one page apart: every id that is left in the element depends on it.
-    """
-    with matplotlib.style.context(["default", {**STYLE, "svg.hashsalt": key}]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # the reader's browser has more letters than our font
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        paint(figure.add_subplot())
-        text = io.StringIO()
-        figure.savefig(text, format="svg")
-    whole = text.getvalue()
-    size = re.search(r'viewBox="[^"]*"', whole)
-    assert size is not None
-    inside = whole[whole.index(">", size.start()) + 1 :]
-    # Metadata has the date, and a style inside of a page is one for all of it.
-    inside = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", inside, count=2, flags=re.DOTALL)
-    inside = re.sub(r'<g id="[^"]*"', "<g", inside)  # nothing refers to groups, and each figure numbers them from 1
-    inside = re.sub(r">\s+<", ">\n<", inside)
-    return Markup(f'<svg role="img" aria-label="{escape(about)}" {size[0]}>') + Markup(inside)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bidwise.report import figures
+from bidwise.report.drawing import MARKERS, Look, drawn, looks, shortened, themed
 from bidwise.report.tables import Pairs, Result, calibration_table, comparison_table, models_table, signed
+from bidwise.report.whiskers import Row, whiskers
 
 DRAWN = 8  # models in a figure of curves; more cannot be told apart
 OPEN = 40  # rows of comparisons that are shown without a click
@@ -35,28 +37,21 @@ def evaluation_page(result: Result) -> str:
     parents = {model: numbers["calibrated_from"] for model, numbers in result["models"].items()}
     twins = {model: parent for model, parent in parents.items() if parent is not None}
     originals = [model for model in parents if model not in twins]
-    pairs = _pairs(result["comparisons"])
-    style = figures.looks(originals)
+    pairs = pairs_of(result["comparisons"])
+    style = looks(originals)
     style |= {twin: style[model] for twin, model in twins.items()}
     first = [by["welfare"] for (_, baseline), by in pairs.items() if baseline == result["baseline"]]
-    environment = Environment(
-        loader=PackageLoader("bidwise.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("evaluation.html").render(
+    return template("evaluation.html").render(
         result=result,
         originals=originals,
-        verdicts=_verdicts(result, twins),
+        verdicts=verdicts_of(result, twins),
         facts=_facts(result, [c for c in first if c["model"] not in twins] or first),
         **models_table(result),
-        differences=_differences(result, pairs, twins, style),
+        differences=differences_of(result, pairs, twins, style),
         calibrated=calibration_table(result, pairs, twins),
         curves=_curves(result, originals, twins, style),
         look=style,
-        shapes=figures.MARKERS,
+        shapes=MARKERS,
         distributions=[_distribution(at, c, style[c["model"]], result["cuts"]) for at, c in enumerate(first)],
         comparisons=comparison_table(pairs),
         shown=len(result["comparisons"]) <= OPEN,
@@ -64,14 +59,27 @@ def evaluation_page(result: Result) -> str:
     )
 
 
-def _pairs(comparisons: Iterable[Result]) -> Pairs:
+def template(name: str) -> Template:
+    """A page's template: everything is escaped, and a name that is missing is an error."""
+    environment = Environment(
+        loader=PackageLoader("bidwise.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["themed"] = themed
+    return environment.get_template(name)
+
+
+def pairs_of(comparisons: Iterable[Result]) -> Pairs:
     pairs: dict[tuple[str, str], dict[str, Result]] = {}
     for comparison in comparisons:
         pairs.setdefault((comparison["model"], comparison["baseline"]), {})[comparison["metric"]] = comparison
     return pairs
 
 
-def _verdicts(result: Result, twins: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
+def verdicts_of(result: Result, twins: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
     """The sentences under their outcome: those against the baseline, between others, and about calibration."""
     said: dict[str, list[dict[str, str]]] = {"baseline": [], "others": [], "calibration": []}
     for sentence in result["verdict"]:
@@ -101,11 +109,12 @@ def _facts(result: Result, first: Sequence[Result]) -> list[tuple[str, str]]:
     ]
 
 
-def _differences(
+def differences_of(
     result: Result,
     pairs: Pairs,
     twins: Mapping[str, str],
-    style: Mapping[str, figures.Look],
+    style: Mapping[str, Look],
+    key: str = "",
 ) -> dict[str, Markup]:
     """Whiskers of welfare and of revenue, in per cent: models against the baseline, then calibrated twins."""
     groups = {
@@ -113,19 +122,20 @@ def _differences(
         "calibrated, each against itself before": [p for p in pairs if p[1] == twins.get(p[0])],
         "calibrated, against the baseline calibrated": [p for p in pairs if p[1] in twins],
     }
-    drawn = {}
+    pictures = {}
     for metric in ("welfare", "revenue") if any(groups.values()) else ():
         rows = []
         for heading, members in groups.items():
-            rows += [figures.Row(heading)] if members else []
+            rows += [Row(heading)] if members else []
             rows += [_row(pairs[p][metric], style[p[0]].colour) for p in members]
         said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
         about = f"Difference of {metric} with 95 % intervals, in per cent of the baseline. {said}"
-        drawn[metric] = figures.whiskers(metric, rows, f"difference of {metric}, % of the baseline", about)
-    return drawn
+        panel = whiskers(metric, rows, f"difference of {metric}, % of the baseline", about)
+        pictures[metric] = drawn(key + metric, panel)
+    return pictures
 
 
-def _row(comparison: Result, colour: str) -> figures.Row:
+def _row(comparison: Result, colour: str) -> Row:
     centre, low, high = (_times_100(comparison[f"relative{part}"]) for part in ("", "_ci_low", "_ci_high"))
     found = comparison["outcome"]
     if centre is None:
@@ -134,11 +144,11 @@ def _row(comparison: Result, colour: str) -> figures.Row:
         words = f"{signed(centre)} %, no finite interval"
     else:
         words = f"{signed(centre)} % [{signed(low)}, {signed(high)}]" + (", too few" if found == "few" else "")
-    return figures.Row(comparison["model"], words, centre, low, high, found in ("better", "worse"), colour)
+    return Row(comparison["model"], words, centre, low, high, found in ("better", "worse"), colour)
 
 
 def _curves(
-    result: Result, originals: Sequence[str], twins: Mapping[str, str], style: Mapping[str, figures.Look]
+    result: Result, originals: Sequence[str], twins: Mapping[str, str], style: Mapping[str, Look]
 ) -> dict[str, Any]:
     """Calibration curves and ratios by bid, before and after calibration, of the models that there is room for."""
     models = result["models"]
@@ -147,7 +157,7 @@ def _curves(
     )
     kept = [model for model in originals if model in ranked[:DRAWN]]
     groups = {"as predicted": kept, "after calibration": [twin for twin, model in twins.items() if model in kept]}
-    drawn: list[dict[str, Any]] = []
+    pictures: list[dict[str, Any]] = []
     for key, draw, title, keys in (
         ("calibration_curve", figures.calibration_curves, "Observed against predicted CTR", ("predicted", "observed")),
         ("by_bid", figures.ratios_by_bid, "Predicted / observed clicks by bid", ("ratio",)),
@@ -158,12 +168,12 @@ def _curves(
             if any(part[keys[-1]] is not None for own in parts.values() for part in own):
                 heading = f"{title}, {when}" if twins else title
                 picture = draw(f"{key}{at}", parts, style, scale, f"{heading}: {', '.join(parts)}")
-                drawn.append({"at": at, "title": heading, "picture": picture})
-    drawn.sort(key=lambda figure: figure["at"])
-    return {"models": kept, "left_out": [model for model in originals if model not in kept], "figures": drawn}
+                pictures.append({"at": at, "title": heading, "picture": picture})
+    pictures.sort(key=lambda figure: figure["at"])
+    return {"models": kept, "left_out": [model for model in originals if model not in kept], "figures": pictures}
 
 
-def _distribution(at: int, comparison: Result, look: figures.Look, cuts: int) -> dict[str, Any]:
+def _distribution(at: int, comparison: Result, look: Look, cuts: int) -> dict[str, Any]:
     """One comparison's histogram over auctions, and what it says in words."""
     spread = comparison["distribution"]
     counts, edges, same = spread["auctions"], spread["edges"], spread["unchanged"]
@@ -185,7 +195,7 @@ def _options(options: Result) -> list[tuple[str, str]]:
     said = {
         name: ", ".join(map(str, x)) if isinstance(x, list) else str(x) for name, x in options.items() if x is not None
     }
-    return [(name.replace("_", " "), figures.shortened(text, 160)) for name, text in said.items()]
+    return [(name.replace("_", " "), shortened(text, 160)) for name, text in said.items()]
 
 
 def _times_100(share: float | None) -> float | None:

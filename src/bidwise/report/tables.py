@@ -209,6 +209,30 @@ def per_cent(share: float | None, *, sign: bool = False) -> str:
     return NONE if share is None else f"{number(100 * share, _places(100 * share), sign=sign)} %"
 
 
+def points(found: Result) -> str:
+    """A difference of shares and its interval, in hundredths.
+
+    >>> points({"difference": 0.0052, "ci_low": -0.001, "ci_high": 0.0114})
+    '+0.52 [−0.10, +1.14]'
+    """
+    if found["difference"] is None:
+        return NONE
+    centre = hundredths(found["difference"])
+    if found["ci_low"] is None or found["ci_high"] is None:
+        return f"{centre}, no interval"
+    return f"{centre} [{hundredths(found['ci_low'])}, {hundredths(found['ci_high'])}]"
+
+
+def hundredths(share: float) -> str:
+    """A share in hundredths with its sign, with more than two decimals only where they would all be 0.
+
+    >>> hundredths(-0.0123), hundredths(-0.00001), hundredths(-1e-12)
+    ('−1.23', '−0.0010', '0.00')
+    """
+    places = 2 if abs(share) >= 5e-5 or abs(share) < 5e-7 else 4
+    return number(round(100 * share, places) + 0.0, places, sign=True)
+
+
 def _places(percentage: float) -> int:
     return 2 if abs(percentage) >= 0.01 or percentage == 0 else 4
 

@@ -1,0 +1,197 @@
+"""What all figures share: the style, colours that follow the page's theme, SVG for a page and files for a paper."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.style
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+INK, SOFT, UNCLEAR, GRID = "#1f2933", "#52606d", "#8a939e", "#e9ecef"
+WIDTH = 4.8  # inches: on a phone the text is then still as large as print
+NARROW = 4.1  # for figures of many words, which are three in a row on a wide screen
+STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # a name may hold dollars
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "pdf.fonttype": 42,  # text stays text there too
+    "text.color": INK,
+    "axes.edgecolor": UNCLEAR,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": UNCLEAR,
+    "ytick.color": UNCLEAR,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4.5,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+# Okabe and Ito's colours, which most colour-blind readers tell apart, without the yellow that white swallows.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+THEMED = {  # colour of a drawing -> what a page makes of it
+    INK: "var(--ink)",
+    UNCLEAR: "var(--mid)",
+    GRID: "var(--grid)",
+    SOFT: "var(--soft)",
+    "#ffffff": "var(--paper)",
+    **{
+        colour.lower(): f"var(--{name})"
+        for colour, name in zip(COLOURS, ("blue", "vermilion", "green", "pink", "orange", "sky", "black"), strict=True)
+    },
+}
+MARKERS = {  # marker -> its shape around (15, 6), for legends outside of figures
+    "o": "M15 2a4 4 0 1 0 .01 0z",
+    "s": "M11 2h8v8h-8z",
+    "^": "M15 1l5 9h-10z",
+    "D": "M15 1l5 5-5 5-5-5z",
+    "v": "M15 11l5-9h-10z",
+    "P": "M13 1.5h4v2.5h2.5v4H17v2.5h-4V8h-2.5V4H13z",
+    "X": "M11 3.5l2-2 2 2 2-2 2 2-2 2.5 2 2.5-2 2-2-2-2 2-2-2 2-2.5z",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a model is drawn in every figure."""
+
+    colour: str
+    marker: str
+    dash: str
+
+
+def looks(models: Sequence[str]) -> dict[str, Look]:
+    """A colour and a marker per model; from the eighth on the line is dashed.
+
+    >>> looks(["a", "b"])["b"]
+    Look(colour='#D55E00', marker='s', dash='-')
+    """
+    n, markers = len(COLOURS), list(MARKERS)
+    return {m: Look(COLOURS[k % n], markers[k % n], "-" if k < n else "--") for k, m in enumerate(models)}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes: a figure of its own on a page, one part of a picture in a file."""
+
+    title: str
+    about: str  # what is to be seen, in words, for those who do not see it
+    height: float  # inches
+    paint: Callable[[Axes], None]
+    width: float = WIDTH
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Panels that belong together: one file in each format, ``across`` of them in a row."""
+
+    name: str
+    panels: tuple[Panel, ...]
+    across: int = 3
+
+
+def ticks(most: int) -> MaxNLocator:
+    return MaxNLocator(most, steps=[1, 2, 5, 10])
+
+
+def shortened(name: str, most: int) -> str:
+    """A name on one line, without its middle if it is long.
+
+    >>> shortened("click_model_of_last_tuesday", 12)
+    'click_…esday'
+    """
+    name = " ".join(name.split())
+    tail = (most - 1) // 2
+    return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[-tail:]}"
+
+
+def svg(key: str, height: float, paint: Callable[[Axes], None], about: str, width: float = WIDTH) -> Markup:
+    """The painted axes as an ``<svg>`` element for the inside of a page; the same bytes for the same picture.
+
+    ``key`` tells figures of one page apart: every id that is left in the element depends on it.
+    """
+    with _style(key):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        paint(figure.add_subplot())
+        text = io.StringIO()
+        figure.savefig(text, format="svg")
+    whole = text.getvalue()
+    size = re.search(r'viewBox="[^"]*"', whole)
+    assert size is not None
+    inside = whole[whole.index(">", size.start()) + 1 :]
+    # Metadata has the date, and a style inside of a page is one for all of it.
+    inside = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", inside, count=2, flags=re.DOTALL)
+    inside = re.sub(r'<g id="[^"]*"', "<g", inside)  # nothing refers to groups, and each figure numbers them from 1
+    inside = re.sub(r">\s+<", ">\n<", inside)
+    inside = re.sub(r"<[^>]+>", lambda tag: themed(tag[0]), inside)
+    return Markup(f'<svg role="img" aria-label="{escape(about)}" {size[0]}>') + Markup(inside)
+
+
+def drawn(key: str, panel: Panel) -> Markup:
+    """A panel as a figure of a page."""
+    return svg(key, panel.height, panel.paint, panel.about, panel.width)
+
+
+def themed(style: str) -> str:
+    """Colours as the page's variables, which differ between light and dark.
+
+    >>> themed("fill: #0072b2; stroke: #123456")
+    'fill: var(--blue); stroke: #123456'
+    """
+    return re.sub(r"#[0-9a-fA-F]{6}\b", lambda found: THEMED.get(found[0].lower(), found[0]), style)
+
+
+def write(folder: Path, picture: Picture) -> list[Path]:
+    """The picture as SVG, PDF and PNG, on white; whole files or none, and the same bytes every time."""
+    rows = [picture.panels[k : k + picture.across] for k in range(0, len(picture.panels), picture.across)]
+    heights = [max(panel.height for panel in row) + 0.3 for row in rows]
+    across, width = max(map(len, rows)), max(panel.width for panel in picture.panels)
+    paths = []
+    with _style(picture.name):
+        figure = Figure(figsize=(width * across, sum(heights)), layout="constrained", facecolor="white")
+        grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)  # type: ignore[union-attr, call-arg]
+        for at, panel in enumerate(picture.panels):
+            axes = figure.add_subplot(grid[at // picture.across, at % picture.across])
+            panel.paint(axes)
+            axes.set_title(panel.title, loc="left", weight="bold", size=10)
+        for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None}), ("png", {})):
+            data = io.BytesIO()
+            figure.savefig(data, format=kind, dpi=150, metadata=metadata)
+            paths.append(_write_bytes(folder / f"{picture.name}.{kind}", data.getvalue()))
+    return paths
+
+
+@contextmanager
+def _style(key: str) -> Iterator[None]:
+    with matplotlib.style.context(["default", {**STYLE, "svg.hashsalt": key}]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # the reader's browser has more letters than our font
+        yield
+
+
+def _write_bytes(path: Path, data: bytes) -> Path:
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,146 @@
+"""How losses and protocols are called, explained and drawn on pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bidwise.report.drawing import COLOURS, SOFT, UNCLEAR, Look
+
+BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK = COLOURS
+
+
+@dataclass(frozen=True)
+class Family:
+    """Losses that are drawn alike where there is a line for each."""
+
+    title: str
+    colour: str
+    marker: str
+
+
+FAMILIES = {
+    "baseline": Family("baselines", BLUE, "o"),
+    "paper": Family("the paper’s losses", VERMILION, "s"),
+    "ours": Family("ours", GREEN, "D"),
+    "control": Family("controls", PINK, "^"),
+    "other": Family("others", UNCLEAR, "v"),
+}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss on a page."""
+
+    family: str
+    about: str
+    colour: str
+    dash: str = "-"
+
+
+LOSSES = {
+    "log_loss": Loss("baseline", "Log loss: the usual way to train, and what all others are compared with.", BLACK),
+    "bid_weighted": Loss("baseline", "Log loss in which an ad counts as much as it bids.", SKY, "--"),
+    "sqrt_bid_weighted": Loss("baseline", "The same with the square root of the bid.", BLUE, "--"),
+    "log": Loss("paper", "Pairs of ads, logistic surrogate (equation 5), plus λ times the log loss.", VERMILION),
+    "log_teacher": Loss(
+        "paper",
+        "The same with a teacher’s CTR in place of clicks, and pairs weighted towards high eCPM. "
+        "The teacher is the model trained with log loss.",
+        ORANGE,
+    ),
+    "hinge_plus_teacher": Loss(
+        "paper", "Equation 7: hinge surrogate; only pairs in the wrong order count; teacher and weights as above.", PINK
+    ),
+    "log_plus": Loss(
+        "ours",
+        "Like log, but a pair counts only with its better ad first: little is gained by widening a margin that is "
+        "right already.",
+        GREEN,
+    ),
+    "log_plus_teacher": Loss("ours", "The same with the teacher’s CTR in place of clicks.", GREEN, "--"),
+    "ranknet": Loss(
+        "control", "Plain learning to rank: which ad of a pair is worth more, but not how much.", UNCLEAR, ":"
+    ),
+    "distilled": Loss(
+        "control", "Log loss on the teacher’s CTR: shows what a teacher gives without any pairs.", SOFT, "-."
+    ),
+}
+UNKNOWN = Loss("other", "A loss that this page has no words for.", UNCLEAR, "-.")
+
+
+def loss_called(name: str) -> Loss:
+    """The loss of that name; runs may hold losses that a page has never heard of."""
+    return LOSSES.get(name, UNKNOWN)
+
+
+def family_of(name: str) -> Family:
+    return FAMILIES[loss_called(name).family]
+
+
+def look_of(name: str) -> Look:
+    loss = loss_called(name)
+    return Look(loss.colour, FAMILIES[loss.family].marker, loss.dash)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Families together, and inside of them the order of :data:`LOSSES`.
+
+    >>> in_order(["mine", "log", "log_loss"])
+    ['log_loss', 'log', 'mine']
+    """
+    families, known = list(FAMILIES), list(LOSSES)
+    return sorted(
+        names,
+        key=lambda name: (families.index(loss_called(name).family), known.index(name) if name in LOSSES else 0, name),
+    )
+
+
+PROTOCOLS = {  # name -> title
+    "converged": "Trained to the end",
+    "converged_sums": "Trained to the end, literal sums",
+    "tuned": "Tuned on validation auctions",
+}
+
+
+def protocol_words(name: str, config: Mapping[str, Any]) -> str:
+    """What a protocol does, in plain words."""
+    epochs = f"{config['epochs']:,} epochs" if config.get("epochs") else "all epochs"
+    match name:
+        case "converged":
+            return (
+                f"The paper’s way: every model trains for {epochs} and keeps its last weights; nothing is chosen. "
+                "Losses of pairs are means over the pairs of a batch plus λ = 3 times the mean log loss."
+            )
+        case "converged_sums":
+            batch = config.get("batch_size")
+            heavier = f"about {batch:,} times" if batch else "many times"
+            return (
+                "The same, with losses summed over pairs and ads exactly as the paper prints them. There are far more "
+                f"pairs than ads in a batch, so the pairs weigh {heavier} as much against the log loss as in the means."
+            )
+        case "tuned":
+            return _tuned_words(config, epochs)
+    return "A protocol that this page has no words for."
+
+
+def _tuned_words(config: Mapping[str, Any], epochs: str) -> str:
+    auctions = config.get("validation_auctions")
+    lams = ", ".join(f"{lam:g}" for lam in config.get("lams") or ())
+    words = (
+        "Every loss gets the epoch that is best for it, and where it has a λ its best λ"
+        + (f" of {lams}" if lams else "")
+        + ", by the welfare of "
+        + (f"{auctions:,} validation auctions" if auctions else "validation auctions")
+        + ". Test auctions take no part in this."
+    )
+    patience = config.get("patience")
+    if patience:
+        words += (
+            f" To save time a model stops training once {patience} epochs have brought nothing better, at the latest "
+            f"after {epochs}. This shortens the protocol: a loss that would have improved later is not seen doing so."
+        )
+    else:
+        words += f" Every model trains for {epochs} before one is chosen."
+    return words
