@@ -1,28 +1,19 @@
-"""The command line: ``bidwise evaluate``. Every command says what it found in words, and leaves files to look at."""
+"""``bidwise evaluate``: predictions of any models, compared on one's own auctions."""
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import sys
 import textwrap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import Parameter
 
 import bidwise
-
-app = App(
-    name="bidwise",
-    help="Click-through-rate models for the ad auction they serve.",
-    version=bidwise.__version__,
-    help_format="plaintext",
-)
+from bidwise.cli.terminal import Bars
 
 
-@app.command
 def evaluate(
     table: Path,
     /,
@@ -107,7 +98,7 @@ def evaluate(
     from bidwise.evaluation.result import check_folder
 
     check_folder(out)
-    with _Bars() as bars:
+    with Bars() as bars:
         found = bidwise.evaluate(table, **options, progress=bars.show)
     failed = None
     try:
@@ -131,57 +122,3 @@ def _multipliers(slots: str) -> tuple[float, ...]:
         return tuple(float(word) for word in slots.split(","))
     except ValueError:
         raise bidwise.InputError(f"slots must be numbers such as 1,0.8,0.6, found {slots!r}") from None
-
-
-class _Bars:
-    """A progress bar for each piece of work, on the terminal's error stream."""
-
-    def __enter__(self) -> _Bars:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        console = Console(stderr=True)
-        self.progress = Progress(console=console, transient=True, disable=not console.is_terminal)
-        self.progress.start()
-        self.tasks: dict[str, int] = {}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def show(self, work: str, done: float) -> None:
-        if work not in self.tasks:
-            self.tasks[work] = self.progress.add_task(work, total=1.0)
-        self.progress.update(self.tasks[work], completed=done)  # type: ignore[arg-type]
-
-
-def main() -> None:
-    """The ``bidwise`` command: errors that a user can mend are one line and exit code 2."""
-    try:
-        app(sys.argv[1:], exit_on_error=False, print_error=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (CycloptsError, ValueError, OSError) as error:
-        if isinstance(error, ValueError) and not isinstance(error, bidwise.InputError):
-            raise
-        print(f"bidwise: {_as_typed(str(error))}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("bidwise: stopped; nothing was written", file=sys.stderr)
-        raise SystemExit(130) from None
-
-
-def _as_typed(message: str) -> str:
-    """An error in one line, with options called as they are typed."""
-    missing = re.search(r"parameter (\S+) requires an argument", message)
-    if missing and missing[1] not in sys.argv:
-        return f"{missing[1]} is missing; see bidwise evaluate --help"
-    options = "auction_size|sampling_rate|calibration_table"  # as arguments of this message, not inside names of files
-    message = re.sub(
-        rf"(^|needs |needs a |^auction or )({options})(?= must| needs| or|;|:|$)",
-        lambda found: found[1] + "--" + found[2].replace("_", "-"),
-        message,
-    )
-    return " ".join(re.sub("^auction or --", "--auction or --", message).split())

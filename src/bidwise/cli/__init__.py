@@ -1,0 +1,46 @@
+"""The command line. Every command says what it found in words, and leaves files to look at."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cyclopts import App, CycloptsError
+
+import bidwise
+from bidwise.cli.evaluate import evaluate
+from bidwise.cli.reproduce import regimes, report, synthetic
+from bidwise.cli.terminal import as_typed
+
+app = App(
+    name="bidwise",
+    help="Click-through-rate models for the ad auction they serve.",
+    version=bidwise.__version__,
+    help_format="plaintext",
+)
+experiments = App(name="reproduce", help="The paper's experiments, with our numbers beside the paper's.")
+app.command(evaluate)
+app.command(experiments)
+app.command(report)
+experiments.command(synthetic)
+experiments.command(regimes)
+
+
+def main() -> None:
+    """The ``bidwise`` command: errors that a user can mend are one line and exit code 2."""
+    try:
+        app(sys.argv[1:], exit_on_error=False, print_error=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (CycloptsError, ValueError, OSError) as error:
+        if isinstance(error, ValueError) and not isinstance(error, bidwise.InputError):
+            raise
+        print(f"bidwise: {as_typed(str(error))}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        resumable = sys.argv[1:2] == ["reproduce"]
+        what = "the same command goes on from here" if resumable else "nothing was written"
+        print(f"bidwise: stopped; {what}", file=sys.stderr)
+        raise SystemExit(130) from None

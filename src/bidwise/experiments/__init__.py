@@ -1,0 +1,1 @@
+"""The paper's experiments, and the questions it did not ask."""
