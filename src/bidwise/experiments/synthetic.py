@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,8 @@ def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progr
         precision=setting.precision,
         device=device,
     )
-    tuned = Plan(**{**asdict(plan), "patience": config.patience})
+    tuned = replace(plan, patience=config.patience)
+    plan = replace(plan, every=max(config.every, 5))  # nothing is chosen there, so a coarser curve will do
     contest = _Contest(ads, valid, test, optimal, seeds, pieces)
     wanted = {"both": ("converged", "tuned")}.get(config.protocol, (config.protocol,))
     losses = config.losses
