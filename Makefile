@@ -4,12 +4,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+RESULTS := docs/results/misspecified docs/results/misspecified_rare docs/results/regimes
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/two_models.py runs/demo
-	@echo
-	$(BIN)/bidwise evaluate runs/demo/predictions.parquet --ctr log_loss log_plus --click click --bid bid \
-		--auction auction --truth truth --calibrate isotonic --out runs/demo/evaluation
+	$(BIN)/bidwise reproduce synthetic --reading plotted --protocol both --repeats 5 --epochs 100 --seed 0 \
+		--patience 20 --validation-auctions 500 --out runs/demo
+	$(BIN)/bidwise report runs/demo $(RESULTS) --out runs/demo/page.html
 
 test: lint types browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest  # one thread: on busy cores several wait for each other
@@ -31,6 +31,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.auctions
 	$(BIN)/python -m benchmarks.evaluation
 	$(BIN)/python -m benchmarks.coverage
+	$(BIN)/python -m benchmarks.training
 
 # pip reads PIP_CONSTRAINT for the build environment too, so every version is a pinned one.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -263,7 +263,9 @@ def test_core_modules_need_torch_and_numpy_alone():
     """GPU machines often have nothing else."""
     blocked = ["polars", "cyclopts", "rich", "matplotlib", "jinja2", "pandas", "sklearn", "scipy"]
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked}))\nimport bidwise\n"
-    code += "bidwise.WelfareLoss, bidwise.run_auction, bidwise.theory, bidwise.diagnose, bidwise.evaluation.Metrics"
+    code += "bidwise.WelfareLoss, bidwise.run_auction, bidwise.theory, bidwise.diagnose, bidwise.evaluation.Metrics\n"
+    code += "bidwise.fit, bidwise.models.MLP, bidwise.data.WORLDS\n"
+    code += "import bidwise.experiments.synthetic, bidwise.experiments.regimes"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
