@@ -50,11 +50,21 @@ class Plan:
 
     def model(self, width: int, members: Sequence[int], seeds: Sequence[int]) -> MLP:
         """Untrained students; those of one repeat start alike."""
+        seeds = [seed + INITIAL for seed in seeds]
         if self.student == "mlp":
             model = MLP(width, (50,), members=members, init=self.init, seed=seeds)
         else:
             model = LogisticRegression(width, members=members, init=self.init, seed=seeds)
         return model.to(self.device, torch.float64 if self.precision == "float64" else torch.float32)
+
+
+# A repeat has its own seed, of its ads, and these beside it for what must not depend on them.
+BATCHES, INITIAL, TEACHER = 1, 2, 3
+
+
+def seeds_of(seed: int, repeats: int) -> list[int]:
+    """One seed for each repeat, ten apart; those of another ``seed`` are others."""
+    return [1_000_003 * seed + 10 * repeat for repeat in range(repeats)]
 
 
 def has_lam(loss: str) -> bool:
@@ -136,7 +146,7 @@ def train(
                 rate=plan.rate,
                 patience=plan.patience,
                 every=plan.every,
-                seed=[seed + 1 for seed in seeds],
+                seed=[seed + BATCHES for seed in seeds],
                 progress=lambda epoch: show(epoch / plan.epochs),
             )
             states = {selection: best.state for selection, best in fitted.best.items()} | {"last": fitted.last}

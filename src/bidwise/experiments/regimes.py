@@ -22,12 +22,14 @@ from bidwise.evaluation.calibration import calibrator
 from bidwise.experiments.contest import (
     CONTEST,
     LAMS,
+    TEACHER,
     Contestant,
     Plan,
     Trained,
     choose,
     has_lam,
     needs_teacher,
+    seeds_of,
     student,
     train,
 )
@@ -233,7 +235,7 @@ class _Group:
     def __init__(self, config: Config, cells: list[Cell], device: str, show: Callable[[float], None]) -> None:
         self.config, self.cells, self.device, self.show = config, cells, device, show
         self.worlds = list(dict.fromkeys(cell.world for cell in cells))
-        seeds = [1_000_003 * config.seed + 2 * repeat for repeat in range(config.repeats)]
+        seeds = seeds_of(config.seed, config.repeats)
         self.seeds = seeds * len(self.worlds)
         self.markets = [(world, seed) for world in self.worlds for seed in seeds]
         self.ads, self.valid, self.test = (ads.to(device) for ads in self._drawn())
@@ -327,11 +329,14 @@ class _Group:
             for world, seed in self.markets:
                 random = torch.Generator().manual_seed(seed)
                 market = world.market(random)
-                more.append(market.ads(10 * self.config.training_ads, torch.Generator().manual_seed(seed + 500_000)))
+                more.append(
+                    market.ads(10 * self.config.training_ads, torch.Generator().manual_seed(seed + TEACHER + 2))
+                )
             ads = stack(more)
-        model = MLP(ads.width, (200,) if strong else (50,), members=(len(self.seeds),), seed=self.seeds).to(self.device)
+        hidden, seeds = (200,) if strong else (50,), [seed + TEACHER for seed in self.seeds]
+        model = MLP(ads.width, hidden, members=(len(seeds),), seed=seeds).to(self.device)
         epochs = max(1, self.config.epochs // (2 if strong else 1))
-        fit(model, ads, valid=self.valid, metric="log_loss", epochs=epochs, seed=[s + 1 for s in self.seeds])
+        fit(model, ads, valid=self.valid, metric="log_loss", epochs=epochs, seed=[seed + 1 for seed in seeds])
         return model
 
     def _optimal(self, size: int) -> Floats:

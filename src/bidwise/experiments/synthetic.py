@@ -27,6 +27,7 @@ from bidwise.experiments.contest import (
     choose,
     has_lam,
     needs_teacher,
+    seeds_of,
     student,
     teacher_of,
     train,
@@ -101,7 +102,7 @@ def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progr
     setting = SETTINGS[config.reading]
     pieces = Pieces(out, {"experiment": "synthetic", **asdict(config)}, "training", progress)
     started = time.perf_counter()
-    seeds = [1_000_003 * config.seed + 2 * repeat for repeat in range(config.repeats)]
+    seeds = seeds_of(config.seed, config.repeats)
     ads, valid, test = drawn(config, seeds)
     optimal = best_possible(test)
     plan = Plan(
@@ -247,8 +248,8 @@ def _choice(chosen: Chosen) -> dict[str, Any]:
 def _distribution(reading: str, seed: int) -> dict[str, Any]:
     """Histograms of CTR and log10 bid over ten markets, for the paper's Figure 3."""
     ctr, bids = [], []
-    for repeat in range(10):
-        random = torch.Generator().manual_seed(1_000_003 * seed + 2 * repeat)
+    for repeat in seeds_of(seed, 10):
+        random = torch.Generator().manual_seed(repeat)
         ads = WORLDS[reading].market(random).ads(10_000, random)
         ctr.append(ads.truth)
         bids.append(ads.bids)
