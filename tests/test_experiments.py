@@ -378,7 +378,9 @@ def test_worlds_of_the_maps_differ_in_one_thing_alone():
     spreads = [regimes.world(spread=spread) for spread in (0.2, 0.8, 1.6)]
     means = {round(world.level + world.spread**2 / 2, 9) for world in spreads}
     assert means == {0.32}
-    assert regimes.world() == bidwise.data.WORLDS["misspecified_rare"]
+    base, named = regimes.world(), bidwise.data.WORLDS["misspecified_rare"]
+    assert (base.linear, base.curve, base.level) == pytest.approx((named.linear, named.curve, 0))
+    assert (base.spread, base.correlation, base.shift) == (named.spread, named.correlation, named.shift)
 
 
 def test_maps_have_at_least_four_levels_an_axis():

@@ -19,13 +19,14 @@ def points(gain: dict[str, Any]) -> str:
     '+1.32 [+1.00, +1.64]'
     """
     bounds = (gain["ci_low"], gain["ci_high"])
-    words = ", ".join("?" if bound != bound or bound is None else f"{100 * bound:+.2f}" for bound in bounds)
+    words = ", ".join("?" if bound is None or bound != bound else f"{100 * bound:+.2f}" for bound in bounds)
     return f"{100 * gain['difference']:+.2f} [{words}]"
 
 
 def clearly(gain: dict[str, Any]) -> int:
     """1 for a gain whose interval is above 0, -1 below, 0 where it holds 0 or there is none."""
-    return int(gain["ci_low"] > 0) - int(gain["ci_high"] < 0)
+    low, high = gain["ci_low"], gain["ci_high"]
+    return 0 if low is None or high is None else int(low > 0) - int(high < 0)
 
 
 def claims(result: dict[str, Any]) -> list[dict[str, str]]:
