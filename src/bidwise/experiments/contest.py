@@ -58,13 +58,13 @@ class Plan:
         return model.to(self.device, torch.float64 if self.precision == "float64" else torch.float32)
 
 
-# A repeat has its own seed, of its ads, and these beside it for what must not depend on them.
-BATCHES, INITIAL, TEACHER = 1, 2, 3
+# A repeat has its own seed, that of its ads, and these beside it for what must not depend on them.
+BATCHES, TEACHERS_ADS, INITIAL = 1, 500_000, 2**40
 
 
 def seeds_of(seed: int, repeats: int) -> list[int]:
-    """One seed for each repeat, ten apart; those of another ``seed`` are others."""
-    return [1_000_003 * seed + 10 * repeat for repeat in range(repeats)]
+    """One seed for each repeat, of at most a thousand; those of another ``seed`` are others."""
+    return [1_000_003 * seed + 2 * repeat for repeat in range(repeats)]
 
 
 def has_lam(loss: str) -> bool:

@@ -20,9 +20,11 @@ from bidwise.data.ads import Ads, stack
 from bidwise.data.synthetic import WORLDS, World
 from bidwise.evaluation.calibration import calibrator
 from bidwise.experiments.contest import (
+    BATCHES,
     CONTEST,
+    INITIAL,
     LAMS,
-    TEACHER,
+    TEACHERS_ADS,
     Contestant,
     Plan,
     Trained,
@@ -330,13 +332,15 @@ class _Group:
                 random = torch.Generator().manual_seed(seed)
                 market = world.market(random)
                 more.append(
-                    market.ads(10 * self.config.training_ads, torch.Generator().manual_seed(seed + TEACHER + 2))
+                    market.ads(10 * self.config.training_ads, torch.Generator().manual_seed(seed + TEACHERS_ADS))
                 )
             ads = stack(more)
-        hidden, seeds = (200,) if strong else (50,), [seed + TEACHER for seed in self.seeds]
+        hidden, seeds = (200,) if strong else (50,), [seed + INITIAL for seed in self.seeds]
         model = MLP(ads.width, hidden, members=(len(seeds),), seed=seeds).to(self.device)
         epochs = max(1, self.config.epochs // (2 if strong else 1))
-        fit(model, ads, valid=self.valid, metric="log_loss", epochs=epochs, seed=[seed + 1 for seed in seeds])
+        fit(
+            model, ads, valid=self.valid, metric="log_loss", epochs=epochs, seed=[seed + BATCHES for seed in self.seeds]
+        )
         return model
 
     def _optimal(self, size: int) -> Floats:
