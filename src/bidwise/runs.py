@@ -11,7 +11,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -24,10 +24,18 @@ def write_text(path: Path, text: str) -> None:
     """``text`` at ``path``, under a temporary name first: a full disk or a killed process leaves the old file."""
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            _onto_disk(file)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _onto_disk(file: IO[Any]) -> None:
+    """Before the new name is given: a power cut then leaves the old file or the whole new one."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def write_json(path: Path, found: Any) -> None:
@@ -47,7 +55,9 @@ def save(path: Path, found: Any) -> None:
     """Tensors, numbers and words in dictionaries and lists, whole or not at all."""
     part = path.with_name(path.name + ".part")
     try:
-        torch.save(found, part)
+        with part.open("wb") as file:
+            torch.save(found, file)
+            _onto_disk(file)
         part.replace(path)
     except RuntimeError as error:  # torch's word for a full disk
         raise OSError(f"{path.name} could not be written: {str(error).splitlines()[0]}") from error

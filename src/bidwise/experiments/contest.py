@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bidwise.data.ads import Ads
+from bidwise.experiments.pieces import Piece
 from bidwise.losses.welfare_loss import LOSSES, BidWeightedLogLoss, WelfareLoss
 from bidwise.models.mlp import MLP, LogisticRegression
 from bidwise.training.loop import State, fit
@@ -101,10 +102,6 @@ def loss_of(contestants: Sequence[Contestant]) -> Variants:
     return Variants(parts)
 
 
-#: Called with the number of a piece, its share of the work, and what computes it from a function that shows progress.
-Piece = Callable[[int, float, Callable[[Callable[[float], None]], dict[str, Any]]], dict[str, Any]]
-
-
 @dataclass(frozen=True)
 class Trained:
     """What became of contestants: for each selection (or ``last``) weights, and where chosen, epoch and value."""
@@ -158,7 +155,7 @@ def train(
                 "curve": torch.stack([entry[selections[0].name] for entry in fitted.history]),
             }
 
-        found.append(piece(number, len(group) / len(contestants), compute))
+        found.append(piece(number, "; ".join(map(str, group)), len(group) / len(contestants), compute))
     longest = max((part["epochs"] for part in found), key=len)  # patience ends pieces at different epochs
     missing = [len(longest) - len(part["epochs"]) for part in found]
     curves = [

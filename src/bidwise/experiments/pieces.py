@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
+import bidwise
 from bidwise.runs import load, open_folder, save
 
 Progress = Callable[[str, float], None]  # what is being done, and the share of it that is
+
+
+#: Computes a piece, and calls the function it is given with the share that is finished.
+Compute = Callable[[Callable[[float], None]], Any]
+#: Called with the number of a piece, what it is of, its share of the work, and what computes it.
+Piece = Callable[[int, str, float, Compute], Any]
 
 
 class Pieces:
@@ -23,25 +31,31 @@ class Pieces:
         self.work, self.progress = work, progress
         self.expected, self.done = 1.0, 0.0
 
-    def get(self, name: str, amount: float, compute: Callable[[Callable[[float], None]], Any]) -> Any:
-        """The piece called ``name``: read if it is there, else computed and written.
-
-        ``compute`` is given a function to call with the share of the piece that is finished.
-        """
+    def get(self, name: str, of: str, amount: float, compute: Compute) -> Any:
+        """The piece called ``name``: read if it is there, whole and ``of`` what is asked for, else computed and written."""
         path = self.folder / "pieces" / f"{name}.pt"
-        if path.exists():
-            found = load(path)
-        else:
-            found = compute(lambda share: self._show(amount * share))
-            save(path, found)
+        of = f"bidwise {bidwise.__version__}: {of}"
+        kept = _kept(path)
+        if kept is None or kept["of"] != of:
+            kept = {"of": of, "found": compute(lambda share: self._show(amount * share))}
+            save(path, kept)
         self.done += amount
         self._show(0.0)
-        return found
+        return kept["found"]
 
-    def called(self, name: str, amount: float) -> Callable[[int, float, Callable[[Callable[[float], None]], Any]], Any]:
+    def called(self, name: str, amount: float) -> Piece:
         """:meth:`get` for the numbered pieces of one thing, which is ``amount`` of work."""
-        return lambda number, share, compute: self.get(f"{name}-{number:02d}", share * amount, compute)
+        return lambda number, of, share, compute: self.get(f"{name}-{number:02d}", of, share * amount, compute)
 
     def _show(self, more: float) -> None:
         if self.progress is not None:
             self.progress(self.work, min(1.0, (self.done + more) / self.expected))
+
+
+def _kept(path: Path) -> Any:
+    """What a piece holds; ``None`` for one that is not there or damaged, which is then computed again."""
+    try:
+        kept = load(path)
+    except (OSError, RuntimeError, EOFError, KeyError, ValueError, UnpicklingError):
+        return None
+    return kept if isinstance(kept, dict) and kept.keys() == {"of", "found"} else None

@@ -36,7 +36,7 @@ from bidwise.experiments.contest import (
     train,
 )
 from bidwise.experiments.measures import gain
-from bidwise.experiments.pieces import Pieces, Progress
+from bidwise.experiments.pieces import Compute, Pieces, Progress
 from bidwise.experiments.words import regime_notes, regime_verdict
 from bidwise.models.mlp import MLP
 from bidwise.runs import environment, write_json
@@ -160,7 +160,7 @@ def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progr
         def compute(show: Callable[[float], None], group: list[Cell] = group) -> list[dict[str, Any]]:
             return _Group(config, group, device, show).gains()
 
-        found.update(zip(group, pieces.get(f"worlds-{number:02d}", len(group), compute), strict=True))
+        found.update(zip(group, pieces.get(f"worlds-{number:02d}", str(group), len(group), compute), strict=True))
     maps = [
         {
             "name": m.name,
@@ -303,7 +303,7 @@ class _Group:
 
         done = 0.0
 
-        def piece(_: int, share: float, compute: Callable[[Callable[[float], None]], dict[str, Any]]) -> dict[str, Any]:
+        def piece(_: int, of: str, share: float, compute: Compute) -> Any:
             nonlocal done
             found = compute(lambda part: self.show((number + done + share * part) / contests))
             done += share

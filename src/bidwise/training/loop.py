@@ -84,7 +84,7 @@ def fit(
         epochs: passes over the ads.
         rate: learning rate of Adam; its other parameters are torch's defaults.
         schedule: ``constant``, or ``cosine`` from ``rate`` to 0.
-        patience: stop after so many epochs without a better metric; ``None`` trains all epochs.
+        patience: stop after so many epochs without a better metric, each metric for itself; ``None`` trains all epochs.
         every: epochs between evaluations; the last epoch is always evaluated.
         seed: of the batches, one for all repeats or one for each.
         out: a run folder: configuration, metrics and weights; a run that was cut off goes on where it stopped.
@@ -252,7 +252,6 @@ class _Run:
         entry: dict[str, Any] = {"epoch": self.epoch, "loss": self.losses.double().cpu()}
         if self.valid is not None:
             logits = logits_of(self.model, self.valid.features)
-            stopped = self._stopped()
             for name, metric in self.metrics.items():
                 value = metric.of(logits, self.valid)
                 if bool(value.isnan().any()):
@@ -260,7 +259,7 @@ class _Run:
                         f"valid must have ads that metric={name!r} can compare, found NaN: are all clicks alike?"
                     )
                 entry[name] = value.cpu()
-                self._keep(metric, value.cpu(), stopped)
+                self._keep(metric, value.cpu(), self._stopped(name))
         self.fit.history.append(entry)
 
     def _keep(self, metric: Metric, value: Tensor, stopped: Tensor) -> None:
@@ -280,16 +279,16 @@ class _Run:
             mask = mask.view(mask.shape + (1,) * (parameter.dim() - mask.dim()))
             best.state[key] = torch.where(mask, parameter.detach(), best.state[key])
 
-    def _stopped(self) -> Tensor:
-        """Members whose patience had run out before this epoch: they keep what they had, as they would alone."""
-        best = self.fit.best.get(self.first)
+    def _stopped(self, name: str) -> Tensor:
+        """Members whose patience with a metric had run out before this epoch: they keep what they had, as alone."""
+        best = self.fit.best.get(name)
         if best is None or self.patience is None:
             return torch.zeros(self.members, dtype=torch.bool)
         done: int = self.fit.history[-1]["epoch"]
         return best.epoch <= done - self.patience
 
     def out_of_patience(self) -> bool:
-        return bool(self.fit.history) and bool(self._stopped().all())
+        return bool(self.fit.history) and all(bool(self._stopped(name).all()) for name in self.metrics)
 
     def _state(self) -> State:
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
