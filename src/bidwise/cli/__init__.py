@@ -17,6 +17,7 @@ app = App(
     help="Click-through-rate models for the ad auction they serve.",
     version=bidwise.__version__,
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,  # `main` says what became of the run
 )
 experiments = App(name="reproduce", help="The paper's experiments, with our numbers beside the paper's.")
 app.command(evaluate)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import bidwise
-from bidwise.runs import load, open_folder, save
+from bidwise.runs import environment, load, open_folder, save, write_json
 
 Progress = Callable[[str, float], None]  # what is being done, and the share of it that is
 
@@ -30,15 +31,20 @@ class Pieces:
         (self.folder / "pieces").mkdir(exist_ok=True)
         self.work, self.progress = work, progress
         self.expected, self.done = 1.0, 0.0
+        self.computed, self.seconds = False, 0.0  # whether a piece is new, and what all pieces took
 
     def get(self, name: str, of: str, amount: float, compute: Compute) -> Any:
-        """The piece called ``name``: read if it is there, whole and ``of`` what is asked for, else computed and written."""
+        """The piece called ``name``: read if it is there and ``of`` what is asked for, else computed and written."""
         path = self.folder / "pieces" / f"{name}.pt"
         of = f"bidwise {bidwise.__version__}: {of}"
         kept = _kept(path)
         if kept is None or kept["of"] != of:
-            kept = {"of": of, "found": compute(lambda share: self._show(amount * share))}
+            started = time.perf_counter()
+            found = compute(lambda share: self._show(amount * share))
+            kept = {"of": of, "found": found, "seconds": time.perf_counter() - started}
             save(path, kept)
+            self.computed = True
+        self.seconds += kept["seconds"]
         self.done += amount
         self._show(0.0)
         return kept["found"]
@@ -46,6 +52,13 @@ class Pieces:
     def called(self, name: str, amount: float) -> Piece:
         """:meth:`get` for the numbered pieces of one thing, which is ``amount`` of work."""
         return lambda number, of, share, compute: self.get(f"{name}-{number:02d}", of, share * amount, compute)
+
+    def write(self, result: Any, device: str) -> None:
+        """``result.json``, and ``environment.json`` where something is new: a look at old results leaves theirs."""
+        write_json(self.folder / "result.json", result)
+        path = self.folder / "environment.json"
+        if self.computed or not path.exists():
+            write_json(path, {**environment(device), "seconds": round(self.seconds, 1)})
 
     def _show(self, more: float) -> None:
         if self.progress is not None:
@@ -58,4 +71,4 @@ def _kept(path: Path) -> Any:
         kept = load(path)
     except (OSError, RuntimeError, EOFError, KeyError, ValueError, UnpicklingError):
         return None
-    return kept if isinstance(kept, dict) and kept.keys() == {"of", "found"} else None
+    return kept if isinstance(kept, dict) and kept.keys() == {"of", "found", "seconds"} else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +14,7 @@ import torch
 
 import bidwise
 from bidwise.auctions.columns import Floats
-from bidwise.checks import check_whole
+from bidwise.checks import InputError, check_whole
 from bidwise.data.ads import Ads, stack
 from bidwise.data.synthetic import WORLDS, World
 from bidwise.evaluation.calibration import calibrator
@@ -24,6 +23,7 @@ from bidwise.experiments.contest import (
     CONTEST,
     INITIAL,
     LAMS,
+    MOST_SEED,
     TEACHERS_ADS,
     Contestant,
     Plan,
@@ -39,7 +39,6 @@ from bidwise.experiments.measures import gain
 from bidwise.experiments.pieces import Compute, Pieces, Progress
 from bidwise.experiments.words import regime_notes, regime_verdict
 from bidwise.models.mlp import MLP
-from bidwise.runs import environment, write_json
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
 
@@ -141,6 +140,9 @@ class Config:
         check_whole("repeats", self.repeats, 2)
         check_whole("epochs", self.epochs, 1)
         check_whole("seed", self.seed, 0)
+        for name, most in (("repeats", 1000), ("seed", MOST_SEED)):
+            if getattr(self, name) > most:
+                raise InputError(f"{name} must be at most {most}, found {getattr(self, name)}")
         check_whole("training_ads", self.training_ads, 2)
         for name in ("validation_ads", "test_ads"):
             check_whole(name, getattr(self, name), max(SIZES))
@@ -149,7 +151,6 @@ class Config:
 def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progress | None = None) -> dict[str, Any]:
     """Train, evaluate and write ``result.json``; what is already there is not computed again."""
     pieces = Pieces(out, {"experiment": "regimes", **asdict(config)}, "training", progress)
-    started = time.perf_counter()
     cells = {(m.name, x, y): m.at(x, y) for m in MAPS for y in m.y.levels for x in m.x.levels}
     different = list(dict.fromkeys(cells.values()))
     groups = _groups(different, together=device != "cpu")
@@ -182,9 +183,7 @@ def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progr
     }
     result["verdict"] = regime_verdict(result)
     result["notes"] = regime_notes(result)
-    write_json(pieces.folder / "result.json", result)
-    took = {"seconds": round(time.perf_counter() - started, 1)}
-    write_json(pieces.folder / "environment.json", {**environment(device), **took})
+    pieces.write(result, device)
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from bidwise.data.synthetic import WORLDS
 from bidwise.experiments.contest import (
     CONTEST,
     LAMS,
+    MOST_SEED,
     PAPER,
     Chosen,
     Contestant,
@@ -36,7 +36,6 @@ from bidwise.experiments.measures import Measures, band, best_possible, gain, me
 from bidwise.experiments.pieces import Pieces, Progress
 from bidwise.experiments.words import claims, notes, verdict
 from bidwise.models.mlp import INITS
-from bidwise.runs import environment, write_json
 
 PROTOCOLS = ("converged", "tuned", "both")
 LAM = 3.0  # the paper's
@@ -81,6 +80,8 @@ class Config:
     def __post_init__(self) -> None:
         for loss in self.losses:
             check_name("losses", loss, CONTEST)
+        if not self.losses:
+            raise InputError("losses must name at least one loss, found none")
         asked = ("log_loss", *self.losses)  # what all others are compared with, and their teacher
         object.__setattr__(self, "losses", tuple(loss for loss in CONTEST if loss in asked))
         check_name("reading", self.reading, SETTINGS)
@@ -93,15 +94,15 @@ class Config:
         for name, least in (("patience", 1), ("training_ads", 2)):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), least)
-        if self.repeats > 1000:
-            raise InputError(f"repeats must be at most 1000, found {self.repeats}")
+        for name, most in (("repeats", 1000), ("seed", MOST_SEED)):
+            if getattr(self, name) > most:
+                raise InputError(f"{name} must be at most {most}, found {getattr(self, name)}")
 
 
 def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progress | None = None) -> dict[str, Any]:
     """Train, evaluate and write ``result.json``; what is already there is not computed again."""
     setting = SETTINGS[config.reading]
     pieces = Pieces(out, {"experiment": "synthetic", **asdict(config)}, "training", progress)
-    started = time.perf_counter()
     seeds = seeds_of(config.seed, config.repeats)
     ads, valid, test = drawn(config, seeds)
     optimal = best_possible(test)
@@ -152,9 +153,7 @@ def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progr
     result["claims"] = claims(result)
     result["verdict"] = verdict(result)
     result["notes"] = notes(result)
-    write_json(pieces.folder / "result.json", result)
-    took = {"seconds": round(time.perf_counter() - started, 1)}
-    write_json(pieces.folder / "environment.json", {**environment(device), **took})
+    pieces.write(result, device)
     return result
 
 

@@ -131,7 +131,7 @@ def _tuned_words(config: Mapping[str, Any], epochs: str) -> str:
     words = (
         "Every loss gets the epoch that is best for it, and where it has a λ its best λ"
         + (f" of {lams}" if lams else "")
-        + ", by the welfare of "
+        + ", by the welfare (as the true CTR has it) of "
         + (f"{auctions:,} validation auctions" if auctions else "validation auctions")
         + ". Test auctions take no part in this."
     )
