@@ -52,18 +52,15 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, writer, 
     path = tmp_path / "file"
     WRITERS[writer](path, 1)
     before = path.read_bytes()
-    text, save = Path.write_text, torch.save
 
-    def half_a_text(part, *arguments, **options):
-        text(part, "ha", encoding="utf-8")
+    def full(_):
         raise Full("no space left on device")
 
-    def half_a_file(found, part):
-        save(found, part)
-        os.truncate(part, 10)
+    def half_a_file(_, file):
+        file.write(b"ha")
         raise RuntimeError("PytorchStreamWriter failed writing file\nwith a long trace")
 
-    monkeypatch.setattr(Path, "write_text", half_a_text)
+    monkeypatch.setattr(os, "fsync", full)
     monkeypatch.setattr(torch, "save", half_a_file)
     with pytest.raises(OSError, match=r"no space left|file could not be written: Pytorch") as caught:
         WRITERS[writer](path, 2)
@@ -251,3 +248,16 @@ def test_the_commit_is_that_of_the_sources(tmp_path, monkeypatch):
     assert not clean.endswith("+")
     (tmp_path / "runs.py").write_text("")
     assert runs._commit() == clean + "+"
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = tmp_path / "kept.pt"
+    runs.save(path, {"numbers": torch.arange(5)})
+    assert torch.equal(runs.load(path)["numbers"], torch.arange(5))
+    whole = path.read_bytes()
+    for damaged in (b"", b"junk", whole[: len(whole) // 2], whole[:-1]):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"kept\.pt must be a file that bidwise wrote, found a damaged one"):
+            runs.load(path)
+    with pytest.raises(FileNotFoundError):
+        runs.load(tmp_path / "nothing.pt")

@@ -66,8 +66,13 @@ def save(path: Path, found: Any) -> None:
 
 
 def load(path: Path) -> Any:
-    """What :func:`save` wrote, on the CPU."""
-    return torch.load(path, map_location="cpu", weights_only=True)
+    """What :func:`save` wrote, on the CPU; an error that names the file where it is damaged."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # torch has many words for it
+        raise InputError(f"{path} must be a file that bidwise wrote, found a damaged one; delete it") from error
 
 
 def plain(value: Any) -> Any:

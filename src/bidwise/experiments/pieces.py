@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import bidwise
+from bidwise.checks import InputError
 from bidwise.runs import environment, load, open_folder, save, write_json
 
 Progress = Callable[[str, float], None]  # what is being done, and the share of it that is
@@ -69,6 +69,6 @@ def _kept(path: Path) -> Any:
     """What a piece holds; ``None`` for one that is not there or damaged, which is then computed again."""
     try:
         kept = load(path)
-    except (OSError, RuntimeError, EOFError, KeyError, ValueError, UnpicklingError):
+    except (FileNotFoundError, InputError):
         return None
     return kept if isinstance(kept, dict) and kept.keys() == {"of", "found", "seconds"} else None
