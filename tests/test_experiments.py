@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 import bidwise
-from bidwise.experiments import contest, regimes, synthetic
+from bidwise.experiments import contest, maps, regimes, synthetic
 from bidwise.experiments.contest import (
     BATCHES,
     CONTEST,
@@ -541,16 +542,16 @@ def test_the_headline_says_who_beats_a_tuned_log_loss():
 
 def test_worlds_of_the_maps_differ_in_one_thing_alone():
     random = torch.Generator().manual_seed(0)
-    for share in (0.0, 0.5, regimes.SHARE):
-        world = regimes.world(share=share, spread=1.6)
+    for share in (0.0, 0.5, maps.SHARE):
+        world = maps.world(share=share, spread=1.6)
         ads = [world.market(random).ads(4000, random) for _ in range(40)]
         logit = torch.cat([torch.logit(a.truth.double()) for a in ads])
-        assert logit.std().item() == pytest.approx(regimes.LOGIT, rel=0.1)
+        assert logit.std().item() == pytest.approx(maps.LOGIT, rel=0.1)
         assert torch.cat([a.bids for a in ads]).log().std().item() == pytest.approx(1.6, rel=0.1)
-    spreads = [regimes.world(spread=spread) for spread in (0.2, 0.8, 1.6)]
+    spreads = [maps.world(spread=spread) for spread in (0.2, 0.8, 1.6)]
     means = {round(world.level + world.spread**2 / 2, 9) for world in spreads}
     assert means == {0.32}
-    base, named = regimes.world(), bidwise.data.WORLDS["misspecified_rare"]
+    base, named = maps.world(), bidwise.data.WORLDS["misspecified_rare"]
     assert (base.linear, base.curve, base.level) == pytest.approx((named.linear, named.curve, 0))
     assert (base.spread, base.correlation, base.shift) == (named.spread, named.correlation, named.shift)
 
@@ -582,7 +583,7 @@ def _few_levels(monkeypatch):
     few = []
     for m in regimes.MAPS:
         ends = {axis: getattr(m, axis).levels[:: len(getattr(m, axis).levels) - 1] for axis in axes}
-        few.append(regimes.replace(m, **{a: regimes.replace(getattr(m, a), levels=ends[a]) for a in axes}))
+        few.append(replace(m, **{a: replace(getattr(m, a), levels=ends[a]) for a in axes}))
     monkeypatch.setattr(regimes, "MAPS", tuple(few))
 
 
@@ -621,7 +622,7 @@ def test_a_strong_teacher_is_larger_and_sees_ten_times_the_ads(monkeypatch):
 
     monkeypatch.setattr(regimes, "fit", spy)
     config = regimes.Config(**SMALL_REGIMES)
-    group = regimes._Group(config, [regimes.Cell(regimes.world())], "cpu", lambda done: None)
+    group = regimes._Group(config, [maps.Cell(maps.world())], "cpu", lambda done: None)
     for strong in (False, True):
         group._network(strong)
     (width, ads, first, metric), (wide, more, other, _) = seen
@@ -632,7 +633,7 @@ def test_a_strong_teacher_is_larger_and_sees_ten_times_the_ads(monkeypatch):
 
 def test_cells_choose_by_their_own_auction_size_and_calibrate_on_validation_clicks(monkeypatch):
     config = regimes.Config(**SMALL_REGIMES)
-    cells = [regimes.Cell(regimes.world(), size=size) for size in (10, 50)]
+    cells = [maps.Cell(maps.world(), size=size) for size in (10, 50)]
     group = regimes._Group(config, cells, "cpu", lambda done: None)
     asked, choose_as_ever = [], regimes.choose
 

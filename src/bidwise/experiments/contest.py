@@ -13,7 +13,8 @@ from bidwise.data.ads import Ads
 from bidwise.experiments.pieces import Piece
 from bidwise.losses.welfare_loss import LOSSES, BidWeightedLogLoss, WelfareLoss
 from bidwise.models.mlp import MLP, LogisticRegression
-from bidwise.training.loop import State, fit
+from bidwise.training.loop import fit
+from bidwise.training.selection import State
 from bidwise.training.validation import METRICS, Metric, predict
 from bidwise.training.variants import Variants
 

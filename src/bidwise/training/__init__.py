@@ -1,6 +1,7 @@
 """Training for any loss, one model or many at once."""
 
-from bidwise.training.loop import Best, Fit, fit
+from bidwise.training.loop import fit
+from bidwise.training.selection import Best, Fit
 from bidwise.training.validation import METRICS, Metric, predict
 from bidwise.training.variants import Variants
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
-import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,37 +14,13 @@ from torch import Tensor, nn
 from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.data.ads import Ads
 from bidwise.losses.welfare_loss import LOSSES
-from bidwise.runs import environment, load, open_folder, save, write_json, write_text
+from bidwise.runs import open_folder
 from bidwise.training.batches import Batch, Shuffle
+from bidwise.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint, words, write_result
+from bidwise.training.selection import Fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mode, one_number_per_ad
 
 SCHEDULES = ("constant", "cosine")
-
-State = dict[str, Tensor]
-
-
-@dataclass
-class Best:
-    """The best epoch of every member by one metric, and the weights it had then."""
-
-    epoch: Tensor  # (*members) int64, 0 before the first evaluation
-    value: Tensor  # (*members) float64
-    state: State
-
-
-@dataclass
-class Fit:
-    """A trained model and how it came about.
-
-    ``model`` has the weights of its best epoch by the first metric, or the last ones where nothing was validated;
-    ``best`` has the best weights by each metric, ``last`` the last ones. ``history`` has one entry for each evaluated
-    epoch: ``epoch``, ``loss`` (mean over its batches) and every metric, ``(*members)``.
-    """
-
-    model: nn.Module
-    best: dict[str, Best] = field(default_factory=dict)
-    last: State = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
 
 
 def fit(
@@ -101,29 +75,50 @@ def fit(
     metrics = _metrics(metric)
     if isinstance(loss, str):
         check_name("loss", loss, LOSSES)
-    check_whole("epochs", epochs, 1)
-    check_whole("batch_size", batch_size, 2)
-    check_whole("every", every, 1)
-    check_positive("rate", rate)
-    check_name("schedule", schedule, SCHEDULES)
-    if patience is not None:
-        check_whole("patience", patience, 1)
-        if valid is None:
-            raise InputError("patience needs valid, found None")
-    run = _Run(model, train, loss, valid, metrics, epochs, batch_size, rate, schedule, patience, every, seed)
+    options = _Options(epochs, batch_size, rate, schedule, patience, every)
+    if patience is not None and valid is None:
+        raise InputError("patience needs valid, found None")
+    run = _Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed)
     folder = None if out is None else open_folder(out, run.config(loss))
     if folder is not None:
-        run.resume(folder)
+        run.epoch = load_checkpoint(folder, run.fit, run.optimizer, run.randoms)
     while run.epoch < epochs and not run.out_of_patience():
         with mode(model, training=True):
             run.train_epoch()
         if run.epoch % every == 0 or run.epoch == epochs:
             run.evaluate()
             if folder is not None:
-                run.save(folder)
+                save_checkpoint(folder, run.fit, run.epoch, run.optimizer, run.randoms)
         if progress is not None:
             progress(run.epoch)
-    return run.finished(folder)
+    run.fit.last = run.fit.state()
+    if run.fit.best:
+        model.load_state_dict(run.fit.best[next(iter(metrics))].state)
+    if folder is not None:
+        write_result(folder, run.fit, run.epoch)
+    return run.fit
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The numbers of a run, checked."""
+
+    epochs: int
+    batch_size: int
+    rate: float
+    schedule: str
+    patience: int | None
+    every: int
+
+    def __post_init__(self) -> None:
+        check_whole("epochs", self.epochs, 1)
+        check_whole("batch_size", self.batch_size, 2)
+        check_whole("every", self.every, 1)
+        check_positive("rate", self.rate)
+        object.__setattr__(self, "rate", float(self.rate))
+        check_name("schedule", self.schedule, SCHEDULES)
+        if self.patience is not None:
+            check_whole("patience", self.patience, 1)
 
 
 def _metrics(metric: str | Metric | Sequence[str | Metric]) -> dict[str, Metric]:
@@ -146,34 +141,26 @@ class _Run:
         self,
         model: nn.Module,
         train: Ads,
-        loss: str | Callable[..., Tensor],
         valid: Ads | None,
+        loss: Callable[..., Tensor],
         metrics: dict[str, Metric],
-        epochs: int,
-        batch_size: int,
-        rate: float,
-        schedule: str,
-        patience: int | None,
-        every: int,
+        options: _Options,
         seed: int | Sequence[int],
     ) -> None:
         parameters = list(model.parameters())
         if not parameters:
             raise InputError("model must have parameters to train, found none")
         device, dtype = parameters[0].device, parameters[0].dtype
-        self.model, self.metrics, self.first = model, metrics, next(iter(metrics))
-        self.train, self.valid = (None if ads is None else ads.to(device).to(dtype) for ads in (train, valid))
-        assert self.train is not None
-        self.loss = LOSSES[loss] if isinstance(loss, str) else loss
-        if isinstance(self.loss, nn.Module):
-            self.loss.to(device)
-        self.epochs, self.batch_size, self.rate, self.schedule = epochs, batch_size, float(rate), schedule
-        self.patience, self.every = patience, every
+        self.model, self.loss, self.metrics, self.options = model, loss, metrics, options
+        self.train = train.to(device).to(dtype)
+        self.valid = None if valid is None else valid.to(device).to(dtype)
+        if isinstance(loss, nn.Module):
+            loss.to(device)
         repeats = train.repeats.numel()
         self.seeds = [int(number) for number in seed] if isinstance(seed, Iterable) else [int(seed)] * repeats
         self.randoms = [torch.Generator().manual_seed(number) for number in self.seeds]
-        self.shuffle = Shuffle(self.train, batch_size, self.randoms)
-        self.optimizer = torch.optim.Adam(parameters, lr=self.rate, fused=device.type in ("cpu", "cuda"))
+        self.shuffle = Shuffle(self.train, options.batch_size, self.randoms)
+        self.optimizer = torch.optim.Adam(parameters, lr=options.rate, fused=device.type in ("cpu", "cuda"))
         self.members = getattr(model, "members", torch.Size())
         self.epoch = 0
         self.losses: Tensor | None = None
@@ -181,30 +168,23 @@ class _Run:
 
     def config(self, loss: str | Callable[..., Tensor]) -> dict[str, Any]:
         """What a run is resumed by."""
-        assert self.train is not None
         return {
-            "model": _words(self.model),
-            "loss": loss if isinstance(loss, str) else _words(loss),
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "rate": self.rate,
-            "schedule": self.schedule,
+            "model": words(self.model),
+            "loss": loss if isinstance(loss, str) else words(loss),
+            **asdict(self.options),
             "metric": list(self.metrics),
-            "patience": self.patience,
-            "every": self.every,
             "seed": self.seeds,
-            "train": _fingerprint(self.train),
-            "valid": None if self.valid is None else _fingerprint(self.valid),
+            "train": fingerprint(self.train),
+            "valid": None if self.valid is None else fingerprint(self.valid),
         }
 
     def train_epoch(self) -> None:
-        assert self.train is not None
         total, batches, seen = None, 0, 0
         for batch in self.shuffle:
-            if self.schedule == "cosine":
-                share = (self.epoch + seen / len(self.train)) / self.epochs
+            if self.options.schedule == "cosine":
+                share = (self.epoch + seen / len(self.train)) / self.options.epochs
                 for group in self.optimizer.param_groups:
-                    group["lr"] = self.rate * (1 + math.cos(math.pi * share)) / 2
+                    group["lr"] = self.options.rate * (1 + math.cos(math.pi * share)) / 2
             loss = self._step(batch)
             total = loss if total is None else total + loss
             batches += 1
@@ -230,7 +210,6 @@ class _Run:
         return losses.detach()
 
     def _explain(self) -> None:
-        assert self.train is not None
         assert self.losses is not None
         low, high = self.train.bids.aminmax()
         lost = int((~torch.isfinite(self.losses)).sum())
@@ -253,107 +232,14 @@ class _Run:
         if self.valid is not None:
             logits = logits_of(self.model, self.valid.features)
             for name, metric in self.metrics.items():
-                value = metric.of(logits, self.valid)
-                if bool(value.isnan().any()):
+                entry[name] = metric.of(logits, self.valid).cpu()
+                if bool(entry[name].isnan().any()):
                     raise InputError(
                         f"valid must have ads that metric={name!r} can compare, found NaN: are all clicks alike?"
                     )
-                entry[name] = value.cpu()
-                self._keep(metric, value.cpu(), self._stopped(name))
+                self.fit.keep(metric, entry[name], self.epoch, self.options.patience)
         self.fit.history.append(entry)
 
-    def _keep(self, metric: Metric, value: Tensor, stopped: Tensor) -> None:
-        name, sign = metric.name, 1 if metric.higher_is_better else -1
-        best = self.fit.best.get(name)
-        if best is None:
-            epoch = torch.full(self.members, self.epoch, dtype=torch.int64)
-            self.fit.best[name] = Best(epoch, value, self._state())
-            return
-        better = (sign * value > sign * best.value) & ~stopped
-        if not bool(better.any()):
-            return
-        best.value = torch.where(better, value, best.value)
-        best.epoch = torch.where(better, self.epoch, best.epoch)
-        for key, parameter in self.model.state_dict().items():
-            mask = better.to(parameter.device)
-            mask = mask.view(mask.shape + (1,) * (parameter.dim() - mask.dim()))
-            best.state[key] = torch.where(mask, parameter.detach(), best.state[key])
-
-    def _stopped(self, name: str) -> Tensor:
-        """Members whose patience with a metric had run out before this epoch: they keep what they had, as alone."""
-        best = self.fit.best.get(name)
-        if best is None or self.patience is None:
-            return torch.zeros(self.members, dtype=torch.bool)
-        done: int = self.fit.history[-1]["epoch"]
-        return best.epoch <= done - self.patience
-
     def out_of_patience(self) -> bool:
-        return bool(self.fit.history) and all(bool(self._stopped(name).all()) for name in self.metrics)
-
-    def _state(self) -> State:
-        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-
-    def save(self, folder: Path) -> None:
-        """A checkpoint to go on from, and the metrics so far to look at."""
-        best = {name: {"epoch": b.epoch, "value": b.value, "state": b.state} for name, b in self.fit.best.items()}
-        save(
-            folder / "checkpoint.pt",
-            {
-                "epoch": self.epoch,
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "randoms": [random.get_state() for random in self.randoms],
-                "best": best,
-                "history": self.fit.history,
-            },
-        )
-        self._write_metrics(folder)
-
-    def resume(self, folder: Path) -> None:
-        path = folder / "checkpoint.pt"
-        if not path.exists():
-            return
-        there = load(path)
-        self.epoch = there["epoch"]
-        self.model.load_state_dict(there["model"])
-        self.optimizer.load_state_dict(there["optimizer"])
-        for random, state in zip(self.randoms, there["randoms"], strict=True):
-            random.set_state(state)
-        device = next(self.model.parameters()).device
-        for name, best in there["best"].items():
-            state = {key: tensor.to(device) for key, tensor in best["state"].items()}
-            self.fit.best[name] = Best(best["epoch"], best["value"], state)
-        self.fit.history = there["history"]
-
-    def _write_metrics(self, folder: Path) -> None:
-        import json
-
-        from bidwise.runs import plain
-
-        lines = (json.dumps(plain(entry), allow_nan=False) for entry in self.fit.history)
-        write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
-
-    def finished(self, folder: Path | None) -> Fit:
-        self.fit.last = self._state()
-        if self.fit.best:
-            self.model.load_state_dict(self.fit.best[self.first].state)
-        if folder is not None:
-            best = {name: {"epoch": b.epoch, "value": b.value} for name, b in self.fit.best.items()}
-            save(folder / "model.pt", self.model.state_dict())
-            write_json(folder / "environment.json", environment(next(self.model.parameters()).device))
-            write_json(folder / "result.json", {"kind": "fit", "epochs": self.epoch, "best": best})
-        return self.fit
-
-
-def _words(found: Any) -> str:
-    """How ``found`` prints, on one line and without addresses, which change from run to run."""
-    return " ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(found)).split())
-
-
-def _fingerprint(ads: Ads) -> str:
-    """Sizes and a checksum: whether a run is resumed on the ads it began with."""
-    sums = [
-        0 if column is None else zlib.crc32(column.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-        for column in (ads.features, ads.clicks, ads.bids, ads.teacher, ads.truth, ads.offsets)
-    ]
-    return f"{tuple(ads.features.shape)} ads, checksum {zlib.crc32(repr(sums).encode()):08x}"
+        patience = self.options.patience
+        return bool(self.fit.best) and all(bool(self.fit.stopped(name, patience).all()) for name in self.metrics)
