@@ -105,6 +105,8 @@ def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:
             raise InputError(f"{path} must be a configuration that bidwise wrote, found: {error}") from None
         stated = tomllib.loads(_toml(stated))  # tuples as lists, as they were written
         differing = [key for key in {**there, **stated} if there.get(key) != stated.get(key)]
+        if "experiment" in differing:
+            differing = ["experiment"]
         if differing:
             words = ", ".join(f"{key} = {there.get(key)!r} there and {stated.get(key)!r} here" for key in differing)
             raise InputError(

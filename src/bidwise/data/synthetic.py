@@ -87,7 +87,7 @@ class Market:
     def ads(self, ads: int, random: torch.Generator) -> Ads:
         """Ads that were shown, each clicked with its true CTR: what a model trains on.
 
-        Drawn and computed on the CPU in float64, kept in float32: a seed gives the same ads on every machine, to
+        Drawn on the CPU, computed in float64 and kept in float32: a seed gives the same ads on every machine, to
         rounding.
         """
         check_whole("ads", ads, 1)

@@ -90,9 +90,8 @@ def band(curve: Tensor, optimal: Floats) -> dict[str, list[float]]:
     """Mean of welfare / optimal over repeats with a 95 % interval, epoch by epoch: ``(epochs, repeats)``."""
     share = curve.numpy() / optimal
     rows = [repeat_interval(row) if len(row) > 1 else None for row in share]
-    nan = [math.nan] * len(share)
     return {
         "ratio": share.mean(1).tolist(),
-        "low": [row.low if row else math.nan for row in rows] if rows else nan,
-        "high": [row.high if row else math.nan for row in rows] if rows else nan,
+        "low": [row.low if row else math.nan for row in rows],
+        "high": [row.high if row else math.nan for row in rows],
     }

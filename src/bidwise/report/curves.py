@@ -45,7 +45,8 @@ def _curves(title: str, curves: Mapping[str, Mapping[str, Sequence[Any]]]) -> Pa
             name: tuple([_percent(y) for y in curve.get(end) or ()] for end in ("low", "high"))
             for name, curve in curves.items()
         }
-        widths = [high[-1] - low[-1] for low, high in bands.values() if low and high]
+        pairs = [(low[-1], high[-1]) for low, high in bands.values() if low and high]
+        widths = [high - low for low, high in pairs if high - low == high - low]  # early stopping leaves ends unknown
         if widths and sorted(widths)[len(widths) // 2] < BAND * (top - bottom):
             for name, (low, high) in bands.items():
                 colour = look_of(name).colour

@@ -42,7 +42,9 @@ def synthetic_story(name: str, key: str, result: Result) -> Story:
     config, protocols = result["config"], shown(result)
     return Story(
         name,
-        "The synthetic benchmark of the paper",
+        "The synthetic benchmark of the paper"
+        if result["config"].get("reading") in ("plotted", "printed")
+        else "The synthetic benchmark in a world that the student cannot represent",
         result["verdict"][0] if result["verdict"] else "No verdict was written for this run.",
         [("", sentence) for sentence in result["verdict"][1:]],
         _facts(result),
