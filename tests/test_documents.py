@@ -1,6 +1,7 @@
 """What the documents show runs: code blocks of the README and the docs, the examples, the benchmark page."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ def python_blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/evaluate.md", "docs/paper.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/evaluate.md", "docs/paper.md", "docs/reproduce.md"])
 def test_code_blocks_run(page):
     random = torch.Generator().manual_seed(0)
     names = {
@@ -41,7 +42,8 @@ def test_every_named_loss_is_in_the_readme():
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/evaluate.md", "docs/paper.md"]
+    "page",
+    ["README.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/evaluate.md", "docs/paper.md", "docs/reproduce.md"],
 )
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
@@ -71,3 +73,50 @@ def test_paper_page_names_functions_and_tests_that_exist():
         assert f"def {name}" in tests, name
     for name in re.findall(r"`bidwise\.theory\.(\w+)", page):
         assert hasattr(bidwise.theory, name), name
+
+
+def points(gain):
+    return f"{100 * gain['difference']:+.2f} [{100 * gain['ci_low']:+.2f}, {100 * gain['ci_high']:+.2f}]".replace(
+        "-", "−"
+    )
+
+
+def committed(run):
+    return json.loads((ROOT / "docs" / "results" / run / "result.json").read_text())
+
+
+@pytest.mark.parametrize("run", ["plotted", "misspecified", "misspecified_rare"])
+def test_tables_quote_the_committed_runs(run):
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    for protocol in committed(run)["protocols"].values():
+        for loss, found in protocol["losses"].items():
+            cells = [f"`{loss}`", f"{100 * found['ratio']:.2f} %"]
+            cells += ["", ""] if loss == "log_loss" else [points(found), points(found["calibrated"])]
+            assert "| " + " | ".join(cells) + " |" in page
+
+
+def test_counts_of_the_regime_map_are_those_of_the_committed_run():
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    for loss, found in committed("regimes")["summary"].items():
+        row = " | ".join(str(found[key]) for key in ("better", "worse", "unclear", "cells"))
+        assert f"| `{loss}` | {row} |" in page
+
+
+def test_the_readme_quotes_the_committed_runs():
+    readme = (ROOT / "README.md").read_text()
+    quoted = [("misspecified", "tuned", "log_plus"), ("misspecified_rare", "tuned", "log_plus")]
+    quoted += [("plotted", "converged", "log"), ("plotted", "converged", "log_teacher")]
+    for run, protocol, loss in quoted:
+        assert points(committed(run)["protocols"][protocol]["losses"][loss]) in readme
+    best = committed("regimes")["summary"]["log_plus"]
+    assert f"in {best['better']} and" in readme
+    assert best["worse"] == 0
+    assert f"Over {best['cells']} kinds of market" in readme
+
+
+@pytest.mark.parametrize("run", ["plotted", "misspecified", "misspecified_rare", "regimes"])
+def test_committed_runs_say_where_they_were_made(run):
+    environment = json.loads((ROOT / "docs" / "results" / run / "environment.json").read_text())
+    assert environment["command"].startswith("bidwise reproduce")
+    assert environment["machine"]
+    assert environment["commit"]

@@ -28,7 +28,6 @@ from bidwise.experiments.contest import (
     choose,
     has_lam,
     loss_of,
-    needs_teacher,
     seeds_of,
     student,
     train,
@@ -36,6 +35,7 @@ from bidwise.experiments.contest import (
 from bidwise.experiments.measures import gain, measured
 from bidwise.experiments.summary import regimes_summary, synthetic_summary
 from bidwise.experiments.words import claims, points, verdict
+from bidwise.losses.welfare_loss import needs_teacher
 from bidwise.runs import read_json
 
 TINY = {"repeats": 2, "epochs": 2, "validation_auctions": 20, "test_auctions": 30, "training_ads": 600}

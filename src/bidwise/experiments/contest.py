@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bidwise.data.ads import Ads
 from bidwise.experiments.pieces import Piece
-from bidwise.losses.welfare_loss import LOSSES, BidWeightedLogLoss, WelfareLoss
+from bidwise.losses.welfare_loss import LOSSES, WelfareLoss
 from bidwise.models.mlp import MLP, LogisticRegression
 from bidwise.training.loop import fit
 from bidwise.training.selection import State
@@ -75,16 +75,6 @@ def seeds_of(seed: int, repeats: int) -> list[int]:
 def has_lam(loss: str) -> bool:
     """Whether a loss is a rank term plus lam times the log loss."""
     return isinstance(LOSSES[loss], WelfareLoss)
-
-
-def needs_teacher(loss: str) -> bool:
-    """Whether a loss looks at the teacher's CTR."""
-    found = LOSSES[loss]
-    if isinstance(found, WelfareLoss):
-        options = found.options
-        return options["value"] == "teacher" or options["weighting"] is not None
-    assert isinstance(found, BidWeightedLogLoss)
-    return found.value == "teacher"
 
 
 def loss_of(contestants: Sequence[Contestant]) -> Variants:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bidwise.data.synthetic import WORLDS, World
-from bidwise.experiments.contest import CONTEST, needs_teacher
+from bidwise.experiments.contest import CONTEST
+from bidwise.losses.welfare_loss import needs_teacher
 
 BASE = WORLDS["misspecified_rare"]
 LOGIT = math.hypot(BASE.linear, BASE.curve * math.sqrt(2 * BASE.curves))  # standard deviation without noise

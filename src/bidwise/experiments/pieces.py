@@ -26,10 +26,11 @@ class Pieces:
     ``expected`` is the amount of work of all pieces together; each piece says how much it is.
     """
 
-    def __init__(self, out: str | Path, config: Mapping[str, Any], work: str, progress: Progress | None) -> None:
+    def __init__(self, out: str | Path, config: Mapping[str, Any], device: str, progress: Progress | None) -> None:
         self.folder = open_folder(out, config)
+        self.environment = environment(device)  # now: the sources may change while it runs
         (self.folder / "pieces").mkdir(exist_ok=True)
-        self.work, self.progress = work, progress
+        self.progress = progress
         self.expected, self.done = 1.0, 0.0
         self.computed, self.seconds = False, 0.0  # whether a piece is new, and what all pieces took
 
@@ -53,16 +54,16 @@ class Pieces:
         """:meth:`get` for the numbered pieces of one thing, which is ``amount`` of work."""
         return lambda number, of, share, compute: self.get(f"{name}-{number:02d}", of, share * amount, compute)
 
-    def write(self, result: Any, device: str) -> None:
+    def write(self, result: Any) -> None:
         """``result.json``, and ``environment.json`` where something is new: a look at old results leaves theirs."""
         write_json(self.folder / "result.json", result)
         path = self.folder / "environment.json"
         if self.computed or not path.exists():
-            write_json(path, {**environment(device), "seconds": round(self.seconds, 1)})
+            write_json(path, {**self.environment, "seconds": round(self.seconds, 1)})
 
     def _show(self, more: float) -> None:
         if self.progress is not None:
-            self.progress(self.work, min(1.0, (self.done + more) / self.expected))
+            self.progress("training", min(1.0, (self.done + more) / self.expected))
 
 
 def _kept(path: Path) -> Any:

@@ -29,7 +29,6 @@ from bidwise.experiments.contest import (
     Trained,
     choose,
     has_lam,
-    needs_teacher,
     seeds_of,
     student,
     train,
@@ -38,6 +37,7 @@ from bidwise.experiments.maps import GAINS, MAPS, SIZE, SIZES, TAUGHT, Cell
 from bidwise.experiments.measures import gain
 from bidwise.experiments.pieces import Compute, Pieces, Progress
 from bidwise.experiments.words import regime_notes, regime_verdict
+from bidwise.losses.welfare_loss import needs_teacher
 from bidwise.models.mlp import MLP
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
@@ -68,7 +68,7 @@ class Config:
 
 def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progress | None = None) -> dict[str, Any]:
     """Train, evaluate and write ``result.json``; what is already there is not computed again."""
-    pieces = Pieces(out, {"experiment": "regimes", **asdict(config)}, "training", progress)
+    pieces = Pieces(out, {"experiment": "regimes", **asdict(config)}, device, progress)
     cells = {(m.name, x, y): m.at(x, y) for m in MAPS for y in m.y.levels for x in m.x.levels}
     different = list(dict.fromkeys(cells.values()))
     groups = _groups(different, together=device != "cpu")
@@ -101,7 +101,7 @@ def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progr
     }
     result["verdict"] = regime_verdict(result)
     result["notes"] = regime_notes(result)
-    pieces.write(result, device)
+    pieces.write(result)
     return result
 
 

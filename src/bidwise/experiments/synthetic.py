@@ -26,7 +26,6 @@ from bidwise.experiments.contest import (
     Trained,
     choose,
     has_lam,
-    needs_teacher,
     seeds_of,
     student,
     teacher_of,
@@ -35,6 +34,7 @@ from bidwise.experiments.contest import (
 from bidwise.experiments.measures import Measures, band, best_possible, gain, measured, summarised
 from bidwise.experiments.pieces import Pieces, Progress
 from bidwise.experiments.words import claims, notes, verdict
+from bidwise.losses.welfare_loss import needs_teacher
 from bidwise.models.mlp import INITS
 
 PROTOCOLS = ("converged", "tuned", "both")
@@ -102,7 +102,7 @@ class Config:
 def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progress | None = None) -> dict[str, Any]:
     """Train, evaluate and write ``result.json``; what is already there is not computed again."""
     setting = SETTINGS[config.reading]
-    pieces = Pieces(out, {"experiment": "synthetic", **asdict(config)}, "training", progress)
+    pieces = Pieces(out, {"experiment": "synthetic", **asdict(config)}, device, progress)
     seeds = seeds_of(config.seed, config.repeats)
     ads, valid, test = drawn(config, seeds)
     optimal = best_possible(test)
@@ -153,7 +153,7 @@ def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progr
     result["claims"] = claims(result)
     result["verdict"] = verdict(result)
     result["notes"] = notes(result)
-    pieces.write(result, device)
+    pieces.write(result)
     return result
 
 
@@ -245,7 +245,7 @@ def _choice(chosen: Chosen) -> dict[str, Any]:
 
 
 def _distribution(reading: str, seed: int) -> dict[str, Any]:
-    """Histograms of CTR and log10 bid over ten markets, for the paper's Figure 3."""
+    """Histograms of CTR and log10 bid over ten markets, for the paper's Figure 4."""
     ctr, bids = [], []
     for repeat in seeds_of(seed, 10):
         random = torch.Generator().manual_seed(repeat)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bidwise.evaluation.intervals import repeat_interval
-from bidwise.experiments.contest import needs_teacher
+from bidwise.losses.welfare_loss import needs_teacher
 
 Losses = dict[str, dict[str, Any]]
 

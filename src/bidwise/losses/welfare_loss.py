@@ -155,3 +155,15 @@ LOSSES: dict[str, nn.Module] = {
     "log_plus": WelfareLoss(gap="positive"),
     "log_plus_teacher": WelfareLoss(value="teacher", gap="positive"),
 }
+
+
+def needs_teacher(loss: object) -> bool:
+    """Whether a loss, or the named one, looks at a teacher's CTR; losses of others are not known to.
+
+    >>> needs_teacher("log_teacher"), needs_teacher(WelfareLoss())
+    (True, False)
+    """
+    found = LOSSES.get(loss) if isinstance(loss, str) else loss
+    if isinstance(found, WelfareLoss):
+        return found.options["value"] == "teacher" or found.options["weighting"] is not None
+    return isinstance(found, BidWeightedLogLoss) and found.value == "teacher"

@@ -87,7 +87,7 @@ def _welfare_row(name: str, loss: Result) -> Row:
 
 
 def distributions(result: Result) -> Picture:
-    """Figure 3 of the paper, for every reading of how its ads come about."""
+    """Figure 4 of the paper, for every reading of how its ads come about."""
     panels = []
     for reading, world in result["worlds"].items():
         ctr, bids = world["ctr"], world["log10_bid"]
@@ -98,7 +98,7 @@ def distributions(result: Result) -> Picture:
             f"to {_plain(world.get('highest_bid'))}."
         )
         panels.append(_histogram(f"Bids, {reading}", bids, "bid (log scale)", about, COLOURS[2], decades=True))
-    return Picture("figure3_distributions", tuple(panels), across=2)
+    return Picture("figure4_distributions", tuple(panels), across=2)
 
 
 def _histogram(

@@ -226,7 +226,7 @@ def _worlds(key: str, result: Result) -> Section:
     headings = [("Mean CTR", ""), ("Lowest bid", ""), ("Highest bid", "")]
     return Section(
         "The worlds that ads are drawn from",
-        "The paper’s formulas can be read in two ways (its Figure 3 shows one of them). "
+        "The paper’s formulas can be read in two ways (its Figure 4 shows one of them). "
         f"This run used the reading called {result['config'].get('reading', 'plotted')}.",
         figures=drawings(key, distributions(result)),
         tables=[Table("Worlds", "Reading", headings, rows)] if rows else [],

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.data.ads import Ads
-from bidwise.losses.welfare_loss import LOSSES
+from bidwise.losses.welfare_loss import LOSSES, needs_teacher
 from bidwise.runs import open_folder
 from bidwise.training.batches import Batch, Shuffle
 from bidwise.training.checkpoint import fingerprint, load_checkpoint, save_checkpoint, words, write_result
@@ -78,6 +78,10 @@ def fit(
     options = _Options(epochs, batch_size, rate, schedule, patience, every)
     if patience is not None and valid is None:
         raise InputError("patience needs valid, found None")
+    if valid is not None and valid.offsets is None and any(name.endswith("welfare") for name in metrics):
+        raise InputError("valid must have offsets, the bounds of its auctions, for metric='welfare'; found None")
+    if train.teacher is None and needs_teacher(loss):
+        raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
     run = _Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed)
     folder = None if out is None else open_folder(out, run.config(loss))
     if folder is not None:
