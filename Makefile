@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-RESULTS := docs/results/misspecified docs/results/misspecified_rare docs/results/regimes
+RESULTS := docs/results/plotted docs/results/misspecified docs/results/misspecified_rare docs/results/regimes
 
 demo: $(INSTALLED)
 	$(BIN)/bidwise reproduce synthetic --reading plotted --protocol both --repeats 5 --epochs 100 --seed 0 \

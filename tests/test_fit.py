@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 import bidwise
-from bidwise import InputError
+from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, World, stack
 from bidwise.models import MLP, LogisticRegression
 from bidwise.training import METRICS, Variants, fit, predict, validation
@@ -428,10 +428,21 @@ def test_the_loss_sees_the_columns_of_its_ads():
         assert offsets.tolist() == [0, 4, 8]
 
 
-def test_losses_with_a_teacher_ask_for_one():
+def test_losses_with_a_teacher_ask_for_one(tmp_path):
     train, _ = repeat(0, ads=100)
-    with pytest.raises(ValueError, match="teacher must be given"):
-        fit(LogisticRegression(8), replace(train, teacher=None), loss="log_plus_teacher")
+    for loss in ("log_plus_teacher", "distilled", WelfareLoss(weighting=3.0)):
+        with pytest.raises(bidwise.InputError, match=r"train must have a teacher for this loss.*with_teacher"):
+            fit(LogisticRegression(8), replace(train, teacher=None), loss=loss, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_welfare_is_that_of_auctions():
+    train, valid = repeat(0, ads=100)
+    unbound = replace(valid, offsets=None)
+    for metric in ("welfare", "expected_welfare"):
+        with pytest.raises(bidwise.InputError, match="valid must have offsets"):
+            fit(LogisticRegression(8), train, valid=unbound, metric=metric)
+    assert fit(LogisticRegression(8), train, valid=unbound, metric="log_loss", epochs=1).best
 
 
 # any module

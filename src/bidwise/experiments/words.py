@@ -56,7 +56,7 @@ def claims(result: dict[str, Any]) -> list[dict[str, str]]:
         if "converged_sums" in protocols:
             sums = protocols["converged_sums"]["losses"]
             told = "the appendix prints sums over pairs and ads"
-            found.append(_claim("The same with the sums as printed.", told, sums, PROPOSED, 1))
+            found.append(_claim("All three beat log loss with sums instead of means.", told, sums, PROPOSED, 1))
         found.append(
             _claim("Plain learning to rank is no substitute.", "Proposition 3.5 warns of it", losses, ("ranknet",), -1)
         )
@@ -86,7 +86,7 @@ def _claim(claim: str, paper: str, losses: Losses, names: tuple[str, ...], sign:
 
 def _judged(claim: str, paper: str, ours: str, sign: int) -> dict[str, str]:
     verdict = {1: "holds", 0: "unclear", -1: "does not hold"}[sign]
-    words = "an interval holds 0, or there is none" if sign == 0 else ""
+    words = ("no interval" if "?" in ours else "an interval holds 0") if sign == 0 else ""
     return {"claim": claim, "paper": paper, "ours": ours, "verdict": verdict, "words": words}
 
 
@@ -219,19 +219,20 @@ def notes(result: dict[str, Any]) -> list[str]:
 def regime_verdict(result: dict[str, Any]) -> list[str]:
     """The first sentence is the headline."""
     summary = result["summary"]
-    order = sorted(
-        summary, key=lambda loss: (summary[loss]["worse"], -summary[loss]["better"] / summary[loss]["cells"])
-    )
-    first = summary[order[0]]
-    if not any(found["better"] for found in summary.values()):
+    shares = {loss: found["better"] / found["cells"] for loss, found in summary.items()}
+    order = sorted(summary, key=lambda loss: (summary[loss]["worse"], -shares[loss]))
+    safest, best = order[0], max(order, key=lambda loss: shares[loss])
+    if not shares[best]:
         told = ["No loss is measurably above a tuned log loss in any kind of market."]
-    elif first["worse"] == 0 and first["better"]:
-        told = [
-            f"Of all losses tried, {order[0]} is the one that beats a tuned log loss in most kinds of market, "
-            f"{first['better']} of {first['cells']}, without being measurably worse in any."
-        ]
-    else:
+    elif summary[safest]["worse"] or not shares[safest]:
         told = ["Every loss that beats a tuned log loss in some kinds of market is measurably worse in others."]
+    else:
+        found, most = summary[safest], summary[best]
+        words = f"{safest} beats a tuned log loss in {found['better']} of {found['cells']} kinds of market"
+        words += " and is measurably worse in none"
+        if best != safest:
+            words += f"; {best} beats it in {most['better']} of {most['cells']} and is worse in {most['worse']}"
+        told = [f"{words}."]
     for loss in order:
         found = summary[loss]
         told.append(f"{loss}: better in {found['better']}, worse in {found['worse']}, unclear in {found['unclear']}.")

@@ -227,9 +227,9 @@ def hundredths(share: float) -> str:
     """A share in hundredths with its sign, with more than two decimals only where they would all be 0.
 
     >>> hundredths(-0.0123), hundredths(-0.00001), hundredths(-1e-12)
-    ('−1.23', '−0.0010', '0.00')
+    ('−1.23', '−0.001', '0.00')
     """
-    places = 2 if abs(share) >= 5e-5 or abs(share) < 5e-7 else 4
+    places = 2 if abs(share) >= 5e-5 or abs(share) < 5e-6 else 3
     return number(round(100 * share, places) + 0.0, places, sign=True)
 
 
