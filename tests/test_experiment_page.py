@@ -319,8 +319,8 @@ def test_page_says_that_patience_shortens_tuning(pages):
 
 def test_protocols_that_were_not_run_are_not_told(pages):
     assert "literal sums" not in pages["tuned alone"]
-    assert "<figcaption>Trained to the end" not in pages["tuned alone"]
-    assert "<figcaption>Trained to the end" in pages["one repeat"]
+    assert "<figcaption>Converged: trained to the end" not in pages["tuned alone"]
+    assert "<figcaption>Converged: trained to the end" in pages["one repeat"]
     assert "Tuned on validation auctions" not in pages["one repeat"]
 
 

@@ -42,6 +42,6 @@ def main() -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         resumable = sys.argv[1:2] == ["reproduce"]
-        what = "the same command goes on from here" if resumable else "nothing was written"
+        what = "the same command goes on after the last finished piece" if resumable else "nothing was written"
         print(f"bidwise: stopped; {what}", file=sys.stderr)
         raise SystemExit(130) from None

@@ -38,7 +38,9 @@ class Ads:
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, Tensor):
-            raise TypeError(f"features must be a torch.Tensor, found {type(self.features).__name__}")
+            raise TypeError(
+                f"features must be a torch.Tensor, found {type(self.features).__name__}; use torch.as_tensor"
+            )
         if self.features.dim() < 2 or not self.features.shape[-1]:
             raise InputError(f"features must have shape (..., ads, width), found {tuple(self.features.shape)}")
         per_ad = self.features[..., 0]

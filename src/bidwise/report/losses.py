@@ -98,8 +98,8 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 PROTOCOLS = {  # name -> title
-    "converged": "Trained to the end",
-    "converged_sums": "Trained to the end, literal sums",
+    "converged": "Converged: trained to the end",
+    "converged_sums": "Converged, literal sums",
     "tuned": "Tuned on validation auctions",
 }
 

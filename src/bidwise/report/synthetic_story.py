@@ -61,7 +61,8 @@ def synthetic_story(name: str, key: str, result: Result) -> Story:
             *_claims(result),
             Section(
                 "Welfare over the epochs",
-                "Welfare on validation auctions, mean over repeats. Bands are 95 % intervals, left out where they "
+                "Welfare on validation auctions, mean over repeats; tuned, at the λ that each repeat chose. "
+                "Bands are 95 % intervals, left out where they "
                 "would cover each other: worlds differ more than losses do. A loss that peaks early and falls later is "
                 "trained for too long. Early epochs below the frame are cut off.",
                 figures=drawings(key, learning_curves(result)),

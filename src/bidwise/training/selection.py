@@ -19,7 +19,7 @@ class Best:
 
     epoch: Tensor  # (*members) int64
     value: Tensor  # (*members) float64
-    state: State
+    state: State = field(repr=False)
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Fit:
 
     model: nn.Module
     best: dict[str, Best] = field(default_factory=dict)
-    last: State = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
+    last: State = field(default_factory=dict, repr=False)
+    history: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     def state(self) -> State:
         """A copy of the weights as they are now."""

@@ -59,14 +59,14 @@ def one_number_per_ad(logits: object, ads: int, members: torch.Size | None = Non
     return logits
 
 
-def predict(model: nn.Module, features: Tensor) -> Tensor:
-    """The model's CTR of every ad, ``(..., ads, width) -> (*members, ads)``.
+def predict(model: nn.Module, features: Tensor | Ads) -> Tensor:
+    """The model's CTR of every ad, ``(..., ads, width) -> (*members, ads)``; ``Ads`` stand for their features.
 
     >>> from bidwise.models import LogisticRegression
     >>> predict(LogisticRegression(2), torch.zeros(3, 2)).shape
     torch.Size([3])
     """
-    return torch.sigmoid(logits_of(model, features))
+    return torch.sigmoid(logits_of(model, features.features if isinstance(features, Ads) else features))
 
 
 def mean_welfare(logits: Tensor, worth: Tensor, bids: Tensor, offsets: Tensor | None) -> Tensor:
