@@ -8,7 +8,7 @@ RESULTS := docs/results/plotted docs/results/misspecified docs/results/misspecif
 
 demo: $(INSTALLED)
 	$(BIN)/bidwise reproduce synthetic --reading plotted --protocol both --repeats 5 --epochs 100 --seed 0 \
-		--patience 20 --validation-auctions 500 --out runs/demo
+		--patience 12 --validation-auctions 500 --out runs/demo
 	$(BIN)/bidwise report runs/demo $(RESULTS) --out runs/demo/page.html
 
 test: lint types browser

@@ -29,9 +29,9 @@ def synthetic(
     """Do pairwise losses raise welfare? The paper's synthetic experiment, and the same with every loss tuned.
 
     Prints a table for each protocol and a verdict; writes OUT/result.json, OUT/report.html and OUT/figures. A run that
-    was cut off goes on where it stopped. 30 repeats take about 15 minutes on two cores, 5 with --patience 20 about 2.
+    was cut off goes on where it stopped. 30 repeats take half an hour on two cores, 5 with --patience 12 about 3 minutes.
 
-    bidwise reproduce synthetic --repeats 5 --patience 20 --out runs/synthetic
+    bidwise reproduce synthetic --repeats 5 --patience 12 --out runs/synthetic
 
     Parameters
     ----------
