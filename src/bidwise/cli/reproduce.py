@@ -29,7 +29,7 @@ def synthetic(
     """Do pairwise losses raise welfare? The paper's synthetic experiment, and the same with every loss tuned.
 
     Prints a table for each protocol and a verdict; writes OUT/result.json, OUT/report.html and OUT/figures. A run that
-    was cut off goes on where it stopped. 30 repeats take half an hour on two cores, 5 with --patience 12 about 3 minutes.
+    was cut off goes on where it stopped. 30 repeats take half an hour on two cores, 5 with --patience 12 three minutes.
 
     bidwise reproduce synthetic --repeats 5 --patience 12 --out runs/synthetic
 
