@@ -260,9 +260,9 @@ def test_looking_at_a_finished_run_leaves_its_environment(small):
 
 
 def test_ctrl_c_says_that_the_run_can_go_on(tmp_path):
-    command = [*SHELL, "--epochs", "1000", "--losses", "log_plus", "--out", str(tmp_path / "run")]
+    command = [*SHELL[:-1], "1000", "--losses", "log_plus", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "run" / "pieces").exists():
+    while process.poll() is None and not (tmp_path / "run" / "pieces").exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
