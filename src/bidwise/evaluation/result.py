@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import bidwise
 from bidwise.checks import InputError
 from bidwise.evaluation.verdict import summary
+from bidwise.runs import plain, writable
 
 
 @dataclass(frozen=True)
@@ -46,14 +43,14 @@ class Evaluation:
 
     def to_json(self) -> str:
         """Plain JSON; numbers that are not defined or not finite are ``null``."""
-        return json.dumps(_plain(asdict(self)), indent=2, allow_nan=False)
+        return json.dumps(plain(asdict(self)), indent=2, allow_nan=False)
 
     def write(self, out: str | Path) -> None:
         """``out/result.json`` and ``out/report.html``: both, or none of them."""
         from bidwise.report.page import evaluation_page  # late: matplotlib takes a second, and not everyone writes
 
         folder = check_folder(out)
-        pages = {"result.json": self.to_json(), "report.html": evaluation_page(_plain(asdict(self)))}
+        pages = {"result.json": self.to_json(), "report.html": evaluation_page(plain(asdict(self)))}
         folder.mkdir(parents=True, exist_ok=True)
         parts = {folder / name: folder / f"{name}.part" for name in pages}
         try:
@@ -68,26 +65,8 @@ class Evaluation:
 
 def check_folder(out: str | Path) -> Path:
     """``out`` as a path, if the two files can be written there; nothing is made yet."""
-    folder = Path(out)
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise InputError(f"out must be a folder, found the file {there}")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"out must be a folder that can be written to, found {there}, which cannot")
+    folder = writable(out)
     for name in ("result.json", "report.html"):
         if (folder / name).is_dir():
             raise InputError(f"out must be a folder to write {name} into, found a folder of that name in {folder}")
     return folder
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold: no numpy, no NaN, no infinity, no tables."""
-    if isinstance(value, dict):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
