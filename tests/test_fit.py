@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ from torch import nn
 import bidwise
 from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, World, stack
-from bidwise.models import MLP, LogisticRegression
-from bidwise.training import METRICS, Variants, fit, predict, validation
+from bidwise.models import DCN, MLP, DeepFM, LogisticRegression, SparseLogisticRegression
+from bidwise.training import METRICS, Variants, fit, loop, predict, run, validation
 from bidwise.training.batches import Shuffle
 from bidwise.training.validation import Metric, logits_of, mean_welfare
 
@@ -725,6 +726,366 @@ def test_a_run_with_a_loss_of_ones_own_goes_on(tmp_path):
     assert equal(fitted.last, fit(LogisticRegression(8), train, loss=kept, **options).last)
 
 
+# parts of epochs
+
+
+def counted(batches):
+    """A log loss that counts its calls in ``batches``."""
+
+    def loss(logits, clicks, bids, offsets, teacher):
+        batches.append(logits.shape[-1])
+        return bidwise.LOSSES["log_loss"](logits, clicks, bids, offsets)
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("epochs", "every", "evaluated", "steps"),
+    [
+        (2.5, 0.25, [k / 4 for k in range(1, 11)], [3, 5, 8, 10, 13, 15, 18, 20, 23, 25]),
+        (0.5, 1, [0.5], [5]),
+        (0.35, 0.1, [0.1, 0.2, 0.3, 0.35], [1, 2, 3, 4]),
+        (2, 0.7, [0.7, 1.4, 2], [7, 14, 20]),
+        (2.1, 1, [1, 2, 2.1], [10, 20, 21]),
+        (3.0, 1.5, [1.5, 3], [15, 30]),
+        (1, 0.3, [0.3, 0.6, 0.9, 1], [3, 6, 9, 10]),
+    ],
+)
+def test_parts_of_epochs_are_trained_and_evaluated(epochs, every, evaluated, steps):
+    train, valid = repeat(0, ads=100)
+    batches, at = [], []
+    metric = Metric("steps", "how many steps were made", True, lambda z, ads: torch.tensor(float(len(batches))))
+    options = {"epochs": epochs, "every": every, "batch_size": 10, "metric": metric}
+    fitted = fit(LogisticRegression(8), train, valid=valid, loss=counted(batches), progress=at.append, **options)
+    assert [entry["epoch"] for entry in fitted.history] == evaluated
+    assert history_of(fitted, "steps").tolist() == steps
+    assert batches == [10] * steps[-1]
+    assert at == sorted(set(at))
+    assert at[-1] == steps[-1] / 10
+    epoch = fitted.best["steps"].epoch
+    assert epoch.item() == evaluated[-1]
+    fractions = not (float(epochs).is_integer() and float(every).is_integer())
+    assert epoch.dtype == (torch.float64 if fractions else torch.int64)
+
+
+def test_evaluations_that_fall_into_one_batch_are_one():
+    train, valid = repeat(0, ads=100)
+    batches = []
+    options = {"epochs": 2, "every": 0.1, "batch_size": 25}
+    fitted = fit(LogisticRegression(8), train, valid=valid, loss=counted(batches), **options)
+    assert [entry["epoch"] for entry in fitted.history] == [0.2, 0.5, 0.7, 1, 1.2, 1.5, 1.7, 2]
+    assert len(batches) == 8
+
+
+def test_part_of_an_epoch_is_the_beginning_of_a_whole_one():
+    train, _ = repeat(0, ads=100)
+    states = []
+    model = MLP(8, (6,))
+    options = {"batch_size": 10, "rate": 0.02, "every": 0.5}
+    fit(model, train, epochs=2, progress=lambda _: states.append(model.state()), **options)
+    part = fit(MLP(8, (6,)), train, epochs=1.5, **options)
+    assert equal(part.last, states[2])
+    assert not equal(part.last, states[3])
+
+
+def test_the_loss_of_an_evaluation_is_the_mean_since_the_last_or_since_the_pass_began():
+    train, _ = repeat(0, ads=100)
+    seen = []
+
+    def loss(logits, clicks, bids, offsets, teacher):
+        seen.append(bidwise.log_loss(logits, clicks))
+        return seen[-1]
+
+    fitted = fit(LogisticRegression(8), train, loss=loss, epochs=2, every=0.4, batch_size=10)
+    assert [entry["epoch"] for entry in fitted.history] == [0.4, 0.8, 1.2, 1.6, 2]
+    for entry, (a, b) in zip(fitted.history, [(0, 4), (4, 8), (10, 12), (12, 16), (16, 20)], strict=True):
+        assert entry["loss"].item() == pytest.approx(torch.stack(seen[a:b]).mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("patience", [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 1, 1.1])
+@pytest.mark.parametrize("best", [1, 2, 3, 6, 9])
+def test_patience_may_be_part_of_an_epoch(patience, best):
+    """A metric that is the best at evaluation ``best``: sums of tenths must not cost or give an evaluation."""
+    train, valid = repeat(0, ads=100)
+    model, seen = LogisticRegression(8), []
+
+    def told(logits, ads):
+        seen.append(model.state())
+        return torch.tensor(-abs(len(seen) - float(best)))
+
+    metric = Metric("told", "as told", True, told)
+    options = {"epochs": 3, "every": 0.1, "patience": patience, "batch_size": 10, "metric": metric}
+    fitted = fit(model, train, valid=valid, **options)
+    assert len(fitted.history) == best + round(10 * patience)
+    assert fitted.best["told"].epoch.item() == pytest.approx(best / 10)
+    assert equal(fitted.best["told"].state, seen[best - 1])  # the weights of that moment
+    assert equal(model.state(), seen[best - 1])
+    assert not equal(fitted.last, seen[best - 1])
+
+
+def test_cosine_falls_over_parts_of_epochs_too(monkeypatch):
+    train, _ = repeat(0, ads=100)
+    rates, _ = rates_of(monkeypatch, train, schedule="cosine", epochs=2.5, every=0.3, batch_size=10)
+    expected = 0.02 * (1 + torch.cos(math.pi * torch.arange(25, dtype=torch.float64) / 25)) / 2
+    torch.testing.assert_close(rates, expected)
+
+
+@pytest.mark.parametrize("option", ["epochs", "every", "patience"])
+def test_parts_of_epochs_are_above_0(option):
+    train, valid = repeat(0, ads=20, auctions=2)
+    for found in (-0.5, math.inf, math.nan):
+        with pytest.raises(InputError, match=f"{option} must be finite and above 0, found {found}"):
+            fit(LogisticRegression(8), train, valid=valid, **{option: found})
+
+
+def test_whole_numbers_may_be_written_as_fractions(tmp_path):
+    train, valid = repeat(0, ads=100)
+    options = {"valid": valid, "out": tmp_path}
+    whole = fit(LogisticRegression(8), train, epochs=2, every=1, patience=1, **options)
+    again = fit(LogisticRegression(8), train, epochs=2.0, every=1.0, patience=1.0, **options)
+    same_fit(again, whole)
+    assert again.best["welfare"].epoch.dtype == torch.int64
+
+
+# runs that are cut off inside of an epoch
+
+CARDINALITIES = [30, 4, 200]
+
+
+def categories(seed=0, ads=120, sizes=None):
+    """Ads of categories with clicks that depend on them, in auctions of ``sizes``."""
+    random = seeded(seed)
+    ads = ads if sizes is None else sum(sizes)
+    ids = torch.stack([torch.randint(0, values, (ads,), generator=random) for values in CARDINALITIES], dim=1)
+    ctr = torch.sigmoid(0.1 * ids[:, 0] + ids[:, 1] - 3)
+    clicks = (torch.rand(ads, generator=random) < ctr).float()
+    offsets = None if sizes is None else torch.tensor([0, *sizes]).cumsum(0)
+    bids = torch.rand(ads, generator=random) + 0.5
+    return Ads(ids.to(torch.int32), clicks, bids, offsets, teacher=ctr, truth=ctr)
+
+
+RAGGED = [7, 1, 0, 12, 30, 4, 4, 9, 0, 15, 3, 22, 13, 0]  # 120 ads
+NETWORKS = {
+    "deepfm, lazy": (lambda: DeepFM(CARDINALITIES, embedding=3, hidden=(6,), std=0.1), {"l2": 1e-3}),
+    "deepfm, dense": (lambda: DeepFM(CARDINALITIES, embedding=3, hidden=(6,), std=0.1), {"embeddings": "dense"}),
+    "dcn": (lambda: DCN(CARDINALITIES, cross=2, hidden=(6, 5), dropout=0.3, std=0.1), {"schedule": "cosine"}),
+    "logistic regression": (lambda: SparseLogisticRegression(CARDINALITIES), {"schedule": "cosine", "l2": 1e-3}),
+}
+
+
+def clock(monkeypatch, seconds):
+    """Time that goes on by ``seconds`` whenever anybody looks; a run comes up for air after a second."""
+    now = [0.0]
+
+    def monotonic():
+        now[0] += seconds
+        return now[0]
+
+    for module in (run, loop):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
+
+
+def a_network(name, sizes=None, out=None, progress=None):
+    model, options = NETWORKS[name]
+    options = {"epochs": 2.5, "every": 0.75, "batch_size": 16, "rate": 0.02, "seed": 3} | options
+    valid = categories(1, sizes=[6] * 10)
+    metric = ("welfare", "log_loss")
+    train = categories(sizes=sizes)
+    return fit(
+        model(),
+        train,
+        loss="log_plus",
+        valid=valid,
+        metric=metric,
+        patience=2.25,
+        out=out,
+        progress=progress,
+        **options,
+    )
+
+
+def stop_after(calls):
+    def progress(done):
+        calls[0] -= 1
+        if not calls[0]:
+            raise Stop
+
+    return progress
+
+
+@pytest.mark.parametrize("sizes", [None, [4] * 30, RAGGED], ids=["no auctions", "auctions of 4", "ragged"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_run_that_was_cut_off_inside_of_an_epoch_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, name, sizes):
+    expected = a_network(name, sizes)
+    assert [entry["epoch"] for entry in expected.history] == [0.75, 1.5, 2.25, 2.5]
+    clock(monkeypatch, 2)  # every batch takes more than a second
+    monkeypatch.setattr(loop, "SECONDS", 0)
+    for calls in (1, 3, 4, 5):  # batch 1, batch 4, at the end of the first pass or so, inside of the second
+        with pytest.raises(Stop):
+            a_network(name, sizes, tmp_path, stop_after([calls]))
+    done = []
+    same_fit(a_network(name, sizes, tmp_path, done.append), expected)
+    assert done[0] > 1
+    assert done[-1] >= 2.5
+    done.clear()
+    same_fit(a_network(name, sizes, tmp_path, done.append), expected)
+    assert done == []
+
+
+@pytest.mark.parametrize("seconds", [7, 120])
+def test_a_run_goes_on_from_its_last_checkpoint_wherever_it_was_cut_off(tmp_path, monkeypatch, seconds):
+    """Checkpoints of every few batches, or of evaluations alone: what was done since is done again."""
+    expected = a_network("deepfm, lazy")
+    clock(monkeypatch, 2)
+    monkeypatch.setattr(loop, "SECONDS", seconds)
+    for calls in range(1, 20, 4):
+        folder = tmp_path / str(calls)
+        with pytest.raises(Stop):
+            a_network("deepfm, lazy", None, folder, stop_after([calls]))
+        same_fit(a_network("deepfm, lazy", None, folder), expected)
+
+
+def test_checkpoints_are_written_inside_of_long_epochs(tmp_path, monkeypatch):
+    written = []
+    save = loop.save_checkpoint
+    monkeypatch.setattr(loop, "save_checkpoint", lambda folder, run: (written.append(run.position), save(folder, run)))
+    train = categories()
+    options = {"loss": "log_plus", "epochs": 1, "batch_size": 10}
+    fit(SparseLogisticRegression(CARDINALITIES), train, out=tmp_path / "short", **options)
+    assert written == [1]
+    written.clear()
+    clock(monkeypatch, 2)
+    monkeypatch.setattr(loop, "SECONDS", 9)
+    fit(SparseLogisticRegression(CARDINALITIES), train, out=tmp_path / "long", **options)
+    assert 2 <= len(written) < 12
+    assert written == sorted(written)
+    assert 0 < written[0] < 1
+    assert written[-1] == 1
+
+
+def test_progress_comes_about_once_a_second_and_after_each_epoch(monkeypatch):
+    train, done = categories(), []
+    options = {"epochs": 2, "batch_size": 12, "progress": done.append}
+    fit(SparseLogisticRegression(CARDINALITIES), train, **options)
+    assert done == [1, 2]
+    done.clear()
+    clock(monkeypatch, 0.3)  # four batches
+    fit(SparseLogisticRegression(CARDINALITIES), train, **options)
+    assert done == [0.4, 0.8, 1, 1.4, 1.8, 2]
+
+
+# ids, bytes and files
+
+
+def test_models_over_categories_learn():
+    train, valid = categories(0, ads=3000), categories(1, sizes=[10] * 100)
+    best = METRICS["expected_welfare"].of(torch.logit(valid.truth), valid).item()
+    for model, embeddings in (
+        (DeepFM(CARDINALITIES, hidden=(20,)), "lazy"),
+        (DCN(CARDINALITIES, cross=2, hidden=(20,)), "dense"),
+        (SparseLogisticRegression(CARDINALITIES), "lazy"),
+    ):
+        before = METRICS["expected_welfare"].of(logits_of(model, valid.features), valid).item()
+        options = {"loss": "log_plus", "metric": "expected_welfare", "epochs": 6, "batch_size": 100, "rate": 1e-2}
+        fitted = fit(model, train, valid=valid, embeddings=embeddings, **options)
+        assert fitted.best["expected_welfare"].value.item() > before + 0.8 * (best - before)
+
+
+@pytest.mark.parametrize("sizes", [None, RAGGED])
+def test_memory_mapped_features_train_as_those_in_memory(tmp_path, sizes):
+    ads = categories(sizes=sizes)
+    path = tmp_path / "features.npy"
+    np.save(path, ads.features.numpy())
+    mapped = torch.from_numpy(np.load(path, mmap_mode="c"))
+    for features in (mapped, ads.features.long()):
+        options = {"loss": "log_plus", "epochs": 2, "batch_size": 16, "valid": categories(1, sizes=[6] * 10)}
+        found = fit(DeepFM(CARDINALITIES, hidden=(6,)), replace(ads, features=features), **options)
+        same_fit(found, fit(DeepFM(CARDINALITIES, hidden=(6,)), ads, **options))
+
+
+def test_clicks_may_be_bytes():
+    train, valid = categories(), categories(1, sizes=[6] * 10)
+    options = {"loss": "log_teacher", "epochs": 2, "batch_size": 16, "metric": tuple(METRICS)}
+    expected = fit(SparseLogisticRegression(CARDINALITIES), train, valid=valid, **options)
+    for dtype in (torch.uint8, torch.bool, torch.int64):
+        ads = [replace(each, clicks=each.clicks.to(dtype)) for each in (train, valid)]
+        same_fit(fit(SparseLogisticRegression(CARDINALITIES), ads[0], valid=ads[1], **options), expected)
+
+
+def test_ids_stay_ids_in_any_precision():
+    train = categories()
+    model = DeepFM(CARDINALITIES, hidden=(6,), dropout=0.0).double()
+    fitted = fit(model, train, loss="log_plus", epochs=2, batch_size=16)
+    assert fitted.last["table.weight"].dtype == torch.float64
+    single = fit(DeepFM(CARDINALITIES, hidden=(6,), dropout=0.0), train, loss="log_plus", epochs=2, batch_size=16)
+    assert close(single.last, fitted.last, 1e-4)
+
+
+def test_ids_that_no_field_has_are_named_by_fit():
+    train = categories()
+    train.features[17, 2] = 200
+    with pytest.raises(InputError, match=r"features must be ids below 200 in field 2, found 200 at"):
+        fit(DeepFM(CARDINALITIES, hidden=(6,)), train)
+
+
+@pytest.mark.parametrize("ads", [33, 17])
+def test_a_last_batch_of_one_ad_trains_batch_norm_too(ads):
+    fitted = fit(DCN(CARDINALITIES, cross=1, hidden=(6,)), categories(ads=ads), epochs=2, batch_size=16)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in fitted.last.values())
+    assert fitted.last["deep.norms.0.num_batches_tracked"].item() == 2 * (ads // 16)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "word"),
+    [
+        ({"embeddings": "lazy"}, {"embeddings": "dense"}, "embeddings = 'lazy' there and 'dense' here"),
+        ({"l2": 0.0}, {"l2": 0.1}, "l2 = 0.0 there and 0.1 here"),
+        ({"every": 0.5}, {"every": 0.25}, "every = 0.5 there and 0.25 here"),
+        ({"model": SparseLogisticRegression(CARDINALITIES, seed=1)}, {}, "model = "),
+        ({"train": replace(categories(), weights=torch.ones(120))}, {}, "train = "),
+        ({"train": replace(categories(), exposure=torch.ones(120))}, {}, "train = "),
+    ],
+)
+def test_a_folder_of_other_embeddings_weights_or_steps_is_refused(tmp_path, left, right, word):
+    default = {"model": SparseLogisticRegression(CARDINALITIES), "train": categories()}
+    asked = default | left
+    fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
+    asked = default | right
+    with pytest.raises(InputError, match=f"with {word}"):
+        fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
+
+
+# values are checked once
+
+
+def test_fit_checks_values_once_and_not_in_every_step(monkeypatch):
+    from bidwise.losses import methods, welfare_loss
+
+    def check(*arguments):
+        raise AssertionError("checked again")
+
+    train, _ = repeat(0, ads=100)
+    for module, names in ((methods, ("check_between", "check_bids")), (welfare_loss, ("check_between", "check_bids"))):
+        for name in names:
+            monkeypatch.setattr(module, name, check)
+    for loss in bidwise.LOSSES:
+        fit(LogisticRegression(8), train, loss=loss, epochs=1)
+    variants = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log_teacher"], 1)])
+    fit(LogisticRegression(8, members=(2, 1)), stack([train]), loss=variants, epochs=1)
+    with pytest.raises(AssertionError, match="checked again"):
+        bidwise.LOSSES["log_loss"](torch.zeros(3), torch.zeros(3), torch.ones(3))
+
+
+def test_fit_leaves_the_loss_as_it_was():
+    train, _ = repeat(0, ads=100)
+    for loss in (WelfareLoss(), bidwise.LOSSES["log_loss"]):
+        before = repr(loss), dict(vars(loss))
+        fit(LogisticRegression(8), train, loss=loss, epochs=1)
+        assert (repr(loss), dict(vars(loss))) == before
+        with pytest.raises(InputError, match=r"clicks must be in \[0, 1\]"):
+            loss(torch.zeros(3), torch.full((3,), 2.0), torch.ones(3))
+
+
 # what must not happen
 
 
@@ -739,6 +1100,15 @@ def test_global_random_state_is_untouched(tmp_path):
     torch.manual_seed(2)
     assert equal(a_run(epochs=2).last, expected)
     torch.set_rng_state(before[0])
+
+
+def test_dropout_reads_and_leaves_no_global_state():
+    before = torch.get_rng_state()
+    expected = a_network("deepfm, lazy")
+    assert torch.equal(torch.get_rng_state(), before)
+    with torch.random.fork_rng():
+        torch.manual_seed(99)
+        same_fit(a_network("deepfm, lazy"), expected)
 
 
 def test_arguments_are_not_changed():
@@ -775,12 +1145,12 @@ def test_a_metric_that_is_nan_is_explained():
         ({"loss": "log_plsu"}, "loss must be one of .*did you mean 'log_plus'"),
         ({"metric": "welfar"}, "metric must be one of .*did you mean 'welfare'"),
         ({"metric": ()}, "metric must name at least one"),
-        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"epochs": 0}, "epochs must be finite and above 0"),
         ({"batch_size": 1}, "batch_size must be at least 2"),
-        ({"every": 0}, "every must be at least 1"),
+        ({"every": 0}, "every must be finite and above 0"),
         ({"rate": 0.0}, "rate must be finite and above 0"),
         ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
-        ({"patience": 0}, "patience must be at least 1"),
+        ({"patience": 0}, "patience must be finite and above 0"),
         ({"patience": 2, "valid": None}, "patience needs valid"),
         ({"seed": [1, 2]}, "seed must be one number or 1, one per repeat, found 2"),
     ],

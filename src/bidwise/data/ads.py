@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from bidwise.checks import InputError, check_ads, check_between, check_bids, check_offsets
+from bidwise.checks import InputError, check_ads, check_between, check_bids, check_offsets, check_weights
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Ads:
             not in auctions, any of which may compete.
         teacher: another model's CTR of the same ads.
         truth: their true CTR, known in simulations alone.
+        weights: how much each ad counts, above 0; ``None``: all alike.
+        exposure: the multiplier of the slot an ad was logged in, in (0, 1]; a click then counts 1 / exposure.
 
     >>> ads = Ads(torch.zeros(3, 2), torch.tensor([1.0, 0.0, 0.0]), torch.ones(3))
     >>> len(ads), ads.width, ads.with_teacher(torch.full((3,), 0.5)).teacher
@@ -35,6 +37,8 @@ class Ads:
     offsets: Tensor | None = None
     teacher: Tensor | None = None
     truth: Tensor | None = None
+    weights: Tensor | None = None
+    exposure: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, Tensor):
@@ -45,15 +49,19 @@ class Ads:
             raise InputError(f"features must have shape (..., ads, width), found {tuple(self.features.shape)}")
         per_ad = self.features[..., 0]
         values = self.features.device.type == "cpu"
-        for name, low, high in (("clicks", 0, 1), ("teacher", 0, 1), ("truth", 0, 1)):
+        for name, low, high in (("clicks", 0, 1), ("teacher", 0, 1), ("truth", 0, 1), ("exposure", 1e-6, 1)):
             found = getattr(self, name)
             if found is not None or name == "clicks":
                 check_ads(name, found, per_ad, of="one number per ad as features have rows")
                 if values:
                     check_between(name, found, low, high)
         check_ads("bids", self.bids, per_ad, of="one number per ad as features have rows")
+        if self.weights is not None:
+            check_ads("weights", self.weights, per_ad, of="one number per ad as features have rows")
         if values:
             check_bids(self.bids)
+            if self.weights is not None:
+                check_weights(self.weights)
         if self.offsets is not None:
             check_offsets(self.offsets, len(self), self.features.device, values=values)
 
@@ -99,7 +107,7 @@ def stack(repeats: Sequence[Ads]) -> Ads:
             sizes = f"{tuple(first.features.shape)} and {tuple(ads.features.shape)}"
             raise InputError(f"repeats must have features of one size, found {sizes}")
     together: dict[str, Tensor | None] = {"offsets": first.offsets}
-    for name in ("features", "clicks", "bids", "teacher", "truth"):
+    for name in ("features", "clicks", "bids", "teacher", "truth", "weights", "exposure"):
         columns = [getattr(ads, name) for ads in repeats]
         if any((column is None) != (columns[0] is None) for column in columns):
             raise InputError(f"repeats must all have {name}, or none of them")

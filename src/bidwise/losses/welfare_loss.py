@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -16,9 +17,11 @@ from bidwise.checks import (
     check_not_negative,
     check_offsets,
     check_positive,
+    check_weights,
 )
 from bidwise.losses.methods import VALUES, checked_options, pairwise_welfare_loss
 from bidwise.losses.pointwise import cross_entropy
+from bidwise.segments import Auctions
 
 
 class WelfareLoss(nn.Module):
@@ -82,10 +85,26 @@ class WelfareLoss(nn.Module):
         bids: Tensor,
         offsets: Tensor | None = None,
         teacher: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> Tensor:
-        """The loss of a batch; see :func:`bidwise.pairwise_welfare_loss` for the arguments."""
-        rank = pairwise_welfare_loss(logits, clicks, bids, offsets, teacher=teacher, **self.options)  # checks all
-        return rank + self.lam * cross_entropy(logits, clicks, None, self.reduction)
+        """The loss of a batch; see :func:`bidwise.pairwise_welfare_loss` for the arguments.
+
+        ``weights`` say how much each ad counts: the log loss of an ad counts its weight, the rank term of an auction
+        the mean weight of its ads.
+        """
+        if weights is None:
+            rank = pairwise_welfare_loss(logits, clicks, bids, offsets, teacher=teacher, **self.options)  # checks all
+        else:
+            options = self.options | {"reduction": "none"}
+            rank = pairwise_welfare_loss(logits, clicks, bids, offsets, teacher=teacher, **options)
+            weights = check_ads("weights", weights, logits).detach().to(rank.dtype)
+            if _checks_values(self.options["validate"], logits):
+                check_weights(weights)
+            rank = self._over_auctions(rank * _auction_means(weights, offsets))
+        return rank + self.lam * cross_entropy(logits, clicks, weights, self.reduction)
+
+    def _over_auctions(self, rank: Tensor) -> Tensor:
+        return rank.sum(-1) if self.reduction == "sum" else rank.sum(-1) / max(rank.shape[-1], 1)
 
     def extra_repr(self) -> str:
         words = ", ".join(f"{name}={option!r}" for name, option in self.options.items())
@@ -103,11 +122,13 @@ class BidWeightedLogLoss(nn.Module):
     tensor(1.3863)
     """
 
-    def __init__(self, *, power: float = 0.0, value: str = "clicks", reduction: str = "mean") -> None:
+    def __init__(
+        self, *, power: float = 0.0, value: str = "clicks", reduction: str = "mean", validate: bool | None = None
+    ) -> None:
         super().__init__()
         check_name("value", value, VALUES)
         check_name("reduction", reduction, ("sum", "mean"))
-        self.power, self.value, self.reduction = power, value, reduction
+        self.power, self.value, self.reduction, self.validate = power, value, reduction, validate
 
     def forward(
         self,
@@ -116,24 +137,31 @@ class BidWeightedLogLoss(nn.Module):
         bids: Tensor,
         offsets: Tensor | None = None,
         teacher: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> Tensor:
         """The loss of a batch; ``offsets`` are checked and otherwise ignored."""
         logits = check_logits(logits, offsets)
         bids = check_ads("bids", bids, logits)
-        on_cpu = logits.device.type == "cpu" and not torch.compiler.is_compiling()
+        values = _checks_values(self.validate, logits)
         if offsets is not None:
-            check_offsets(offsets, logits.shape[-1], logits.device, values=on_cpu)
+            check_offsets(offsets, logits.shape[-1], logits.device, values=values)
         if self.value == "clicks":
             labels = check_ads("clicks", clicks, logits)
         elif teacher is None:
             raise ValueError('teacher must be given for value="teacher", found None')
         else:
             labels = check_ads("teacher", teacher, logits)
-        if on_cpu:
+        if weights is not None:
+            weights = check_ads("weights", weights, logits)
+        if values:
             check_between(self.value, labels, 0, 1)
             check_bids(bids)
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        weights = None if self.power == 0 else bids.to(dtype) ** self.power
+            if weights is not None:
+                check_weights(weights)
+        if self.power != 0:
+            dtype = torch.promote_types(logits.dtype, torch.float32)
+            worth = bids.to(dtype) ** self.power
+            weights = worth if weights is None else worth * weights
         return cross_entropy(logits, labels, weights, self.reduction)
 
     def extra_repr(self) -> str:
@@ -157,6 +185,22 @@ LOSSES: dict[str, nn.Module] = {
 }
 
 
+def _checks_values(validate: bool | None, logits: Tensor) -> bool:
+    """Whether values are checked: where nobody said, on the CPU."""
+    if validate is not None:
+        return validate
+    return logits.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _auction_means(weights: Tensor, offsets: Tensor | None) -> Tensor:
+    """Mean weight of the ads of each auction, ``(..., ads) -> (..., auctions)``; of an empty one 0."""
+    if offsets is None:
+        return weights.sum(-1, keepdim=True) / max(weights.shape[-1], 1)
+    auctions = Auctions.of(weights, offsets)
+    means = auctions.sum(weights.reshape(-1)) / auctions.sizes.clamp(min=1)
+    return means.view(*weights.shape[:-1], -1)
+
+
 def needs_teacher(loss: object) -> bool:
     """Whether a loss, or the named one, looks at a teacher's CTR; losses of others are not known to.
 
@@ -167,3 +211,18 @@ def needs_teacher(loss: object) -> bool:
     if isinstance(found, WelfareLoss):
         return found.options["value"] == "teacher" or found.options["weighting"] is not None
     return isinstance(found, BidWeightedLogLoss) and found.value == "teacher"
+
+
+def unchecked(loss: Any) -> Any:
+    """The same loss without checks of values, for ads that were checked before; losses of others as they are.
+
+    It also takes labels above 1: clicks that are corrected for the slot they were made in.
+    """
+    if not isinstance(loss, WelfareLoss | BidWeightedLogLoss):
+        return loss
+    copied = copy(loss)
+    if isinstance(copied, WelfareLoss):
+        copied.options = copied.options | {"validate": False}
+    else:
+        copied.validate = False
+    return copied

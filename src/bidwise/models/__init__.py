@@ -1,5 +1,19 @@
-"""Models that return logits; with ``members`` many of them are one."""
+"""Models that return logits: over numbers (with ``members`` many of them are one), and over ids of categories."""
 
+from collections.abc import Callable
+
+from torch import nn
+
+from bidwise.models.dcn import DCN, DCNv2
+from bidwise.models.deepfm import DeepFM, SparseLogisticRegression
 from bidwise.models.mlp import MLP, LogisticRegression, Members
 
-__all__ = ["MLP", "LogisticRegression", "Members"]
+#: Models over categories by name, each called as ``MODELS[name](cardinalities, seed=0)``.
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "deepfm": DeepFM,
+    "dcn": DCN,
+    "dcnv2": DCNv2,
+    "logistic_regression": SparseLogisticRegression,
+}
+
+__all__ = ["DCN", "MLP", "MODELS", "DCNv2", "DeepFM", "LogisticRegression", "Members", "SparseLogisticRegression"]

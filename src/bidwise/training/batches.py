@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -17,10 +18,16 @@ class Batch:
     """Some ads of every repeat: features ``(*repeats, batch, width)``, the rest ``(*repeats, batch)``."""
 
     features: Tensor
-    clicks: Tensor
+    clicks: Tensor  # over the multiplier of the slot they were made in, where that is known
     bids: Tensor
     offsets: Tensor | None
-    teacher: Tensor | None
+    teacher: Tensor | None = None
+    weights: Tensor | None = None
+
+    @property
+    def ads(self) -> int:
+        """Ads of every repeat."""
+        return self.clicks.shape[-1]
 
 
 class Shuffle:
@@ -38,7 +45,10 @@ class Shuffle:
         if not self.count:
             raise InputError("train must hold ads, found none")
         self.randoms = randoms
-        columns = [ads.clicks, ads.bids] + ([] if ads.teacher is None else [ads.teacher])
+        clicks = ads.clicks if ads.exposure is None else ads.clicks / ads.exposure
+        named = {"clicks": clicks, "bids": ads.bids, "teacher": ads.teacher, "weights": ads.weights}
+        columns = [column for column in named.values() if column is not None]
+        self.names = [name for name, column in named.items() if column is not None]
         dtype = torch.promote_types(ads.bids.dtype, torch.float32)
         # one table of rows each: a single look-up serves all repeats and columns
         self.features = ads.features.reshape(number * self.count, -1)
@@ -64,10 +74,14 @@ class Shuffle:
         return -(-self.count // self.batch_size)  # a bound: an auction longer than a batch may fill several
 
     def __iter__(self) -> Iterator[Batch]:
-        for rows, offsets in self._rows():
+        return self.after(0)
+
+    def after(self, batches: int) -> Iterator[Batch]:
+        """The batches of an epoch but for its first ones, which a run that is resumed has seen."""
+        for rows, offsets in islice(self._rows(), batches, None):
             columns = self.columns.index_select(0, rows).view(*self.repeats, -1, self.columns.shape[-1]).unbind(-1)
             features = self.features.index_select(0, rows).view(*self.repeats, -1, self.features.shape[-1])
-            yield Batch(features, columns[0], columns[1], offsets, columns[2] if len(columns) > 2 else None)
+            yield Batch(features, offsets=offsets, **dict(zip(self.names, columns, strict=True)))
 
     def _rows(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Rows of the flat tables, repeat after repeat, and the offsets inside of a repeat."""

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from bidwise.training.validation import Metric
 
 State = dict[str, Tensor]
+NEAR = 1e-9  # of an epoch: what sums of fractions may miss
 
 
 @dataclass
 class Best:
     """The best epoch of every member by one metric, and the weights it had then."""
 
-    epoch: Tensor  # (*members) int64
+    epoch: Tensor  # (*members) int64, float64 where a run is evaluated inside of epochs
     value: Tensor  # (*members) float64
     state: State = field(repr=False)
 
@@ -40,12 +41,11 @@ class Fit:
         """A copy of the weights as they are now."""
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
-    def keep(self, metric: Metric, value: Tensor, epoch: int, patience: int | None) -> None:
+    def keep(self, metric: Metric, value: Tensor, epoch: Tensor, patience: float | None) -> None:
         """Take this epoch for the members to which it is the best so far and whose patience has not run out."""
         best = self.best.get(metric.name)
         if best is None:
-            epochs = torch.full(value.shape, epoch, dtype=torch.int64)
-            self.best[metric.name] = Best(epochs, value, self.state())
+            self.best[metric.name] = Best(epoch.expand(value.shape).clone(), value, self.state())
             return
         sign = 1 if metric.higher_is_better else -1
         better = (sign * value > sign * best.value) & ~self.stopped(metric.name, patience)
@@ -58,10 +58,10 @@ class Fit:
             mask = mask.view(mask.shape + (1,) * (parameter.dim() - mask.dim()))
             best.state[key] = torch.where(mask, parameter.detach(), best.state[key])
 
-    def stopped(self, name: str, patience: int | None) -> Tensor:
+    def stopped(self, name: str, patience: float | None) -> Tensor:
         """Members whose patience with a metric had run out before: they keep what they would have alone."""
         best = self.best[name]
         if patience is None or not self.history:
             return torch.zeros_like(best.epoch, dtype=torch.bool)
-        done: int = self.history[-1]["epoch"]
-        return best.epoch <= done - patience
+        done: float = self.history[-1]["epoch"]
+        return best.epoch.double() <= done - patience + NEAR

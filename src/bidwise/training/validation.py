@@ -107,17 +107,36 @@ class Metric:
 
 
 def _welfare(logits: Tensor, ads: Ads) -> Tensor:
-    return mean_welfare(logits, ads.bids * ads.clicks, ads.bids, ads.offsets)
+    return mean_welfare(logits, ads.bids * _labels(ads) * _counts(ads), ads.bids, ads.offsets)
+
+
+def _labels(ads: Ads) -> Tensor:
+    """Clicks, over the multiplier of the slot they were made in where that is known."""
+    return ads.clicks if ads.exposure is None else ads.clicks / ads.exposure
+
+
+def _counts(ads: Ads) -> Tensor | float:
+    """How much the auction of each ad counts, the mean weight of its ads; on average 1."""
+    if ads.weights is None:
+        return 1.0
+    weights = ads.weights.double()
+    means = Auctions.of(weights, ads.offsets).mean(weights.reshape(-1)).view(weights.shape)
+    one = weights[(0,) * (weights.dim() - 1)]  # every repeat has the same auctions, and an average of its own
+    firsts = means[..., Auctions.of(one, ads.offsets).starts]
+    return (means / firsts.mean(-1, keepdim=True)).to(ads.bids)
 
 
 def _expected_welfare(logits: Tensor, ads: Ads) -> Tensor:
     if ads.truth is None:
         raise InputError("valid must have truth for metric='expected_welfare'; 'welfare' takes the clicks")
-    return mean_welfare(logits, ads.bids * ads.truth, ads.bids, ads.offsets)
+    return mean_welfare(logits, ads.bids * ads.truth * _counts(ads), ads.bids, ads.offsets)
 
 
 def _log_loss(logits: Tensor, ads: Ads) -> Tensor:
-    return cross_entropy(logits, ads.clicks.expand_as(logits), None, "mean").double()
+    weights = ads.weights
+    if weights is not None:  # float64: a sum of weights of millions of ads
+        weights = (weights / weights.mean(-1, keepdim=True, dtype=torch.float64)).expand_as(logits)
+    return cross_entropy(logits, _labels(ads).expand_as(logits), weights, "mean").double()
 
 
 def _auc(logits: Tensor, ads: Ads) -> Tensor:

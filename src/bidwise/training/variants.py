@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import InputError
+from bidwise.losses.welfare_loss import unchecked
 
 
 class Variants(nn.Module):
@@ -25,7 +26,7 @@ class Variants(nn.Module):
 
     def __init__(self, losses: Sequence[tuple[nn.Module, int]]) -> None:
         super().__init__()
-        self.losses = nn.ModuleList(loss for loss, _ in losses)
+        self.losses = nn.ModuleList(unchecked(loss) for loss, _ in losses)
         self.counts = [count for _, count in losses]
 
     def forward(
@@ -35,14 +36,15 @@ class Variants(nn.Module):
         bids: Tensor,
         offsets: Tensor | None = None,
         teacher: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> Tensor:
         """One loss per member, ``(*members)``."""
         if logits.shape[0] != sum(self.counts):
             raise InputError(f"logits must have {sum(self.counts)} variants first, found {tuple(logits.shape)}")
         parts = (torch.split(x, self.counts) for x in (logits, clicks, bids))
-        teachers = [None] * len(self.counts) if teacher is None else torch.split(teacher, self.counts)
-        rows = zip(self.losses, *parts, teachers, strict=True)
-        return torch.cat([loss(z, y, b, offsets, p) for loss, z, y, b, p in rows])
+        others = ([None] * len(self.counts) if x is None else torch.split(x, self.counts) for x in (teacher, weights))
+        rows = zip(self.losses, *parts, *others, strict=True)
+        return torch.cat([loss(z, y, b, offsets, p, w) for loss, z, y, b, p, w in rows])
 
     def extra_repr(self) -> str:
         return f"counts={self.counts}"

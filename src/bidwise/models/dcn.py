@@ -1,0 +1,77 @@
+"""Deep & cross networks, of the first and of the second version: models over categories."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bidwise.checks import check_whole
+from bidwise.models.layers import Cross, GroupedEmbeddings, Perceptron, glorot
+
+
+def embedding_width(values: int) -> int:
+    """6 ⌊values^¼⌋: what DeepCTR makes of the 6 values^¼ that the paper prints.
+
+    >>> [embedding_width(values) for values in (3, 16, 81, 10_000, 1_000_000)]
+    [6, 12, 18, 60, 186]
+    """
+    check_whole("cardinalities", values, 1)
+    return 6 * math.isqrt(math.isqrt(values))  # exact, where values**0.25 may miss a whole number
+
+
+class DCN(nn.Module):
+    """Cross layers and a perceptron side by side over the same embeddings, ids ``(ads, fields) -> (ads,)``.
+
+    logit = w · [cross(x); perceptron(x)] + w_0,  x_{l+1} = x_0 (x_l · w_l) + b_l + x_l   (Wang et al., 2017, eqs. 3-5)
+
+    Args:
+        cardinalities: values of each field; the width of its vectors is :func:`embedding_width`.
+        cross: cross layers.
+        hidden: units of the hidden layers, with batch norm and ReLU.
+        dropout: share of the hidden units that a step leaves out.
+        std: of the initial embeddings; DeepCTR's is 1e-4, as is ours.
+        seed: of the initial weights and of the dropout.
+
+    >>> DCN([3, 20], hidden=(8,)).eval()(torch.tensor([[0, 1], [2, 19]])).shape
+    torch.Size([2])
+    """
+
+    matrix = False
+
+    def __init__(
+        self,
+        cardinalities: Sequence[int],
+        *,
+        cross: int = 6,
+        hidden: Sequence[int] = (1024, 1024),
+        dropout: float = 0.0,
+        std: float = 1e-4,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(seed)
+        widths = [embedding_width(values) for values in cardinalities]
+        self.tables = GroupedEmbeddings(cardinalities, widths, std=std, random=random)
+        self.cross = Cross(self.tables.width, cross, matrix=self.matrix, random=random)
+        self.deep = Perceptron(self.tables.width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)
+        self.last = glorot(self.tables.width + [self.tables.width, *hidden][-1], 1, random)
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits of ads."""
+        vectors = self.tables(features)
+        both = torch.cat([self.cross(vectors), self.deep(vectors)], dim=1)
+        return (both @ self.last).squeeze(-1) + self.bias
+
+
+class DCNv2(DCN):
+    """DCN with a matrix in every cross layer, x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l (Wang et al., 2021, eq. 1).
+
+    >>> DCNv2([3, 20], hidden=(8,)).eval()(torch.tensor([[0, 1], [2, 19]])).shape
+    torch.Size([2])
+    """
+
+    matrix = True

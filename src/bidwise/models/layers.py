@@ -1,0 +1,227 @@
+"""What models over categories are built of: embeddings, crosses and perceptrons, each as its formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bidwise.checks import InputError, check_positive, check_whole
+
+
+class Embeddings(nn.Module):
+    """A vector for each value of each field, in one table: ids ``(ads, fields) -> (ads, fields, width)``.
+
+    Args:
+        cardinalities: values of each field; ids go from 0 to one less.
+        width: of the vectors.
+        std: of the initial values, normal around 0.
+        random: draws them.
+        fields: what errors call the fields; ``None``: their numbers.
+
+    ``sparse`` says whether gradients hold only the rows that a batch looked up. An optimizer may then leave all others
+    alone, and a step does not take longer for a longer table.
+
+    >>> table = Embeddings([3, 2], 4, std=0.1, random=torch.Generator().manual_seed(0))
+    >>> table(torch.tensor([[0, 1], [2, 0]])).shape, table.weight.shape
+    (torch.Size([2, 2, 4]), torch.Size([5, 4]))
+    """
+
+    starts: Tensor
+    ends: Tensor
+
+    def __init__(
+        self,
+        cardinalities: Sequence[int],
+        width: int,
+        *,
+        std: float,
+        random: torch.Generator,
+        fields: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        if not cardinalities:
+            raise InputError("cardinalities must have one number for each field, found none")
+        for values in cardinalities:
+            check_whole("cardinalities", values, 1)
+        check_whole("width", width, 1)
+        check_positive("std", std, or_zero=True)
+        ends = torch.tensor(list(cardinalities), device="cpu").cumsum(0)
+        self.weight = nn.Parameter(_normal((int(ends[-1]), width), std, random))
+        self.sparse = False
+        self.std, self.fields = std, list(range(len(cardinalities)) if fields is None else fields)
+        where = torch.get_default_device()
+        self.register_buffer("starts", F.pad(ends[:-1], (1, 0)).to(where, torch.int32), persistent=False)
+        self.register_buffer("ends", ends.to(where, torch.int32), persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The vectors of ids."""
+        if ids.is_floating_point():
+            raise InputError(f"features must be ids of categories, whole numbers, found {ids.dtype}")
+        if ids.dim() != 2 or ids.shape[1] != len(self.starts):
+            raise InputError(f"features must have shape (ads, {len(self.starts)}), found {tuple(ids.shape)}")
+        rows = ids + self.starts
+        if ids.device.type == "cpu" and len(ids) and not bool(((rows >= self.starts) & (rows < self.ends)).all()):
+            raise self._outside(ids)
+        return F.embedding(rows, self.weight, sparse=self.sparse)
+
+    def _outside(self, ids: Tensor) -> InputError:
+        values = self.ends - self.starts
+        row, field = ((ids < 0) | (ids >= values)).nonzero()[0].tolist()
+        name = self.fields[field]
+        return InputError(
+            f"features must be ids below {int(values[field])} in field {name}, found {int(ids[row, field])} at "
+            f"[{row}, {name}]"
+        )
+
+    def extra_repr(self) -> str:
+        rows, width = self.weight.shape
+        return f"fields={len(self.starts)}, rows={rows}, width={width}, std={self.std}"
+
+
+class GroupedEmbeddings(nn.Module):
+    """Vectors of a width that depends on the field, side by side: ids ``(ads, fields) -> (ads, sum of widths)``.
+
+    Fields of one width share a table; the columns are those of the tables in turn.
+    """
+
+    def __init__(
+        self, cardinalities: Sequence[int], widths: Sequence[int], *, std: float, random: torch.Generator
+    ) -> None:
+        super().__init__()
+        if not widths:
+            raise InputError("cardinalities must have one number for each field, found none")
+        self.groups = [[f for f, w in enumerate(widths) if w == width] for width in sorted(set(widths))]
+        self.fields = len(widths)
+        self.width = sum(widths)
+        self.tables = nn.ModuleList(
+            Embeddings([cardinalities[f] for f in group], widths[group[0]], std=std, random=random, fields=group)
+            for group in self.groups
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The vectors of ids, side by side."""
+        if ids.dim() != 2 or ids.shape[1] != self.fields:
+            raise InputError(f"features must have shape (ads, {self.fields}), found {tuple(ids.shape)}")
+        groups = zip(self.tables, self.groups, strict=True)
+        return torch.cat([table(ids[:, group]).flatten(1) for table, group in groups], dim=1)
+
+
+def paired(vectors: Tensor) -> Tensor:
+    """Sum of the inner products of all pairs of fields, ``(ads, fields, width) -> (ads,)``: the factorization machine.
+
+    Σ_{f<g} <v_f, v_g> = ½ Σ_k [(Σ_f v_fk)² − Σ_f v_fk²], in time linear in the fields.
+
+    >>> paired(torch.tensor([[[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]]]))
+    tensor([17.])
+    """
+    return 0.5 * (vectors.sum(1).square() - vectors.square().sum(1)).sum(-1)
+
+
+class Cross(nn.Module):
+    """Cross layers of DCN: x_{l+1} = x_0 (x_l · w_l) + b_l + x_l; with ``matrix`` those of DCNv2,
+    x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l.
+    """
+
+    def __init__(self, width: int, layers: int, *, matrix: bool, random: torch.Generator) -> None:
+        super().__init__()
+        check_whole("cross", layers, 1)
+        self.matrix = matrix
+        shape = (width, width) if matrix else (width, 1)
+        self.weights = nn.ParameterList(glorot(*shape, random) for _ in range(layers))
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(layers))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(ads, width) -> (ads, width)``."""
+        crossed = inputs
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            if self.matrix:
+                crossed = torch.addcmul(crossed, inputs, torch.addmm(bias, crossed, weight))
+            else:
+                crossed = torch.addcmul(crossed + bias, inputs, crossed @ weight)
+        return crossed
+
+
+class Perceptron(nn.Module):
+    """Hidden layers: affine, batch norm if asked for, ReLU, dropout; ``(ads, inputs) -> (ads, hidden[-1])``.
+
+    Which units are dropped depends on ``seed`` and on how many steps were made, a number in the state of the model: a
+    run that is resumed drops what it would have dropped, and nothing reads or sets the global random state.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: Sequence[int],
+        *,
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        seed: int,
+        random: torch.Generator,
+    ) -> None:
+        super().__init__()
+        for units in hidden:
+            check_whole("hidden", units, 1)
+        if not 0 <= dropout < 1:
+            raise InputError(f"dropout must be in [0, 1), found {dropout}")
+        self.weights = nn.ParameterList(glorot(m, n, random) for m, n in pairwise([inputs, *hidden]))
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(units)) for units in hidden)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(units) for units in hidden) if batch_norm else None
+        self.hidden, self.dropout, self.seed = tuple(hidden), dropout, seed
+        self.steps = 0  # a number of Python, not a buffer: reading one of a GPU would make it wait
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}steps"] = torch.tensor(self.steps)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        self.steps = int(state_dict.pop(f"{prefix}steps", 0))
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The last hidden layer."""
+        active = inputs
+        masks = self._masks(inputs) if self.training and self.dropout else None
+        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            active = torch.addmm(bias, active, weight)
+            if self.norms is not None:
+                active = _normed(self.norms[k], active)
+            active = active.relu_()
+            if masks is not None:
+                active = active * masks[k]
+        return active
+
+    def _masks(self, like: Tensor) -> Sequence[Tensor]:
+        """For each layer 0 or 1 / (1 - dropout), drawn at once."""
+        random = torch.Generator(like.device).manual_seed((self.seed * 1_000_003 + self.steps) % 2**32)
+        self.steps += 1
+        drawn = torch.rand(len(like), sum(self.hidden), generator=random, device=like.device, dtype=torch.float32)
+        kept = (drawn >= self.dropout).to(like.dtype).mul_(1 / (1 - self.dropout))
+        return torch.split(kept, list(self.hidden), dim=1)
+
+    def extra_repr(self) -> str:
+        return f"hidden={self.hidden}, dropout={self.dropout}, batch_norm={self.norms is not None}, seed={self.seed}"
+
+
+def _normed(norm: nn.Module, active: Tensor) -> Tensor:
+    """Batch norm; a batch of one ad, the rest of an epoch, is normed by what was seen before."""
+    assert isinstance(norm, nn.BatchNorm1d)
+    if len(active) > 1 or not norm.training:
+        found: Tensor = norm(active)
+        return found
+    return F.batch_norm(active, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
+
+
+def _normal(shape: tuple[int, ...], std: float, random: torch.Generator) -> Tensor:
+    drawn = torch.randn(shape, generator=random, dtype=torch.float32, device="cpu") * std
+    return drawn.to(torch.get_default_device(), torch.get_default_dtype())
+
+
+def glorot(inputs: int, outputs: int, random: torch.Generator) -> nn.Parameter:
+    """Weights ``(inputs, outputs)``, normal with variance 2 / (inputs + outputs), as Keras' glorot_normal nearly is."""
+    return nn.Parameter(_normal((inputs, outputs), math.sqrt(2 / (inputs + outputs)), random))

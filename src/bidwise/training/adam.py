@@ -1,0 +1,76 @@
+"""Adam that leaves alone what a batch did not look up."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bidwise.checks import check_name, check_positive
+from bidwise.models.layers import Embeddings
+
+UPDATES = ("lazy", "dense")
+
+
+class Adam(torch.optim.Adam):
+    """Adam with torch's defaults; rows of embeddings are updated when a batch has looked them up.
+
+    ``lazy``: rows without a gradient keep their weights and moments, so that a step takes as long for a million values
+    as for ten thousand; a row in every batch is updated as by Adam. ``dense`` is Adam itself, which goes on moving all
+    rows by their moments. ``l2`` adds l2 Σ w² over the embeddings to the loss (DeepCTR's default is 1e-5), with lazy
+    updates over the rows that were looked up.
+    """
+
+    def __init__(self, model: nn.Module, *, rate: float, updates: str = "lazy", l2: float = 0.0) -> None:
+        check_name("embeddings", updates, UPDATES)
+        check_positive("l2", l2, or_zero=True)
+        parameters = list(model.parameters())
+        on = {parameter.device.type for parameter in parameters}
+        super().__init__(parameters, lr=rate, fused=on <= {"cpu", "cuda"})
+        self.tables = [part for part in model.modules() if isinstance(part, Embeddings)]
+        self.l2 = l2
+        for table in self.tables:
+            table.sparse = updates == "lazy"
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        super().load_state_dict(state_dict)
+        for table in self.tables:
+            state = self.state.get(table.weight)
+            if state and table.sparse:  # back to where it is read: one of a GPU would make it wait
+                state["step"] = state["step"].cpu()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step; without a closure, which fits never need."""
+        group = self.param_groups[0]
+        for table in self.tables:
+            gradient = table.weight.grad
+            if gradient is None:
+                continue
+            if gradient.is_sparse:
+                self._step_rows(table.weight, gradient.coalesce(), group["lr"], group["betas"], group["eps"])
+                table.weight.grad = None  # Adam itself has nothing to do
+            elif self.l2:
+                gradient.add_(table.weight, alpha=2 * self.l2)
+        super().step()
+
+    def _step_rows(self, weight: Tensor, gradient: Tensor, rate: float, betas: tuple[float, float], eps: float) -> None:
+        """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + eps), for these rows."""
+        state = self.state[weight]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")  # as Adam counts, and loads
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+        state["step"] += 1
+        rows, g = gradient.indices()[0], gradient.values()
+        if self.l2:
+            g = g.add(weight.index_select(0, rows), alpha=2 * self.l2)
+        mean = state["exp_avg"].index_select(0, rows).lerp_(g, 1 - betas[0])
+        square = state["exp_avg_sq"].index_select(0, rows).mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+        state["exp_avg"].index_copy_(0, rows, mean)
+        state["exp_avg_sq"].index_copy_(0, rows, square)
+        first, second = (1 - beta ** state["step"].item() for beta in betas)
+        size = square.sqrt_().div_(math.sqrt(second)).add_(eps)
+        weight.index_add_(0, rows, mean.div_(size), alpha=-rate / first)

@@ -1,0 +1,262 @@
+"""A training run: one batch after the other, with a place to which it can be brought back."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bidwise.checks import InputError, check_name, check_positive, check_whole
+from bidwise.data.ads import Ads
+from bidwise.losses.welfare_loss import unchecked
+from bidwise.training.adam import UPDATES, Adam
+from bidwise.training.batches import Batch, Shuffle
+from bidwise.training.selection import NEAR, Fit
+from bidwise.training.validation import Metric, logits_of, one_number_per_ad
+
+SCHEDULES = ("constant", "cosine")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The numbers of a run, checked."""
+
+    epochs: float
+    batch_size: int
+    rate: float
+    schedule: str
+    patience: float | None
+    every: float
+    embeddings: str = "lazy"
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_whole("batch_size", self.batch_size, 2)
+        for name in ("epochs", "every", "rate"):
+            check_positive(name, getattr(self, name))
+        if self.patience is not None:
+            check_positive("patience", self.patience)
+            object.__setattr__(self, "patience", whole(self.patience))
+        for name in ("epochs", "every"):
+            object.__setattr__(self, name, whole(getattr(self, name)))
+        object.__setattr__(self, "rate", float(self.rate))
+        check_name("schedule", self.schedule, SCHEDULES)
+        check_name("embeddings", self.embeddings, UPDATES)
+        check_positive("l2", self.l2, or_zero=True)
+
+
+@dataclass
+class Place:
+    """Where a run stands."""
+
+    passes: int = 0  # whole ones
+    batches: int = 0  # of the pass under way
+    seen: int = 0  # ads of it
+    evaluations: int = 0
+    total: Tensor | None = None  # losses since the last evaluation or the beginning of the pass
+    counted: int = 0  # batches of that
+    randoms: list[Tensor] = field(default_factory=list)  # states of the generators when the pass began
+
+
+class Run:
+    """The state of a training run between batches."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Ads,
+        valid: Ads | None,
+        loss: Callable[..., Tensor],
+        metrics: dict[str, Metric],
+        options: Options,
+        seed: int | Sequence[int],
+    ) -> None:
+        parameters = list(model.parameters())
+        if not parameters:
+            raise InputError("model must have parameters to train, found none")
+        device, dtype = parameters[0].device, parameters[0].dtype
+        self.model, self.loss, self.metrics, self.options = model, unchecked(loss), metrics, options
+        self.train = train.to(device).to(dtype)
+        self.valid = None if valid is None else valid.to(device).to(dtype)
+        if isinstance(loss, nn.Module):
+            self.loss.to(device)
+        repeats = train.repeats.numel()
+        self.seeds = [int(number) for number in seed] if isinstance(seed, Iterable) else [int(seed)] * repeats
+        self.randoms = [torch.Generator().manual_seed(number) for number in self.seeds]
+        self.shuffle = Shuffle(self.train, options.batch_size, self.randoms)
+        self.optimizer = Adam(model, rate=options.rate, updates=options.embeddings, l2=options.l2)
+        self.members = getattr(model, "members", torch.Size())
+        self.fit = Fit(model)
+        self.place = Place(randoms=[random.get_state() for random in self.randoms])
+        self.batches: Iterator[Batch] = iter(self.shuffle)
+
+    def config(self, loss: str | Callable[..., Tensor]) -> dict[str, Any]:
+        """What a run is resumed by."""
+        return {
+            "model": words(self.model),
+            "loss": loss if isinstance(loss, str) else words(loss),
+            **asdict(self.options),
+            "metric": list(self.metrics),
+            "seed": self.seeds,
+            "train": fingerprint(self.train),
+            "valid": None if self.valid is None else fingerprint(self.valid),
+        }
+
+    @property
+    def position(self) -> float:
+        """Epochs so far."""
+        return whole(self.place.passes + self.place.seen / len(self.train))
+
+    @property
+    def target(self) -> float:
+        """Epochs at the next evaluation."""
+        return whole(min(self.options.every * (self.place.evaluations + 1), self.options.epochs))
+
+    def due(self) -> bool:
+        """Whether it is time to evaluate."""
+        return self.position >= self.target - NEAR
+
+    def ended(self) -> bool:
+        """Whether all epochs are done, or no metric has patience left."""
+        patience = self.options.patience
+        impatient = bool(self.fit.best) and all(bool(self.fit.stopped(name, patience).all()) for name in self.metrics)
+        return impatient or self.position >= self.options.epochs - NEAR
+
+    def resume(self, place: Place) -> None:
+        """Go to ``place``: the pass is drawn again, and what was seen of it left out."""
+        self.place = place
+        for random, state in zip(self.randoms, place.randoms, strict=True):
+            random.set_state(state)
+        self.batches = self.shuffle.after(place.batches)
+        if place.seen == len(self.train):
+            next(self.batches, None)  # draws the order, after which the generators stand as they did
+
+    def train_on(self) -> None:
+        """Batches until the pass ends, an evaluation is due, or a second has gone by."""
+        began = time.monotonic()
+        place = self.place
+        if place.seen == len(self.train):
+            states = [random.get_state() for random in self.randoms]
+            self.place = place = Place(place.passes + 1, evaluations=place.evaluations, randoms=states)
+            self.batches = iter(self.shuffle)
+        while True:
+            batch = next(self.batches)
+            if self.options.schedule == "cosine":
+                share = min(1.0, self.position / self.options.epochs)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = self.options.rate * (1 + math.cos(math.pi * share)) / 2
+            loss = self._step(batch)
+            place.total = loss if place.total is None else place.total + loss
+            place.counted += 1
+            place.batches += 1
+            place.seen += batch.ads
+            if place.seen == len(self.train):
+                self._check()
+                return
+            if self.due() or time.monotonic() - began > 1:
+                return
+
+    def _step(self, batch: Batch) -> Tensor:
+        self.optimizer.zero_grad()
+        logits = one_number_per_ad(self.model(batch.features), batch.ads, self.members)
+        clicks, bids = batch.clicks.expand_as(logits), batch.bids.expand_as(logits)
+        teacher = None if batch.teacher is None else batch.teacher.expand_as(logits)
+        more = {} if batch.weights is None else {"weights": batch.weights.expand_as(logits)}
+        losses: Tensor = self.loss(logits, clicks, bids, batch.offsets, teacher, **more)
+        if losses.shape != self.members:
+            expected = f"one number per member, {tuple(self.members)}" if self.members else "one number"
+            raise InputError(f"loss must return {expected}, found shape {tuple(losses.shape)}")
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return losses.detach()
+
+    @property
+    def losses(self) -> Tensor:
+        """Mean loss since the last evaluation, or of this pass."""
+        assert self.place.total is not None
+        return self.place.total / self.place.counted
+
+    def _check(self) -> None:
+        """Raise unless losses and weights are finite; weights too: a last step may ruin them after a finite loss."""
+        losses = self.losses
+        if all(bool(torch.isfinite(x).all()) for x in (losses, *self.model.parameters())):
+            return
+        low, high = self.train.bids.aminmax()
+        lost = int((~torch.isfinite(losses)).sum())
+        who = f" for {lost} of {losses.numel()} members" if losses.dim() and lost else ""
+        what = "loss is" if lost else "weights are"
+        features = self.train.features
+        if features.is_floating_point() and not bool(torch.isfinite(features).all()):
+            raise InputError(
+                f"train.features must be finite, found {int((~torch.isfinite(features)).sum())} that are not"
+            )
+        raise InputError(
+            f"the {what} not finite after epoch {self.position:.4g}{who}; bids go from {low:.3g} to {high:.3g}. "
+            "Divide the bids by their mean, lower the rate, or train in float64 (model.double())"
+        )
+
+    def evaluate(self) -> None:
+        """The metrics of this epoch, and the weights where they are the best so far."""
+        self._check()
+        epoch = self._evaluated()
+        entry: dict[str, Any] = {"epoch": epoch, "loss": self.losses.double().cpu()}
+        self.place.total, self.place.counted = None, 0
+        if self.valid is not None:
+            fractions = isinstance(self.options.epochs, float) or isinstance(self.options.every, float)
+            number = torch.tensor(epoch, dtype=torch.float64 if fractions else torch.int64)
+            logits = logits_of(self.model, self.valid.features)
+            for name, metric in self.metrics.items():
+                entry[name] = metric.of(logits, self.valid).cpu()
+                if bool(entry[name].isnan().any()):
+                    raise InputError(
+                        f"valid must have ads that metric={name!r} can compare, found NaN: are all clicks alike?"
+                    )
+                self.fit.keep(metric, entry[name], number, self.options.patience)
+        self.fit.history.append(entry)
+
+    def _evaluated(self) -> float:
+        """Epochs at this evaluation; where a batch reaches several of them they are one, the last."""
+        done, every = self.position + NEAR, self.options.every
+        self.place.evaluations = max(self.place.evaluations + 1, int(done / every))
+        return self.options.epochs if done >= self.options.epochs else whole(every * self.place.evaluations)
+
+
+def whole(number: float) -> float:
+    """A whole number as such, so that it prints as one.
+
+    >>> whole(3.0), whole(0.1 + 0.2)
+    (3, 0.3)
+    """
+    if not isinstance(number, float):
+        return number
+    return int(number) if number.is_integer() else round(number, 10)
+
+
+def words(found: Any) -> str:
+    """How ``found`` prints, on one line and without addresses, which change from run to run."""
+    return " ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(found)).split())
+
+
+def fingerprint(ads: Ads) -> str:
+    """Sizes and a checksum: whether a run is resumed on the ads it began with."""
+    sums = [
+        0 if column is None else zlib.crc32(column.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        for column in (
+            ads.features,
+            ads.clicks,
+            ads.bids,
+            ads.teacher,
+            ads.truth,
+            ads.offsets,
+            ads.weights,
+            ads.exposure,
+        )
+    ]
+    return f"{tuple(ads.features.shape)} ads, checksum {zlib.crc32(repr(sums).encode()):08x}"

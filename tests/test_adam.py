@@ -1,0 +1,350 @@
+"""Dense updates are torch's Adam; lazy ones are Adam for the rows of the batch, and leave all others alone."""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from bidwise import InputError
+from bidwise.models import DCN, MODELS, DeepFM, SparseLogisticRegression
+from bidwise.training import Adam
+
+CARDINALITIES = [4, 30, 9]
+RATE, BETAS, EPS = 0.02, (0.9, 0.999), 1e-8
+
+
+def batch(seed, ads=12, cardinalities=CARDINALITIES):
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.stack([torch.randint(0, values, (ads,), generator=random) for values in cardinalities], dim=1)
+    return ids, torch.rand(ads, generator=random)
+
+
+def all_rows(seed):
+    """Every value of every field at least once."""
+    ids, labels = batch(seed, ads=max(CARDINALITIES))
+    for field, values in enumerate(CARDINALITIES):
+        ids[:, field] = torch.arange(len(ids)).roll(seed) % values
+    return ids, labels
+
+
+def deepfm(**options):
+    return DeepFM(CARDINALITIES, **({"embedding": 3, "hidden": (6,), "std": 0.3, "seed": 1} | options))
+
+
+def objective(model, ids, labels, l2=0.0):
+    """Mean log loss, and l2 Σ w² of all tables as a user would write it."""
+    logits = model(ids)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+    if l2:
+        tables = [part.weight for part in model.modules() if type(part).__name__ == "Embeddings"]
+        loss = loss + l2 * sum(table.square().sum() for table in tables)
+    return loss
+
+
+def train(model, optimizer, batches, l2=0.0):
+    for ids, labels in batches:
+        optimizer.zero_grad()
+        objective(model, ids, labels, l2).backward()
+        optimizer.step()
+    return model
+
+
+def equal(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def assert_near(left, right):
+    for name, tensor in right.state_dict().items():
+        if hasattr(right, "cross") and ("deep.biases" in name or "running_mean" in name):
+            continue  # batch norm takes biases out again: their gradient is rounding, of which Adam makes whole steps
+        torch.testing.assert_close(left.state_dict()[name], tensor, rtol=1e-9, atol=1e-11)
+
+
+# dense
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_dense_updates_are_those_of_torch(name):
+    batches = [batch(seed) for seed in range(6)]
+    ours, theirs = (MODELS[name](CARDINALITIES, seed=1) for _ in range(2))
+    train(ours, Adam(ours, rate=RATE, updates="dense"), batches)
+    train(theirs, torch.optim.Adam(theirs.parameters(), lr=RATE, fused=True), batches)
+    assert equal(ours.state_dict(), theirs.state_dict())
+
+
+def test_dense_updates_are_those_of_torch_without_kernels_too():
+    batches = [batch(seed) for seed in range(6)]
+    ours, theirs = deepfm().double(), deepfm().double()
+    train(ours, Adam(ours, rate=RATE, updates="dense"), batches)
+    train(theirs, torch.optim.Adam(theirs.parameters(), lr=RATE, foreach=False, fused=False), batches)
+    assert_near(ours, theirs)
+
+
+def test_dense_l2_is_a_term_of_the_loss():
+    batches = [batch(seed) for seed in range(6)]
+    ours, theirs, without = deepfm().double(), deepfm().double(), deepfm().double()
+    train(ours, Adam(ours, rate=RATE, updates="dense", l2=0.01), batches)
+    train(theirs, torch.optim.Adam(theirs.parameters(), lr=RATE), batches, l2=0.01)
+    train(without, Adam(without, rate=RATE, updates="dense"), batches)
+    assert_near(ours, theirs)
+    assert not torch.allclose(ours.table.weight, without.table.weight, atol=1e-3)
+
+
+# lazy
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.01])
+@pytest.mark.parametrize("name", MODELS)
+def test_lazy_is_dense_where_every_row_is_in_every_batch(name, l2):
+    batches = [all_rows(seed) for seed in range(8)]
+    lazy, dense = (MODELS[name](CARDINALITIES, seed=1, std=0.3).double() for _ in range(2))
+    train(lazy, Adam(lazy, rate=RATE, l2=l2), batches)
+    train(dense, Adam(dense, rate=RATE, updates="dense", l2=l2), batches)
+    assert_near(lazy, dense)
+
+
+def test_the_first_step_is_the_same_for_rows_of_the_batch():
+    ids, labels = batch(0)
+    lazy, dense, start = deepfm().double(), deepfm().double(), deepfm().double()
+    train(lazy, Adam(lazy, rate=RATE), [(ids, labels)])
+    train(dense, Adam(dense, rate=RATE, updates="dense"), [(ids, labels)])
+    assert_near(lazy, dense)  # the others have no moments yet that could move them
+    moved = (lazy.table.weight - start.table.weight).abs()
+    rows = (ids + torch.tensor([0, 4, 34])).unique()
+    assert moved[rows].max().item() == pytest.approx(RATE, rel=1e-3)  # Adam's first step has the size of the rate
+
+
+def test_rows_that_no_batch_looked_up_are_bit_for_bit_the_same():
+    batches = [batch(seed, ads=5) for seed in range(4)]
+    model = deepfm()
+    optimizer = Adam(model, rate=RATE, l2=0.1)
+    for ids, labels in batches:
+        before = model.table.weight.detach().clone()
+        state = {key: x.clone() for key, x in optimizer.state[model.table.weight].items()}
+        train(model, optimizer, [(ids, labels)])
+        looked_up = torch.zeros(len(before), dtype=torch.bool)
+        looked_up[(ids + torch.tensor([0, 4, 34])).flatten()] = True
+        assert 0 < looked_up.sum() < len(before)
+        for old, new in (
+            (before, model.table.weight),
+            *(
+                (state.get(key, 0 * before), optimizer.state[model.table.weight][key])
+                for key in ("exp_avg", "exp_avg_sq")
+            ),
+        ):
+            assert torch.equal(old[~looked_up], new[~looked_up])
+            assert bool((old[looked_up] != new[looked_up]).all())
+
+
+def test_dense_updates_go_on_moving_rows_that_were_looked_up_before():
+    first, second = batch(0, ads=2), batch(1, ads=2)
+    first[0][:, 1], second[0][:, 1] = torch.tensor([5, 7]), torch.tensor([6, 8])
+    rows = 4 + first[0][:, 1]
+    for updates, still in (("lazy", True), ("dense", False)):
+        model = deepfm()
+        optimizer = Adam(model, rate=RATE, updates=updates)
+        train(model, optimizer, [first])
+        before = model.table.weight[rows].detach().clone()
+        train(model, optimizer, [second])
+        assert torch.equal(model.table.weight[rows], before) == still
+
+
+def rows_by_hand(weight, gradients, l2):
+    """Lazy Adam over lists: ``gradients`` has for each step a list of (row, gradient of one look-up)."""
+    weight = [list(row) for row in weight]
+    mean, square = ([[0.0] * len(row) for row in weight] for _ in range(2))
+    for step, lookups in enumerate(gradients, start=1):
+        sums = {}
+        for row, slopes in lookups:
+            sums[row] = [a + b for a, b in zip(sums.get(row, [0.0] * len(slopes)), slopes, strict=True)]
+        for row, slopes in sums.items():
+            for k, slope in enumerate(slopes):
+                g = slope + 2 * l2 * weight[row][k]
+                mean[row][k] = BETAS[0] * mean[row][k] + (1 - BETAS[0]) * g
+                square[row][k] = BETAS[1] * square[row][k] + (1 - BETAS[1]) * g**2
+                corrected = mean[row][k] / (1 - BETAS[0] ** step)
+                size = math.sqrt(square[row][k] / (1 - BETAS[1] ** step))
+                weight[row][k] -= RATE * corrected / (size + EPS)
+    return weight, mean, square
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.05])
+def test_lazy_updates_are_adam_by_hand_for_the_rows_of_the_batch(l2):
+    model = SparseLogisticRegression([3, 4], std=0.5, seed=2).double()
+    optimizer = Adam(model, rate=RATE, l2=l2)
+    start = model.table.weight.tolist()
+    batches = [  # ids that come twice in a batch, rows that rest for a step, and one that never comes
+        [[0, 0], [0, 1], [1, 0], [0, 0]],
+        [[1, 3], [1, 3], [1, 1]],
+        [[0, 0], [1, 0], [0, 3], [0, 3]],
+        [[1, 1]],
+    ]
+    gradients = []
+    for number, ids in enumerate(batches):
+        labels = [0.5 * ((number + k) % 3) for k in range(len(ids))]
+        weight, bias = model.table.weight.tolist(), model.bias.item()
+        lookups = []
+        for (a, b), label in zip(ids, labels, strict=True):
+            logit = bias + weight[a][0] + weight[3 + b][0]
+            slope = (1 / (1 + math.exp(-logit)) - label) / len(ids)
+            lookups += [(a, [slope]), (3 + b, [slope])]
+        gradients.append(lookups)
+        train(model, optimizer, [(torch.tensor(ids), torch.tensor(labels, dtype=torch.float64))])
+        state = optimizer.state[model.table.weight]
+        found = (model.table.weight, state["exp_avg"], state["exp_avg_sq"])
+        for ours, expected in zip(found, rows_by_hand(start, gradients, l2), strict=True):
+            torch.testing.assert_close(
+                ours.detach(), torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12
+            )
+    assert model.table.weight[[2, 5]].tolist() == [start[2], start[5]]
+
+
+def test_lazy_l2_is_a_term_of_the_loss_over_the_rows_of_the_batch():
+    ids, labels = batch(0)
+    ours, theirs = deepfm().double(), deepfm().double()
+    train(ours, Adam(ours, rate=RATE, l2=0.3), [(ids, labels)])
+    rows = (ids + torch.tensor([0, 4, 34])).unique()
+    optimizer = torch.optim.Adam(theirs.parameters(), lr=RATE)
+    (objective(theirs, ids, labels) + 0.3 * theirs.table.weight[rows].square().sum()).backward()
+    optimizer.step()
+    assert_near(ours, theirs)
+
+
+def test_l2_is_for_embeddings_alone():
+    for updates in ("lazy", "dense"):
+        found = {}
+        for l2 in (0.0, 0.5):
+            model = deepfm()
+            train(model, Adam(model, rate=RATE, updates=updates, l2=l2), [batch(0)])
+            found[l2] = model.state_dict()
+        differing = [name for name in found[0.0] if not torch.equal(found[0.0][name], found[0.5][name])]
+        assert differing == ["table.weight"]
+
+
+def test_everything_but_embeddings_is_updated_by_torch():
+    model, twin = deepfm(), deepfm()
+    ids, labels = batch(0)
+    train(model, Adam(model, rate=RATE), [(ids, labels)])
+    train(twin, torch.optim.Adam(twin.parameters(), lr=RATE, fused=True), [(ids, labels)])
+    for name, tensor in twin.state_dict().items():
+        if name != "table.weight":
+            assert torch.equal(model.state_dict()[name], tensor)
+
+
+def test_the_rate_may_change_between_steps():
+    model, slow = deepfm(), deepfm()
+    optimizer, other = Adam(model, rate=RATE), Adam(slow, rate=RATE)
+    start = copy.deepcopy(model.state_dict())
+    optimizer.param_groups[0]["lr"] = 0.0
+    other.param_groups[0]["lr"] = 1e-6
+    for one, some in ((model, optimizer), (slow, other)):
+        train(one, some, [batch(0)])
+    for name, tensor in start.items():
+        if name != "deep.steps":
+            assert torch.equal(model.state_dict()[name], tensor)
+            assert (slow.state_dict()[name] - tensor).abs().max() <= 1.01e-6 + 1e-7 * tensor.abs().max()
+    assert not torch.equal(slow.table.weight, start["table.weight"])
+
+
+# what it takes
+
+
+class Dense(TorchDispatchMode):
+    """Records tensors of at least ``numbers`` numbers that an operation makes, other than those it was given."""
+
+    def __init__(self, numbers):
+        super().__init__()
+        self.numbers, self.made = numbers, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        given = {id(x) for x in tree_leaves((args, kwargs))}
+        for x in tree_leaves(found):
+            large = isinstance(x, torch.Tensor) and x.layout == torch.strided and x.numel() >= self.numbers
+            if large and id(x) not in given and not x._is_view():
+                self.made.append((str(function), tuple(x.shape)))
+        return found
+
+
+def made_in_a_step(updates, l2):
+    cardinalities = [20_000, 10_000]
+    model = DeepFM(cardinalities, embedding=3, hidden=(4,))
+    optimizer = Adam(model, rate=RATE, updates=updates, l2=l2)
+    batches = [batch(seed, ads=16, cardinalities=cardinalities) for seed in range(3)]
+    train(model, optimizer, batches[:1])  # makes the moments, once
+    with Dense(10_000) as dense:
+        train(model, optimizer, batches[1:])
+    return dense.made
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_a_lazy_step_makes_nothing_of_the_size_of_a_table(l2):
+    assert made_in_a_step("lazy", l2) == []
+    assert made_in_a_step("dense", l2) != []  # the recorder sees it where it is
+
+
+@pytest.mark.parametrize("model", [deepfm, lambda: DCN(CARDINALITIES, hidden=(4,))])
+def test_gradients_have_the_rows_of_the_batch_alone(model):
+    model = model()
+    tables = Adam(model, rate=RATE).tables
+    ids, labels = batch(0, ads=7)
+    objective(model, ids, labels).backward()
+    assert sum(len(table.starts) for table in tables) == 3
+    for table in tables:
+        gradient = table.weight.grad
+        assert gradient.is_sparse
+        assert gradient._values().shape == (7 * len(table.starts), table.weight.shape[1])
+
+
+def test_the_last_optimizer_decides_how_tables_are_updated():
+    model = DCN(CARDINALITIES, hidden=(4,))
+    assert not any(table.sparse for table in Adam(model, rate=RATE, updates="dense").tables)
+    assert all(table.sparse for table in Adam(model, rate=RATE).tables)
+    assert not any(table.sparse for table in Adam(model, rate=RATE, updates="dense").tables)
+
+
+def test_a_table_without_a_gradient_is_left_alone():
+    model = deepfm()
+    start = model.table.weight.detach().clone()
+    optimizer = Adam(model, rate=RATE, l2=0.1)
+    (2 * model.bias).backward()
+    optimizer.step()
+    assert torch.equal(model.table.weight, start)
+    assert model.bias.item() == pytest.approx(-RATE, rel=1e-6)
+
+
+# state
+
+
+@pytest.mark.parametrize("updates", ["lazy", "dense"])
+@pytest.mark.parametrize("name", MODELS)
+def test_an_optimizer_goes_on_from_its_state(name, updates):
+    batches = [batch(seed) for seed in range(6)]
+    whole = MODELS[name](CARDINALITIES, seed=1)
+    optimizer = Adam(whole, rate=RATE, updates=updates, l2=0.01)
+    train(whole, optimizer, batches[:3])
+    file = io.BytesIO()
+    torch.save({"model": whole.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    train(whole, optimizer, batches[3:])
+    resumed = MODELS[name](CARDINALITIES, seed=1, std=0.5)
+    again = Adam(resumed, rate=1.0, updates=updates, l2=0.01)
+    there = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    resumed.load_state_dict(there["model"])
+    again.load_state_dict(there["optimizer"])
+    train(resumed, again, batches[3:])
+    assert equal(resumed.state_dict(), whole.state_dict())
+    for one, other in zip(again.param_groups[0]["params"], optimizer.param_groups[0]["params"], strict=True):
+        assert equal(again.state[one], optimizer.state[other])
+
+
+def test_bad_options_are_refused():
+    for options, message in (
+        ({"updates": "laz"}, "embeddings must be one of lazy, dense, found 'laz'; did you mean 'lazy'"),
+        ({"l2": -1.0}, "l2 must be finite and no less than 0, found -1.0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Adam(deepfm(), rate=RATE, **options)

@@ -1,0 +1,499 @@
+"""Weights say how much ads count, exposure how visible they were: in losses, metrics, batches and training."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import reference
+import torch
+from helpers import MEMBERS, random_auctions
+from helpers import stack as stack_batches
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bidwise
+from bidwise import InputError, WelfareLoss
+from bidwise.data import Ads, stack
+from bidwise.losses.welfare_loss import BidWeightedLogLoss, unchecked
+from bidwise.models import MLP, LogisticRegression, SparseLogisticRegression
+from bidwise.training import METRICS, Variants, fit, predict
+from bidwise.training.batches import Shuffle
+from bidwise.training.validation import logits_of
+
+SIZES = (5, 1, 3, 0, 4)
+every_loss = pytest.mark.parametrize("name", bidwise.LOSSES)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def some_weights(count, seed=0, lead=()):
+    return 0.2 + 3 * torch.rand(*lead, count, generator=seeded(seed), dtype=torch.float64)
+
+
+def with_gradient(loss, ads, weights=None):
+    """Loss, and the gradient of its sum with respect to the logits."""
+    logits = ads.logits.detach().clone().requires_grad_()
+    more = {} if weights is None else {"weights": weights}
+    found = loss(logits, ads.clicks, ads.bids, ads.offsets, ads.teacher, **more)
+    (gradient,) = torch.autograd.grad(found.sum(), logits)
+    return found.detach(), gradient
+
+
+def weighted_loss(lists, weights, *, lam, reduction, member):
+    """Rank term and log loss by the reference: an auction counts the mean weight of its ads, an ad its own."""
+    logits, clicks, bids, offsets, teacher = lists
+    mean = reduction == "mean"
+    auctions = reference.pairwise(logits, clicks, bids, offsets, teacher, pair_mean=mean, **member)
+    bounds = [0, len(logits)] if offsets is None else offsets
+    counts = [math.fsum(weights[a:b]) / max(b - a, 1) for a, b in pairwise(bounds)]
+    losses, slopes = reference.log_loss(logits, clicks, weights)
+    per_auction = 1 / max(len(auctions), 1) if mean else 1.0
+    per_ad = 1 / max(len(logits), 1) if mean else 1.0
+    rank = per_auction * math.fsum(c * one.loss for c, one in zip(counts, auctions, strict=True))
+    pulls = [per_auction * c * slope for c, one in zip(counts, auctions, strict=True) for slope in one.gradient]
+    gradient = [a + lam * per_ad * b for a, b in zip(pulls, slopes, strict=True)]
+    return rank + lam * per_ad * math.fsum(losses), gradient
+
+
+# losses
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("bounded", [True, False])
+def test_weighted_losses_are_the_reference(member, reduction, bounded):
+    ads = random_auctions(seed=1, sizes=SIZES if bounded else (7,))
+    ads = ads if bounded else ads.but(offsets=None)
+    weights = some_weights(ads.logits.numel())
+    options = member._asdict() | {"sigma": 2.0}
+    loss = WelfareLoss(**options, lam=0.7, reduction=reduction)
+    found, gradient = with_gradient(loss, ads, weights)
+    expected, slopes = weighted_loss(ads.lists(), weights.tolist(), lam=0.7, reduction=reduction, member=options)
+    assert found.item() == pytest.approx(expected, rel=1e-11)
+    torch.testing.assert_close(gradient, torch.tensor(slopes, dtype=torch.float64), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("value", ["clicks", "teacher"])
+def test_weighted_log_losses_are_the_reference(power, value):
+    ads, weights = random_auctions(seed=2), some_weights(13)
+    found, gradient = with_gradient(BidWeightedLogLoss(power=power, value=value), ads, weights)
+    logits, clicks, bids, _, teacher = ads.lists()
+    both = [w * b**power for w, b in zip(weights.tolist(), bids, strict=True)]
+    expected, slopes = reference.mean_log_loss(logits, clicks if value == "clicks" else teacher, both)
+    assert found.item() == pytest.approx(expected, rel=1e-12)
+    torch.testing.assert_close(gradient, torch.tensor(slopes, dtype=torch.float64))
+
+
+@every_loss
+@pytest.mark.parametrize("bounded", [True, False])
+def test_weights_of_1_change_nothing(name, bounded):
+    ads = random_auctions(seed=3)
+    ads = ads if bounded else ads.but(offsets=None)
+    for found, expected in zip(
+        with_gradient(bidwise.LOSSES[name], ads, torch.ones(13)), with_gradient(bidwise.LOSSES[name], ads), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+@given(scale=st.floats(1e-3, 1e3), name=st.sampled_from(list(bidwise.LOSSES)), seed=st.integers(0, 1000))
+@settings(deadline=None, max_examples=60)
+def test_losses_are_proportional_to_weights(scale, name, seed):
+    ads, weights = random_auctions(seed), some_weights(13, seed)
+    for found, expected in zip(
+        with_gradient(bidwise.LOSSES[name], ads, scale * weights),
+        with_gradient(bidwise.LOSSES[name], ads, weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, scale * expected)
+
+
+@pytest.mark.parametrize("gap", ["signed", "positive", "order"])
+def test_an_auction_that_counts_twice_is_there_twice(gap):
+    ads = random_auctions(seed=4, sizes=(3, 4))
+    twice = ads.map(lambda x: torch.cat([x, x[3:]])).but(offsets=torch.tensor([0, 3, 7, 11]))
+    loss = WelfareLoss(gap=gap, reduction="sum")
+    weights = torch.tensor([1] * 3 + [2] * 4)
+    found, _ = with_gradient(loss, ads, weights)
+    expected, _ = with_gradient(loss, twice)
+    torch.testing.assert_close(found, expected)
+
+
+@every_loss
+def test_ads_that_count_nothing_have_no_log_loss(name):
+    ads = random_auctions(seed=5)
+    found, gradient = with_gradient(bidwise.LOSSES[name], ads, torch.zeros(13))
+    assert found.item() == 0
+    assert not gradient.any()
+
+
+@every_loss
+def test_weights_of_repeats_are_those_of_each_alone(name):
+    alone = [random_auctions(seed=seed, sizes=(3, 5, 2)) for seed in range(3)]
+    weights = some_weights(10, lead=(3,))
+    loss, gradient = with_gradient(bidwise.LOSSES[name], stack_batches(*alone), weights)
+    for k, ads in enumerate(alone):
+        expected, slopes = with_gradient(bidwise.LOSSES[name], ads, weights[k])
+        torch.testing.assert_close(loss[k], expected)
+        torch.testing.assert_close(gradient[k], slopes)
+
+
+@every_loss
+@pytest.mark.parametrize("bounds", [None, [0], [0, 0, 0]])
+def test_nothing_weighs_0(name, bounds):
+    logits, none = torch.zeros(0, requires_grad=True), torch.zeros(0)
+    loss = bidwise.LOSSES[name](logits, none, none, None if bounds is None else torch.tensor(bounds), none, none)
+    loss.backward()
+    assert loss.item() == 0
+    assert logits.grad.shape == (0,)
+
+
+@every_loss
+def test_weights_are_constants_to_the_gradient(name):
+    ads, weights = random_auctions(seed=6), some_weights(13).requires_grad_()
+    logits = ads.logits.clone().requires_grad_()
+    found = bidwise.LOSSES[name](logits, ads.clicks, ads.bids, ads.offsets, ads.teacher, weights)
+    _, gradient = torch.autograd.grad(found, [logits, weights], allow_unused=True)
+    assert gradient is None
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_and_logits_of_half_precision(name, dtype):
+    ads = random_auctions(seed=7).map(lambda x: x.to(dtype))
+    weights = torch.arange(1, 14)
+    found, _ = with_gradient(bidwise.LOSSES[name], ads, weights.to(dtype))
+    expected, _ = with_gradient(bidwise.LOSSES[name], ads.map(lambda x: x.float()), weights.float())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected)
+
+
+@every_loss
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (torch.ones(12), r"weights must have the shape of logits, \(13,\), found \(12,\)"),
+        (-torch.ones(13), r"weights must be finite and no less than 0, found -1 at \[0\] and 12 more"),
+        (torch.full((13,), math.nan), "weights must be finite and no less than 0, found nan"),
+        (torch.full((13,), math.inf), "weights must be finite and no less than 0, found inf"),
+    ],
+)
+def test_bad_weights_are_refused(name, weights, message):
+    with pytest.raises(InputError, match=message):
+        with_gradient(bidwise.LOSSES[name], random_auctions(seed=0), weights)
+
+
+def test_gradients_with_weights_are_the_derivatives():
+    ads, weights = random_auctions(seed=8), some_weights(13)
+    logits = ads.logits.clone().requires_grad_()
+    for name in ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher"):
+        loss = bidwise.LOSSES[name]
+
+        def of(z, loss=loss):
+            return loss(z, ads.clicks, ads.bids, ads.offsets, ads.teacher, weights)
+
+        assert torch.autograd.gradcheck(of, logits)
+
+
+# labels above 1: clicks over the multiplier of their slot
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=str)
+@pytest.mark.parametrize("method", ["direct", "fast", "auto"])
+def test_unchecked_losses_take_labels_above_1(member, method):
+    if method == "fast" and member.surrogate == "indicator":
+        method = "direct"
+    ads = random_auctions(seed=9, sizes=(5, 1, 30, 0, 4))
+    ads = ads.but(clicks=ads.clicks * (1 + 9 * torch.rand(40, generator=seeded(), dtype=torch.float64)))
+    assert ads.clicks.max() > 1
+    options = member._asdict()
+    loss = WelfareLoss(**options, lam=0.7, method=method)
+    found, gradient = with_gradient(unchecked(loss), ads)
+    expected, slopes = reference.welfare_loss(*ads.lists(), lam=0.7, **options)
+    assert found.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    torch.testing.assert_close(gradient, torch.tensor(slopes, dtype=torch.float64), rtol=1e-7, atol=1e-9)
+    with pytest.raises(InputError, match=r"clicks must be in \[0, 1\]"):
+        with_gradient(loss, ads)
+
+
+@every_loss
+def test_an_unchecked_loss_is_the_same_and_leaves_the_other_as_it_was(name):
+    loss, ads, weights = bidwise.LOSSES[name], random_auctions(seed=10), some_weights(13)
+    free = unchecked(loss)
+    before = repr(loss)
+    for found, expected in zip(with_gradient(free, ads, weights), with_gradient(loss, ads, weights), strict=True):
+        assert torch.equal(found, expected)
+    with_gradient(free, ads.but(bids=-ads.bids))  # the caller has checked them, or is to blame
+    with pytest.raises(InputError, match="bids must be finite and above 0"):
+        with_gradient(loss, ads.but(bids=-ads.bids))
+    assert repr(loss) == before
+
+
+def test_losses_of_others_are_left_as_they_are():
+    def own(*columns):
+        return columns[0].sum()
+
+    assert unchecked(own) is own
+    linear = torch.nn.Linear(1, 1)
+    assert unchecked(linear) is linear
+
+
+def test_tensors_of_lam_go_with_the_unchecked_loss():
+    loss = WelfareLoss(lam=torch.tensor([1.0, 5.0]))
+    ads = random_auctions(seed=11).map(lambda x: x.expand(2, -1))
+    torch.testing.assert_close(with_gradient(unchecked(loss), ads)[0], with_gradient(loss, ads)[0])
+    assert torch.equal(unchecked(loss).lam, loss.lam)
+
+
+def test_variants_pass_weights_to_each_loss():
+    losses = [(bidwise.LOSSES["log_loss"], 1), (WelfareLoss(gap="positive"), 2), (bidwise.LOSSES["log_teacher"], 1)]
+    ads = stack_batches(*(random_auctions(seed=seed, sizes=(3, 4)) for seed in range(4)))
+    weights = some_weights(7, lead=(4,))
+    found, gradient = with_gradient(Variants(losses), ads, weights)
+    unweighted, _ = with_gradient(Variants(losses), ads)
+    assert found.shape == (4,)
+    assert not torch.isclose(found, unweighted).any()
+    for k, loss in enumerate([losses[0][0], losses[1][0], losses[1][0], losses[2][0]]):
+        one, slopes = with_gradient(loss, ads.map(lambda x, k=k: x[k]), weights[k])
+        torch.testing.assert_close(found[k], one)
+        torch.testing.assert_close(gradient[k], slopes)
+
+
+# metrics
+
+
+def auctions_of_ads(seed=0, sizes=SIZES, lead=(), **columns):
+    """Ads with weights and exposure, one column of features."""
+    random, count = seeded(seed), sum(sizes)
+
+    def drawn():
+        return torch.rand(*lead, count, generator=random, dtype=torch.float64)
+
+    return Ads(
+        drawn().unsqueeze(-1),
+        (drawn() < 0.5).double(),
+        drawn() + 0.5,
+        torch.tensor([0, *sizes]).cumsum(0),
+        truth=drawn(),
+        **{"weights": 0.1 + 3 * drawn(), "exposure": 0.2 + 0.8 * drawn()} | columns,
+    )
+
+
+def welfare_by_hand(logits, worth, bids, weights, bounds):
+    """What auctions are worth on average; each counts the mean weight of its ads."""
+    total, counted, auctions = [], [], 0
+    for a, b in pairwise(bounds):
+        auctions += 1
+        if a == b:
+            continue
+        ecpm = [reference.sigmoid(z) * bid for z, bid in zip(logits[a:b], bids[a:b], strict=True)]
+        count = math.fsum(weights[a:b]) / (b - a)
+        total.append(count * worth[a + ecpm.index(max(ecpm))])
+        counted.append(count)
+    return math.fsum(total) / (math.fsum(counted) / len(counted)) / auctions
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (3, 3, 3), (6,), (0, 0, 4)])
+@pytest.mark.parametrize("exposed", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_metrics_count_ads_by_their_weights(sizes, exposed, weighted):
+    ads = auctions_of_ads(sizes=sizes)
+    ads = replace(ads, **({} if exposed else {"exposure": None}), **({} if weighted else {"weights": None}))
+    logits = torch.randn(len(ads), generator=seeded(1), dtype=torch.float64)
+    z, y, b, truth = (x.tolist() for x in (logits, ads.clicks, ads.bids, ads.truth))
+    w = ads.weights.tolist() if weighted else [1.0] * len(ads)
+    labels = [c / e for c, e in zip(y, ads.exposure.tolist(), strict=True)] if exposed else y
+    bounds = ads.offsets.tolist()
+    expected = {
+        "welfare": welfare_by_hand(z, [p * q for p, q in zip(b, labels, strict=True)], b, w, bounds),
+        "expected_welfare": welfare_by_hand(z, [p * q for p, q in zip(b, truth, strict=True)], b, w, bounds),
+        "log_loss": math.fsum(reference.log_loss(z, labels, w)[0]) / math.fsum(w),
+    }
+    for name, number in expected.items():
+        assert METRICS[name].of(logits, ads).item() == pytest.approx(number, rel=1e-12)
+
+
+def test_metrics_do_not_change_with_the_unit_of_weights():
+    ads, logits = auctions_of_ads(), torch.randn(13, generator=seeded(1), dtype=torch.float64)
+    for name in ("welfare", "expected_welfare", "log_loss"):
+        found = METRICS[name].of(logits, replace(ads, weights=100 * ads.weights))
+        torch.testing.assert_close(found, METRICS[name].of(logits, ads))
+        ones = METRICS[name].of(logits, replace(ads, weights=torch.ones(13)))
+        torch.testing.assert_close(ones, METRICS[name].of(logits, replace(ads, weights=None)))
+
+
+def test_metrics_of_repeats_are_those_of_each_alone():
+    alone = [auctions_of_ads(seed, sizes=(4, 4, 4)) for seed in range(3)]
+    alone[1] = replace(alone[1], weights=50 * alone[1].weights)  # an average of its own
+    logits = torch.randn(2, 3, 12, generator=seeded(1), dtype=torch.float64)
+    for name in METRICS:
+        together = METRICS[name].of(logits, stack(alone))
+        assert together.shape == (2, 3)
+        for v in range(2):
+            for r, ads in enumerate(alone):
+                torch.testing.assert_close(together[v, r], METRICS[name].of(logits[v, r], ads))
+
+
+def test_metrics_take_clicks_as_bytes():
+    ads, logits = auctions_of_ads(), torch.randn(13, generator=seeded(1), dtype=torch.float64)
+    for clicks in (ads.clicks.to(torch.uint8), ads.clicks.bool()):
+        for name, metric in METRICS.items():
+            assert metric.of(logits, replace(ads, clicks=clicks)).item() == metric.of(logits, ads).item(), name
+
+
+# ads and batches
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"weights": torch.ones(12)}, r"weights must have one number per ad.*\(13,\), found \(12,\)"),
+        ({"weights": -torch.ones(13)}, "weights must be finite and no less than 0, found -1"),
+        ({"exposure": torch.ones(12)}, r"exposure must have one number per ad.*\(13,\), found \(12,\)"),
+        ({"exposure": torch.zeros(13)}, r"exposure must be in \[1e-06, 1\], found 0"),
+        ({"exposure": torch.full((13,), 1.5)}, r"exposure must be in \[1e-06, 1\], found 1.5"),
+        ({"exposure": torch.full((13,), math.nan)}, r"exposure must be in \[1e-06, 1\], found nan"),
+    ],
+)
+def test_ads_with_bad_columns_are_refused(columns, message):
+    with pytest.raises(InputError, match=message):
+        replace(auctions_of_ads(), **columns)
+
+
+def test_ads_move_and_stack_with_weights_and_exposure():
+    ads = auctions_of_ads()
+    moved = ads.to(torch.float32)
+    assert moved.weights.dtype == moved.exposure.dtype == torch.float32
+    both = stack([ads, auctions_of_ads(1)])
+    assert both.weights.shape == both.exposure.shape == (2, 13)
+    with pytest.raises(InputError, match="repeats must all have exposure, or none of them"):
+        stack([ads, replace(ads, exposure=None)])
+    with pytest.raises(InputError, match="repeats must all have weights, or none of them"):
+        stack([ads, replace(ads, weights=None)])
+
+
+@pytest.mark.parametrize("sizes", [None, (4, 4, 4), SIZES])
+@pytest.mark.parametrize("exposed", [True, False])
+def test_batches_bring_weights_and_clicks_over_exposure(sizes, exposed):
+    ads = auctions_of_ads(sizes=sizes or SIZES)
+    number = torch.arange(len(ads), dtype=torch.float64)
+    ads = replace(ads, features=number.unsqueeze(-1), offsets=None if sizes is None else ads.offsets)
+    ads = ads if exposed else replace(ads, exposure=None)
+    seen = []
+    for batch in Shuffle(ads, 4, [seeded()]):
+        rows = batch.features.squeeze(-1).long()
+        assert torch.equal(batch.weights, ads.weights[rows])
+        expected = ads.clicks[rows] / (ads.exposure[rows] if exposed else 1)
+        assert torch.equal(batch.clicks, expected)
+        assert torch.equal(batch.bids, ads.bids[rows])
+        seen += rows.tolist()
+    assert sorted(seen) == list(range(len(ads)))
+    assert next(iter(Shuffle(replace(ads, weights=None), 4, [seeded()]))).weights is None
+
+
+# training
+
+
+def test_the_loss_sees_the_weights_of_its_ads():
+    number = torch.arange(24, dtype=torch.float32)
+    ads = Ads(number.unsqueeze(-1), number % 2, number + 1, weights=number / 7)
+    seen = []
+
+    def loss(logits, clicks, bids, offsets, teacher, weights):
+        seen.append((bids - 1, weights))
+        return (weights * logits).mean(-1)
+
+    fit(LogisticRegression(1, members=(2,)), stack([ads, ads]), loss=loss, epochs=1, batch_size=5)
+    assert [tuple(numbers.shape) for numbers, _ in seen] == [(2, 5)] * 4 + [(2, 4)]
+    for numbers, weights in seen:
+        torch.testing.assert_close(weights, numbers / 7)
+
+
+def test_losses_without_weights_need_not_know_of_them():
+    ads = replace(auctions_of_ads(), weights=None).to(torch.float32)
+    fit(LogisticRegression(1), ads, loss=lambda z, y, b, o, p: z.mean(), epochs=1)
+
+
+@every_loss
+def test_training_with_weights_of_1_is_training_without(name):
+    ads = auctions_of_ads(sizes=(4,) * 10).to(torch.float32)
+    ads = replace(ads, exposure=None, teacher=ads.truth)
+    options = {"loss": name, "epochs": 2, "batch_size": 8, "valid": ads, "metric": ("welfare", "log_loss")}
+    found = fit(MLP(1, (4,)), replace(ads, weights=torch.ones(40)), **options)
+    expected = fit(MLP(1, (4,)), replace(ads, weights=None), **options)
+    for key, tensor in expected.last.items():
+        torch.testing.assert_close(found.last[key], tensor)
+
+
+def test_repeats_with_weights_and_exposure_train_as_each_alone():
+    alone = [auctions_of_ads(seed, sizes=(4,) * 10).to(torch.float32) for seed in range(3)]
+    options = {"loss": "log_plus", "epochs": 3, "batch_size": 8, "rate": 0.01, "metric": ("welfare", "log_loss")}
+    both = stack(alone)
+    found = fit(MLP(1, (4,), members=(3,), seed=range(3)), both, valid=both, seed=[5, 6, 7], **options)
+    for k, ads in enumerate(alone):
+        one = fit(MLP(1, (4,), seed=k), ads, valid=ads, seed=5 + k, **options)
+        for name in ("welfare", "log_loss"):
+            assert found.history[-1][name][k].item() == pytest.approx(one.history[-1][name].item(), rel=1e-4)
+        for key, tensor in one.last.items():
+            torch.testing.assert_close(found.last[key][k], tensor, rtol=1e-4, atol=1e-5)
+
+
+def market(count, seed=0):
+    """Ads of four kinds with known CTR, logged in slots: the better ads were higher up."""
+    random = seeded(seed)
+    ctr = torch.tensor([0.05, 0.1, 0.2, 0.4])
+    kind = torch.randint(0, 4, (count,), generator=random)
+    slots = torch.tensor([1.0, 0.6, 0.3])
+    luck = torch.rand(count, generator=random)
+    exposure = slots[((3 - kind) / 3 * 0.5 + 0.8 * luck).mul(3).long().clamp(0, 2)]
+    clicks = (torch.rand(count, generator=random) < ctr[kind] * exposure).to(torch.uint8)
+    return kind[:, None].to(torch.int32), clicks, exposure, ctr
+
+
+def rates_of(ads, loss="log_loss", epochs=6):
+    """CTR of each kind by a model that can say anything about kinds."""
+    model = SparseLogisticRegression([4])
+    fit(model, ads, loss=loss, epochs=epochs, batch_size=500, rate=0.05, schedule="cosine")
+    return predict(model, torch.arange(4)[:, None])
+
+
+@pytest.mark.parametrize("loss", ["log_loss", WelfareLoss(gap="positive", lam=10.0)])
+def test_exposure_recovers_the_ctr_of_the_first_slot(loss):
+    features, clicks, exposure, ctr = market(40_000)
+    ads = Ads(features, clicks, torch.ones(len(clicks)), exposure=exposure)
+    torch.testing.assert_close(rates_of(ads, loss), ctr, rtol=0.1, atol=0.01)
+    seen = torch.tensor([clicks[features[:, 0] == kind].float().mean() for kind in range(4)])
+    without = rates_of(replace(ads, exposure=None), loss)
+    torch.testing.assert_close(without, seen, rtol=0.1, atol=0.01)  # what was clicked, wherever it was shown
+    assert bool((without < 0.8 * ctr).all())
+
+
+def test_weights_make_up_for_ads_that_were_left_out():
+    features, clicks, _, ctr = market(60_000, seed=1)
+    random = seeded(2)
+    clicks = (torch.rand(len(clicks), generator=random) < ctr[features[:, 0].long()]).to(torch.uint8)
+    kept = (clicks == 1) | (torch.rand(len(clicks), generator=random) < 0.2)
+    features, clicks = features[kept], clicks[kept]
+    ads = Ads(features, clicks, torch.ones(len(clicks)), weights=torch.where(clicks == 1, 1.0, 5.0))
+    torch.testing.assert_close(rates_of(ads), ctr, rtol=0.1, atol=0.01)
+    odds = ctr / (1 - ctr) / 0.2
+    torch.testing.assert_close(rates_of(replace(ads, weights=None)), odds / (1 + odds), rtol=0.1, atol=0.01)
+
+
+def test_the_auction_that_counts_more_decides():
+    """Two auctions that disagree."""
+    valid = Ads(
+        torch.tensor([[1.0], [-1.0], [1.0], [-1.0]]),
+        torch.tensor([1.0, 0.0, 0.0, 1.0]),
+        torch.ones(4),
+        torch.tensor([0, 2, 4]),
+        weights=torch.tensor([3.0, 3.0, 1.0, 1.0]),
+    )
+    model = LogisticRegression(1)
+    for sign, expected in ((1.0, 0.75), (-1.0, 0.25)):
+        with torch.no_grad():
+            model.layers[0].weight.fill_(sign)
+        assert METRICS["welfare"].of(logits_of(model, valid.features), valid).item() == pytest.approx(expected)
