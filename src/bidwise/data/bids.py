@@ -1,0 +1,208 @@
+"""Bids for ads that were logged without: the paper's from an untrained network, and other markets.
+
+| kind | bid |
+|---|---|
+| ``deepfm`` | exp(scale h(x) + noise N(0, 1)), h an untrained DeepFM rescaled to [0, 1]: the paper's |
+| ``lognormal`` | exp(mean + sigma N(0, 1)), independent of the ad |
+| ``advertiser`` | exp(mean + sigma z(a) + noise N(0, 1)): a is the ad's value of ``field``, z(a) standard normal |
+| ``ctr`` | exp(mean + sigma (rho u + sqrt(1 - rho^2) N(0, 1))), u the standardised log odds of the true CTR |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.store import Store, create
+
+KINDS = ("deepfm", "lognormal", "advertiser", "ctr")
+BLOCK = 2**16  # ads at a time; each block has its own noise, so blocks are part of what a seed means
+IN_CACHE = 2**13  # ads that the network sees at a time
+SAMPLE = 2**20  # training bids that quantiles are taken of; ads are in random order
+QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+BINS = 60
+ADVERTISERS = 1000  # apart from the numbers of splits, which seed the noise
+EMBEDDING, HIDDEN, SPREAD = 4, (256, 128, 64), 1e-4  # the paper's network, with DeepCTR's initial values
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Bids:
+    """Which bids to draw.
+
+    Args:
+        kind: ``deepfm``, ``lognormal``, ``advertiser`` or ``ctr``.
+        noise: standard deviation of the noise on log bids (``deepfm``, ``advertiser``). The paper says 0.1 in one place
+            and 1 in another; welfare near the one it reports needs 0.1.
+        seed: of the network, the advertisers and the noise.
+        scale: of the rescaled network output (``deepfm``), the paper's c.
+        mean: of log bids (all but ``deepfm``).
+        sigma: standard deviation of log bids (all but ``deepfm``; before noise for ``advertiser``).
+        field: name or number (from 0) of the field that stands for advertisers (``advertiser``). Its rare values
+            are one advertiser, and so are its missing ones.
+        rho: correlation of log bids with the log odds of the true CTR (``ctr``), in [-1, 1].
+    """
+
+    kind: str = "deepfm"
+    noise: float = 0.1
+    seed: int = 0
+    scale: float = 1.0
+    mean: float = 0.0
+    sigma: float = 0.5
+    field: str | int = "C7"
+    rho: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_name("bids", self.kind, KINDS)
+        check_whole("seed", self.seed, 0)
+        for name, low, high in (("noise", 0, 5), ("scale", 0, 5), ("sigma", 0, 5), ("mean", -20, 20), ("rho", -1, 1)):
+            if not low <= getattr(self, name) <= high:  # beyond, bids are 0 or infinite in float32
+                raise InputError(f"{name} of bids must be in [{low}, {high}], found {getattr(self, name)}")
+
+    def column(self, names: Sequence[str]) -> int:
+        """The number of ``field`` among the names of all fields."""
+        if isinstance(self.field, str):
+            check_name("field of bids", self.field, names)
+            return list(names).index(self.field)
+        if not 0 <= self.field < len(names):
+            raise InputError(f"field of bids must be a name or a number below {len(names)}, found {self.field}")
+        return self.field
+
+
+def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Store:
+    """The store with a column ``bids`` in every split, in place of any that was there; memory does not grow with ads.
+
+    The schema tells under ``bids`` the kind, the options, the mean and quantiles of training bids, and a histogram of
+    all bids: 60 bins of equal width in log bids.
+    """
+    show = progress or (lambda work, share: None)
+    score = _scores(store, bids)
+    low, high = math.inf, -math.inf
+    blocks = [
+        (split, number, block, start, min(start + BLOCK, ads))
+        for number, (split, ads) in enumerate(store.splits.items())
+        for block, start in enumerate(range(0, max(ads, 1), BLOCK))
+    ]
+
+    def part(split: str, start: int, stop: int) -> NDArray[np.float32]:
+        """Opened for this block alone, so that its memory is given back."""
+        return create(store.folder, split, "bids", store.splits[split])[start:stop]
+
+    for done, (split, _, _, start, stop) in enumerate(blocks, 1):
+        found = score(split, start, stop)
+        part(split, start, stop)[:] = found
+        if split == "train":
+            low, high = min(low, float(found.min())), max(high, float(found.max()))
+        show("Scoring ads for bids", done / len(blocks))
+    least, most, total = math.inf, 0.0, 0.0
+    for done, (split, number, block, start, stop) in enumerate(blocks, 1):
+        drawn = part(split, start, stop)
+        noise = np.random.default_rng([bids.seed, number, block]).standard_normal(len(drawn))
+        drawn[:] = np.exp(_log_bids(bids, drawn.astype(np.float64), noise, low, high))
+        if len(drawn):
+            least, most = min(least, float(drawn.min())), max(most, float(drawn.max()))
+        total += float(drawn.sum(dtype=np.float64)) if split == "train" else 0.0
+        show("Drawing bids", done / len(blocks))
+    edges = np.geomspace(least * 0.999, most * 1.001, BINS + 1)
+    counts = np.zeros(BINS, np.int64)
+    for split, _, _, start, stop in blocks:
+        counts += np.histogram(part(split, start, stop), edges)[0]
+    about = {
+        "kind": bids.kind,
+        "options": asdict(bids),
+        "mean": total / store.splits["train"],
+        "quantiles": dict(zip(map(str, QUANTILES), np.quantile(part("train", 0, SAMPLE), QUANTILES), strict=True)),
+        "histogram": {"edges": edges, "counts": counts},
+    }
+    return store.adopt("bids", list(store.splits), {"bids": about})
+
+
+def untrained_deepfm(values: Sequence[int], seed: int) -> Callable[[Tensor], Tensor]:
+    """Logits of a DeepFM with random weights, as DeepCTR makes one before training.
+
+    First-order weights are 0, embeddings N(0, 0.0001^2), weights of the layers Glorot's normal, biases 0. The deep part
+    is all that is seen: it is of the order of the embeddings, the factorisation part of their square.
+
+    Args:
+        values: ids of each field.
+        seed: of the weights.
+
+    >>> untrained_deepfm([5, 3], seed=0)(torch.tensor([[4, 2], [0, 0]])).shape
+    torch.Size([2])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.tensor([0, *values[:-1]]).cumsum(0)  # of each field's rows in the one table
+    table = SPREAD * torch.randn(sum(values), EMBEDDING, generator=generator)
+    widths = (EMBEDDING * len(values), *HIDDEN, 1)
+    layers = [
+        math.sqrt(2 / (before + after)) * torch.randn(before, after, generator=generator)
+        for before, after in pairwise(widths)
+    ]
+
+    def logits(ids: Tensor) -> Tensor:
+        embedded = table[ids + first]  # (ads, fields, embedding)
+        factors = (embedded.sum(1).square() - embedded.square().sum(1)).sum(-1) / 2
+        hidden = embedded.flatten(1)
+        for weights in layers[:-1]:
+            hidden = (hidden @ weights).relu()
+        return factors + (hidden @ layers[-1]).squeeze(-1)
+
+    return logits
+
+
+def _scores(store: Store, bids: Bids) -> Callable[[str, int, int], NDArray[np.float32]]:
+    """What bids depend on besides noise, for the ads from ``start`` to before ``stop`` of a split."""
+    if bids.kind == "deepfm":
+        logits = untrained_deepfm(store.cardinalities, bids.seed)
+
+        def score(split: str, start: int, stop: int) -> NDArray[np.float32]:
+            ids = torch.from_numpy(_read(store, split, "features", start, stop))
+            return torch.cat([logits(part) for part in torch.split(ids, IN_CACHE)]).numpy()
+
+        return score
+    if bids.kind == "advertiser":
+        at = bids.column([field.name for field in store.fields])
+        level = np.random.default_rng([bids.seed, ADVERTISERS]).standard_normal(store.fields[at].values)
+        return lambda split, start, stop: level[_read(store, split, "features", start, stop)[:, at]].astype(np.float32)
+    if bids.kind == "ctr":
+        if not store.has("truth"):
+            raise InputError(f"bids of kind ctr need the true CTR, found no column truth in {store.folder}")
+        odds = _log_odds(_read(store, "train", "truth", 0, SAMPLE))
+        centre, spread = float(odds.mean()), float(odds.std()) or 1.0
+        return lambda split, start, stop: (_log_odds(_read(store, split, "truth", start, stop)) - centre) / spread
+    return lambda split, start, stop: np.zeros(stop - start, np.float32)
+
+
+def _log_bids(
+    bids: Bids, score: NDArray[np.float64], noise: NDArray[np.float64], low: float, high: float
+) -> NDArray[np.float64]:
+    """Equations of the table above; ``low`` and ``high`` are the least and the largest training score."""
+    if bids.kind == "deepfm":  # outputs are so near 1/2 that float32 would keep a hundred different ones
+        output, least, most = (1 / (1 + np.exp(-x)) for x in (score, np.float64(low), np.float64(high)))
+        rescaled = np.clip((output - least) / np.maximum(most - least, 1e-300), 0, 1)
+        return bids.scale * rescaled + bids.noise * noise
+    if bids.kind == "advertiser":
+        return bids.mean + bids.sigma * score + bids.noise * noise
+    share = bids.rho if bids.kind == "ctr" else 0.0
+    return bids.mean + bids.sigma * (share * score + math.sqrt(1 - share**2) * noise)
+
+
+def _read(store: Store, split: str, name: str, start: int, stop: int) -> NDArray[Any]:
+    """A copy; the file is opened for it alone, so that its pages are given back."""
+    return np.array(store.column(split, name)[start:stop])
+
+
+def _log_odds(ctr: NDArray[np.float32]) -> NDArray[np.float32]:
+    clipped = np.clip(ctr, 1e-6, 1 - 1e-6)
+    odds: NDArray[np.float32] = np.log(clipped / (1 - clipped))
+    return odds

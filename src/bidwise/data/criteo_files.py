@@ -1,0 +1,157 @@
+"""Files of raw text: which can be used, and their lines in blocks, unpacked if need be."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bidwise.checks import InputError
+
+BLOCK = 2**24  # bytes of text at a time, about 70,000 lines
+PIECE = 2**18  # bytes read at a time
+GZIP = b"\x1f\x8b"
+OTHERS = {b"PK": "a zip archive", b"BZ": "a bzip2 file", b"\xfd7": "an xz file", b"(\xb5": "a zstandard file"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole lines of one file."""
+
+    number: int
+    path: Path
+    line: int  # of the first line in its file, from 0
+    row: int  # of the first line in all files together, from 0
+    text: bytes
+    share: float  # of all bytes that are read up to here
+
+    @property
+    def lines(self) -> int:
+        return self.text.count(b"\n")
+
+
+def blocks(files: Sequence[Path]) -> Iterator[Block]:
+    """The text of several files in order, in blocks that end with a line; gzip is known by its first bytes."""
+    sizes = [path.stat().st_size for path in files]
+    number = row = 0
+    for at, path in enumerate(files):
+        line = 0
+        with path.open("rb") as file:
+            for text in _texts(path, file):
+                share = (sum(sizes[:at]) + file.tell()) / max(sum(sizes), 1)
+                block = Block(number, path, line, row, text, share)
+                number, line, row = number + 1, line + block.lines, row + block.lines
+                yield block
+        if not line:
+            raise InputError(f"raw must be files with lines, found the empty {path}")
+
+
+def check_packed(path: Path) -> None:
+    """Raise if a gzip file is damaged; what it unpacks to up to there may look like malformed lines."""
+    with path.open("rb") as file:
+        if file.read(2) == GZIP:
+            file.seek(0)
+            for _ in _pieces(path, file):
+                pass
+
+
+def _texts(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    held: list[bytes] = []
+    size = 0
+    for piece in _pieces(path, file):
+        held.append(piece)
+        size += len(piece)
+        if size >= BLOCK:
+            text = b"".join(held)
+            end = text.rfind(b"\n") + 1
+            if not end:
+                raise InputError(
+                    f"{path} must be lines of text, found {len(text):,} bytes without an end of line; "
+                    "is it another kind of file?"
+                )
+            yield text[:end]
+            held, size = [text[end:]], len(text) - end
+    if rest := b"".join(held):
+        yield rest if rest.endswith(b"\n") else rest + b"\n"
+
+
+def _pieces(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    start = file.read(2)
+    file.seek(0)
+    if start in OTHERS:
+        raise InputError(f"{path} must be text, plain or packed by gzip, found {OTHERS[start]}; unpack it first")
+    if start != GZIP:
+        while piece := file.read(PIECE):
+            yield piece
+        return
+    unpack, unpacked = zlib.decompressobj(31), 0
+    while piece := file.read(PIECE):
+        while piece:
+            if unpack.eof:  # several packed parts, one after the other, are one text; zeros may fill up the end
+                piece = piece.lstrip(b"\0")
+                if not piece:
+                    break
+                unpack = zlib.decompressobj(31)
+            try:
+                found = unpack.decompress(piece)
+            except zlib.error as error:
+                raise InputError(
+                    f"{path} must be a whole gzip file, found damage after {unpacked:,} bytes of text ({error}); "
+                    "get the file again"
+                ) from None
+            unpacked += len(found)
+            yield found
+            piece = unpack.unused_data
+    if not unpack.eof:
+        raise InputError(
+            f"{path} must be a whole gzip file, found one that is cut off after {unpacked:,} bytes of text; "
+            "get the file again"
+        )
+
+
+def raw_files(raw: Sequence[str | Path]) -> list[Path]:
+    files = [Path(path) for path in raw]
+    if not files:
+        raise InputError("raw must be at least one file, found none")
+    for at, path in enumerate(files):
+        if path.is_dir():
+            raise InputError(f"raw must be files, found the folder {path}; name the files in it")
+        if not path.is_file():
+            raise InputError(f"raw must be files that exist, found no {path}")
+        if any(path.samefile(other) for other in files[:at]):
+            raise InputError(f"raw must be different files, found {path} twice")
+    return files
+
+
+def truth_files(files: list[Path]) -> list[Path]:
+    found = [path.with_name(path.name + ".ctr.npy") for path in files]
+    there = [path.is_file() for path in found]
+    if any(there) and not all(there):
+        raise InputError(
+            f"all raw files must have their CTR beside them or none, found {found[there.index(True)]} "
+            f"but no {found[there.index(False)]}"
+        )
+    return found if all(there) else []
+
+
+def load_truth(path: Path) -> NDArray[Any]:
+    try:
+        found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise InputError(f"{path} must be a numpy file of one CTR for each line, found: {error}") from None
+    if found.ndim != 1 or found.dtype.kind != "f":
+        raise InputError(f"{path} must be floating point of shape (lines,), found {found.dtype} {found.shape}")
+    return found
+
+
+def ends(path: Path) -> str:
+    """CRC-32 of the first and the last megabyte: enough to tell that a file was changed."""
+    with path.open("rb") as file:
+        found = zlib.crc32(file.read(2**20))
+        file.seek(max(0, path.stat().st_size - 2**20))
+        return f"{zlib.crc32(file.read(), found):08x}"

@@ -1,0 +1,276 @@
+"""The store: ads as memory-mapped columns, with a schema and checksums; what models are trained on at any size."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import warnings
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+
+from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.ads import Ads
+from bidwise.runs import read_json, write_json
+
+FORMAT = "bidwise store"
+VERSION = 1
+SCHEMA = "store.json"
+SPLITS = ("train", "valid", "test")
+RARE, MISSING, FIRST = 0, 1, 2  # ids of every field: rare or unseen values, missing ones, the vocabulary from here on
+TYPES: dict[str, DTypeLike] = {
+    "features": np.int32,  # (ads, fields): ids, a row at a time because batches are rows
+    "clicks": np.uint8,
+    "bids": np.float32,
+    "teacher": np.float32,
+    "truth": np.float32,
+    "weights": np.float32,
+    "exposure": np.float32,
+    "offsets": np.int64,
+}
+BYTES_AT_ONCE = 2**24
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of categories: ids from 0 to ``values`` - 1, of which 0 is rare and 1 is missing."""
+
+    name: str
+    values: int
+
+
+class Store:
+    """A folder of columns, one ``.npy`` for each split and column, which is read as it is needed.
+
+    Args:
+        folder: with ``store.json``, which is written last: a folder without it is not finished.
+        verify: read all files and compare their checksums; their sizes are compared always.
+    """
+
+    def __init__(self, folder: str | Path, *, verify: bool = False) -> None:
+        self.folder = Path(folder)
+        path = self.folder / SCHEMA
+        if not path.is_file():
+            raise InputError(f"data must be a folder that bidwise prepare wrote, found no {SCHEMA} in {self.folder}")
+        self.schema: dict[str, Any] = read_json(path)
+        if not isinstance(self.schema, dict) or self.schema.get("format") != FORMAT:
+            raise InputError(f"{path} must be the schema of a store, found something else")
+        if self.schema.get("version") != VERSION:
+            raise InputError(
+                f"{path} must be a store of version {VERSION}, found version {self.schema.get('version')!r}; "
+                "prepare the data again with this version of bidwise"
+            )
+        self.fields = [Field(**field) for field in self.schema["fields"]]
+        self.splits: dict[str, int] = self.schema["splits"]
+        for name, stated in self.schema["files"].items():
+            found = self.folder / name
+            if not found.is_file() or found.stat().st_size != stated["bytes"]:
+                state = f"{found.stat().st_size:,} bytes" if found.is_file() else "nothing"
+                raise InputError(
+                    f"{found} must have the {stated['bytes']:,} bytes that {SCHEMA} tells, found {state}; "
+                    "prepare the data again"
+                )
+        if verify:
+            self.verify()
+
+    @property
+    def cardinalities(self) -> list[int]:
+        """Values of every field, what models are built for."""
+        return [field.values for field in self.fields]
+
+    def has(self, name: str, split: str = "train") -> bool:
+        """Whether there is such a column."""
+        return _file(split, name) in self.schema["files"]
+
+    def column(self, split: str, name: str) -> NDArray[Any]:
+        """A column as an array over the file; nothing is read yet."""
+        check_name("split", split, self.splits)
+        if not self.has(name, split):
+            raise InputError(
+                f"{self.folder} has no column {name!r} for {split}; it has {', '.join(self.columns(split))}"
+            )
+        found: NDArray[Any] = np.load(self.folder / _file(split, name), mmap_mode="r")
+        return found
+
+    def columns(self, split: str) -> list[str]:
+        """Names of the columns of a split."""
+        return [name for name in TYPES if self.has(name, split)]
+
+    def ads(self, split: str, *, auction_size: int | None = None) -> Ads:
+        """The ads of a split, as far as they fit into whole auctions of ``auction_size``; columns stay on disk.
+
+        Splits are in random order, so neighbours are as random as any ads; offsets in the store win over a size.
+        """
+        check_name("split", split, self.splits)
+        count = self.splits[split]
+        offsets: torch.Tensor | None = None
+        if self.has("offsets", split):
+            offsets = _tensor(self.column(split, "offsets"))
+        elif auction_size is not None:
+            check_whole("auction_size", auction_size, 1)
+            if count < auction_size:
+                raise InputError(f"auction_size must be at most the {count:,} ads of {split}, found {auction_size}")
+            count -= count % auction_size
+            offsets = torch.arange(0, count + 1, auction_size)
+        names = [name for name in self.columns(split) if name != "offsets"]
+        if "bids" not in names:
+            raise InputError(f"{self.folder} has no bids; add them with bidwise.data.bids")
+        return Ads(offsets=offsets, **{name: _tensor(self.column(split, name)[:count]) for name in names})
+
+    def verify(self) -> None:
+        """Raise unless every file has the checksum that the schema tells."""
+        for name, stated in self.schema["files"].items():
+            found = checksum(self.folder / name)
+            if found != stated["crc32"]:
+                raise InputError(
+                    f"{self.folder / name} must have checksum {stated['crc32']}, found {found}: the file was changed "
+                    "or damaged; prepare the data again"
+                )
+
+    def add(self, name: str, columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any] | None = None) -> Store:
+        """The store with a column added or replaced, one array for each split; ``about`` goes into the schema."""
+        check_name("name", name, TYPES)
+        for split, values in columns.items():
+            check_name("split", split, self.splits)
+            if name != "offsets" and len(values) != self.splits[split]:
+                raise InputError(
+                    f"{name} must have one number for each of the {self.splits[split]:,} ads of {split}, "
+                    f"found {len(values):,}"
+                )
+        for split, values in columns.items():
+            create(self.folder, split, name, *np.shape(values))[:] = values
+        return self.adopt(name, list(columns), about)
+
+    def adopt(self, name: str, splits: Sequence[str], about: Mapping[str, Any] | None = None) -> Store:
+        """The store with a column that was filled through :func:`create`, for columns larger than memory.
+
+        The schema forgets the old column first: one that is cut off in between has no column rather than a false one.
+        """
+        files = {key: stated for key, stated in self.schema["files"].items() if key not in _files(splits, name)}
+        if len(files) < len(self.schema["files"]):
+            write_json(self.folder / SCHEMA, {**self.schema, "files": files})
+        for file in _files(splits, name):
+            _named(self.folder, file)
+            files[file] = _stated(self.folder / file)
+        write_json(self.folder / SCHEMA, {**self.schema, **(about or {}), "files": files})
+        return Store(self.folder)
+
+
+def create(folder: Path, split: str, name: str, ads: int, fields: int | None = None) -> NDArray[Any]:
+    """An array to fill over ``SPLIT/NAME.npy.part``; one of the same shape that is there already is opened again.
+
+    Its place on the disk is taken at once: a full disk is an error here, where writing to a mapped file would be the
+    end of the process.
+    """
+    path = Path(folder) / (_file(split, name) + ".part")
+    shape = (ads,) if fields is None else (ads, fields)
+    if not ads:  # nothing to map
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            np.save(file, np.zeros(shape, TYPES[name]))
+        return np.zeros(shape, TYPES[name])
+    if path.is_file():
+        try:
+            there: NDArray[Any] = np.lib.format.open_memmap(path, mode="r+")
+            if there.shape == shape and there.dtype == TYPES[name]:
+                return there
+        except (ValueError, EOFError):
+            pass  # cut off while it was made
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=TYPES[name], shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        try:
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # file systems that cannot promise
+                path.unlink()
+                raise
+    return made
+
+
+def finish(
+    folder: Path,
+    *,
+    fields: Sequence[Field],
+    splits: Mapping[str, int],
+    vocabulary: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    about: Mapping[str, Any],
+) -> Store:
+    """Give the columns their names, write vocabulary and schema, and open the store.
+
+    Args:
+        fields: in the order of the features.
+        splits: ads of each.
+        vocabulary: for each field whatever its values are looked up by, as JSON holds it; pairs are written one by
+            one, for vocabularies larger than memory.
+        about: where the data came from, with which options, and what was counted.
+    """
+    folder = Path(folder)
+    for file in _files(splits, *TYPES):
+        if (folder / f"{file}.part").is_file():
+            _named(folder, file)
+    _write_vocabulary(folder / "vocabulary.json", vocabulary.items() if isinstance(vocabulary, Mapping) else vocabulary)
+    names = [file for file in _files(splits, *TYPES) if (folder / file).is_file()]
+    schema = {
+        "format": FORMAT,
+        "version": VERSION,
+        "fields": [asdict(field) for field in fields],
+        "splits": dict(splits),
+        **about,
+        "files": {name: _stated(folder / name) for name in [*names, "vocabulary.json"]},
+    }
+    write_json(folder / SCHEMA, schema)
+    return Store(folder)
+
+
+def checksum(path: Path) -> str:
+    """CRC-32 of a file."""
+    found = 0
+    with path.open("rb") as file:
+        while block := file.read(BYTES_AT_ONCE):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
+
+
+def _write_vocabulary(path: Path, pairs: Iterable[tuple[str, Any]]) -> None:
+    """A JSON object with a line for each field."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        before = "{\n"
+        for name, values in pairs:
+            text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+            file.write(f"{before}{json.dumps(name, ensure_ascii=False)}:{text}")
+            before = ",\n"
+        file.write("\n}\n" if before.startswith(",") else "{}\n")
+    part.replace(path)
+
+
+def _stated(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "crc32": checksum(path)}
+
+
+def _named(folder: Path, name: str) -> None:
+    (folder / f"{name}.part").replace(folder / name)
+
+
+def _file(split: str, name: str) -> str:
+    return f"{split}/{name}.npy"
+
+
+def _files(splits: Iterable[str], *names: str) -> list[str]:
+    return [_file(split, name) for split in splits for name in names]
+
+
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    """Over the same memory; the file is opened for reading alone, which torch has no word for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

@@ -1,0 +1,157 @@
+"""The store: what is written is what is read, and what was changed, lost or cut off is found out."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from bidwise.checks import InputError
+from bidwise.data.store import Field, Store, create, finish
+
+SIZES = {"train": 10, "valid": 4, "test": 5}
+
+
+def column(split, name):
+    draw = np.random.default_rng([len(split), len(name)])
+    if name == "features":
+        return draw.integers(0, 3, (SIZES[split], 2), dtype=np.int32)
+    return draw.integers(0, 2, SIZES[split]) if name == "clicks" else draw.uniform(0.1, 1, SIZES[split])
+
+
+@pytest.fixture
+def store(tmp_path):
+    for split, ads in SIZES.items():
+        for name in ("features", "clicks", "bids"):
+            create(tmp_path, split, name, ads, 2 if name == "features" else None)[:] = column(split, name)
+    fields = [Field("a", 3), Field("b", 4)]
+    return finish(tmp_path, fields=fields, splits=SIZES, vocabulary={"a": ["x"], "b": ["y", "ü"]}, about={"note": 1})
+
+
+def test_what_was_written_is_read(store):
+    again = Store(store.folder, verify=True)
+    assert again.cardinalities == [3, 4]
+    assert again.splits == SIZES
+    assert again.schema["note"] == 1
+    assert json.loads((store.folder / "vocabulary.json").read_text(encoding="utf-8"))["b"] == ["y", "ü"]
+    for split in SIZES:
+        assert again.columns(split) == ["features", "clicks", "bids"]
+        for name, kind in (("features", np.int32), ("clicks", np.uint8), ("bids", np.float32)):
+            found = again.column(split, name)
+            assert found.dtype == kind
+            assert np.array_equal(found, column(split, name).astype(kind))
+    assert not list(store.folder.glob("*/*.part"))
+
+
+def test_ads_are_cut_into_whole_auctions(store):
+    ads = store.ads("train", auction_size=4)
+    assert len(ads) == 8
+    assert ads.offsets.tolist() == [0, 4, 8]
+    assert torch.equal(ads.features, torch.from_numpy(column("train", "features")[:8]))
+    assert store.ads("train").offsets is None
+    assert len(store.ads("test")) == 5
+    with pytest.raises(InputError, match="auction_size must be at most the 4 ads of valid, found 256"):
+        store.ads("valid", auction_size=256)
+    with pytest.raises(InputError, match="split must be one of train, valid, test, found 'tests'; did you mean 'test'"):
+        store.ads("tests")
+    with pytest.raises(InputError, match="has no column 'truth' for train; it has features, clicks, bids"):
+        store.column("train", "truth")
+
+
+def test_offsets_in_the_store_win_over_a_size(store):
+    store = store.add("offsets", {"train": np.array([0, 3, 10])})
+    assert store.ads("train", auction_size=4).offsets.tolist() == [0, 3, 10]
+    assert len(store.ads("train", auction_size=4)) == 10
+
+
+def test_a_column_can_be_added_and_replaced(store):
+    columns = {split: np.full(ads, 0.25) for split, ads in SIZES.items()}
+    added = store.add("teacher", columns, {"teacher": "one"})
+    assert added.ads("valid").teacher.tolist() == [0.25] * 4
+    replaced = added.add("teacher", {split: values * 2 for split, values in columns.items()}, {"teacher": "two"})
+    assert replaced.schema["teacher"] == "two"
+    assert Store(store.folder, verify=True).ads("valid").teacher.tolist() == [0.5] * 4
+    with pytest.raises(InputError, match="teacher must have one number for each of the 4 ads of valid, found 3"):
+        store.add("teacher", {"valid": np.zeros(3)})
+    with pytest.raises(InputError, match="name must be one of features, clicks"):
+        store.add("price", columns)
+
+
+def test_a_column_that_is_cut_off_while_it_is_replaced_is_gone_rather_than_false(store, monkeypatch):
+    def cut(folder, name):
+        (folder / f"{name}.part").replace(folder / name)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bidwise.data.store._named", cut)
+        with pytest.raises(KeyboardInterrupt):
+            store.add("bids", {split: np.ones(ads) for split, ads in SIZES.items()})
+    with pytest.raises(InputError, match=r"has no bids; add them with bidwise\.data\.bids"):
+        Store(store.folder).ads("train")
+    Store(store.folder, verify=True).add("bids", {split: np.ones(ads) for split, ads in SIZES.items()})
+    assert Store(store.folder, verify=True).ads("train").bids.tolist() == [1.0] * 10
+
+
+def test_damage_is_found(store):
+    path = store.folder / "train" / "bids.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4] + b"\0\0\1\0")
+    Store(store.folder)  # sizes alone are compared
+    with pytest.raises(InputError, match=r"must have checksum .* the file was changed or damaged"):
+        Store(store.folder, verify=True)
+    path.write_bytes(whole[:-4])
+    with pytest.raises(InputError, match=r"bids\.npy must have the 168 bytes that store\.json tells, found 164 bytes"):
+        Store(store.folder)
+    path.unlink()
+    with pytest.raises(InputError, match="found nothing; prepare the data again"):
+        Store(store.folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, r"folder that bidwise prepare wrote, found no store\.json"),
+        ("{", "must be a JSON file that bidwise wrote"),
+        ("[]", "must be the schema of a store, found something else"),
+        ('{"format": "other"}', "must be the schema of a store"),
+        (
+            '{"format": "bidwise store", "version": 9}',
+            "must be a store of version 1, found version 9; prepare the data",
+        ),
+    ],
+)
+def test_folders_that_are_no_store_are_refused(tmp_path, text, words):
+    if text is not None:
+        (tmp_path / "store.json").write_text(text)
+    with pytest.raises(InputError, match=words):
+        Store(tmp_path)
+
+
+def test_parts_are_opened_again_and_cut_off_ones_made_anew(tmp_path):
+    create(tmp_path, "train", "bids", 6)[:3] = 7
+    assert create(tmp_path, "train", "bids", 6).tolist() == [7, 7, 7, 0, 0, 0]
+    assert create(tmp_path, "train", "bids", 5).tolist() == [0] * 5
+    for text in (b"", b"\x93NUMPY", b"something else"):
+        (tmp_path / "train" / "bids.npy.part").write_bytes(text)
+        assert create(tmp_path, "train", "bids", 5).tolist() == [0] * 5
+    assert create(tmp_path, "test", "features", 0, 3).shape == (0, 3)
+
+
+def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        create(tmp_path, "train", "bids", 6)
+    assert not list(tmp_path.glob("*/*"))
+
+
+def test_the_store_needs_torch_and_numpy_alone():
+    code = (
+        "import sys, bidwise.data.store, bidwise.data.bids; print([m for m in ('polars', 'rich') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
