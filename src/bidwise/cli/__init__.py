@@ -9,7 +9,9 @@ from cyclopts import App, CycloptsError
 
 import bidwise
 from bidwise.cli.evaluate import evaluate
-from bidwise.cli.reproduce import regimes, report, synthetic
+from bidwise.cli.prepare import prepare_criteo
+from bidwise.cli.reproduce import criteo, regimes, report, synthetic
+from bidwise.cli.simulate import simulate_criteo
 from bidwise.cli.terminal import as_typed
 
 app = App(
@@ -20,11 +22,14 @@ app = App(
     suppress_keyboard_interrupt=False,  # `main` says what became of the run
 )
 experiments = App(name="reproduce", help="The paper's experiments, with our numbers beside the paper's.")
-app.command(evaluate)
-app.command(experiments)
-app.command(report)
-experiments.command(synthetic)
-experiments.command(regimes)
+simulation = App(name="simulate", help="Raw data of a known shape with known CTR.")
+preparation = App(name="prepare", help="Raw data to a store that models are trained on.")
+for command in (evaluate, experiments, report, simulation, preparation):
+    app.command(command)
+for experiment in (synthetic, regimes, criteo):
+    experiments.command(experiment)
+simulation.command(simulate_criteo, name="criteo")
+preparation.command(prepare_criteo, name="criteo")
 
 
 def main() -> None:

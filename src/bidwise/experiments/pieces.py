@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 import bidwise
 from bidwise.checks import InputError
@@ -18,6 +25,17 @@ Progress = Callable[[str, float], None]  # what is being done, and the share of 
 Compute = Callable[[Callable[[float], None]], Any]
 #: Called with the number of a piece, what it is of, its share of the work, and what computes it.
 Piece = Callable[[int, str, float, Compute], Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A piece that another process may compute: ``function(show, **options)``, ``amount`` of work."""
+
+    name: str
+    of: str
+    amount: float
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
 
 
 class Pieces:
@@ -34,21 +52,40 @@ class Pieces:
         self.expected, self.done = 1.0, 0.0
         self.computed, self.seconds = False, 0.0  # whether a piece is new, and what all pieces took
 
+    def path(self, name: str) -> Path:
+        """The file of a piece."""
+        return self.folder / "pieces" / f"{name}.pt"
+
     def get(self, name: str, of: str, amount: float, compute: Compute) -> Any:
         """The piece called ``name``: read if it is there and ``of`` what is asked for, else computed and written."""
-        path = self.folder / "pieces" / f"{name}.pt"
-        of = f"bidwise {bidwise.__version__}: {of}"
-        kept = _kept(path)
-        if kept is None or kept["of"] != of:
-            started = time.perf_counter()
-            found = compute(lambda share: self._show(amount * share))
-            kept = {"of": of, "found": found, "seconds": time.perf_counter() - started}
-            save(path, kept)
+        kept = _kept(self.path(name), of)
+        if kept is None:
+            kept = _computed(self.path(name), of, lambda: compute(lambda share: self._show(amount * share)))
             self.computed = True
-        self.seconds += kept["seconds"]
-        self.done += amount
-        self._show(0.0)
-        return kept["found"]
+        return self._counted(kept, amount)
+
+    def all(self, jobs: Sequence[Job], workers: int) -> list[Any]:
+        """The pieces of independent jobs, of which ``workers`` processes compute several at once."""
+        missing = [job for job in jobs if _kept(self.path(job.name), job.of) is None]
+        if workers > 1 and len(missing) > 1:
+            self._compute_apart(missing, min(workers, len(missing)))
+        return [self.get(job.name, job.of, job.amount, partial(job.function, **job.options)) for job in jobs]
+
+    def _compute_apart(self, jobs: Sequence[Job], workers: int) -> None:
+        threads = max(1, (os.cpu_count() or 1) // workers)
+        pool = ProcessPoolExecutor(
+            workers, multiprocessing.get_context("spawn"), torch.set_num_threads, initargs=(threads,)
+        )
+        finished = 0.0
+        try:
+            waited = {pool.submit(_apart, self.path(job.name), job): job for job in jobs}
+            for future in as_completed(waited):
+                future.result()
+                finished += waited[future].amount
+                self.computed = True
+                self._show(finished)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def called(self, name: str, amount: float) -> Piece:
         """:meth:`get` for the numbered pieces of one thing, which is ``amount`` of work."""
@@ -61,15 +98,39 @@ class Pieces:
         if self.computed or not path.exists():
             write_json(path, {**self.environment, "seconds": round(self.seconds, 1)})
 
+    def _counted(self, kept: Any, amount: float) -> Any:
+        self.seconds += kept["seconds"]
+        self.done += amount
+        self._show(0.0)
+        return kept["found"]
+
     def _show(self, more: float) -> None:
         if self.progress is not None:
             self.progress("training", min(1.0, (self.done + more) / self.expected))
 
 
-def _kept(path: Path) -> Any:
-    """What a piece holds; ``None`` for one that is not there or damaged, which is then computed again."""
+def _of(of: str) -> str:
+    return f"bidwise {bidwise.__version__}: {of}"
+
+
+def _kept(path: Path, of: str) -> Any:
+    """What a piece holds; ``None`` for one that is not there, damaged or of something else: it is computed again."""
     try:
         kept = load(path)
     except (FileNotFoundError, InputError):
         return None
-    return kept if isinstance(kept, dict) and kept.keys() == {"of", "found", "seconds"} else None
+    whole = isinstance(kept, dict) and kept.keys() == {"of", "found", "seconds"}
+    return kept if whole and kept["of"] == _of(of) else None
+
+
+def _computed(path: Path, of: str, compute: Callable[[], Any]) -> Any:
+    started = time.perf_counter()
+    found = compute()
+    kept = {"of": _of(of), "found": found, "seconds": time.perf_counter() - started}
+    save(path, kept)
+    return kept
+
+
+def _apart(path: Path, job: Job) -> None:
+    """Compute a piece in another process."""
+    _computed(path, job.of, lambda: job.function(lambda share: None, **job.options))

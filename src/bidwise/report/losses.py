@@ -44,9 +44,23 @@ LOSSES = {
     "bid_weighted": Loss("baseline", "Log loss in which an ad counts as much as it bids.", SKY, "--"),
     "sqrt_bid_weighted": Loss("baseline", "The same with the square root of the bid.", BLUE, "--"),
     "log": Loss("paper", "Pairs of ads, logistic surrogate (equation 5), plus λ times the log loss.", VERMILION),
+    "log_weighted": Loss(
+        "paper",
+        "Equation 5 as the paper uses it on Criteo: pairs of ads, logistic surrogate, pairs weighted towards ads whose "
+        "eCPM is high (by the teacher for the one, by the model itself for the other), plus λ times the log loss.",
+        VERMILION,
+        "--",
+    ),
+    "hinge": Loss(
+        "paper",
+        "Pairs of ads, hinge surrogate (equation 6): up to rounding the same as the logistic one where pairs have "
+        "no weights.",
+        PINK,
+        "--",
+    ),
     "log_teacher": Loss(
         "paper",
-        "The same with a teacher’s CTR in place of clicks, and pairs weighted towards high eCPM. "
+        "Pairs of ads with a teacher’s CTR in place of clicks, weighted towards high eCPM, plus λ times the log loss. "
         "The teacher is the model trained with log loss.",
         ORANGE,
     ),
@@ -55,8 +69,8 @@ LOSSES = {
     ),
     "log_plus": Loss(
         "ours",
-        "Like log, but a pair counts only with its better ad first: little is gained by widening a margin that is "
-        "right already.",
+        "Pairs of ads, logistic surrogate, but a pair counts only with its better ad first: little is gained by "
+        "widening a margin that is right already.",
         GREEN,
     ),
     "log_plus_teacher": Loss("ours", "The same with the teacher’s CTR in place of clicks.", GREEN, "--"),

@@ -10,6 +10,8 @@ from typing import Any
 
 import bidwise
 from bidwise.checks import InputError
+from bidwise.report.criteo_figures import criteo_pictures
+from bidwise.report.criteo_story import criteo_story
 from bidwise.report.curves import fit_curves, learning_curves
 from bidwise.report.drawing import MARKERS, Picture, shortened, write
 from bidwise.report.experiment_figures import distributions, surrogates, welfare_by_loss
@@ -20,7 +22,7 @@ from bidwise.report.sections import Section, Story
 from bidwise.report.synthetic_story import synthetic_story
 from bidwise.runs import read_json, write_text
 
-KINDS = ("synthetic", "regimes", "fit")
+KINDS = ("synthetic", "regimes", "criteo", "train", "fit")
 
 
 def report(runs: Sequence[Path], out: Path) -> None:
@@ -109,6 +111,12 @@ def _story(run: Mapping[str, Any], key: str) -> Story:
                 story = synthetic_story(name, key, result)
             case "regimes":
                 story = regimes_story(name, key, result)
+            case "criteo":
+                story = criteo_story(name, key, result)
+            case "train":
+                from bidwise.report.train_story import train_story
+
+                story = train_story(name, key, result)
             case "fit":
                 story = fit_story(name, key, result, run.get("config") or {}, run.get("metrics") or [])
             case "evaluation":
@@ -169,6 +177,8 @@ def pictures(result: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]] = (
             found = [surrogates(), welfare_by_loss(result), distributions(result), learning_curves(result)]
         case "regimes":
             found = regime_maps(result)
+        case "criteo":
+            found = criteo_pictures(result)
         case "fit":
             found = [fit_curves(metrics, result.get("best") or {})]
     return [picture for picture in found if picture.panels]
