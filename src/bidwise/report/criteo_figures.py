@@ -169,7 +169,7 @@ def _by_lam(model: str, measure: str, grid: Mapping[str, Sequence[Result]], base
 
 
 def _frame(lines: Iterable[Sequence[tuple[float, float, float]]], level: float | None) -> tuple[float, float]:
-    """Lowest and highest of a panel by lam: all points with their errors, but for the smallest lam where it dwarfs the rest.
+    """Lowest and highest of a panel: all points with their errors, but for the smallest lam where it dwarfs the rest.
 
     >>> [round(x, 2) for x in _frame([[(0.1, 9.0, 0.0), (1.0, 0.5, 0.0), (3.0, 0.4, 0.0)]], 0.4)]
     [0.39, 0.58]
