@@ -189,6 +189,81 @@ def training(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def criteo_steps(rows: list[dict[str, str]]) -> str:
+    first = rows[0]
+    lines = [
+        "## What a loss adds to a training step over categories",
+        "",
+        f"39 fields with {int(first['vocabulary']):,} values together, lazy updates, σ = λ = 3. Step: batch to new",
+        f"weights. Losses take turns in {first['segments']} segments of {first['steps']} steps each; *adds* is the",
+        "median over segments of the ratio to the log loss in the same segment.",
+        "",
+        "| model, batch | loss | a step | sd | adds | sd | target |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        own = ["", "", ""]
+        if r["loss"] != "log_loss":
+            own = [_percent(r["overhead"]), _percent(r["overhead_sd"]), f"≤ {_percent(r['target'])}"]
+        model, sd = f"{r['model']}, {r['batch']}", f"{float(r['ms_sd']):.3g} ms"
+        lines.append(f"| {model} | {r['loss']} | {_ms(r)} | {sd} | {' | '.join(own)} |")
+    others = [r for r in rows if r["loss"] != "log_loss"]
+    reached = sum(float(r["overhead"]) <= float(r["target"]) for r in others)
+    return "\n".join([*lines, "", f"{reached} of {len(others)} reach their target."])
+
+
+def _percent(share: str) -> str:
+    return f"{100 * float(share):.3g} %"
+
+
+def criteo_vocabulary(rows: list[dict[str, str]]) -> str:
+    lines = [
+        "## A training step by the number of values",
+        "",
+        f"DeepFM, batch {rows[0]['batch']}, log loss; *slower* is the median ratio to the smallest vocabulary.",
+        "Lazy updates touch the rows of the batch, dense ones all rows, as torch's Adam does.",
+        "",
+        "| updates | values | a step | sd | slower | target |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in sorted(rows, key=lambda r: (r["updates"] != "lazy", int(r["vocabulary"]))):
+        target = f"≤ {float(r['target']):g} ×" if r["target"] else ""
+        sd, slower = f"{float(r['ms_sd']):.3g} ms", f"{float(r['slower']):.2f} ×"
+        lines.append(f"| {r['updates']} | {int(r['vocabulary']):,} | {_ms(r)} | {sd} | {slower} | {target} |")
+    return "\n".join(lines)
+
+
+def criteo_loader(rows: list[dict[str, str]]) -> str:
+    first = rows[0]
+    lines = [
+        "## Shuffled batches of ids",
+        "",
+        f"{int(first['rows']):,} ads of {first['fields']} int32 ids in random order, batches of {first['batch']}; the",
+        "file is mapped into memory and was read before.",
+        "",
+        "| ids in | rows a second | target |",
+        "|---|---|---|",
+        *(f"| {r['features']} | {float(r['rows_per_second']):,.0f} | ≥ {float(r['target']):,.0f} |" for r in rows),
+    ]
+    return "\n".join(lines)
+
+
+def criteo_pipeline(rows: list[dict[str, str]]) -> str:
+    lines = [
+        "## Data of the shape of Criteo's",
+        "",
+        f"From the shell, start included; median of {rows[0]['runs']} runs and the largest peak.",
+        "",
+        "| command | rows | seconds | rows a second | peak memory of the process |",
+        "|---|---|---|---|---|",
+    ]
+    for r in rows:
+        seconds, rate = f"{float(r['ms']) / 1e3:.1f}", f"{float(r['rows_per_second']):,.0f}"
+        peak = f"{float(r['peak_mb']):,.0f} MB"
+        lines.append(f"| `bidwise {r['command']} criteo` | {int(r['rows']):,} | {seconds} | {rate} | {peak} |")
+    return "\n".join(lines)
+
+
 SECTIONS = {  # results -> (what is made of them, the command that measures them)
     "losses_members": (members, "losses members"),
     "losses_sizes": (sizes, "losses sizes"),
@@ -199,4 +274,8 @@ SECTIONS = {  # results -> (what is made of them, the command that measures them
     "auctions_cuda": (auctions, "auctions"),
     "evaluation": (evaluation, "evaluation"),
     "coverage": (coverage, "coverage"),
+    "criteo_steps": (criteo_steps, "criteo steps"),
+    "criteo_vocabulary": (criteo_vocabulary, "criteo vocabulary"),
+    "criteo_loader": (criteo_loader, "criteo loader"),
+    "criteo_pipeline": (criteo_pipeline, "criteo pipeline"),
 }

@@ -13,10 +13,13 @@ import pytest
 
 from bidwise.checks import InputError
 from bidwise.cli.prepare import prepare_criteo
-from bidwise.data import criteo_files, criteo_lines, criteo_passes, criteo_runs
-from bidwise.data.criteo import prepare, split_sizes
-from bidwise.data.criteo_lines import parse
-from bidwise.data.criteo_tokens import Vocabulary
+from bidwise.data.criteo import files as criteo_files
+from bidwise.data.criteo import lines as criteo_lines
+from bidwise.data.criteo import passes as criteo_passes
+from bidwise.data.criteo import runs as criteo_runs
+from bidwise.data.criteo.lines import parse
+from bidwise.data.criteo.prepare import prepare, split_sizes
+from bidwise.data.criteo.tokens import Vocabulary
 from bidwise.data.store import Store
 
 COLUMNS = ("features", "clicks", "truth")
@@ -207,8 +210,8 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch, suffix):
 
 KILLED = """
 import os, sys
-from bidwise.data import criteo_files
-from bidwise.data.criteo import prepare
+from bidwise.data.criteo import files as criteo_files
+from bidwise.data.criteo.prepare import prepare
 criteo_files.BLOCK, criteo_files.PIECE = 20_000, 3_000
 prepare(sys.argv[1], sys.argv[2], progress=lambda work, share: share > 0.4 and os._exit(9))
 """

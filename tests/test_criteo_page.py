@@ -11,9 +11,9 @@ from test_experiment_page import CONTRASTS, ENVIRONMENT, browser  # noqa: F401 (
 from test_report import Page
 
 from bidwise.checks import InputError
-from bidwise.experiments.criteo_paper import PAPER, PAPER_RUNTIME
-from bidwise.experiments.criteo_words import criteo_notes, criteo_summary, criteo_verdict
-from bidwise.report.criteo_findings import finding, paper_gain
+from bidwise.experiments.criteo.paper import PAPER, PAPER_RUNTIME
+from bidwise.experiments.criteo.words import criteo_notes, criteo_summary, criteo_verdict
+from bidwise.report.criteo.findings import finding, paper_gain
 from bidwise.report.runs import pictures, read_run, report, runs_page, write_figures
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")

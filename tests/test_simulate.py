@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from bidwise import InputError
 from bidwise.cli.simulate import simulate_criteo
-from bidwise.data.criteo_world import CHUNK, chunks, simulate
+from bidwise.data.criteo.world import CHUNK, chunks, simulate
 
 SHORT = 5000
 

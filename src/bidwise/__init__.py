@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bidwise import data, evaluation, models, theory, training
+    from bidwise import data, evaluation, models, tabular, theory, training
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
     from bidwise.checks import InputError
     from bidwise.evaluation.evaluate import evaluate
@@ -39,7 +39,7 @@ _HOMES = {
     ),
     "bidwise.training": ("fit", "predict"),
 }
-_PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "theory", "training")
+_PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "tabular", "theory", "training")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "LOSSES",
@@ -62,6 +62,7 @@ __all__ = [
     "revenue",
     "run_auction",
     "surplus",
+    "tabular",
     "theory",
     "training",
     "welfare",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import textwrap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 import bidwise
-from bidwise.cli.terminal import Bars
+from bidwise.cli.terminal import Bars, say
 
 
 def evaluate(
@@ -105,11 +102,8 @@ def evaluate(
         found.write(out)
     except OSError as error:  # a full disk does not cost the result: it is shown
         failed = error
-    wide = shutil.get_terminal_size().columns
-    narrow = sys.stdout is not None and sys.stdout.isatty()
     try:
-        for line in str(found).split("\n"):
-            print(textwrap.fill(line, wide) if narrow and len(line) > 100 else line)
+        say(str(found))
     finally:
         if failed is not None:
             raise failed

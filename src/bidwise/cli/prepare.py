@@ -57,7 +57,7 @@ def prepare_criteo(
     shares = _shares(split)
 
     from bidwise.data.bids import Bids
-    from bidwise.data.criteo import prepare
+    from bidwise.data.criteo.prepare import prepare
     from bidwise.data.store import SCHEMA
 
     there = (out / SCHEMA).is_file()

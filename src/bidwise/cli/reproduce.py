@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-import bidwise
-from bidwise.cli.terminal import Bars
+from bidwise.cli.terminal import Bars, device_of
 
 
 def synthetic(
@@ -75,7 +74,7 @@ def synthetic(
         validation_auctions=validation_auctions,
         init=init,
     )
-    _experiment(lambda show: run(config, out, device=_device(device), progress=show), out, synthetic_summary)
+    _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out, synthetic_summary)
 
 
 def regimes(
@@ -118,7 +117,7 @@ def regimes(
     from bidwise.experiments.summary import regimes_summary
 
     config = Config(repeats, epochs, seed, training_ads, validation_ads, test_ads)
-    _experiment(lambda show: run(config, out, device=_device(device), progress=show), out, regimes_summary)
+    _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out, regimes_summary)
 
 
 def criteo(
@@ -178,9 +177,9 @@ def criteo(
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """
-    from bidwise.experiments.criteo import run
-    from bidwise.experiments.criteo_plan import LOSSES, Config
-    from bidwise.experiments.criteo_words import criteo_summary
+    from bidwise.experiments.criteo.experiment import run
+    from bidwise.experiments.criteo.plan import LOSSES, Config
+    from bidwise.experiments.criteo.words import criteo_summary
 
     config = Config(
         models=("deepfm", "dcn") if models is None else _names(models),
@@ -194,7 +193,7 @@ def criteo(
         l2=l2,
         embeddings=embeddings,
     )
-    where = _device(device)
+    where = device_of(device)
     _experiment(lambda show: run(config, data, out, device=where, workers=workers, progress=show), out, criteo_summary)
 
 
@@ -239,15 +238,3 @@ def _experiment(
         bars.show("drawing", 0.9)
         write_page([out], out / "report.html")
     print(f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'result.json'}; {out / 'figures'}")
-
-
-def _device(name: str) -> str:
-    """The device to run on; ``auto`` is a GPU where there is one."""
-    import torch
-
-    from bidwise.checks import check_name
-
-    check_name("device", name, ("auto", "cpu", "cuda"))
-    if name == "cuda" and not torch.cuda.is_available():
-        raise bidwise.InputError("device must be cpu or auto here, found cuda: torch sees no GPU")
-    return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
+import textwrap
+
+import bidwise
 
 OPTIONS = (
     "auction_size",
@@ -13,6 +17,21 @@ OPTIONS = (
     "training_ads",
     "validation_ads",
     "test_ads",
+    "min_count",
+    "on_error",
+    "bid_noise",
+)
+COMMANDS = (
+    "evaluate",
+    "report",
+    "reproduce",
+    "synthetic",
+    "regimes",
+    "criteo",
+    "simulate",
+    "prepare",
+    "train",
+    "predict",
 )
 
 
@@ -42,8 +61,7 @@ def as_typed(message: str) -> str:
     """An error in one line, with options called as they are typed."""
     missing = re.search(r"parameter (\S+) requires an argument", message)
     if missing and missing[1] not in sys.argv:
-        words = ("evaluate", "report", "reproduce", "synthetic", "regimes")
-        command = " ".join(word for word in sys.argv[1:3] if word in words)
+        command = " ".join(word for word in sys.argv[1:3] if word in COMMANDS)
         return f"{missing[1]} is missing; see bidwise {command} --help"
     options = "|".join(OPTIONS)  # as arguments of this message, not inside names of files
     message = re.sub(
@@ -52,3 +70,23 @@ def as_typed(message: str) -> str:
         message,
     )
     return " ".join(re.sub("^auction or --", "--auction or --", message).split())
+
+
+def say(text: str) -> None:
+    """Print, with long sentences folded on a terminal."""
+    wide = shutil.get_terminal_size().columns
+    narrow = sys.stdout is not None and sys.stdout.isatty()
+    for line in text.split("\n"):
+        print(textwrap.fill(line, wide) if narrow and len(line) > wide and "  " not in line else line)
+
+
+def device_of(name: str) -> str:
+    """The device to run on; ``auto`` is a GPU where there is one."""
+    import torch
+
+    from bidwise.checks import check_name
+
+    check_name("device", name, ("auto", "cpu", "cuda"))
+    if name == "cuda" and not torch.cuda.is_available():
+        raise bidwise.InputError("device must be cpu or auto here, found cuda: torch sees no GPU")
+    return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 
-LEVEL = 0.95  # of every interval
+LEVEL = 0.95  # of every interval that does not say otherwise
 POWER = 0.8  # share of data sets in which the smallest lift would have been found
 
 _poisson = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(12)])
@@ -44,6 +44,7 @@ def auction_intervals(
     differences: ArrayLike,
     weights: ArrayLike | None = None,
     *,
+    level: float = LEVEL,
     rounds: int = 999,
     seed: int = 0,
     cuts: int = 1,
@@ -51,7 +52,7 @@ def auction_intervals(
 ) -> list[Interval]:
     """Mean paired differences over auctions, each with an interval by the symmetric studentised bootstrap.
 
-        theta = sum_a d_a / sum_a w_a,   t* = |theta* - theta| / se*,   theta ± (95 % quantile of t*) · se
+        theta = sum_a d_a / sum_a w_a,   t* = |theta* - theta| / se*,   theta ± (quantile of t* at the level) · se
 
     where every round draws the auctions anew, each a Poisson(1) number of times. All columns share the draws. The
     quantile of |t*| keeps the interval honest for differences that are 0 in most auctions and heavy-tailed in others
@@ -60,6 +61,7 @@ def auction_intervals(
     Args:
         differences: ``(auctions,)`` or ``(auctions, columns)``, model minus baseline, times the weight if there is one.
         weights: what each auction counts, ``(auctions,)``; 1 by default.
+        level: of the intervals.
         rounds: of the bootstrap.
         cuts: how often the same ads were cut into auctions; means get steadier, intervals do not get narrower.
         progress: called with the number of finished auctions.
@@ -99,7 +101,7 @@ def auction_intervals(
         spread = np.sqrt(np.where(spread > 1e-9 * ee, spread, 0)) / total  # below is rounding: all drawn were equal
         t = np.where((e == 0) & (total > 0), 0, np.abs(shift) / spread)
     t = np.where(np.isnan(t), np.inf, t)  # nothing was drawn, which says nothing
-    critical = np.sort(t, axis=0)[min(math.ceil(LEVEL * (rounds + 1)), rounds) - 1]
+    critical = np.sort(t, axis=0)[min(math.ceil(level * (rounds + 1)), rounds) - 1]
     with np.errstate(invalid="ignore"):
         half = np.where(error > 0, critical * error * math.sqrt(cuts), 0)
     return [

@@ -10,8 +10,8 @@ from typing import Any
 
 import bidwise
 from bidwise.checks import InputError
-from bidwise.report.criteo_figures import criteo_pictures
-from bidwise.report.criteo_story import criteo_story
+from bidwise.report.criteo.figures import criteo_pictures
+from bidwise.report.criteo.story import criteo_story
 from bidwise.report.curves import fit_curves, learning_curves
 from bidwise.report.drawing import MARKERS, Picture, shortened, write
 from bidwise.report.experiment_figures import distributions, surrogates, welfare_by_loss

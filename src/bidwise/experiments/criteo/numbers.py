@@ -10,8 +10,8 @@ import numpy as np
 from bidwise.auctions.columns import Floats
 from bidwise.evaluation.intervals import Interval, auction_intervals, repeat_interval
 from bidwise.experiments.contest import has_lam
-from bidwise.experiments.criteo_plan import LAMS, Config, lams_of, trial_of
-from bidwise.experiments.criteo_trial import Trial
+from bidwise.experiments.criteo.plan import LAMS, Config, lams_of, trial_of
+from bidwise.experiments.criteo.trial import Trial
 
 ERRORS = ("welfare", "expected_welfare", "auc_loss", "log_loss")  # have a standard error over repeats
 Found = dict[Trial, Any]  # what each trial found

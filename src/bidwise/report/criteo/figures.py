@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bidwise.report.criteo_findings import (
+from bidwise.report.criteo.findings import (
     estimate,
     finding,
     known,

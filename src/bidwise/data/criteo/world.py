@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.checks import check_whole
-from bidwise.data.criteo_columns import COUNTS, FIELDS, GROUPS, HIDDEN, NAMES, TIE, Category, Integer
-from bidwise.data.criteo_raw import lines, write_raw
+from bidwise.data.criteo.columns import COUNTS, FIELDS, GROUPS, HIDDEN, NAMES, TIE, Category, Integer
+from bidwise.data.criteo.raw import lines, write_raw
 
 Floats = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bidwise.report.criteo_findings import (
+from bidwise.report.criteo.findings import (
     bounds,
     estimate,
     finding,

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.criteo_files import Block, blocks, check_packed, load_truth
-from bidwise.data.criteo_lines import faults, parse
-from bidwise.data.criteo_raw import CATEGORIES, INTEGERS
-from bidwise.data.criteo_runs import CLICKED, Runs, finished, keys, write_run
-from bidwise.data.criteo_tokens import MAPS, Tally, Vocabulary
+from bidwise.data.criteo.files import Block, blocks, check_packed, load_truth
+from bidwise.data.criteo.lines import faults, parse
+from bidwise.data.criteo.raw import CATEGORIES, INTEGERS
+from bidwise.data.criteo.runs import CLICKED, Runs, finished, keys, write_run
+from bidwise.data.criteo.tokens import MAPS, Tally, Vocabulary
 from bidwise.data.store import create
 from bidwise.runs import write_text
 

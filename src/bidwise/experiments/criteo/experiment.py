@@ -12,12 +12,12 @@ from bidwise.auctions import optimal_welfare
 from bidwise.checks import check_whole
 from bidwise.data.store import Store
 from bidwise.experiments.contest import seeds_of
-from bidwise.experiments.criteo_numbers import Found, curves_of, lam_grid, of_protocol
-from bidwise.experiments.criteo_paper import PAPER
-from bidwise.experiments.criteo_plan import LAMS, Config, planned
-from bidwise.experiments.criteo_runtime import runtime
-from bidwise.experiments.criteo_trial import LAM, RATE, SETTINGS, SIGMA, Arena, Auctions, Trial, numbers_of, train
-from bidwise.experiments.criteo_words import criteo_notes, criteo_verdict
+from bidwise.experiments.criteo.numbers import Found, curves_of, lam_grid, of_protocol
+from bidwise.experiments.criteo.paper import PAPER
+from bidwise.experiments.criteo.plan import LAMS, Config, planned
+from bidwise.experiments.criteo.runtime import runtime
+from bidwise.experiments.criteo.trial import LAM, RATE, SETTINGS, SIGMA, Arena, Auctions, Trial, numbers_of, train
+from bidwise.experiments.criteo.words import criteo_notes, criteo_verdict
 from bidwise.experiments.pieces import Job, Pieces, Progress
 from bidwise.runs import load
 

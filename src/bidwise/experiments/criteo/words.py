@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bidwise.experiments.summary import _table
-from bidwise.report.criteo_findings import (
+from bidwise.report.criteo.findings import (
     PAPERS,
     estimate,
     finding,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bidwise.report.criteo_beside import paper_tables, runtime_table
-from bidwise.report.criteo_figures import bids, curves, families_drawn, lam_grid, welfare
-from bidwise.report.criteo_findings import known, model_called, protocols_of
-from bidwise.report.criteo_tables import grid_table, model_tables
+from bidwise.report.criteo.beside import paper_tables, runtime_table
+from bidwise.report.criteo.figures import bids, curves, families_drawn, lam_grid, welfare
+from bidwise.report.criteo.findings import known, model_called, protocols_of
+from bidwise.report.criteo.tables import grid_table, model_tables
 from bidwise.report.drawing import Picture
 from bidwise.report.losses import PROTOCOLS, in_order, loss_called
 from bidwise.report.sections import Drawing, Section, Story, drawings

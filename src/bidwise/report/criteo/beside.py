@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bidwise.report.criteo_findings import (
+from bidwise.report.criteo.findings import (
     PAPERS,
     finding,
     give_or_take,
@@ -17,7 +17,7 @@ from bidwise.report.criteo_findings import (
     reference,
     told,
 )
-from bidwise.report.criteo_tables import OF_LOG_LOSS
+from bidwise.report.criteo.tables import OF_LOG_LOSS
 from bidwise.report.losses import in_order
 from bidwise.report.sections import Cell, Table
 from bidwise.report.tables import NONE, decimals, number

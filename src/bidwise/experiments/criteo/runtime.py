@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bidwise.data.ads import Ads
-from bidwise.experiments.criteo_trial import LAM, RATE, SETTINGS, Trial, loss_of
+from bidwise.experiments.criteo.trial import LAM, RATE, SETTINGS, Trial, loss_of
 from bidwise.models import MODELS
 from bidwise.training.run import Options, Run
 

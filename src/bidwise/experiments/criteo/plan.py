@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.experiments.contest import MOST_SEED, has_lam
-from bidwise.experiments.criteo_trial import LAM, SETTINGS, Trial
+from bidwise.experiments.criteo.trial import LAM, SETTINGS, Trial
 from bidwise.losses.welfare_loss import needs_teacher
 from bidwise.training.adam import UPDATES
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from bidwise.checks import InputError
 from bidwise.data.bids import Bids, attach
-from bidwise.data.criteo_files import ends, raw_files, truth_files
-from bidwise.data.criteo_passes import NAMES, Options, Progress, count_values, read_lines, skipped_lines, write_ads
-from bidwise.data.criteo_raw import INTEGERS
-from bidwise.data.criteo_runs import Runs
-from bidwise.data.criteo_tokens import MAPS
+from bidwise.data.criteo.files import ends, raw_files, truth_files
+from bidwise.data.criteo.passes import NAMES, Options, Progress, count_values, read_lines, skipped_lines, write_ads
+from bidwise.data.criteo.raw import INTEGERS
+from bidwise.data.criteo.runs import Runs
+from bidwise.data.criteo.tokens import MAPS
 from bidwise.data.store import SCHEMA, SPLITS, Field, Store, finish
 from bidwise.runs import open_folder
 
@@ -48,7 +48,7 @@ def prepare(
         min_count: categories seen less often in the training ads are id 0, rare. Integers are not thinned out.
         split: shares of training, validation and test ads; sizes are exact, see :func:`split_sizes`.
         seed: of the order of the ads. It depends on the seed and the number of a line alone.
-        integers: how integers become categories, ``winners`` or ``printed``, see :mod:`bidwise.data.criteo_tokens`.
+        integers: how integers become categories, ``winners`` or ``printed``, see :mod:`bidwise.data.criteo.tokens`.
         on_error: ``strict`` raises at the first malformed line, ``skip`` leaves such lines out and counts them.
         bids: which bids the ads get; ``None``: none.
         progress: called with the work and the share of it that is done.

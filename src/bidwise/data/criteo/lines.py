@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.data.criteo_files import Block
-from bidwise.data.criteo_raw import CATEGORIES, INTEGERS
+from bidwise.data.criteo.files import Block
+from bidwise.data.criteo.raw import CATEGORIES, INTEGERS
 
 WIDTH = 1 + len(INTEGERS) + len(CATEGORIES)  # fields of a line, the label first
 LARGEST = 2**31 - 1

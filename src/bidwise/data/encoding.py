@@ -1,0 +1,218 @@
+"""Columns of a table as ids of categories: learnt on training rows, kept as JSON, applied to any rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bidwise.auctions.columns import Floats
+from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.store import FIRST, MISSING, RARE, Field
+
+FORMAT = "bidwise encoder"
+VERSION = 1
+KINDS = ("categorical", "numeric")
+BOOLEANS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false"}  # as other tools write them
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A column of names: id 0 for rare or unseen values, 1 for missing ones, then the vocabulary."""
+
+    name: str
+    vocabulary: tuple[str, ...]
+
+    @property
+    def field(self) -> Field:
+        """The column as models know it."""
+        return Field(self.name, FIRST + len(self.vocabulary))
+
+    @cached_property
+    def _lookup(self) -> tuple[pl.Series, pl.Series]:
+        ids = pl.Series(range(FIRST, FIRST + len(self.vocabulary)), dtype=pl.Int32)
+        return pl.Series(self.vocabulary, dtype=pl.String), ids
+
+    def ids(self, column: pl.Series) -> NDArray[np.int32]:
+        """The id of every value."""
+        text = names_of(column)
+        if not self.vocabulary:
+            found = pl.Series([RARE], dtype=pl.Int32).new_from_index(0, len(text))
+        else:
+            found = text.replace_strict(*self._lookup, default=RARE, return_dtype=pl.Int32)
+        ids: NDArray[np.int32] = np.array(found.fill_null(RARE).to_numpy(), dtype=np.int32)
+        ids[text.is_null().to_numpy()] = MISSING
+        return ids
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A column of numbers, cut into bins: id 1 for missing ones, 2 + k for numbers above ``edges[k - 1]`` and up to
+    ``edges[k]``; 0 is not used."""
+
+    name: str
+    edges: tuple[float, ...]
+
+    @property
+    def field(self) -> Field:
+        """The column as models know it."""
+        return Field(self.name, FIRST + len(self.edges) + 1)
+
+    def ids(self, column: pl.Series) -> NDArray[np.int32]:
+        """The id of every number."""
+        numbers = numbers_of(column)
+        ids = (FIRST + np.searchsorted(np.asarray(self.edges, dtype=np.float64), numbers)).astype(np.int32)
+        ids[np.isnan(numbers)] = MISSING
+        return ids
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How the columns of a table become features, in this order.
+
+    >>> rows = pl.DataFrame({"site": ["a", "a", "b", "b", "c"], "age": [1.0, 2.0, 3.0, None, 5.0]})
+    >>> encoder = Encoder.fit(rows, {"site": "categorical", "age": "numeric"}, min_count=2, bins=2)
+    >>> encoder.encode(pl.DataFrame({"site": ["b", "?", None], "age": [0.0, 9.0, None]})).tolist()
+    [[3, 2], [0, 3], [1, 1]]
+    """
+
+    columns: tuple[Categorical | Numeric, ...]
+
+    @staticmethod
+    def fit(rows: pl.DataFrame, kinds: Mapping[str, str], *, min_count: int, bins: int) -> Encoder:
+        """Learn vocabularies and bins.
+
+        Args:
+            rows: training rows alone; what comes later must not be known.
+            kinds: the columns to encode, each ``categorical`` or ``numeric``.
+            min_count: values seen less often are rare.
+            bins: most bins of a numeric column; they hold equally many training rows, as far as ties allow.
+        """
+        check_whole("min_count", min_count, 1)
+        check_whole("bins", bins, 2)
+        columns: list[Categorical | Numeric] = []
+        for name, kind in kinds.items():
+            check_name(f"the kind of column {name!r}", kind, KINDS)
+            if kind == "categorical":
+                columns.append(Categorical(name, _vocabulary(rows[name], min_count)))
+            else:
+                columns.append(Numeric(name, _edges(numbers_of(rows[name]), bins)))
+        return Encoder(tuple(columns))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that a table must have."""
+        return [column.name for column in self.columns]
+
+    @property
+    def fields(self) -> list[Field]:
+        """What models are built for."""
+        return [column.field for column in self.columns]
+
+    def check(self, found: Iterable[str], table: str = "table") -> None:
+        """Raise unless all columns are there; an error names every one that is not."""
+        there = list(found)
+        missing = [name for name in self.names if name not in there]
+        if missing:
+            near = get_close_matches(missing[0], there, n=1)
+            hint = f"is it {near[0]!r} now?" if near else f"the model needs {'it' if len(missing) == 1 else 'them'}"
+            raise InputError(f"{table} has no column {', '.join(map(repr, missing))}; {hint}")
+
+    def encode(self, rows: pl.DataFrame) -> NDArray[np.int32]:
+        """Features of ads, ``(rows, columns)``; values that training did not see are rare."""
+        self.check(rows.columns)
+        features = np.empty((len(rows), len(self.columns)), dtype=np.int32)
+        for at, column in enumerate(self.columns):
+            features[:, at] = column.ids(rows[column.name])
+        return features
+
+    def to_json(self) -> dict[str, Any]:
+        """What :meth:`from_json` reads, as JSON holds it."""
+        columns: list[dict[str, Any]] = []
+        for column in self.columns:
+            if isinstance(column, Categorical):
+                columns.append({"name": column.name, "kind": "categorical", "vocabulary": list(column.vocabulary)})
+            else:
+                columns.append({"name": column.name, "kind": "numeric", "edges": list(column.edges)})
+        return {"format": FORMAT, "version": VERSION, "columns": columns}
+
+    @staticmethod
+    def from_json(found: Any, name: str = "encoder.json") -> Encoder:
+        """The encoder that :meth:`to_json` told."""
+        if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
+            raise InputError(f"{name} must be an encoder of version {VERSION} that bidwise wrote, found something else")
+        columns: list[Categorical | Numeric] = []
+        try:
+            for told in found["columns"]:
+                if told["kind"] == "categorical":
+                    columns.append(Categorical(str(told["name"]), tuple(map(str, told["vocabulary"]))))
+                else:
+                    columns.append(Numeric(str(told["name"]), tuple(map(float, told["edges"]))))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{name} must be whole, found that {error!r} is missing or of no use") from None
+        return Encoder(tuple(columns))
+
+
+def least_count(rows: int) -> int:
+    """How often a value must be seen to have an id of its own: 10 times, less often in small tables.
+
+    Once for every 10,000 training rows, between 2 and 10: values seen once teach what to think of unseen ones.
+
+    >>> least_count(5_000), least_count(50_000), least_count(5_000_000)
+    (2, 5, 10)
+    """
+    return min(10, max(2, rows // 10_000))
+
+
+def names_of(column: pl.Series) -> pl.Series:
+    """Values as text, the same for the same value however a file stored it: 3, 3.0 and " 3" are ``"3"``."""
+    if column.dtype.is_float():
+        whole = column.is_nan() | column.is_null() | ((column == column.round()) & (column.abs() < 2**53))
+        column = column.fill_nan(None)
+        if whole.all():
+            column = column.cast(pl.Int64)
+    text = column.cast(pl.String).str.strip_chars()
+    return text.replace({"": None, **BOOLEANS})
+
+
+def numbers_of(column: pl.Series) -> Floats:
+    """Values as float64, NaN where they are missing; an error where they are no numbers."""
+    if column.dtype in (pl.String, pl.Categorical) or isinstance(column.dtype, pl.Enum):
+        text = names_of(column)
+        read = text.cast(pl.Float64, strict=False)
+        bad = read.is_null() & text.is_not_null()
+        if bad.any():
+            row = int(bad.to_numpy().argmax())
+            raise InputError(
+                f"column {column.name!r} must hold numbers, found {column[row]!r} in row {row} (rows count from 0)"
+            )
+        column = read
+    elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
+        raise InputError(f"column {column.name!r} must hold numbers, found {column.dtype}")
+    return column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+
+
+def _vocabulary(column: pl.Series, min_count: int) -> tuple[str, ...]:
+    """Values seen often enough, the most frequent first; ties by name, so that ids do not depend on the rows' order."""
+    counts = names_of(column).alias("value").drop_nulls().value_counts(name="count")
+    kept = counts.filter(pl.col("count") >= min_count).sort(["count", "value"], descending=[True, False])
+    return tuple(kept["value"].to_list())
+
+
+def _edges(numbers: Floats, bins: int) -> tuple[float, ...]:
+    """Upper ends of all bins but the last: numbers of the column at its quantiles, each once."""
+    known = np.sort(numbers[np.isfinite(numbers)])
+    if not len(known):
+        return ()
+    values = np.unique(known)
+    if len(values) <= bins:
+        return tuple(values[:-1].tolist())
+    at = np.ceil(np.arange(1, bins) * len(known) / bins).astype(int) - 1
+    edges = np.unique(known[at])
+    return tuple(edges[edges < values[-1]].tolist())

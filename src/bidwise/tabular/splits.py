@@ -1,0 +1,148 @@
+"""Training, validation and test rows: by time or at random, and never inside of an auction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bidwise.checks import InputError
+from bidwise.data.ads import Ads
+from bidwise.data.store import SPLITS
+
+SHARES = (0.8, 0.1, 0.1)
+LEAST = 20  # auctions, or pairs of rows: two for each tenth
+AUCTIONS = 100  # to cut validation and test rows into, at least, where the table names none
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of the table, the ads of an auction next to each other; ``offsets`` where the table has auctions."""
+
+    rows: NDArray[np.int64]
+    offsets: NDArray[np.int64] | None
+
+
+def split(
+    rows: int, *, auction: pl.Series | None, time: NDArray[Any] | None, seed: int, name: str = "table"
+) -> dict[str, Split]:
+    """The oldest 80 % of the ads, the next 10 % and the newest 10 %; without ``time`` a random 80, 10 and 10 %.
+
+    Auctions stay whole: one goes where its oldest ad does. Without auctions validation and test rows are in random
+    order, ready to be cut into auctions.
+
+    >>> auction = pl.Series([k // 3 for k in range(120)])
+    >>> parts = split(120, auction=auction, time=np.arange(120), seed=0)
+    >>> {name: (len(part.rows), len(part.offsets) - 1) for name, part in parts.items()}
+    {'train': (96, 32), 'valid': (12, 4), 'test': (12, 4)}
+    """
+    random = np.random.default_rng(seed)
+    members, sizes = _groups(rows, auction, name)
+    least = LEAST if auction is not None else 2 * LEAST
+    if len(sizes) < least:
+        what = "auctions" if auction is not None else "rows"
+        raise InputError(
+            f"{name} must have at least {least} {what} to be split into training, validation and test, "
+            f"found {len(sizes)}"
+        )
+    starts = np.cumsum(sizes) - sizes
+    if time is None:
+        order = random.permutation(len(sizes))
+    else:
+        oldest = np.minimum.reduceat(time[members], starts)
+        order = np.argsort(oldest, kind="stable")
+    ends = np.cumsum(sizes[order])
+    tenth = max(2, len(sizes) // 100)  # of groups: each part has some, however large the largest is
+    first = int(np.clip(np.searchsorted(ends, SHARES[0] * rows) + 1, tenth, len(sizes) - 2 * tenth))
+    second = int(np.clip(np.searchsorted(ends, sum(SHARES[:2]) * rows) + 1, first + tenth, len(sizes) - tenth))
+    parts = {}
+    for split_name, some in zip(SPLITS, np.split(order, [first, second]), strict=True):
+        offsets = np.concatenate([[0], np.cumsum(sizes[some])])
+        inside = np.arange(offsets[-1]) + np.repeat(starts[some] - offsets[:-1], sizes[some])
+        taken = members[inside]
+        if auction is None:
+            taken = random.permutation(taken) if split_name != "train" else np.sort(taken)
+        parts[split_name] = Split(taken, None if auction is None else offsets)
+    return parts
+
+
+def _groups(rows: int, auction: pl.Series | None, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows in the order of their auctions, each in that of its first row, and the size of every auction."""
+    if auction is None:
+        return np.arange(rows), np.ones(rows, dtype=np.int64)
+    if auction.dtype == pl.String:
+        auction = auction.str.strip_chars().replace("", None)
+    missing = auction.is_null() | auction.is_nan() if auction.dtype.is_float() else auction.is_null()
+    if missing.any():
+        row = int(missing.to_numpy().argmax())
+        raise InputError(f"{name}: column {auction.name!r}, row {row}: found no value; every ad needs an auction")
+    table = pl.DataFrame({"auction": auction}).with_row_index("row")
+    first = table.select(pl.col("row").min().over("auction")).to_series().to_numpy().astype(np.int64)
+    members = np.argsort(first, kind="stable").astype(np.int64)
+    _, sizes = np.unique(first, return_counts=True)
+    if len(sizes) == 1:
+        raise InputError(f"{name} must have several auctions, found one: {auction.name!r} is the same in all rows")
+    return members, sizes.astype(np.int64)
+
+
+def times_of(column: pl.Series, name: str = "table") -> NDArray[Any]:
+    """Times as numbers that sort: of numbers, dates, or text such as 2024-05-01 13:00."""
+    if column.dtype == pl.String:
+        try:
+            read = column.str.strip_chars().str.to_datetime(strict=False)
+        except pl.exceptions.PolarsError:
+            read = pl.Series([None], dtype=pl.Datetime).new_from_index(0, len(column))
+        bad = read.is_null() & column.is_not_null() & (column != "")
+        if bad.any():
+            row = int(bad.to_numpy().argmax())
+            raise InputError(
+                f"{name}: column {column.name!r}, row {row}: found {column[row]!r}; a time must be a number, a date or "
+                "text such as 2024-05-01 13:00:00 (rows count from 0)"
+            )
+        column = read.alias(column.name)
+    elif not (column.dtype.is_numeric() or column.dtype.is_temporal()):
+        raise InputError(f"{name}: column {column.name!r} must hold times that can be sorted, found {column.dtype}")
+    missing = column.is_null() | column.is_nan() if column.dtype.is_float() else column.is_null()
+    if missing.any():
+        row = int(missing.to_numpy().argmax())
+        raise InputError(
+            f"{name}: column {column.name!r}, row {row}: found no value; every ad needs a time (rows count from 0)"
+        )
+    return column.to_physical().to_numpy()
+
+
+def auction_size(most: int, *rows: int) -> int:
+    """Ads of an auction where the table names none: ``most``, fewer where validation or test would have fewer than 100.
+
+    >>> auction_size(256, 100_000, 100_000), auction_size(256, 1_000, 1_200), auction_size(256, 40, 40)
+    (256, 10, 2)
+    """
+    return max(2, min(most, min(rows) // AUCTIONS))
+
+
+def auctions_at(ads: Ads, which: NDArray[np.int64]) -> Ads:
+    """Some auctions of ``ads``, in that order."""
+    assert ads.offsets is not None
+    some = torch.from_numpy(which)
+    sizes = ads.offsets.diff()[some]
+    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+    rows = torch.arange(int(offsets[-1])) + (ads.offsets[some] - offsets[:-1]).repeat_interleave(sizes)
+    taken = {
+        f.name: found[rows]
+        for f in fields(ads)
+        if f.name != "offsets" and isinstance(found := getattr(ads, f.name), Tensor)
+    }
+    return replace(ads, offsets=offsets, **taken)
+
+
+def halves(ads: Ads, seed: int) -> tuple[Ads, Ads]:
+    """The auctions in two random halves: what is chosen by the one is not known to the other."""
+    assert ads.offsets is not None
+    order = np.random.default_rng(seed).permutation(len(ads.offsets) - 1)
+    middle = len(order) // 2
+    return auctions_at(ads, np.sort(order[:middle])), auctions_at(ads, np.sort(order[middle:]))

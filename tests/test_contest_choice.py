@@ -1,0 +1,119 @@
+"""Which loss is kept: candidates of no worth must not be, a better one must be."""
+
+import numpy as np
+import pytest
+
+import bidwise
+from bidwise.evaluation.choice import choose
+
+SEEDS = 200
+
+
+def contest(seed, *, auctions=600, size=6, bid_spread=0.5, click_rate=0.2, candidates=5, better=None):
+    """Welfare per auction of models that know the CTR up to noise of one strength: none is better than another."""
+    random = np.random.default_rng(seed)
+    bids = np.exp(bid_spread * random.normal(size=(auctions, size)))
+    logits = np.log(click_rate / (1 - click_rate)) + random.normal(size=(auctions, size))
+    clicked = random.random((auctions, size)) < 1 / (1 + np.exp(-logits))
+    found = {}
+    for name in ["log_loss", *(f"candidate_{k}" for k in range(1, candidates))]:
+        noise = 0.2 if name == better else 1.0
+        ecpm = bids / (1 + np.exp(-logits - noise * random.normal(size=bids.shape)))
+        found[name] = (bids * clicked)[np.arange(auctions), ecpm.argmax(axis=1)]
+    return found
+
+
+def symmetric_noise(seed):
+    random = np.random.default_rng(seed)
+    base = random.exponential(size=300)
+    return {"log_loss": base, **{f"candidate_{k}": base + random.normal(size=300) for k in range(1, 5)}}
+
+
+NOISE = {
+    "symmetric noise": symmetric_noise,
+    "models": lambda seed: contest(seed),
+    "heavy-tailed bids": lambda seed: contest(seed, bid_spread=2.0),
+    "rare clicks": lambda seed: contest(seed, auctions=3000, click_rate=0.005),
+    "few auctions": lambda seed: contest(seed, auctions=60, click_rate=0.4),
+    "ten candidates": lambda seed: contest(seed, candidates=10),
+}
+
+
+@pytest.mark.parametrize("kind", NOISE)
+def test_log_loss_is_kept_when_all_candidates_are_noise(kind):
+    found = [choose(NOISE[kind](seed), "log_loss", rounds=399, seed=seed) for seed in range(SEEDS)]
+    assert np.mean([choice.chosen == "log_loss" for choice in found]) >= 0.95
+    told = np.mean([entry.outcome != "few" for choice in found for entry in choice.entries[1:]])
+    assert told > 0.5 or kind == "few auctions"  # kept by its interval, not because nothing could be told
+
+
+def test_without_the_correction_noise_would_win_too_often():
+    """The same contests, each candidate alone: together they would be taken for better more often than promised."""
+    taken, seeds = 0, 100
+    for seed in range(seeds):
+        found = NOISE["ten candidates"](seed)
+        base = found.pop("log_loss")
+        pairs = ({"log_loss": base, name: welfare} for name, welfare in found.items())
+        taken += any(choose(pair, "log_loss", rounds=199, seed=seed).chosen != "log_loss" for pair in pairs)
+    assert taken / seeds > 0.07
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.5])
+def test_a_clearly_better_candidate_is_chosen(spread):
+    chosen = [
+        choose(contest(seed, auctions=4000, bid_spread=spread, better="candidate_3"), "log_loss", rounds=399).chosen
+        for seed in range(20)
+    ]
+    assert chosen.count("candidate_3") >= 18
+
+
+def test_of_several_better_ones_the_best_is_chosen():
+    base = np.random.default_rng(0).exponential(size=200)
+    found = choose({"a": base, "b": base + 0.1, "c": base + 0.2, "d": base - 0.1}, "a")
+    assert found.chosen == "c"
+    assert [entry.outcome for entry in found.entries] == ["baseline", "better", "better", "worse"]
+    assert found.level == pytest.approx(1 - 0.05 / 3)
+
+
+def test_a_worse_candidate_and_the_same_candidate_do_not_win():
+    base = np.random.default_rng(0).exponential(size=200)
+    found = choose({"a": base, "b": base, "c": base - 1}, "a")
+    assert found.chosen == "a"
+    assert [entry.outcome for entry in found.entries] == ["baseline", "same", "worse"]
+
+
+def test_a_gain_in_a_handful_of_auctions_is_not_enough():
+    base = np.zeros(1000)
+    gain = base.copy()
+    gain[:20] = 5.0  # always a gain, but 20 auctions are too few to bound what the others hide
+    found = choose({"a": base, "b": gain}, "a")
+    assert (found.chosen, found.entries[1].outcome, found.entries[1].changed_auctions) == ("a", "few", 20)
+
+
+def test_weights_decide():
+    random = np.random.default_rng(0)
+    base = random.exponential(size=400)
+    change = np.where(np.arange(400) < 200, 1.0, -1.0) + 0.1 * random.normal(size=400)
+    towards = np.where(np.arange(400) < 200, 9.0, 1.0)
+    assert choose({"a": base, "b": base + change}, "a").chosen == "a"
+    assert choose({"a": base, "b": base + change}, "a", weights=towards).chosen == "b"
+
+
+def test_intervals_agree_with_those_of_the_evaluation():
+    """With a single candidate the level is 95 %, and the interval is that of `auction_intervals`."""
+    base, other = contest(0, candidates=2).values()
+    entry = choose({"a": base, "b": other}, "a", rounds=999, seed=3).entries[1]
+    (interval,) = bidwise.evaluation.auction_intervals(other - base, rounds=999, seed=3)
+    assert (entry.ci_low, entry.ci_high) == pytest.approx((interval.low, interval.high))
+
+
+def test_bad_input():
+    with pytest.raises(bidwise.InputError, match=r"baseline must be one of a, b, found 'c'"):
+        choose({"a": [1.0], "b": [1.0]}, "c")
+    with pytest.raises(bidwise.InputError, match=r"b must have one number for each of 2 auctions"):
+        choose({"a": [1.0, 2.0], "b": [1.0]}, "a")
+    with pytest.raises(bidwise.InputError, match="b must be finite"):
+        choose({"a": [1.0, 2.0], "b": [1.0, float("nan")]}, "a")
+    with pytest.raises(bidwise.InputError, match="welfare must be of auctions"):
+        choose({"a": []}, "a")
+    assert choose({"a": [1.0, 2.0]}, "a").chosen == "a"

@@ -1,0 +1,512 @@
+"""`train` and `predict` on tables whose true CTR is known: what is learnt, what is split, what is refused."""
+
+import json
+import tomllib
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import bidwise
+from bidwise.cli import app
+from bidwise.evaluation.ranks import auc
+from bidwise.report.runs import read_run, runs_page
+from bidwise.report.train_story import train_story
+from bidwise.tabular import predict, train
+from bidwise.tabular.columns import inferred
+from bidwise.tabular.config import Config, Data, resolved
+from bidwise.tabular.prepare import prepare
+from bidwise.tabular.splits import auction_size, halves, split, times_of
+
+ROLES = {"click": "click", "bid": "bid"}
+SMALL = {"model": "logistic_regression", "epochs": 3, "learning_rate": 0.02, "loss": "log_loss"}
+
+TAUGHT = SMALL | {"loss": "log_plus_teacher", "epochs": 4, "learning_rate": 0.05}
+
+
+def market(auctions=500, seed=0, rare=1.0):
+    """Logged ads with known CTR: two categories, two numbers, auctions of 2 to 9 ads, one a minute."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(2, 10, auctions)
+    ads = int(sizes.sum())
+    site = np.repeat(random.integers(0, 8, auctions), sizes)
+    brand = random.integers(0, 20, ads)
+    age = random.normal(size=ads)
+    logit = -1.2 - rare + 0.15 * site + np.linspace(-1.5, 1.5, 20)[brand] + 0.7 * age
+    ctr = 1 / (1 + np.exp(-logit))
+    return pl.DataFrame(
+        {
+            "auction": np.repeat(np.arange(auctions), sizes),
+            "time": np.repeat(1_700_000_000 + 60 * np.arange(auctions), sizes),
+            "site": [f"s{k}" for k in site],
+            "brand_id": brand,
+            "age": age,
+            "noise": random.normal(size=ads),
+            "bid": np.exp(0.4 * random.normal(size=ads)),
+            "click": (random.random(ads) < ctr).astype(int),
+            "truth": ctr,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def table():
+    return market()
+
+
+@pytest.fixture(scope="module")
+def run(table, tmp_path_factory):
+    """A finished run with a time column, auctions and a teacher's loss."""
+    folder = tmp_path_factory.mktemp("train")
+    path = folder / "ads.parquet"
+    table.write_parquet(path)
+    columns = {**ROLES, "auction": "auction", "time": "time", "truth": "truth"}
+    result = train(path, out=folder / "run", **columns, **TAUGHT)
+    return SimpleNamespace(folder=folder / "run", path=path, result=result, columns=columns)
+
+
+@pytest.fixture(scope="module")
+def auto(table, tmp_path_factory):
+    """A contest of three losses, without auctions and time."""
+    folder = tmp_path_factory.mktemp("auto")
+    told = SMALL | {"loss": "auto", "candidates": ["bid_weighted", "log_plus"], "epochs": 2}
+    result = train(table, out=folder / "run", **ROLES, **told, ignore=["truth", "auction", "time"])
+    return SimpleNamespace(folder=folder / "run", result=result)
+
+
+def test_it_learns_the_true_ctr_better_than_the_base_rate(run):
+    test = pl.read_parquet(run.folder / "test.parquet")
+    truth = test["truth"].to_numpy()
+    for loss in ("log_loss", "log_plus_teacher"):
+        ctr = test[loss].to_numpy()
+        assert auc(ctr, truth > np.median(truth)) > 0.85
+        assert np.mean((ctr - truth) ** 2) < 0.5 * truth.var()
+    assert run.result["evaluation"]["models"]["log_loss"]["normalised_entropy"] < 0.97
+
+
+def test_a_run_folder_has_all_its_files(run):
+    names = {path.name for path in run.folder.iterdir()}
+    files = {"config.toml", "encoder.json", "model.pt", "model.json", "test.parquet", "result.json", "report.html"}
+    assert files | {"store", "fits", "evaluation", "metrics.jsonl", "environment.json"} == names
+    assert {path.name for path in (run.folder / "fits").iterdir()} == {"log_loss", "log_plus_teacher"}
+    assert (run.folder / "evaluation" / "report.html").is_file()
+    result = json.loads((run.folder / "result.json").read_text())
+    assert (result["kind"], result["chosen"]) == ("train", "log_plus_teacher")
+    assert result == run.result
+    assert not list(run.folder.rglob("*.part"))
+
+
+def test_test_ads_are_the_newest_and_auctions_are_whole(run, table):
+    test = pl.read_parquet(run.folder / "test.parquet")
+    rows = test["row"].to_numpy()
+    parts = run.result["splits"]
+    assert int(parts["train"]["to"]) <= int(parts["valid"]["from"]) <= int(parts["valid"]["to"])
+    assert int(parts["valid"]["to"]) <= table["time"].to_numpy()[rows].min()
+    whole = table.filter(pl.col("auction").is_in(test["auction"].unique().to_list()))
+    assert len(whole) == len(test)
+    assert sum(part["ads"] for part in parts.values()) == len(table)
+    assert parts["train"]["ads"] / len(table) == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_scattered_auctions_stay_whole(timed):
+    random = np.random.default_rng(0)
+    auction = random.integers(0, 200, 1000)
+    times = auction * 10 + random.integers(0, 10, 1000)
+    parts = split(1000, auction=pl.Series(auction), time=times if timed else None, seed=1)
+    seen = [set(auction[part.rows]) for part in parts.values()]
+    assert not seen[0] & seen[1] | seen[0] & seen[2] | seen[1] & seen[2]
+    assert sorted(np.concatenate([part.rows for part in parts.values()])) == list(range(1000))
+    for part in parts.values():
+        for start, end in zip(part.offsets, part.offsets[1:], strict=False):
+            assert len(set(auction[part.rows[start:end]])) == 1
+    if timed:
+        assert times[parts["train"].rows].max() <= times[parts["test"].rows].min()
+
+
+def test_a_random_split_goes_by_its_seed():
+    first, again, other = (split(500, auction=None, time=None, seed=seed)["test"].rows for seed in (0, 0, 1))
+    assert (first == again).all()
+    assert set(first) != set(other)
+
+
+def test_rows_without_auctions_are_split_by_time_and_then_shuffled():
+    parts = split(1000, auction=None, time=np.arange(1000)[::-1], seed=0)
+    assert set(parts["test"].rows) == set(range(100))
+    assert list(parts["test"].rows) != sorted(parts["test"].rows)
+    assert auction_size(256, 100, 100) == 2
+
+
+def test_times_may_be_numbers_dates_and_text():
+    text = pl.Series("t", ["2024-05-01 10:00:00", "2024-05-01 09:00:00"])
+    for column in (text, text.str.to_datetime(), pl.Series("t", [2.5, 1.0])):
+        assert np.argsort(times_of(column)).tolist() == [1, 0]
+    with pytest.raises(bidwise.InputError, match=r"column 't', row 1: found 'soon'; a time must be"):
+        times_of(pl.Series("t", ["2024-05-01 10:00:00", "soon"]))
+    with pytest.raises(bidwise.InputError, match="found no value; every ad needs a time"):
+        times_of(pl.Series("t", [1.0, None]))
+
+
+def test_halves_share_no_auction():
+    ads = bidwise.data.Ads(torch.arange(12)[:, None], torch.zeros(12), torch.ones(12), torch.tensor([0, 3, 5, 9, 12]))
+    one, other = halves(ads, seed=0)
+    assert sorted([*one.features[:, 0].tolist(), *other.features[:, 0].tolist()]) == list(range(12))
+    assert len(one.offsets) == len(other.offsets) == 3
+
+
+def test_an_interrupted_run_ends_as_if_nothing_had_happened(run, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(work, done):
+        if work == "training, log_plus_teacher" and done >= 0.5:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(run.path, out=tmp_path / "run", **run.columns, **TAUGHT, progress=stop)
+    assert not (tmp_path / "run" / "model.pt").exists()
+    train(run.path, out=tmp_path / "run", **run.columns, **TAUGHT)
+    there, here = (torch.load(folder / "model.pt", weights_only=True) for folder in (run.folder, tmp_path / "run"))
+    assert all(torch.equal(there[name], here[name]) for name in there)
+    assert (tmp_path / "run" / "config.toml").read_text() == (run.folder / "config.toml").read_text()
+
+
+def test_the_written_configuration_gives_the_same_run(run, tmp_path):
+    sections = tomllib.loads((run.folder / "config.toml").read_text())
+    assert resolved(sections).flat() == run.result["config"]
+    again = train(run.path, out=tmp_path / "run", config=run.folder / "config.toml")
+    assert again["evaluation"]["models"] == run.result["evaluation"]["models"]
+
+
+def test_options_win_over_the_file_and_settings_over_both():
+    sections = {"data": {"click": "y", "bid": "b"}, "train": {"epochs": 7, "loss": "log", "seed": 1}}
+    config = resolved(sections, {"train.loss": "log_plus", "train.epochs": 8}, ["train.epochs=9", "model.hidden=64,32"])
+    assert (config.train.epochs, config.train.loss, config.train.seed) == (9, "log_plus", 1)
+    assert config.model.options == {"hidden": (64, 32)}
+    assert resolved(config.sections()) == config
+    assert resolved(tomllib.loads(config.to_toml())) == config
+
+
+def test_lam_reaches_the_loss(table, tmp_path):
+    told = SMALL | {"loss": "log_plus", "epochs": 1}
+    ctr = [
+        train(table, out=tmp_path / str(lam), **ROLES, **told, lam=lam, ignore=["truth"])["evaluation"]["models"]
+        for lam in (0.01, 30.0)
+    ]
+    assert ctr[0]["log_plus"]["log_loss"] != ctr[1]["log_plus"]["log_loss"]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "tsv"])
+def test_predict_adds_a_column_to_any_kind_of_file(run, table, tmp_path, ending):
+    test = pl.read_parquet(run.folder / "test.parquet")
+    new = tmp_path / f"new.{ending}"
+    rows = table.drop("click", "bid", "truth", "time")
+    if ending == "parquet":
+        rows.write_parquet(new)
+    else:
+        rows.write_csv(new, separator="," if ending == "csv" else "\t")
+    out = tmp_path / "deep" / f"out.{ending}"
+    assert predict(run.folder, new, out=out) == len(table)
+    read = {"parquet": pl.read_parquet, "csv": pl.read_csv, "tsv": lambda path: pl.read_csv(path, separator="\t")}
+    found = read[ending](out)
+    assert found.columns == [*rows.columns, "ctr"]
+    assert found["brand_id"].equals(table["brand_id"])
+    np.testing.assert_allclose(found["ctr"].to_numpy()[test["row"].to_numpy()], test["log_plus_teacher"], atol=1e-6)
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_unseen_categories_count_as_rare(run, table):
+    new = table.head(50).with_columns(site=pl.lit("never seen"), brand_id=pl.lit(10**9), age=pl.lit(None))
+    found = predict(run.folder, new, column="p")
+    assert found["p"].is_between(0, 1).all()
+    with pytest.raises(bidwise.InputError, match=r"table has no column 'site', 'age'; the model needs them"):
+        predict(run.folder, table.drop("site", "age"))
+
+
+def test_predict_refuses_what_it_cannot_use(run, table, tmp_path):
+    cases = {
+        r"has a column 'bid' already": {"column": "bid"},
+        r"out must end in .parquet, .csv, .tsv": {"out": tmp_path / "a.xls"},
+        r"out must be another file": {"out": run.path},
+    }
+    for message, options in cases.items():
+        with pytest.raises(bidwise.InputError, match=message):
+            predict(run.folder, run.path, **options)
+    with pytest.raises(bidwise.InputError, match="run must be a folder of bidwise train, found nothing"):
+        predict(tmp_path / "none", run.path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(bidwise.InputError, match=r"run must be a finished run of bidwise train, found no model.json"):
+        predict(tmp_path / "empty", run.path)
+    words = table.with_columns(age=pl.lit("old")).write_csv()
+    (tmp_path / "words.csv").write_text(words)
+    with pytest.raises(bidwise.InputError, match=r"column 'age' must hold numbers, found 'old'"):
+        predict(run.folder, tmp_path / "words.csv", out=tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_sampled_negatives_leave_predictions_on_the_true_scale(tmp_path):
+    full = market(1500, seed=3)
+    random = np.random.default_rng(0)
+    kept = full.filter((pl.col("click") == 1) | pl.Series(random.random(len(full)) < 0.2))
+    told = SMALL | {"epochs": 6, "metric": "log_loss"}
+    means = {}
+    for name, rate in (("told", 0.2), ("ignored", None)):
+        train(kept, out=tmp_path / name, **ROLES, **told, sampling_rate=rate, ignore=["truth", "auction", "time"])
+        means[name] = predict(tmp_path / name, full)["ctr"].mean()
+    assert means["told"] == pytest.approx(full["truth"].mean(), rel=0.15)
+    assert means["ignored"] > 1.8 * full["truth"].mean()
+    ratio = json.loads((tmp_path / "told" / "result.json").read_text())["evaluation"]["models"]["log_loss"]
+    assert ratio["predicted_over_observed"] == pytest.approx(1, abs=0.2)
+
+
+def test_weights_decide_between_ads_that_look_alike(tmp_path):
+    random = np.random.default_rng(0)
+    heavy = random.random(6000) < 0.5
+    ads = {"site": random.integers(0, 4, 6000), "bid": np.ones(6000), "weight": np.where(heavy, 9.0, 1.0)}
+    ads["click"] = random.random(6000) < np.where(heavy, 0.5, 0.1)
+    told = SMALL | {"epochs": 5, "metric": "log_loss"}
+    train(ads, out=tmp_path / "weighted", **ROLES, **told, weight="weight")
+    train({k: v for k, v in ads.items() if k != "weight"}, out=tmp_path / "alike", **ROLES, **told)
+    assert predict(tmp_path / "weighted", ads)["ctr"].mean() == pytest.approx(0.46, abs=0.04)
+    assert predict(tmp_path / "alike", ads)["ctr"].mean() == pytest.approx(0.3, abs=0.04)
+
+
+def test_clicks_in_lower_slots_count_more(tmp_path):
+    random = np.random.default_rng(0)
+    slots = (1.0, 0.5, 0.25)
+    ads = {"site": random.integers(0, 4, 9000), "bid": np.ones(9000), "slot": random.integers(1, 4, 9000)}
+    ads["click"] = random.random(9000) < 0.4 * np.asarray(slots)[ads["slot"] - 1]
+    told = SMALL | {"epochs": 5, "metric": "log_loss"}
+    train(ads, out=tmp_path / "slots", **ROLES, **told, position="slot", slots=slots)
+    without = {k: v for k, v in ads.items() if k != "slot"}
+    train(without, out=tmp_path / "alike", **ROLES, **told)
+    assert predict(tmp_path / "slots", without)["ctr"].mean() == pytest.approx(0.4, abs=0.04)
+    assert predict(tmp_path / "alike", ads)["ctr"].mean() == pytest.approx(0.4 * np.mean(slots), abs=0.03)
+
+
+def test_a_logged_teacher_replaces_the_trained_one(table, tmp_path):
+    noisy = table.with_columns(logged=(pl.col("truth") * 0.9 + 0.01))
+    told = SMALL | {"loss": "log_plus_teacher", "epochs": 2}
+    found = train(noisy, out=tmp_path / "run", **ROLES, **told, auction="auction", teacher="logged", truth="truth")
+    assert list(found["fits"]) == ["log_plus_teacher"]
+    assert list(found["evaluation"]["models"]) == ["teacher", "log_plus_teacher"]
+    assert found["evaluation"]["baseline"] == "teacher"
+
+
+def test_auto_compares_on_auctions_that_chose_no_epoch(auto):
+    contest = auto.result["contest"]
+    assert [entry["name"] for entry in contest["entries"]] == ["log_loss", "bid_weighted", "log_plus"]
+    assert contest["level"] == pytest.approx(1 - 0.05 / 2)
+    size = auto.result["auction_size"]
+    cut = auto.result["splits"]["valid"]["ads"] // size
+    assert contest["auctions"] == cut - cut // 2
+    stopped = json.loads((auto.folder / "fits" / "log_loss" / "result.json").read_text())
+    assert stopped["kind"] == "fit"
+    fits = [tomllib.loads((auto.folder / "fits" / name / "config.toml").read_text())["valid"] for name in
+            ("log_loss", "log_plus")]  # fmt: skip
+    assert fits[0] == fits[1]
+    assert f"({cut // 2 * size}," in fits[0]
+    assert auto.result["chosen"] in [entry["name"] for entry in contest["entries"]]
+
+
+def test_auto_keeps_log_loss_where_there_is_nothing_to_gain(auto):
+    """A few validation auctions: no loss can be better beyond doubt."""
+    assert auto.result["chosen"] == "log_loss"
+    assert "log_loss is kept" in auto.result["verdict"][0]["text"]
+
+
+def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):
+    for folder, result in ((auto.folder, auto.result), (run.folder, run.result)):
+        page = (folder / "report.html").read_text()
+        assert page == runs_page([read_run(folder)])  # what `bidwise report` makes of the folder
+        assert result["verdict"][0]["text"] in page
+        assert page.startswith("<!doctype html>")
+        for words in ("brand_id", "whole numbers whose name says id", "On test", "Over the epochs", "<svg"):
+            assert words in page
+        assert "http://" not in page.replace("http://www.w3.org", "")
+        assert "NaN" not in page
+    assert "Which loss?" in (auto.folder / "report.html").read_text()
+    assert "Which loss?" not in (run.folder / "report.html").read_text()
+    assert train_story("mine", "a-", auto.result).facts[0][1] == "training ads"
+
+
+def test_types_are_inferred_and_explained():
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame(
+        {
+            "click": random.integers(0, 2, 400),
+            "bid": random.random(400),
+            "text": random.choice(["a", "b"], 400),
+            "flag": random.random(400) < 0.5,
+            "hour": random.integers(0, 20, 400),
+            "price": random.integers(0, 10**6, 400),
+            "user_id": random.integers(0, 150, 400),
+            "key": [f"k{k}" for k in range(400)],
+            "same": ["x"] * 400,
+            "day": pl.Series([19000 + k for k in range(400)]).cast(pl.Date),
+            "tags": [[1]] * 400,
+            "score": random.random(400),
+        }
+    )
+    found = {column.name: column for column in inferred(Data(click="click", bid="bid"), frame)}
+    uses = {name: column.use for name, column in found.items()}
+    assert {name for name, use in uses.items() if use == "categorical"} == {"text", "flag", "hour", "user_id"}
+    assert {name for name, use in uses.items() if use == "numeric"} == {"price", "score"}
+    assert {name for name, use in uses.items() if use == "left out"} == {"key", "same", "day", "tags"}
+    assert all(column.reason for column in found.values())
+    named = Data(click="click", bid="bid", numeric=("hour",), categorical=("score",), ignore=("text",))
+    with pytest.raises(
+        bidwise.InputError, match=r"'score' with 400 values in 400 rows, more than the rows could teach"
+    ):
+        inferred(named, frame)
+    with pytest.raises(bidwise.InputError, match="column 'day' must hold text or numbers, found Date"):
+        inferred(Data(click="click", bid="bid", categorical=("day",)), frame)
+    named = Data(click="click", bid="bid", numeric=("hour",), categorical=("price",), ignore=("text",))
+    told = {column.name: column.use for column in inferred(named, frame.with_columns(price=pl.col("hour") * 7))}
+    assert (told["hour"], told["price"], told["text"]) == ("numeric", "categorical", "left out")
+
+
+BAD = {
+    "click that does not exist": ({"click": "clik"}, {}, r"table has no column 'clik'; did you mean 'click'\?"),
+    "bid that does not exist": ({"bid": "cost"}, {}, r"table has no column 'cost'; it has"),
+    "no click": ({"click": None}, {}, r"click must name the column of clicks, found none: --click"),
+    "click and bid the same": ({"bid": "click"}, {}, r"click must be a column of its own"),
+    "feature with a role": ({"numeric": ["bid"]}, {}, r"found 'bid', which is the bid"),
+    "clicks that are none": ({}, {"click": 2}, r"column 'click', row 0: found 2; a click must be 0 or 1"),
+    "all clicked": ({}, {"click": 1}, r"column 'click' must have 0 and 1, found that all of the ads were clicked"),
+    "no bid": ({}, {"bid": 0.0}, r"column 'bid', row 0: found 0; a bid must be above 0"),
+    "NaN bid": ({}, {"bid": float("nan")}, r"column 'bid', row 0: found NaN"),
+    "one auction": ({"auction": "auction"}, {"auction": 7}, r"must have several auctions, found one"),
+    "missing auction": ({"auction": "auction"}, {"auction": None}, r"found no value; every ad needs an auction"),
+    "time that is text": ({"time": "site"}, {}, r"column 'site', row 0: found 's\d'; a time must be a number"),
+    "unknown loss": ({"loss": "log_pluss"}, {}, r"loss must be one of .* did you mean 'log_plus'\?"),
+    "unknown model": ({"model": "deepfn"}, {}, r"model must be one of .* did you mean 'deepfm'\?"),
+    "unknown metric": ({"metric": "welfair"}, {}, r"metric must be one of .* did you mean 'welfare'\?"),
+    "unknown option": ({"clik": "click"}, {}, r"a key of \[data\] must be one of .* did you mean 'click'\?"),
+    "other model's option": ({"embedding": 3}, {}, r"model.embedding is no option of logistic_regression"),
+    "lam without pairs": ({"lam": 1.0}, {}, r"train.lam is of losses over pairs, such as log_plus, found loss"),
+    "position without slots": ({"position": "brand_id"}, {}, r"position needs slots"),
+    "position beyond slots": ({"position": "brand_id", "slots": "1,0.5"}, {}, r"position must be a whole number from"),
+    "sampling rate": ({"sampling_rate": 1.5}, {}, r"sampling_rate must be in \(0, 1\], found 1.5"),
+    "number for text": ({"epochs": "many"}, {}, r"train.epochs must be a number, found 'many'"),
+    "negative epochs": ({"epochs": -1}, {}, r"epochs must be finite and above 0, found -1"),
+    "teacher out of range": ({"teacher": "age"}, {}, r"column 'age', row \d+: found .*; a CTR must be in \[0, 1\]"),
+    "nothing to learn from": ({"ignore": ["site", "brand_id", "age", "noise", "truth", "auction", "time"]}, {},
+                              r"must have columns to learn from, found none"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_before_anything_is_written(table, tmp_path, case):
+    options, changes, message = BAD[case]
+    changed = table.with_columns(**{name: pl.lit(value) for name, value in changes.items()})
+    with pytest.raises(bidwise.InputError, match=message) as found:
+        train(changed, out=tmp_path / "run", **{**ROLES, **SMALL, **options})
+    assert "\n" not in str(found.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tables_that_are_too_small_are_refused(table, tmp_path):
+    with pytest.raises(bidwise.InputError, match=r"table must have at least 40 rows to be split .* found 30"):
+        train(table.head(30), out=tmp_path / "run", **ROLES, **SMALL)
+    with pytest.raises(bidwise.InputError, match=r"table must have at least 20 auctions to be split .* found \d+"):
+        train(table.head(60), out=tmp_path / "run", **ROLES, **SMALL, auction="auction")
+    with pytest.raises(bidwise.InputError, match="table must hold ads, found no rows"):
+        train(table.head(0), out=tmp_path / "run", **ROLES, **SMALL)
+    late = table.with_columns(click=(pl.col("time") > table["time"].quantile(0.92)).cast(int))
+    with pytest.raises(bidwise.InputError, match=r"clicks and other ads in its training rows, found that none of the"):
+        train(late, out=tmp_path / "run", **ROLES, **SMALL, time="time")
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_and_folders_that_cannot_be_used(run, table, tmp_path):
+    told = {**ROLES, **SMALL}
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "odd.csv").write_text("a;b\n1;2\n")
+    (tmp_path / "ads.xlsx").write_text("x")
+    (tmp_path / "bad.parquet").write_text("no parquet")
+    (tmp_path / "broken.toml").write_text("[data\nclick =")
+    cases = [
+        ("none.csv", r"no such file"),
+        ("empty.csv", r"must hold ads, found an empty file"),
+        ("odd.csv", r"is it separated by another character"),
+        ("ads.xlsx", r"must end in .parquet, .csv"),
+        ("bad.parquet", r"bad.parquet cannot be read"),
+        (".", r"must be a file, found a folder"),
+    ]
+    for name, message in cases:
+        with pytest.raises(bidwise.InputError, match=message):
+            train(tmp_path / name, out=tmp_path / "run", **told)
+    with pytest.raises(bidwise.InputError, match="out must be a folder, found the file"):
+        train(table, out=tmp_path / "file", **told)
+    with pytest.raises(bidwise.InputError, match=r"broken.toml must be a TOML file, found"):
+        train(table, out=tmp_path / "run", config=tmp_path / "broken.toml")
+    with pytest.raises(bidwise.InputError, match=r"train.loss = 'log_plus_teacher' there and 'log_loss' here"):
+        train(run.path, out=run.folder, **run.columns, **TAUGHT | {"loss": "log_loss"})
+    changed = tmp_path / "changed.parquet"
+    table.head(len(table) - 5).write_parquet(changed)
+    with pytest.raises(bidwise.InputError, match="which began with other rows than"):
+        train(changed, out=run.folder, **run.columns, **TAUGHT)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.toml").write_text('reading = "plotted"\n')
+    with pytest.raises(bidwise.InputError, match="which has a run of another kind"):
+        train(table, out=tmp_path / "other", **told)
+    with pytest.raises(bidwise.InputError, match="which has a run of another kind"):
+        train(table, out=run.folder / "evaluation", **told)
+    assert not (tmp_path / "run").exists()
+
+
+def test_sections_and_settings_that_nobody_knows():
+    for sections, settings, message in (
+        ({"date": {}}, [], r"section of the configuration must be one of .* did you mean 'data'\?"),
+        ({"train": {"epoch": 3}}, [], r"key of \[train\] must be one of .* did you mean 'epochs'\?"),
+        ({"train": 3}, [], r"\[train\] must be a section"),
+        ({}, ["epochs=3"], r"set must be section.key=value"),
+        ({}, ["train.epoch=3"], r"did you mean 'epochs'\?"),
+        ({}, ["train.batch_size=2.5"], r"train.batch_size must be a whole number, found 2.5"),
+        ({}, ["train.candidates=log_loss"], r"train.candidates must name a loss beside log_loss"),
+    ):
+        with pytest.raises(bidwise.InputError, match=message):
+            resolved({"data": {"click": "y", "bid": "b"}, **sections}, {}, settings)
+
+
+def test_frames_of_pandas_and_files_of_text_give_the_same_store(table, tmp_path):
+    config = Config(Data(click="click", bid="bid", auction="auction", time="time"))
+    dated = table.with_columns(when=pl.from_epoch("time"))
+    dated.write_csv(tmp_path / "ads.csv")
+    pandas = pytest.importorskip("pandas")
+    forms = {"polars": dated, "csv": tmp_path / "ads.csv", "pandas": pandas.DataFrame(dated.to_dict(as_series=False))}
+    stores = [prepare(form, config, tmp_path / name).store for name, form in forms.items()]
+    for store in stores[1:]:
+        for column in ("features", "clicks", "bids", "offsets"):
+            assert np.array_equal(store.column("train", column), stores[0].column("train", column))
+
+
+def test_the_command_says_what_it_does_and_what_is_next(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    words = ["--click", "click", "--bid", "bid", "--ignore", "truth", "auction", "--model", "logistic_regression"]
+    words += ["--loss", "log_loss", "--set", "train.epochs=1", "data.bins=8", "--time", "time", "--device", "cpu"]
+    out = tmp_path / "run"
+    app(["train", str(run.path), *words, "--out", str(out)], exit_on_error=False, result_action="return_value")
+    said = capsys.readouterr().out
+    for expected in (
+        "brand_id  categorical",
+        "whole numbers whose name says id",
+        "training",
+        "parameters, on cpu",
+        "On test (",
+        f"Next: bidwise predict {out} NEW_TABLE",
+    ):
+        assert expected in said
+    assert said.index("brand_id") < said.index("On test")
+    config = tomllib.loads((out / "config.toml").read_text())
+    assert (config["train"]["epochs"], config["data"]["bins"], config["data"]["ignore"]) == (1, 8, ["truth", "auction"])
+    again = ["train", str(out / "config.toml"), "--out", str(out), "--device", "cpu"]
+    app(again, exit_on_error=False, result_action="return_value")
+    file = tmp_path / "p.csv"
+    app(["predict", str(out), str(run.path), "--out", str(file), "--column", "p"], result_action="return_value")
+    assert "rows with the column 'p'" in capsys.readouterr().out
+    assert "p" in pl.read_csv(file).columns
