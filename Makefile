@@ -32,6 +32,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.evaluation
 	$(BIN)/python -m benchmarks.coverage
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.criteo
 
 # pip reads PIP_CONSTRAINT for the build environment too, so every version is a pinned one.
 $(INSTALLED): pyproject.toml constraints.txt

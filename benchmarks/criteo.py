@@ -93,7 +93,7 @@ class Steps:
         self.run.loss = unchecked(loss)
         start = time.perf_counter()
         for batch in self.batches:
-            self.run._step(batch)
+            self.run.step(batch)
         return 1e3 * (time.perf_counter() - start) / len(self.batches)
 
 

@@ -16,6 +16,7 @@ import torch
 
 import bidwise
 from bidwise import InputError, runs
+from bidwise.runs import alone
 
 WRITERS = {
     "text": lambda path, number: runs.write_text(path, str(number)),
@@ -261,3 +262,33 @@ def test_a_damaged_file_is_named(tmp_path):
             runs.load(path)
     with pytest.raises(FileNotFoundError):
         runs.load(tmp_path / "nothing.pt")
+
+
+def test_a_folder_is_written_by_one_run_at_a_time(tmp_path):
+    out = tmp_path / "deep" / "run"
+    with alone(out):
+        (out / "something").write_text("")
+        with pytest.raises(InputError, match="no other run writes to, found that one is at work in"), alone(out):
+            pass
+    with alone(out):  # free again
+        pass
+    assert (out / "something").exists()
+
+
+def test_the_lock_of_a_killed_run_is_gone(tmp_path):
+    script = "import sys, time; from bidwise.runs import alone\nwith alone(sys.argv[1]): print(1, flush=True); time.sleep(60)"
+    held = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
+    assert held.stdout.readline()
+    with pytest.raises(InputError, match="at work"), alone(tmp_path):
+        pass
+    held.kill()
+    held.wait()
+    held.stdout.close()
+    with alone(tmp_path):
+        pass
+
+
+def test_a_folder_that_stays_empty_is_taken_away(tmp_path):
+    with pytest.raises(InputError), alone(tmp_path / "a" / "b"):
+        raise InputError("nothing came of it")
+    assert not (tmp_path / "a").exists()

@@ -237,7 +237,7 @@ def test_predict_refuses_what_it_cannot_use(run, table, tmp_path):
     with pytest.raises(bidwise.InputError, match="run must be a folder of bidwise train, found nothing"):
         predict(tmp_path / "none", run.path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(bidwise.InputError, match=r"run must be a finished run of bidwise train, found no model.json"):
+    with pytest.raises(bidwise.InputError, match=r"run must be a finished run of bidwise train, found no result.json"):
         predict(tmp_path / "empty", run.path)
     words = table.with_columns(age=pl.lit("old")).write_csv()
     (tmp_path / "words.csv").write_text(words)

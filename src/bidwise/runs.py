@@ -9,9 +9,11 @@ import platform
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,23 +21,72 @@ import torch
 import bidwise
 from bidwise.checks import InputError
 
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
-def write_text(path: Path, text: str) -> None:
-    """``text`` at ``path``, under a temporary name first: a full disk or a killed process leaves the old file."""
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary name to write to, which becomes ``path`` in the end: a full disk or a kill leaves the old file."""
     part = path.with_name(path.name + ".part")
     try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            _onto_disk(file)
+        yield part
+        with part.open("rb") as file:  # onto the disk first: a power cut leaves the old file or the whole new one
+            os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _onto_disk(file: IO[Any]) -> None:
-    """Before the new name is given: a power cut then leaves the old file or the whole new one."""
-    file.flush()
-    os.fsync(file.fileno())
+@contextmanager
+def alone(out: str | Path) -> Iterator[Path]:
+    """``out`` as a folder that no other process writes to meanwhile; one that stays empty is taken away again.
+
+    The lock is on the folder itself and ends with the process, however it ends.
+    """
+    folder = writable(out)
+    made = [path for path in (folder.absolute(), *folder.absolute().parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out must be a folder that can be made, found {folder}: {error.strerror}") from None
+    held = _lock(folder)
+    try:
+        yield folder
+    finally:
+        if held is not None:
+            os.close(held)
+        with suppress(OSError):  # something is in it
+            for path in made:
+                path.rmdir()
+
+
+def _lock(folder: Path) -> int | None:
+    """A lock on a folder, to be closed; ``None`` where the system has none."""
+    if fcntl is None:
+        return None
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise InputError(
+            f"out must be a folder that no other run writes to, found that one is at work in {folder}; wait for it, or "
+            "choose another folder"
+        ) from None
+    except OSError:  # a file system without locks
+        os.close(held)
+        return None
+    return held
+
+
+def write_text(path: Path, text: str) -> None:
+    """``text`` at ``path``, whole or not at all."""
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, found: Any) -> None:
@@ -53,16 +104,11 @@ def read_json(path: Path) -> Any:
 
 def save(path: Path, found: Any) -> None:
     """Tensors, numbers and words in dictionaries and lists, whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
+    with whole_file(path) as part, part.open("wb") as file:
+        try:
             torch.save(found, file)
-            _onto_disk(file)
-        part.replace(path)
-    except RuntimeError as error:  # torch's word for a full disk
-        raise OSError(f"{path.name} could not be written: {str(error).splitlines()[0]}") from error
-    finally:
-        part.unlink(missing_ok=True)
+        except RuntimeError as error:  # torch's word for a full disk
+            raise OSError(f"{path.name} could not be written: {str(error).splitlines()[0]}") from error
 
 
 def load(path: Path) -> Any:

@@ -224,9 +224,9 @@ def _experiment(
     run: Callable[[Callable[[str, float], None]], dict[str, Any]], out: Path, summary: Callable[[dict[str, Any]], str]
 ) -> None:
     """Run an experiment with a progress bar, say what it found, and leave a page and figures."""
-    from bidwise.runs import read_json
+    from bidwise.runs import alone, read_json
 
-    with Bars() as bars:
+    with alone(out), Bars() as bars:
         run(bars.show)
         result = read_json(out / "result.json")
         print(summary(result))

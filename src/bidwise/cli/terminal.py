@@ -20,6 +20,9 @@ OPTIONS = (
     "min_count",
     "on_error",
     "bid_noise",
+    "every",
+    "workers",
+    "repeats",
 )
 COMMANDS = (
     "evaluate",

@@ -104,6 +104,7 @@ def train(
         if name not in ("table", "out", "settings", "device") and value is not None
     }
 
+    from bidwise.runs import alone
     from bidwise.tabular.config import read_toml, resolved
     from bidwise.tabular.pipeline import finish, fits_of, model_of, option_key
     from bidwise.tabular.prepare import prepare
@@ -119,13 +120,14 @@ def train(
     if config.data.table is None:
         raise bidwise.InputError(f"{table} must name the table to train on, found no table in [data]")
     where = device_of(device)
-    with Bars() as bars:
-        prepared = prepare(config.data.table, config, out, progress=bars.show)
-        parameters = sum(each.numel() for each in model_of(config, prepared.store.cardinalities).parameters())
-    say(described(prepared, parameters, fits_of(config), where))
-    print(flush=True)
-    with Bars() as bars:
-        result = finish(prepared, device=where, progress=bars.show)
+    with alone(out):
+        with Bars() as bars:
+            prepared = prepare(config.data.table, config, out, progress=bars.show)
+            parameters = sum(each.numel() for each in model_of(config, prepared.store.cardinalities).parameters())
+        say(described(prepared, parameters, fits_of(config), where))
+        print(flush=True)
+        with Bars() as bars:
+            result = finish(prepared, device=where, progress=bars.show)
     say(summary(result))
     print(f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'evaluation' / 'report.html'}, more about the")
     print(f"test; {out / 'test.parquet'}, its predictions; {out / 'result.json'}; {out / 'config.toml'}")

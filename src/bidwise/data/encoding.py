@@ -171,13 +171,14 @@ def least_count(rows: int) -> int:
 
 
 def names_of(column: pl.Series) -> pl.Series:
-    """Values as text, the same for the same value however a file stored it: 3, 3.0 and " 3" are ``"3"``."""
+    """Values as text, the same for the same value however a file stored it and whatever stands in other rows.
+
+    >>> [names_of(pl.Series(values)).to_list() for values in ([3.0, 2.5], [3.0], [3], [" 3.0"])]
+    [['3', '2.5'], ['3'], ['3'], ['3']]
+    """
     if column.dtype.is_float():
-        whole = column.is_nan() | column.is_null() | ((column == column.round()) & (column.abs() < 2**53))
-        column = column.fill_nan(None)
-        if whole.all():
-            column = column.cast(pl.Int64)
-    text = column.cast(pl.String).str.strip_chars()
+        column = column.cast(pl.Float64).fill_nan(None)
+    text = column.cast(pl.String).str.strip_chars().str.replace(r"^(-?\d+)\.0+$", "${1}")
     return text.replace({"": None, **BOOLEANS})
 
 

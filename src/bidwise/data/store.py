@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ads import Ads
-from bidwise.runs import read_json, write_json
+from bidwise.runs import read_json, whole_file, write_json
 
 FORMAT = "bidwise store"
 VERSION = 1
@@ -242,15 +242,13 @@ def checksum(path: Path) -> str:
 
 def _write_vocabulary(path: Path, pairs: Iterable[tuple[str, Any]]) -> None:
     """A JSON object with a line for each field."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
+    with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
         before = "{\n"
         for name, values in pairs:
             text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
             file.write(f"{before}{json.dumps(name, ensure_ascii=False)}:{text}")
             before = ",\n"
         file.write("\n}\n" if before.startswith(",") else "{}\n")
-    part.replace(path)
 
 
 def _stated(path: Path) -> dict[str, Any]:

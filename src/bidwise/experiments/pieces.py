@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -84,6 +85,11 @@ class Pieces:
                 finished += waited[future].amount
                 self.computed = True
                 self._show(finished)
+        except BrokenProcessPool:
+            raise InputError(
+                f"workers must fit into the memory, found that one of {workers} was killed; use fewer. "
+                "The same command goes on after the last finished piece"
+            ) from None
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -31,7 +31,7 @@ def synthetic_summary(result: dict[str, Any]) -> str:
             ]
             for loss, found in protocol["losses"].items()
         ]
-        lines += [*_table(heads, rows), ""]
+        lines += [*aligned(heads, rows), ""]
     lines += [
         "▲ above log loss, ▼ below it, by an interval that leaves out 0. Differences are points, hundredths of the"
     ]
@@ -45,7 +45,7 @@ def regimes_summary(result: dict[str, Any]) -> str:
         [f"  {loss}", *(str(found[key]) for key in ("better", "worse", "unclear", "cells"))]
         for loss, found in result["summary"].items()
     ]
-    table = _table(["loss", "better", "worse", "unclear", "cells"], rows)
+    table = aligned(["loss", "better", "worse", "unclear", "cells"], rows)
     return "\n".join([*table, "", result["verdict"][0]])
 
 
@@ -53,7 +53,7 @@ def _mark(loss: str, found: dict[str, Any]) -> str:
     return " " if loss == "log_loss" else {1: "▲", 0: " ", -1: "▼"}[clearly(found)]
 
 
-def _table(heads: list[str], rows: list[list[str]]) -> list[str]:
+def aligned(heads: list[str], rows: list[list[str]]) -> list[str]:
     """Columns as wide as they need to be, the first to the left."""
     heads = [f"  {heads[0]}", *heads[1:]]
     wide = [max(len(row[k]) for row in [heads, *rows]) for k in range(len(heads))]

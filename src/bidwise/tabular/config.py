@@ -264,6 +264,10 @@ def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return float(text)  # .5, which TOML does not know
+    except ValueError:
         return text
 
 

@@ -23,7 +23,7 @@ from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.welfare_loss import LOSSES, WelfareLoss, needs_teacher
 from bidwise.models import MODELS
-from bidwise.runs import environment, plain, save, write_json, write_text
+from bidwise.runs import alone, environment, plain, save, write_json, write_text
 from bidwise.tabular.config import AUTO, BASELINE, SECTIONS, Config, read_toml, resolved
 from bidwise.tabular.prepare import Prepared, Progress, prepare, write_parquet
 from bidwise.tabular.splits import halves
@@ -76,7 +76,8 @@ def train(
     if isinstance(table, str | Path):
         told["data.table"] = str(table)
     whole = resolved(sections, told, settings)
-    return finish(prepare(table, whole, out, progress=progress), device=device, progress=progress)
+    with alone(out):
+        return finish(prepare(table, whole, out, progress=progress), device=device, progress=progress)
 
 
 def option_key(name: str) -> str:
@@ -165,7 +166,7 @@ def _fitted(prepared: Prepared, name: str, ads: Ads, valid: Ads, device: str, sh
     work = f"training, {name}"
     show(work, 0.0)
     found = fit(
-        model_of(prepared.config, prepared.store.cardinalities).to(device),
+        _at_the_mean(model_of(prepared.config, prepared.store.cardinalities), ads).to(device),
         ads,
         loss=loss_of(prepared.config, name),
         valid=valid,
@@ -183,6 +184,15 @@ def _fitted(prepared: Prepared, name: str, ads: Ads, valid: Ads, device: str, sh
     )
     show(work, 1.0)
     return found
+
+
+def _at_the_mean(model: nn.Module, ads: Ads) -> nn.Module:
+    """The untrained model with the logit of the mean CTR as its bias: a small table has few steps to find it."""
+    labels = ads.clicks.double() if ads.exposure is None else ads.clicks / ads.exposure.double()
+    weights = torch.ones_like(labels) if ads.weights is None else ads.weights.double()
+    mean = (labels * weights).sum() / weights.sum()
+    model.get_parameter("bias").data.fill_(float(torch.logit(mean, eps=1e-6)))
+    return model
 
 
 def _contest(prepared: Prepared, fits: dict[str, Fit], ads: Ads, show: Progress) -> Choice:

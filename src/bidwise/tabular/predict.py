@@ -16,7 +16,7 @@ from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
 from bidwise.data.tables import Table
 from bidwise.models import MODELS
-from bidwise.runs import load, read_json
+from bidwise.runs import load, read_json, whole_file
 from bidwise.tabular.table import name_of, scan
 from bidwise.training.validation import predict as ctr_of
 
@@ -30,7 +30,7 @@ def load_run(run: str | Path, device: str = "cpu") -> tuple[nn.Module, Encoder]:
         raise InputError(
             f"run must be a folder of bidwise train, found {'a file' if folder.exists() else 'nothing'} at {folder}"
         )
-    for name in ("model.json", "model.pt", "encoder.json"):
+    for name in ("result.json", "model.json", "model.pt", "encoder.json"):
         if not (folder / name).is_file():
             raise InputError(f"run must be a finished run of bidwise train, found no {name} in {folder}")
     about = read_json(folder / "model.json")
@@ -144,12 +144,8 @@ def _sink(rows: pl.LazyFrame, block: _Block, path: Path) -> None:
     schema = pl.Schema({**rows.collect_schema(), block.column: pl.Float64()})
     told = rows.map_batches(block, schema=schema, streamable=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    try:
+    with whole_file(path) as part:
         if path.suffix.lower() == ".parquet":
             told.sink_parquet(part, engine="streaming")
         else:
             told.sink_csv(part, separator="\t" if path.suffix.lower() == ".tsv" else ",", engine="streaming")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

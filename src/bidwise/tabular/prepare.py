@@ -18,7 +18,7 @@ from bidwise.checks import InputError
 from bidwise.data.encoding import Encoder, least_count
 from bidwise.data.store import SCHEMA, SPLITS, Store, create, finish
 from bidwise.data.tables import AdTable, Table, read_ads
-from bidwise.runs import read_json, write_json
+from bidwise.runs import read_json, whole_file, write_json
 from bidwise.tabular.columns import LEFT_OUT, Column, inferred
 from bidwise.tabular.config import AUTO, Config, begin, open_run
 from bidwise.tabular.splits import Split, auction_size, split, times_of
@@ -232,12 +232,8 @@ def _write_test(
 
 def write_parquet(path: Path, frame: pl.DataFrame) -> None:
     """The frame at ``path``, whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
+    with whole_file(path) as part:
         frame.write_parquet(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _told(part: Split, ads: AdTable, times: NDArray[Any] | None, config: Config, frame: pl.DataFrame) -> dict[str, Any]:

@@ -58,7 +58,10 @@ def verdict(result: Result) -> list[dict[str, str]]:
     if _known(chosen["auc"]):
         facts.append(f"AUC {chosen['auc']:.4f}")
     entropy = chosen.get("normalised_entropy")
-    share = f" ({entropy:.3f} of what always predicting the mean would have)" if _known(entropy) else ""
+    share = ""
+    if _known(entropy):
+        worse = "; it is worse than no model" if entropy > 1 else ""
+        share = f" ({entropy:.3f} of what always predicting the mean would have{worse})"
     facts.append(f"log loss {chosen['log_loss']:.4f}{share}")
     if _known(chosen["predicted_over_observed"]):
         facts.append(f"{chosen['predicted_over_observed']:.3f} predicted clicks for each observed one")
@@ -93,6 +96,8 @@ def _chosen(result: Result) -> dict[str, str]:
         return {"kind": "better", "text": text}
     few = all(entry["outcome"] in ("few", "same") for entry in others)
     why = "there are too few to tell any other loss from it" if few else "no other loss is better beyond its interval"
+    if all(entry["outcome"] == "same" for entry in others):
+        why = "all losses show the same ads"
     text = f"{contest['baseline']} is kept: on {where}, {why}; {when}.{_needed(contest, others)}"
     return {"kind": "few" if few else "unclear", "text": text}
 

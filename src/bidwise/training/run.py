@@ -152,7 +152,7 @@ class Run:
                 share = min(1.0, self.position / self.options.epochs)
                 for group in self.optimizer.param_groups:
                     group["lr"] = self.options.rate * (1 + math.cos(math.pi * share)) / 2
-            loss = self._step(batch)
+            loss = self.step(batch)
             place.total = loss if place.total is None else place.total + loss
             place.counted += 1
             place.batches += 1
@@ -163,7 +163,7 @@ class Run:
             if self.due() or time.monotonic() - began > 1:
                 return
 
-    def _step(self, batch: Batch) -> Tensor:
+    def step(self, batch: Batch) -> Tensor:
         self.optimizer.zero_grad()
         logits = one_number_per_ad(self.model(batch.features), batch.ads, self.members)
         clicks, bids = batch.clicks.expand_as(logits), batch.bids.expand_as(logits)

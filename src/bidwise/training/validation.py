@@ -142,7 +142,8 @@ def _log_loss(logits: Tensor, ads: Ads) -> Tensor:
 def _auc(logits: Tensor, ads: Ads) -> Tensor:
     score = logits.reshape(-1, logits.shape[-1]).cpu()
     clicks = ads.clicks.expand_as(logits).reshape(score.shape).cpu()
-    found = torch.tensor([auc(z, y) for z, y in zip(score, clicks, strict=True)], dtype=torch.float64)
+    counts = [None] * len(score) if ads.weights is None else ads.weights.expand_as(logits).reshape(score.shape).cpu()
+    found = torch.tensor([auc(z, y, weights=w) for z, y, w in zip(score, clicks, counts, strict=True)]).double()
     return found.view(logits.shape[:-1]).to(logits.device)
 
 

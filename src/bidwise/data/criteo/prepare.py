@@ -18,7 +18,7 @@ from bidwise.data.criteo.raw import INTEGERS
 from bidwise.data.criteo.runs import Runs
 from bidwise.data.criteo.tokens import MAPS
 from bidwise.data.store import SCHEMA, SPLITS, Field, Store, finish
-from bidwise.runs import open_folder
+from bidwise.runs import alone, open_folder
 
 WORK = "unfinished"  # folder inside OUT, gone in the end
 
@@ -60,7 +60,14 @@ def prepare(
         raise InputError(f"bids of kind ctr need the true CTR, found no {files[0].name}.ctr.npy beside {files[0]}")
     if bids is not None and bids.kind == "advertiser":
         bids.column(NAMES)
-    folder = open_folder(_checked_out(Path(out)), _config(files, truth, options, bids))
+    with alone(_checked_out(Path(out))):
+        return _in_folder(Path(out), files, truth, options, bids, progress)
+
+
+def _in_folder(
+    out: Path, files: list[Path], truth: list[Path], options: Options, bids: Bids | None, progress: Progress | None
+) -> Store:
+    folder = open_folder(out, _config(files, truth, options, bids))
     show = progress or (lambda work, share: None)
     if (folder / SCHEMA).is_file():
         store = Store(folder)

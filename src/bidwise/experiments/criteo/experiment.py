@@ -39,7 +39,7 @@ def run(
         workers: processes that train at once. On a GPU small steps wait for Python, and several processes fill it.
     """
     check_whole("workers", workers, 1)
-    store = Store(data)
+    store = Store(data, verify=True)
     arena = arena_of(store, config)
     stated = {"experiment": "criteo", "data": store.folder.name, "checksum": _checksum(store), **asdict(config)}
     pieces = Pieces(out, stated, device, progress)

@@ -46,7 +46,7 @@ def runtime(
         _wait(device)
         began = time.perf_counter()
         for step in range(steps):
-            run._step(batches[step % len(batches)])
+            run.step(batches[step % len(batches)])
         _wait(device)
         return (time.perf_counter() - began) / steps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from bidwise.experiments.summary import _table
+from bidwise.experiments.summary import aligned
 from bidwise.report.criteo.findings import (
     PAPERS,
     estimate,
@@ -186,7 +186,8 @@ def criteo_notes(result: Result) -> list[str]:
     found = [
         "A difference counts as measured only where both of its 95 % intervals leave out 0 on the same side: the one "
         "over repeats, which tells of chance in training (initial weights, order of the ads), and the one over test "
-        "auctions, which tells of chance in the ads that met.",
+        "auctions, which tells of chance in the ads that met. Each interval stands for itself: of many losses some will "
+        "seem better or worse by chance.",
     ]
     if data["known_ctr"]:
         found.append(
@@ -246,7 +247,7 @@ def criteo_summary(result: Result) -> str:
             heads = ["loss", "welfare", *(["expected"] if expected else []), "− log loss, % [95 %]", "AUC loss"]
             tuned = any(entry.get("lam") for entry in losses.values())
             rows = [_row(loss, losses, expected, tuned) for loss in losses]
-            lines += [*_table([*heads, "log loss", *(["λ"] if tuned else [])], rows), ""]
+            lines += [*aligned([*heads, "log loss", *(["λ"] if tuned else [])], rows), ""]
     lines += [
         "▲ above log loss, ▼ below it, where the intervals over repeats and over test auctions both leave out 0.",
         f"Differences are of {'expected' if expected else 'realised'} welfare, in % of the log loss's; the interval "
