@@ -276,7 +276,9 @@ def test_a_folder_is_written_by_one_run_at_a_time(tmp_path):
 
 
 def test_the_lock_of_a_killed_run_is_gone(tmp_path):
-    script = "import sys, time; from bidwise.runs import alone\nwith alone(sys.argv[1]): print(1, flush=True); time.sleep(60)"
+    script = (
+        "import sys, time, bidwise.runs\nwith bidwise.runs.alone(sys.argv[1]): print(1, flush=True); time.sleep(60)"
+    )
     held = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
     assert held.stdout.readline()
     with pytest.raises(InputError, match="at work"), alone(tmp_path):

@@ -510,3 +510,45 @@ def test_the_command_says_what_it_does_and_what_is_next(run, tmp_path, capsys, m
     app(["predict", str(out), str(run.path), "--out", str(file), "--column", "p"], result_action="return_value")
     assert "rows with the column 'p'" in capsys.readouterr().out
     assert "p" in pl.read_csv(file).columns
+
+
+def test_a_column_that_tells_the_click_is_noted(table, tmp_path):
+    random = np.random.default_rng(0)
+    leak = table.with_columns(dwell=pl.Series(table["click"].to_numpy() * random.exponential(30, len(table))))
+    prepared = prepare(
+        leak, resolved({}, {"data.click": "click", "data.bid": "bid", "data.auction": "auction"}), tmp_path
+    )
+    notes = [note for note in prepared.about["notes"] if "alone tells the clicks" in note]
+    assert len(notes) == 1
+    assert "'dwell'" in notes[0]
+    assert "--ignore dwell" in notes[0]
+
+
+def test_dates_that_two_countries_read_differently_are_refused():
+    with pytest.raises(bidwise.InputError, match="text that begins with the year"):
+        times_of(pl.Series("t", ["01/02/2026", "01/03/2026"]))
+
+
+def test_a_finished_run_keeps_where_and_how_long_it_was_made(run):
+    before = json.loads((run.folder / "environment.json").read_text())
+    train(run.path, out=run.folder, **run.columns, **TAUGHT)
+    assert json.loads((run.folder / "environment.json").read_text()) == before
+
+
+def test_an_untrained_model_predicts_the_mean(table, tmp_path):
+    told = SMALL | {"learning_rate": 1e-9, "epochs": 1, "patience": 1, "every": 1}
+    train(table, out=tmp_path / "run", **ROLES, **told, ignore=["truth"])
+    ctr = predict(tmp_path / "run", table)["ctr"]
+    assert ctr.mean() == pytest.approx(table["click"].mean(), abs=0.02)
+
+
+def test_a_category_has_the_same_id_whatever_stands_beside_it(tmp_path):
+    random = np.random.default_rng(0)
+    version = random.choice([5.0, 5.1, 6.0], 1200)
+    rows = pl.DataFrame(
+        {"os": version, "bid": np.ones(1200), "click": (random.random(1200) < version / 10).astype(int)}
+    )
+    train(rows, out=tmp_path / "run", **ROLES, **SMALL, categorical=["os"])
+    both = predict(tmp_path / "run", rows)
+    only = predict(tmp_path / "run", rows.filter(pl.col("os") != 5.1))
+    assert only["ctr"].to_list() == both.filter(pl.col("os") != 5.1)["ctr"].to_list()

@@ -210,7 +210,7 @@ def report(*runs: Path, out: Path = Path("report.html")) -> None:
     Parameters
     ----------
     runs:
-        Folders of bidwise reproduce, bidwise evaluate or bidwise.fit.
+        Folders of bidwise train, bidwise evaluate, bidwise reproduce or bidwise.fit.
     out:
         The page to write.
     """

@@ -90,7 +90,8 @@ def train(
         log_loss, log_plus or any other in bidwise.LOSSES; or auto: trains five, compares them on validation auctions
         and keeps log_loss unless another is better beyond doubt [default: auto].
     metric:
-        What the epoch is chosen by: welfare, log_loss or auc [default: welfare].
+        What the epoch is chosen by: log_loss, welfare (needs thousands of validation auctions) or auc [default:
+        log_loss].
     seed:
         Seed of the split, the initial weights and the batches [default: 0].
     settings:

@@ -101,7 +101,7 @@ def read_ads(
     _check(read[click], (read[click] == 0) | (read[click] == 1), click, "a click must be 0 or 1", name)
     if bid is not None:
         usual = (read[bid] >= USUAL[0]) & (read[bid] <= USUAL[1])
-        _check(read[bid], usual, bid, "a bid must be above 0, from 1e-100 to 1e100", name)
+        _check(read[bid], usual, bid, "a bid must be above 0, from 1e-100 to 1e100; leave out ads without a bid", name)
     if truth is not None:
         _check(read[truth], (read[truth] >= 0) & (read[truth] <= 1), truth, "a true CTR must be in [0, 1]", name)
     if weight is not None:

@@ -42,7 +42,9 @@ class Loss:
 LOSSES = {
     "log_loss": Loss("baseline", "Log loss: the usual way to train, and what all others are compared with.", BLACK),
     "bid_weighted": Loss("baseline", "Log loss in which an ad counts as much as it bids.", SKY, "--"),
-    "sqrt_bid_weighted": Loss("baseline", "The same with the square root of the bid.", BLUE, "--"),
+    "sqrt_bid_weighted": Loss(
+        "baseline", "Log loss in which an ad counts as much as the square root of its bid.", BLUE, "--"
+    ),
     "log": Loss("paper", "Pairs of ads, logistic surrogate (equation 5), plus λ times the log loss.", VERMILION),
     "log_weighted": Loss(
         "paper",

@@ -113,7 +113,7 @@ class Train:
 
     loss: str = AUTO
     candidates: tuple[str, ...] = (BASELINE, "sqrt_bid_weighted", "bid_weighted", "log_plus", "log_plus_teacher")
-    metric: str = "welfare"
+    metric: str = "log_loss"  # of few auctions welfare is mostly chance
     epochs: float = 10
     patience: float = 2
     every: float = 0.5

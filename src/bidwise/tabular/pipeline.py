@@ -23,7 +23,7 @@ from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.welfare_loss import LOSSES, WelfareLoss, needs_teacher
 from bidwise.models import MODELS
-from bidwise.runs import alone, environment, plain, save, write_json, write_text
+from bidwise.runs import alone, environment, plain, read_json, save, write_json, write_text
 from bidwise.tabular.config import AUTO, BASELINE, SECTIONS, Config, read_toml, resolved
 from bidwise.tabular.prepare import Prepared, Progress, prepare, write_parquet
 from bidwise.tabular.splits import halves
@@ -93,6 +93,7 @@ def option_key(name: str) -> str:
 def finish(prepared: Prepared, *, device: str = "cpu", progress: Progress | None = None) -> dict[str, Any]:
     """Train what was prepared: teacher, candidates, contest, test."""
     began = time.monotonic()
+    known = (prepared.folder / "result.json").exists()  # then nothing is trained, and it was made where it was made
     config, show = prepared.config, progress or (lambda work, done: None)
     store = prepared.store
     ads = store.ads("train")
@@ -126,7 +127,8 @@ def finish(prepared: Prepared, *, device: str = "cpu", progress: Progress | None
         "notes": prepared.about["notes"],
     }
     result["verdict"] = verdict(result)
-    _write(prepared.folder, plain(result), device, time.monotonic() - began)
+    there = read_json(prepared.folder / "environment.json") if known else environment(torch.device(device))
+    _write(prepared.folder, plain(result), {"seconds": round(time.monotonic() - began, 1)} | there)
     return plain(result)  # type: ignore[no-any-return]
 
 
@@ -277,7 +279,7 @@ def _shortened(found: Evaluation) -> dict[str, Any]:
     return told
 
 
-def _write(folder: Path, result: dict[str, Any], device: str, seconds: float) -> None:
+def _write(folder: Path, result: dict[str, Any], there: dict[str, Any]) -> None:
     """The files of a run folder, the result last."""
     from bidwise.report.runs import runs_page  # late: matplotlib takes a second
 
@@ -287,7 +289,6 @@ def _write(folder: Path, result: dict[str, Any], device: str, seconds: float) ->
         for entry in each["history"]
     ]
     write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
-    there = environment(torch.device(device)) | {"seconds": round(seconds, 1)}
     write_json(folder / "environment.json", there)
     page = runs_page([{"name": folder.resolve().name, "result": result, "environment": there}])
     write_text(folder / "report.html", page)

@@ -18,6 +18,7 @@ from bidwise.checks import InputError
 from bidwise.data.encoding import Encoder, least_count
 from bidwise.data.store import SCHEMA, SPLITS, Store, create, finish
 from bidwise.data.tables import AdTable, Table, read_ads
+from bidwise.evaluation.ranks import auc
 from bidwise.runs import read_json, whole_file, write_json
 from bidwise.tabular.columns import LEFT_OUT, Column, inferred
 from bidwise.tabular.config import AUTO, Config, begin, open_run
@@ -25,6 +26,7 @@ from bidwise.tabular.splits import Split, auction_size, split, times_of
 from bidwise.tabular.table import fingerprint, name_of, read
 
 Progress = Callable[[str, float], None]  # what is being done, and the share that is done
+TELLING = 0.95  # AUC of a single column, beyond what one learns of ads
 BIDS = (1e-30, 1e30)  # in units of their mean, what training can tell from 0 and from infinity
 
 
@@ -91,7 +93,7 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
         "auction_size": size,
         "min_count": min_count,
         "mean_bid": mean_bid,
-        "notes": _notes(config, columns, parts, times, size),
+        "notes": [*_notes(config, columns, parts, times, size), *_tell_tales(folder / "store", encoder, ads, parts)],
     }
     write_json(folder / "encoder.json", encoder.to_json())
     finish(
@@ -244,6 +246,23 @@ def _told(part: Split, ads: AdTable, times: NDArray[Any] | None, config: Config,
         column = frame[config.data.time or ""]
         told["from"], told["to"] = (str(column[int(rows[at])]) for at in (times[rows].argmin(), times[rows].argmax()))
     return told
+
+
+def _tell_tales(store: Path, encoder: Encoder, ads: AdTable, parts: dict[str, Split]) -> list[str]:
+    """Features that tell the click all by themselves: often what is known only afterwards."""
+    seen, new = (np.load(store / name / "features.npy.part", mmap_mode="r") for name in ("train", "valid"))
+    clicked, told = ads.clicks[parts["train"].rows], ads.clicks[parts["valid"].rows]
+    notes = []
+    for at, field in enumerate(encoder.fields):
+        count, clicks = (np.bincount(seen[:, at], w, field.values) for w in (None, clicked))
+        rate = (clicks + clicked.mean()) / (count + 1)
+        found = auc(rate[new[:, at]], told)
+        if found > TELLING:
+            notes.append(
+                f"Column {field.name!r} alone tells the clicks with an AUC of {found:.3f}. Is it known before the "
+                f"click? If not, leave it out: --ignore {field.name}."
+            )
+    return notes
 
 
 def _notes(

@@ -94,7 +94,9 @@ def times_of(column: pl.Series, name: str = "table") -> NDArray[Any]:
     """Times as numbers that sort: of numbers, dates, or text such as 2024-05-01 13:00."""
     if column.dtype == pl.String:
         try:
-            read = column.str.strip_chars().str.to_datetime(strict=False)
+            text = column.str.strip_chars()
+            # a year first: 01/02/2026 is January in one country and February in another
+            read = text.set(~text.str.contains(r"^\d{4}").fill_null(True), None).str.to_datetime(strict=False)
         except pl.exceptions.PolarsError:
             read = pl.Series([None], dtype=pl.Datetime).new_from_index(0, len(column))
         bad = read.is_null() & column.is_not_null() & (column != "")
@@ -102,7 +104,7 @@ def times_of(column: pl.Series, name: str = "table") -> NDArray[Any]:
             row = int(bad.to_numpy().argmax())
             raise InputError(
                 f"{name}: column {column.name!r}, row {row}: found {column[row]!r}; a time must be a number, a date or "
-                "text such as 2024-05-01 13:00:00 (rows count from 0)"
+                "text that begins with the year, such as 2024-05-01 13:00:00 (rows count from 0)"
             )
         column = read.alias(column.name)
     elif not (column.dtype.is_numeric() or column.dtype.is_temporal()):

@@ -33,7 +33,8 @@ def described(prepared: Prepared, parameters: int, losses: Sequence[str], device
     fields = len(prepared.store.fields)
     told = f"{config.model.name} over {fields} columns, {parameters:,} parameters, on {device}"
     many = f"{len(losses)} models, one for each loss: {', '.join(losses)}" if len(losses) > 1 else f"loss {losses[0]}"
-    lines += ["", f"Model: {told}", f"Training: {many}; at most {config.train.epochs:g} epochs each"]
+    each = " each" if len(losses) > 1 else ""
+    lines += ["", f"Model: {told}", f"Training: {many}; at most {config.train.epochs:g} epochs{each}"]
     lines.append(f"Categories seen less than {about['min_count']} times in training count as rare.")
     return "\n".join([*lines, *(f"Note: {note}" for note in about["notes"])])
 
@@ -54,7 +55,8 @@ def verdict(result: Result) -> list[dict[str, str]]:
     sentences = [_chosen(result)]
     evaluation = result["evaluation"]
     chosen = evaluation["models"][result["chosen"]]
-    facts = []
+    kind = "realised" if evaluation["welfare_of"] == "clicks" else "expected"
+    facts = [f"{kind} welfare {chosen['welfare']:.5g} per auction"]
     if _known(chosen["auc"]):
         facts.append(f"AUC {chosen['auc']:.4f}")
     entropy = chosen.get("normalised_entropy")
@@ -86,7 +88,7 @@ def _chosen(result: Result) -> dict[str, str]:
     if contest is None:
         return {"kind": "", "text": f"The model was trained with {chosen}; {when}."}
     others = [entry for entry in contest["entries"] if entry["outcome"] != "baseline"]
-    where = f"{contest['auctions']:,} validation auctions that chose no epoch"
+    where = f"{contest['auctions']:,} validation auctions, the half that no epoch was chosen by"
     if chosen != contest["baseline"]:
         entry = next(entry for entry in others if entry["name"] == chosen)
         text = (
@@ -169,6 +171,6 @@ def summary(result: Result) -> str:
             numbers.append((found["predicted_over_observed"], ".3f"))
             rows.append([mark + name, *(f"{x:{digits}}" if _known(x) else "–" for x, digits in numbers)])
         many = f"{result['evaluation']['ads']:,} ads in {result['evaluation']['auctions']:,} auctions"
-        lines += [f"Test, {many}; {kind} welfare per auction", "", *_aligned(rows, right=(1, 2, 3, 4)), ""]
+        lines += [f"Test, {many}; {kind} welfare per auction; * chosen", "", *_aligned(rows, right=(1, 2, 3, 4)), ""]
     lines += [sentence["text"] for sentence in result["verdict"]]
     return "\n".join(lines)

@@ -186,8 +186,8 @@ def criteo_notes(result: Result) -> list[str]:
     found = [
         "A difference counts as measured only where both of its 95 % intervals leave out 0 on the same side: the one "
         "over repeats, which tells of chance in training (initial weights, order of the ads), and the one over test "
-        "auctions, which tells of chance in the ads that met. Each interval stands for itself: of many losses some will "
-        "seem better or worse by chance.",
+        "auctions, which tells of chance in the ads that met. Each interval stands for itself: of many losses some "
+        "will seem better or worse by chance.",
     ]
     if data["known_ctr"]:
         found.append(
