@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import bidwise
-from bidwise.cli import main
+from bidwise.cli import main, terminal
 
 
 def table_of(auctions=400, size=6, seed=0):
@@ -274,3 +274,10 @@ def test_every_public_name_is_there():
     assert set(bidwise.__all__) <= set(dir(bidwise))
     with pytest.raises(AttributeError, match="module 'bidwise' has no attribute 'nothing'"):
         _ = bidwise.nothing
+
+
+def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "SECONDS", 0)
+    with terminal.Bars() as bars:
+        bars.show("training", 0.4)
+    assert capsys.readouterr().err == "training: 40%\n"

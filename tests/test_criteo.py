@@ -427,7 +427,7 @@ def test_the_command_says_what_it_made_and_what_comes_next(tmp_path, capsys):
     shown = capsys.readouterr().out
     for words in ("199 ads", "train           159 ads, click rate 0.", "1 malformed lines", "bids deepfm: mean", "C26"):
         assert words in shown
-    assert f"bidwise reproduce criteo --data {out} --out runs/criteo" in shown
+    assert f"bidwise reproduce criteo --data {out} --models deepfm --repeats 3 --out runs/criteo" in shown
     prepare_criteo(raw, out, on_error="skip")
     assert "is there already" in capsys.readouterr().out
     with pytest.raises(InputError, match="bids = 'deepfm' there and 'none' here"):

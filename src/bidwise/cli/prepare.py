@@ -52,7 +52,10 @@ def prepare_criteo(
         Standard deviation of the noise on log bids of deepfm and advertiser; the paper says 0.1 and 1.
     """
     if len(paths) < 2:
-        raise bidwise.InputError(f"RAW and OUT are needed, found {' '.join(map(str, paths)) or 'neither'}")
+        raise bidwise.InputError(
+            f"RAW and OUT are needed, found {' '.join(map(str, paths)) or 'neither'}; "
+            "as in bidwise prepare criteo train.txt stores/criteo"
+        )
     *raw, out = paths
     shares = _shares(split)
 
@@ -76,7 +79,8 @@ def prepare_criteo(
     if there:
         print(f"{out} is there already, from the same files with the same options; nothing to do\n")
     print(summary(store))
-    print(f"\nWritten: {out}. Next: bidwise reproduce criteo --data {out} --out runs/criteo")
+    written = "" if there else f"Written: {out}. "
+    print(f"\n{written}Next: bidwise reproduce criteo --data {out} --models deepfm --repeats 3 --out runs/criteo")
 
 
 def summary(store: Store) -> str:
@@ -88,7 +92,9 @@ def summary(store: Store) -> str:
     skipped = schema["skipped"]
     if skipped["lines"]:
         reasons = ", ".join(f"{kind} {count:,}" for kind, count in skipped["reasons"].items())
-        lines.append(f"{skipped['lines']:,} malformed lines were skipped ({reasons}); see skipped.log")
+        lines.append(
+            f"{skipped['lines']:,} malformed lines were skipped ({reasons}); see {store.folder / 'skipped.log'}"
+        )
     if "bids" in schema:
         found = schema["bids"]
         low, high = found["quantiles"]["0.01"], found["quantiles"]["0.99"]

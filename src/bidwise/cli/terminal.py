@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import textwrap
+import time
 
 import bidwise
 
@@ -38,8 +39,11 @@ COMMANDS = (
 )
 
 
+SECONDS = 30  # between lines where there is no terminal
+
+
 class Bars:
-    """A progress bar for each piece of work, on the terminal's error stream."""
+    """A progress bar for each piece of work, on the terminal's error stream; in a log file a line every half minute."""
 
     def __enter__(self) -> Bars:
         from rich.console import Console
@@ -49,6 +53,7 @@ class Bars:
         self.progress = Progress(console=console, transient=True, disable=not console.is_terminal)
         self.progress.start()
         self.tasks: dict[str, int] = {}
+        self.told = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,6 +63,9 @@ class Bars:
         if work not in self.tasks:
             self.tasks[work] = self.progress.add_task(work, total=1.0)
         self.progress.update(self.tasks[work], completed=done)  # type: ignore[arg-type]
+        if self.progress.disable and time.monotonic() - self.told > SECONDS:
+            self.told = time.monotonic()
+            print(f"{work}: {done:.0%}", file=sys.stderr, flush=True)
 
 
 def as_typed(message: str) -> str:
