@@ -1,6 +1,8 @@
 """Where ads come from."""
 
 from bidwise.data.ads import Ads, stack
+from bidwise.data.bids import Bids
+from bidwise.data.store import Store
 from bidwise.data.synthetic import WORLDS, Market, World
 
-__all__ = ["WORLDS", "Ads", "Market", "World", "stack"]
+__all__ = ["WORLDS", "Ads", "Bids", "Market", "Store", "World", "stack"]
