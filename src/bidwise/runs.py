@@ -150,19 +150,24 @@ def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path} must be a configuration that bidwise wrote, found: {error}") from None
         stated = tomllib.loads(_toml(stated))  # tuples as lists, as they were written
-        differing = [key for key in {**there, **stated} if there.get(key) != stated.get(key)]
-        if "experiment" in differing:
-            differing = ["experiment"]
-        if differing:
-            words = ", ".join(f"{key} = {there.get(key)!r} there and {stated.get(key)!r} here" for key in differing)
-            raise InputError(
-                f"out must be a new folder or one of the same run, found {folder} with {words}; "
-                "choose another folder, or delete that one"
-            )
+        check_same(folder, there, stated)
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     write_text(path, _toml(stated))
     return folder
+
+
+def check_same(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raise unless the run in a folder has this configuration."""
+    differing = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+    if "experiment" in differing:
+        differing = ["experiment"]
+    if differing:
+        words = ", ".join(f"{key} = {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
+        raise InputError(
+            f"out must be a new folder or one of the same run, found {folder} with {words}; "
+            "choose another folder, or delete that one"
+        )
 
 
 def writable(out: str | Path) -> Path:

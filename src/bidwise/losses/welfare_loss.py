@@ -213,6 +213,19 @@ def needs_teacher(loss: object) -> bool:
     return isinstance(found, BidWeightedLogLoss) and found.value == "teacher"
 
 
+def named_loss(name: str, *, lam: float | None = None, sigma: float | None = None) -> nn.Module:
+    """A loss by name, with another lam and sigma than the named one has where they are given and mean anything.
+
+    >>> named_loss("log_plus", lam=0.1).lam, named_loss("log_loss", lam=0.1) is LOSSES["log_loss"]
+    (0.1, True)
+    """
+    found = LOSSES[name]
+    if not isinstance(found, WelfareLoss):
+        return found
+    options = found.options if sigma is None else found.options | {"sigma": sigma}
+    return WelfareLoss(**options, lam=found.lam if lam is None else lam)
+
+
 def unchecked(loss: Any) -> Any:
     """The same loss without checks of values, for ads that were checked before; losses of others as they are.
 

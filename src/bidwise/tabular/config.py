@@ -16,7 +16,7 @@ from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.losses.welfare_loss import LOSSES, WelfareLoss
 from bidwise.models import MODELS
-from bidwise.runs import writable, write_text
+from bidwise.runs import check_same, writable, write_text
 from bidwise.training.run import Options
 
 AUTO = "auto"
@@ -241,14 +241,9 @@ def open_run(out: str | Path, config: Config) -> Path:
         raise InputError(
             f"out must be a new folder or one of the same run, found {folder}, which has a run of another kind"
         )
-    there, here = resolved(told).flat(), config.flat()
-    differing = [k for k in {**there, **here} if k != "data.table" and there.get(k) != here.get(k)]
-    if differing:
-        words = ", ".join(f"{key} = {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
-        raise InputError(
-            f"out must be a new folder or one of the same run, found {folder} with {words}; "
-            "choose another folder, or delete that one"
-        )
+    # the table may have moved: whether it is the same is told by its rows
+    there, here = (each.flat() | {"data.table": None} for each in (resolved(told), config))
+    check_same(folder, there, here)
     return folder
 
 

@@ -21,7 +21,7 @@ from bidwise.evaluation.choice import Choice, choose
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
-from bidwise.losses.welfare_loss import LOSSES, WelfareLoss, needs_teacher
+from bidwise.losses.welfare_loss import LOSSES, named_loss, needs_teacher
 from bidwise.models import MODELS
 from bidwise.runs import alone, environment, plain, read_json, save, write_json, write_text
 from bidwise.tabular.config import AUTO, BASELINE, SECTIONS, Config, read_toml, resolved
@@ -140,17 +140,6 @@ def fits_of(config: Config) -> list[str]:
     return list(dict.fromkeys(losses))
 
 
-def loss_of(config: Config, name: str) -> nn.Module:
-    """The named loss, with lam and sigma where they were given."""
-    found = LOSSES[name]
-    if not isinstance(found, WelfareLoss):
-        return found
-    options = dict(found.options)
-    if config.train.sigma is not None:
-        options["sigma"] = config.train.sigma
-    return WelfareLoss(**options, lam=found.lam if config.train.lam is None else config.train.lam)
-
-
 def model_of(config: Config, cardinalities: Sequence[int]) -> nn.Module:
     """The untrained model."""
     return MODELS[config.model.name](list(cardinalities), **config.model.options, seed=config.train.seed)
@@ -170,7 +159,7 @@ def _fitted(prepared: Prepared, name: str, ads: Ads, valid: Ads, device: str, sh
     found = fit(
         _at_the_mean(model_of(prepared.config, prepared.store.cardinalities), ads).to(device),
         ads,
-        loss=loss_of(prepared.config, name),
+        loss=named_loss(name, lam=options.lam, sigma=options.sigma),
         valid=valid,
         metric=options.metric,
         epochs=options.epochs,

@@ -17,7 +17,7 @@ from bidwise.evaluation.bins import binned, calibration_error, equal_mass_bins
 from bidwise.evaluation.metrics import CTR_BINS
 from bidwise.evaluation.ranks import auc
 from bidwise.losses.pointwise import cross_entropy
-from bidwise.losses.welfare_loss import LOSSES, WelfareLoss
+from bidwise.losses.welfare_loss import named_loss
 from bidwise.models import MODELS
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
@@ -162,10 +162,7 @@ def train(
 
 def loss_of(trial: Trial) -> nn.Module:
     """The loss as the paper sets it on Criteo: sigma = 3."""
-    named = LOSSES[trial.loss]
-    if isinstance(named, WelfareLoss):
-        return WelfareLoss(**{**named.options, "sigma": SIGMA}, lam=trial.lam)  # type: ignore[arg-type]
-    return named
+    return named_loss(trial.loss, lam=trial.lam, sigma=SIGMA)
 
 
 def measured(model: nn.Module, ads: Ads, auctions: Auctions) -> dict[str, Any]:
