@@ -4,7 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-RESULTS := docs/results/plotted docs/results/misspecified docs/results/misspecified_rare docs/results/regimes
+RESULTS := docs/results/plotted docs/results/misspecified docs/results/misspecified_rare docs/results/regimes \
+	docs/results/criteo_deepfm docs/results/criteo_dcn
 
 demo: $(INSTALLED)
 	$(BIN)/bidwise reproduce synthetic --reading plotted --protocol both --repeats 5 --epochs 100 --seed 0 \
@@ -32,7 +33,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.evaluation
 	$(BIN)/python -m benchmarks.coverage
 	$(BIN)/python -m benchmarks.training
-	$(BIN)/python -m benchmarks.criteo
+	$(BIN)/python -m benchmarks.categories
 
 # pip reads PIP_CONSTRAINT for the build environment too, so every version is a pinned one.
 $(INSTALLED): pyproject.toml constraints.txt

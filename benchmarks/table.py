@@ -189,7 +189,7 @@ def training(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def criteo_steps(rows: list[dict[str, str]]) -> str:
+def categories_steps(rows: list[dict[str, str]]) -> str:
     first = rows[0]
     lines = [
         "## What a loss adds to a training step over categories",
@@ -216,7 +216,7 @@ def _percent(share: str) -> str:
     return f"{100 * float(share):.3g} %"
 
 
-def criteo_vocabulary(rows: list[dict[str, str]]) -> str:
+def categories_vocabulary(rows: list[dict[str, str]]) -> str:
     lines = [
         "## A training step by the number of values",
         "",
@@ -233,7 +233,7 @@ def criteo_vocabulary(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def criteo_loader(rows: list[dict[str, str]]) -> str:
+def categories_loader(rows: list[dict[str, str]]) -> str:
     first = rows[0]
     lines = [
         "## Shuffled batches of ids",
@@ -248,7 +248,7 @@ def criteo_loader(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def criteo_pipeline(rows: list[dict[str, str]]) -> str:
+def categories_pipeline(rows: list[dict[str, str]]) -> str:
     lines = [
         "## Data of the shape of Criteo's",
         "",
@@ -274,8 +274,8 @@ SECTIONS = {  # results -> (what is made of them, the command that measures them
     "auctions_cuda": (auctions, "auctions"),
     "evaluation": (evaluation, "evaluation"),
     "coverage": (coverage, "coverage"),
-    "criteo_steps": (criteo_steps, "criteo steps"),
-    "criteo_vocabulary": (criteo_vocabulary, "criteo vocabulary"),
-    "criteo_loader": (criteo_loader, "criteo loader"),
-    "criteo_pipeline": (criteo_pipeline, "criteo pipeline"),
+    "categories_steps": (categories_steps, "categories steps"),
+    "categories_vocabulary": (categories_vocabulary, "categories vocabulary"),
+    "categories_loader": (categories_loader, "categories loader"),
+    "categories_pipeline": (categories_pipeline, "categories pipeline"),
 }

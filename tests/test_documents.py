@@ -3,12 +3,14 @@
 import importlib.util
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 
 import bidwise
+from bidwise.tabular.config import SECTIONS, resolved
 
 ROOT = Path(__file__).parent.parent
 
@@ -17,7 +19,9 @@ def python_blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/evaluate.md", "docs/paper.md", "docs/reproduce.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/criteo.md", "docs/evaluate.md", "docs/paper.md", "docs/reproduce.md"]
+)
 def test_code_blocks_run(page):
     random = torch.Generator().manual_seed(0)
     names = {
@@ -43,7 +47,7 @@ def test_every_named_loss_is_in_the_readme():
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/evaluate.md", "docs/paper.md", "docs/reproduce.md"],
+    ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))],
 )
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
@@ -64,6 +68,30 @@ def test_the_example_runs_and_says_what_it_found(monkeypatch, capsys, tmp_path):
         tmp_path / "predictions.parquet", ctr=["log_loss", "log_plus"], click="click", bid="bid", auction="auction"
     )
     assert found.ads == 40 * example.SIZE
+
+
+def test_the_example_table_can_be_trained_on(tmp_path):
+    spec = importlib.util.spec_from_file_location("own_table", ROOT / "examples" / "own_table.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    example.main(tmp_path, auctions=300)
+    roles = {"click": "click", "bid": "bid", "auction": "auction", "time": "time", "truth": "truth"}
+    quick = {"model": "logistic_regression", "loss": "log_loss", "epochs": 1}
+    found = bidwise.tabular.train(tmp_path / "ads.parquet", out=tmp_path / "run", **roles, **quick)
+    assert {column["name"] for column in found["columns"]} >= {"site", "device", "brand_id", "age_days", "price"}
+    assert len(bidwise.tabular.predict(tmp_path / "run", tmp_path / "new_ads.parquet")) > 0
+
+
+def test_train_page_shows_every_key_of_the_configuration():
+    page = (ROOT / "docs" / "train.md").read_text()
+    keys = [key for part in SECTIONS.values() for key in part.__dataclass_fields__]
+    assert [key for key in keys if f"`{key}`" not in page] == []
+
+
+def test_the_toml_of_the_train_page_is_a_configuration():
+    page = (ROOT / "docs" / "train.md").read_text()
+    told = tomllib.loads(re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1])
+    assert resolved(told).train.loss == "auto"
 
 
 def test_paper_page_names_functions_and_tests_that_exist():
@@ -114,7 +142,26 @@ def test_the_readme_quotes_the_committed_runs():
     assert f"Over {best['cells']} kinds of market" in readme
 
 
-@pytest.mark.parametrize("run", ["plotted", "misspecified", "misspecified_rare", "regimes"])
+def per_cent(gain, level):
+    numbers = (100 * gain[key] / level for key in ("difference", "ci_low", "ci_high"))
+    return "{:+.2f} [{:+.2f}, {:+.2f}]".format(*numbers).replace("-", "−")
+
+
+@pytest.mark.parametrize("model", ["deepfm", "dcn"])
+def test_criteo_tables_quote_the_committed_runs(model):
+    page = (ROOT / "docs" / "criteo.md").read_text()
+    for protocol in committed(f"criteo_{model}")["models"][model]["protocols"].values():
+        level = protocol["losses"]["log_loss"]["expected_welfare"]
+        for loss, found in protocol["losses"].items():
+            cells = [f"`{loss}`"]
+            cells += [f"{found[key]:.4f} ± {found[f'{key}_error']:.4f}" for key in ("welfare", "expected_welfare")]
+            cells += [per_cent(found["difference"]["repeats"], level)] if found["difference"] else [""]
+            assert "| " + " | ".join(cells) + " |" in page
+
+
+@pytest.mark.parametrize(
+    "run", ["plotted", "misspecified", "misspecified_rare", "regimes", "criteo_deepfm", "criteo_dcn"]
+)
 def test_committed_runs_say_where_they_were_made(run):
     environment = json.loads((ROOT / "docs" / "results" / run / "environment.json").read_text())
     assert environment["command"].startswith("bidwise reproduce")

@@ -1,7 +1,7 @@
 """Training on categories: what losses add to a step, vocabularies, batches from a file, and making the data.
 
-python -m benchmarks.criteo          all cases, then docs/benchmarks.md
-python -m benchmarks.criteo steps    one of them: steps, vocabulary, loader, pipeline
+python -m benchmarks.categories          all cases, then docs/benchmarks.md
+python -m benchmarks.categories steps    one of them: steps, vocabulary, loader, pipeline
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def main(wanted: list[str]) -> None:
     if unknown := [name for name in wanted if name not in CASES]:
         raise SystemExit(f"unknown case {unknown[0]}; one of: {', '.join(CASES)}")
     for name in wanted or CASES:
-        print(write(f"criteo_{name}", CASES[name]()))
+        print(write(f"categories_{name}", CASES[name]()))
     print(write_page())
 
 
