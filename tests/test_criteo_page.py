@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from test_experiment_page import CONTRASTS, ENVIRONMENT, browser  # noqa: F401 (a fixture)
+from test_experiment_page import ENVIRONMENT, browser, check_in_a_browser  # noqa: F401 (a fixture)
 from test_report import Page
 
 from bidwise.checks import InputError
@@ -423,24 +423,4 @@ def test_summary_has_a_table_for_each_model_and_protocol():
 def test_page_in_a_browser(browser, pages, tmp_path, name, width, scheme):  # noqa: F811 (the fixture)
     file = tmp_path / "report.html"
     file.write_text(pages[name], encoding="utf-8")
-    faults, requests = [], []
-    tab = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    tab.on("console", lambda message: faults.append(message.text))
-    tab.on("pageerror", lambda error: faults.append(str(error)))
-    tab.on("request", lambda request: requests.append(request.url))
-    tab.goto(file.as_uri())
-    tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    assert tab.locator(".headline").first.is_visible()
-    assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    assert tab.evaluate("[...document.querySelectorAll('table')].every(t => t.closest('.scroll'))")
-    boxes = [figure.bounding_box() for figure in tab.locator("figure svg").all()]
-    assert boxes
-    assert all(box["width"] > 250 and box["height"] > 50 for box in boxes)
-    background = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
-    contrasts = tab.evaluate(CONTRASTS)
-    assert len(contrasts) > 100
-    assert [pair for pair in contrasts if pair[0] < 4.5] == []
-    tab.close()
-    assert faults == []
-    assert [url for url in requests if url not in (file.as_uri(), "data:,")] == []
+    check_in_a_browser(browser, file, width, scheme)

@@ -593,12 +593,8 @@ CONTRASTS = """() => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("name", ["synthetic", "no numbers", "regimes", "all"])
-def test_page_in_a_browser(browser, pages, tmp_path, name, width, scheme):
-    file = tmp_path / "report.html"
-    file.write_text(pages[name], encoding="utf-8")
+def check_in_a_browser(browser, file, width, scheme):
+    """The page fits, can be read in light and dark, says nothing on the console and asks the network for nothing."""
     faults, requests = [], []
     tab = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     tab.on("console", lambda message: faults.append(message.text))
@@ -620,6 +616,15 @@ def test_page_in_a_browser(browser, pages, tmp_path, name, width, scheme):
     tab.close()
     assert faults == []
     assert [url for url in requests if url not in (file.as_uri(), "data:,")] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("name", ["synthetic", "no numbers", "regimes", "all"])
+def test_page_in_a_browser(browser, pages, tmp_path, name, width, scheme):
+    file = tmp_path / "report.html"
+    file.write_text(pages[name], encoding="utf-8")
+    check_in_a_browser(browser, file, width, scheme)
 
 
 def test_page_is_printed_light_and_whole(browser, pages, tmp_path):
