@@ -147,6 +147,15 @@ def per_cent(gain, level):
     return "{:+.2f} [{:+.2f}, {:+.2f}]".format(*numbers).replace("-", "−")
 
 
+def test_the_page_on_criteo_quotes_the_auc_of_log_loss():
+    page = (ROOT / "docs" / "criteo.md").read_text()
+    models = ("logistic_regression", "dcn", "deepfm")
+    for protocol, words in (("tuned", "tuned"), ("converged", "trained to the end")):
+        runs = [committed(f"criteo_{model}")["models"][model]["protocols"][protocol] for model in models]
+        aucs = " | ".join(f"{run['losses']['log_loss']['auc']:.4f}" for run in runs)
+        assert f"| {words} | {aucs} |" in page
+
+
 @pytest.mark.parametrize("model", ["deepfm", "dcn"])
 def test_criteo_tables_quote_the_committed_runs(model):
     page = (ROOT / "docs" / "criteo.md").read_text()
@@ -160,7 +169,16 @@ def test_criteo_tables_quote_the_committed_runs(model):
 
 
 @pytest.mark.parametrize(
-    "run", ["plotted", "misspecified", "misspecified_rare", "regimes", "criteo_deepfm", "criteo_dcn"]
+    "run",
+    [
+        "plotted",
+        "misspecified",
+        "misspecified_rare",
+        "regimes",
+        "criteo_deepfm",
+        "criteo_dcn",
+        "criteo_logistic_regression",
+    ],
 )
 def test_committed_runs_say_where_they_were_made(run):
     environment = json.loads((ROOT / "docs" / "results" / run / "environment.json").read_text())
