@@ -1,5 +1,5 @@
 # Two commands: `make demo` shows what bidwise does, `make test` proves that it works.
-.PHONY: demo test lint types browser bench clean
+.PHONY: demo test test-kernels lint types browser bench clean
 .DEFAULT_GOAL := demo
 PYTHON ?= python3
 BIN := .venv/bin
@@ -14,6 +14,12 @@ demo: $(INSTALLED)
 
 test: lint types browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest  # one thread: on busy cores several wait for each other
+
+# The GPU kernels without a GPU: Triton's interpreter runs them on the CPU. Triton is large, and this takes minutes.
+test-kernels: $(INSTALLED)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[kernels]'
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_kernels.py tests/test_panel_kernels.py \
+		tests/test_training_kernels.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
+from bidwise.checks import InputError
+from bidwise.gpu import available, installed
 from bidwise.losses.closed_form import covariance
 from bidwise.losses.dominance import dominance
 from bidwise.losses.linear_time import signed_sums
@@ -37,10 +42,48 @@ SPEEDS = {
 RAGGED = Speed(pair=1.8, call=0, ad=4e02)  # signed logistic where sizes differ: no auction gets one panel
 
 
+# Ads of an auction from which kernels without pairs are faster on a GPU, and to which all pairs are better than `fast`
+PANELS_FROM = 2048
+COVARIANCE_FROM = 16_384
+QUADRATIC_TO = 262_144
+
+
+def on_kernels(logits: Tensor, method: str = "auto") -> bool:
+    """Whether Triton kernels take these logits: for ``triton`` they must, for other methods where there is a GPU."""
+    if method != "triton" and logits.device.type != "cuda":
+        return False
+    ready = available(logits.device) and logits.dtype != torch.float64 and logits.numel() < 1 << 29
+    if method == "triton" and not ready:
+        found = f"{logits.numel()} logits in {logits.dtype} on {logits.device.type}"
+        missing = "" if installed() else " and no triton (pip install triton)"
+        raise InputError(
+            "method='triton' needs triton, a GPU and fewer than 2^29 logits in float32 or half precision, "
+            f"found {found}{missing}; use 'auto', 'direct' or 'fast'"
+        )
+    return ready
+
+
+def kernel_stage(method: str, family: Family, weighted: bool, logits: Tensor, offsets: Tensor | None) -> str | None:
+    """Where the kernels of `bidwise.losses.fused` get pair sums from; ``None``: `choose` has a method for this call.
+
+    Shapes decide, so that a GPU need not be waited for.
+    """
+    if method == "direct" or not on_kernels(logits, method):
+        return None
+    auctions = 1 if offsets is None else max(len(offsets) - 1, 1)
+    usual = logits.shape[-1] // auctions
+    if sub_quadratic(family, weighted) is covariance:
+        if auctions == 1 and (method == "fast" or usual >= COVARIANCE_FROM):
+            return "covariance"
+    elif (family.gap, family.surrogate) == ("signed", "logistic") and (method == "fast" or usual >= PANELS_FROM):
+        return "panels"
+    if method == "fast" or (method == "auto" and usual > QUADRATIC_TO):
+        return None
+    return "pairs"
+
+
 def choose(method: str, family: Family, weighted: bool, auctions: Auctions) -> Method:
-    """The function behind ``method`` for auctions of these sizes."""
-    if method == "triton":
-        raise ValueError("method='triton' is not available in this version; use 'auto', 'direct' or 'fast'")
+    """The function behind ``method``, one that is no kernel, for auctions of these sizes."""
     if method == "direct":
         return direct
     fast = sub_quadratic(family, weighted)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -18,9 +19,9 @@ from bidwise.checks import (
     check_offsets,
     check_positive,
 )
-from bidwise.losses.choice import METHODS, choose
+from bidwise.losses.choice import METHODS, choose, kernel_stage
 from bidwise.losses.pairwise import GAPS, SURROGATES, Ads, Family
-from bidwise.losses.pointwise import REDUCTIONS
+from bidwise.losses.pointwise import REDUCTIONS, cross_entropy
 from bidwise.segments import Auctions
 
 VALUES = ("clicks", "teacher")
@@ -65,8 +66,8 @@ def pairwise_welfare_loss(
         pair_mean: divide each auction's L by n^2.
         reduction: over auctions: ``none`` gives ``(..., auctions)``, ``sum`` and ``mean`` give ``(...)``. An auction
             without pairs costs 0, and ``mean`` counts it.
-        method: ``direct`` evaluates all pairs; ``fast`` never does, it is sub-quadratic; ``auto`` takes the faster for
-            these sizes.
+        method: ``direct`` evaluates all pairs; ``fast`` never does, it is sub-quadratic; ``triton`` evaluates them in
+            kernels on a GPU, in float32; ``auto`` takes the fastest for these sizes.
         validate: check values, which would make a GPU wait; ``None``: on for CPU tensors.
 
     The two ads of this auction are in the wrong order: the one that was clicked has the lower eCPM.
@@ -83,9 +84,44 @@ def pairwise_welfare_loss(
     if torch.compiler.is_compiling():
         words = {"value": value, "gap": gap, "surrogate": surrogate, "reduction": reduction, "method": method}
         numbers = {"sigma": sigma, "weighting": weighting, "pair_mean": pair_mean, "validate": validate}
-        loss: Tensor = _outside_graph(logits, clicks, bids, offsets, teacher=teacher, **words, **numbers)
-        return loss
+        return composite_loss(logits, clicks, bids, offsets, teacher, None, words | numbers)
     member = checked_options(gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
+    return _checked_loss(logits, clicks, bids, offsets, teacher, None, member, validate)
+
+
+def composite_loss(
+    logits: Tensor,
+    clicks: Tensor,
+    bids: Tensor,
+    offsets: Tensor | None,
+    teacher: Tensor | None,
+    lam: float | None,
+    options: dict[str, Any],
+) -> Tensor:
+    """`pairwise_welfare_loss` with ``options``, all of them, plus ``lam`` times the log loss where lam is given."""
+    if torch.compiler.is_compiling():
+        loss: Tensor = _outside_graph(logits, clicks, bids, offsets, teacher, lam, options)
+        return loss
+    member = checked_options(*(options[name] for name in OPTIONS))
+    return _checked_loss(logits, clicks, bids, offsets, teacher, lam, member, options["validate"])
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _outside_graph(*call: Any) -> Tensor:
+    """The number of tiles and nodes depends on the data, so a compiled step breaks its graph here, once."""
+    return composite_loss(*call)
+
+
+def _checked_loss(
+    logits: Tensor,
+    clicks: Tensor,
+    bids: Tensor,
+    offsets: Tensor | None,
+    teacher: Tensor | None,
+    lam: float | None,
+    member: Member,
+    validate: bool | None,
+) -> Tensor:
     if validate is None:
         validate = isinstance(logits, Tensor) and logits.device.type == "cpu"
     logits = check_logits(logits, offsets)
@@ -95,9 +131,9 @@ def pairwise_welfare_loss(
         offsets = check_offsets(offsets, logits.shape[-1], logits.device, values=validate)
     if teacher is not None:
         teacher = check_ads("teacher", teacher, logits)
-    elif value == "teacher":
+    elif member.value == "teacher":
         raise ValueError('teacher must be given for value="teacher", found None')
-    elif weighting is not None:
+    elif member.weighting is not None:
         raise ValueError("teacher must be given for weighting, found None")
     if validate:
         check_between("clicks", clicks, 0, 1)
@@ -106,14 +142,8 @@ def pairwise_welfare_loss(
             check_between("teacher", teacher, 0, 1)
     if torch.is_autocast_enabled(logits.device.type):
         with torch.autocast(logits.device.type, enabled=False):
-            return _evaluate(logits, clicks, bids, offsets, teacher, member)
-    return _evaluate(logits, clicks, bids, offsets, teacher, member)
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _outside_graph(*tensors: Tensor | None, **options: Any) -> Tensor:
-    """The number of tiles and nodes depends on the data, so a compiled step breaks its graph here, once."""
-    return pairwise_welfare_loss(*tensors, **options)  # type: ignore[arg-type]
+            return _evaluate(logits, clicks, bids, offsets, teacher, lam, member)
+    return _evaluate(logits, clicks, bids, offsets, teacher, lam, member)
 
 
 @dataclass(frozen=True)
@@ -126,6 +156,9 @@ class Member:
     pair_mean: bool
     reduction: str
     method: str
+
+
+OPTIONS = ("gap", "surrogate", "sigma", "value", "weighting", "pair_mean", "reduction", "method")
 
 
 def checked_options(*options: Any) -> Member:
@@ -167,12 +200,53 @@ def _evaluate(
     bids: Tensor,
     offsets: Tensor | None,
     teacher: Tensor | None,
+    lam: float | None,
     member: Member,
 ) -> Tensor:
+    stage = kernel_stage(member.method, member.family, member.weighting is not None, logits, offsets)
+    if stage is not None:
+        return kernel_loss(logits, clicks, bids, offsets, teacher, None, member, lam or 0.0, member.reduction, stage)
+    compute = partial(loss_and_gradient, logits, clicks, bids, offsets, teacher, member)
+    rank = _differentiable(logits, offsets, member.reduction, compute)
+    return rank if lam is None else rank + lam * cross_entropy(logits, clicks, None, member.reduction)
+
+
+def kernel_loss(
+    logits: Tensor,
+    clicks: Tensor,
+    bids: Tensor,
+    offsets: Tensor | None,
+    teacher: Tensor | None,
+    weights: Tensor | None,
+    member: Member | None,
+    lam: float,
+    reduction: str,
+    stage: str = "pairs",
+) -> Tensor:
+    """`bidwise.losses.fused.fused_loss` of logits that receive a gradient."""
+    from bidwise.losses.fused import fused_loss
+
+    tensors = (logits, clicks, bids, offsets, teacher, weights)
+    compute = partial(fused_loss, *tensors, member, lam=lam, reduction=reduction, stage=stage)
+    plain = None if member is not None else partial(cross_entropy, clicks=clicks, weights=weights, reduction=reduction)
+    return _differentiable(logits, offsets, reduction, compute, plain)
+
+
+Computed = tuple[Tensor, Tensor | None]  # a loss and the derivative for every logit
+
+
+def _differentiable(
+    logits: Tensor,
+    offsets: Tensor | None,
+    reduction: str,
+    compute: Callable[..., Computed],
+    plain: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """The loss of ``compute``, whose gradient is known; ``plain`` is the same in torch, for second derivatives."""
     if logits.requires_grad and torch.is_grad_enabled():
-        result: Tensor = _PairLoss.apply(logits, clicks, bids, offsets, teacher, member)  # type: ignore[no-untyped-call]
+        result: Tensor = _PairLoss.apply(logits, offsets, reduction, compute, plain)  # type: ignore[no-untyped-call]
         return result
-    return loss_and_gradient(logits, clicks, bids, offsets, teacher, member, gradient=False)[0]
+    return compute(gradient=False)[0]
 
 
 def loss_and_gradient(
@@ -184,7 +258,7 @@ def loss_and_gradient(
     member: Member,
     *,
     gradient: bool,
-) -> tuple[Tensor, Tensor | None]:
+) -> Computed:
     """The reduced loss, and for every logit the derivative of the loss it takes part in, ``(..., ads)``."""
     auctions = Auctions.of(logits, offsets)
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -232,29 +306,31 @@ class _PairLoss(torch.autograd.Function):
     def forward(
         ctx: Any,
         logits: Tensor,
-        clicks: Tensor,
-        bids: Tensor,
         offsets: Tensor | None,
-        teacher: Tensor | None,
-        member: Member,
+        reduction: str,
+        compute: Callable[..., Computed],
+        plain: Callable[[Tensor], Tensor] | None,
     ) -> Tensor:
-        loss, slope = loss_and_gradient(logits, clicks, bids, offsets, teacher, member, gradient=True)
+        loss, slope = compute(gradient=True)
         assert slope is not None
         ctx.save_for_backward(slope, logits)
-        ctx.offsets, ctx.reduction, ctx.dtype = offsets, member.reduction, logits.dtype
+        ctx.offsets, ctx.reduction, ctx.dtype, ctx.plain = offsets, reduction, logits.dtype, plain
         return loss
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (slope, logits), offsets = ctx.saved_tensors, ctx.offsets
+        if torch.is_grad_enabled() and ctx.plain is not None:  # create_graph=True
+            again = torch.autograd.grad(ctx.plain(logits), logits, upstream, create_graph=True)
+            return *again, None, None, None, None
         if ctx.reduction == "none" and offsets is not None:
-            upstream = upstream.repeat_interleave(offsets.diff(), dim=-1)
+            upstream = upstream.repeat_interleave(offsets.diff(), dim=-1, output_size=slope.shape[-1])
         elif ctx.reduction != "none" and upstream.dim():
             upstream = upstream.unsqueeze(-1)
         gradient = (slope * upstream).to(ctx.dtype)
-        if torch.is_grad_enabled():  # create_graph=True
+        if torch.is_grad_enabled():
             gradient = _OnceOnly.apply(gradient, logits)  # type: ignore[no-untyped-call]
-        return gradient, None, None, None, None, None
+        return gradient, None, None, None, None
 
 
 class _OnceOnly(torch.autograd.Function):

@@ -19,7 +19,8 @@ from bidwise.checks import (
     check_positive,
     check_weights,
 )
-from bidwise.losses.methods import VALUES, checked_options, pairwise_welfare_loss
+from bidwise.losses.choice import on_kernels
+from bidwise.losses.methods import VALUES, checked_options, composite_loss, kernel_loss, pairwise_welfare_loss
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
@@ -92,6 +93,8 @@ class WelfareLoss(nn.Module):
         ``weights`` say how much each ad counts: the log loss of an ad counts its weight, the rank term of an auction
         the mean weight of its ads.
         """
+        if weights is None and not isinstance(self.lam, Tensor):
+            return composite_loss(logits, clicks, bids, offsets, teacher, self.lam, self.options)
         if weights is None:
             rank = pairwise_welfare_loss(logits, clicks, bids, offsets, teacher=teacher, **self.options)  # checks all
         else:
@@ -162,6 +165,8 @@ class BidWeightedLogLoss(nn.Module):
             dtype = torch.promote_types(logits.dtype, torch.float32)
             worth = bids.to(dtype) ** self.power
             weights = worth if weights is None else worth * weights
+        if not torch.compiler.is_compiling() and on_kernels(logits):
+            return kernel_loss(logits, labels, bids, None, None, weights, None, 1.0, self.reduction)
         return cross_entropy(logits, labels, weights, self.reduction)
 
     def extra_repr(self) -> str:
