@@ -548,7 +548,7 @@ def test_gradients_are_the_derivatives(name, training):
 
     def logits(*parameters):
         if hasattr(model, "deep"):
-            model.deep.steps = 0  # the same units every time
+            model.deep.steps.zero_()  # the same units every time
         return torch.func.functional_call(model, dict(zip(names, parameters, strict=True)), (ids,))
 
     start = tuple(parameter.detach().clone().requires_grad_() for parameter in model.parameters())

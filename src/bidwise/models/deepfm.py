@@ -71,7 +71,14 @@ class DeepFM(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits of ads."""
-        looked_up: Tensor = self.table(features)
-        first, vectors = looked_up[..., 0], looked_up[..., 1:]
-        deep: Tensor = (self.deep(vectors.flatten(1)) @ self.last).squeeze(-1)
-        return self.bias + first.sum(1) + paired(vectors) + deep
+        if self.table.adds_up():
+            from bidwise.models.fused import factorized
+
+            linear, flat = factorized(self.table.weight, features, self.table.starts, self.table.sums)
+            shallow = self.bias + linear
+        else:
+            looked_up: Tensor = self.table(features)
+            first, vectors = looked_up[..., 0], looked_up[..., 1:]
+            shallow, flat = self.bias + first.sum(1) + paired(vectors), vectors.flatten(1)
+        deep: Tensor = (self.deep(flat) @ self.last).squeeze(-1)
+        return shallow + deep

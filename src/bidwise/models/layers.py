@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bidwise.checks import InputError, check_positive, check_whole
+from bidwise.gpu import available
 
 
 class Embeddings(nn.Module):
@@ -25,7 +26,8 @@ class Embeddings(nn.Module):
         fields: what errors call the fields; ``None``: their numbers.
 
     ``sparse`` says whether gradients hold only the rows that a batch looked up. An optimizer may then leave all others
-    alone, and a step does not take longer for a longer table.
+    alone, and a step does not take longer for a longer table. On a GPU an optimizer may set ``sums``, where gradients
+    are added up instead (:mod:`bidwise.models.fused`).
 
     >>> table = Embeddings([3, 2], 4, std=0.1, random=torch.Generator().manual_seed(0))
     >>> table(torch.tensor([[0, 1], [2, 0]])).shape, table.weight.shape
@@ -54,6 +56,7 @@ class Embeddings(nn.Module):
         ends = torch.tensor(list(cardinalities), device="cpu").cumsum(0)
         self.weight = nn.Parameter(_normal((int(ends[-1]), width), std, random))
         self.sparse = False
+        self.sums: Any = None
         self.std, self.fields = std, list(range(len(cardinalities)) if fields is None else fields)
         where = torch.get_default_device()
         self.register_buffer("starts", F.pad(ends[:-1], (1, 0)).to(where, torch.int32), persistent=False)
@@ -65,13 +68,30 @@ class Embeddings(nn.Module):
             raise InputError(f"features must be ids of categories, whole numbers, found {ids.dtype}")
         if ids.dim() != 2 or ids.shape[1] != len(self.starts):
             raise InputError(f"features must have shape (ads, {len(self.starts)}), found {tuple(ids.shape)}")
+        if self.adds_up():
+            from bidwise.models.fused import looked_up
+
+            return looked_up(self.weight, ids, self.starts, self.sums)
         rows = ids + self.starts
         if ids.device.type == "cpu" and len(ids) and not bool(((rows >= self.starts) & (rows < self.ends)).all()):
             raise self._outside(ids)
         return F.embedding(rows, self.weight, sparse=self.sparse)
 
+    def adds_up(self) -> bool:
+        """Whether gradients go to ``sums``: while training on a GPU."""
+        return self.sums is not None and torch.is_grad_enabled()
+
+    def check(self, features: Tensor) -> None:
+        """Raise unless all ids of ``features``, with all fields of the model, are below the values of their field."""
+        if features.is_floating_point() or features.shape[-1] <= max(self.fields):
+            return  # which a forward refuses
+        features = features.flatten(0, -2)
+        least, most = (bound[self.fields].cpu() for bound in features.aminmax(dim=0))
+        if bool(((least < 0) | (most >= (self.ends - self.starts).cpu())).any()):
+            raise self._outside(features[:, self.fields])
+
     def _outside(self, ids: Tensor) -> InputError:
-        values = self.ends - self.starts
+        values = (self.ends - self.starts).to(ids.device)
         row, field = ((ids < 0) | (ids >= values)).nonzero()[0].tolist()
         name = self.fields[field]
         return InputError(
@@ -90,6 +110,8 @@ class GroupedEmbeddings(nn.Module):
     Fields of one width share a table; the columns are those of the tables in turn.
     """
 
+    order: Tensor
+
     def __init__(
         self, cardinalities: Sequence[int], widths: Sequence[int], *, std: float, random: torch.Generator
     ) -> None:
@@ -103,13 +125,15 @@ class GroupedEmbeddings(nn.Module):
             Embeddings([cardinalities[f] for f in group], widths[group[0]], std=std, random=random, fields=group)
             for group in self.groups
         )
+        order = torch.tensor([field for group in self.groups for field in group])
+        self.register_buffer("order", order, persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         """The vectors of ids, side by side."""
         if ids.dim() != 2 or ids.shape[1] != self.fields:
             raise InputError(f"features must have shape (ads, {self.fields}), found {tuple(ids.shape)}")
-        groups = zip(self.tables, self.groups, strict=True)
-        return torch.cat([table(ids[:, group]).flatten(1) for table, group in groups], dim=1)
+        parts = torch.split(ids.index_select(1, self.order), [len(group) for group in self.groups], dim=1)
+        return torch.cat([table(part).flatten(1) for table, part in zip(self.tables, parts, strict=True)], dim=1)
 
 
 def paired(vectors: Tensor) -> Tensor:
@@ -154,6 +178,8 @@ class Perceptron(nn.Module):
     run that is resumed drops what it would have dropped, and nothing reads or sets the global random state.
     """
 
+    steps: Tensor
+
     def __init__(
         self,
         inputs: int,
@@ -173,18 +199,12 @@ class Perceptron(nn.Module):
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(units)) for units in hidden)
         self.norms = nn.ModuleList(nn.BatchNorm1d(units) for units in hidden) if batch_norm else None
         self.hidden, self.dropout, self.seed = tuple(hidden), dropout, seed
-        self.steps = 0  # a number of Python, not a buffer: reading one of a GPU would make it wait
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[f"{prefix}steps"] = torch.tensor(self.steps)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
-        self.steps = int(state_dict.pop(f"{prefix}steps", 0))
-        super()._load_from_state_dict(state_dict, prefix, *others)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The last hidden layer."""
+        if self.norms is None and inputs.dtype == torch.float32 and available(inputs.device):
+            return self._fused(inputs)
         active = inputs
         masks = self._masks(inputs) if self.training and self.dropout else None
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -196,9 +216,20 @@ class Perceptron(nn.Module):
                 active = active * masks[k]
         return active
 
+    def _fused(self, inputs: Tensor) -> Tensor:
+        """The same on a GPU, with random numbers of its own: bias, ReLU and dropout of a layer are one kernel."""
+        from bidwise.models.fused import activated
+
+        active, dropout = inputs, self.dropout if self.training else 0.0
+        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            active = activated(active @ weight, bias, dropout, self.seed * 1_000_003 + (k << 48), self.steps)
+        if dropout:
+            self.steps += 1
+        return active
+
     def _masks(self, like: Tensor) -> Sequence[Tensor]:
         """For each layer 0 or 1 / (1 - dropout), drawn at once."""
-        random = torch.Generator(like.device).manual_seed((self.seed * 1_000_003 + self.steps) % 2**32)
+        random = torch.Generator(like.device).manual_seed((self.seed * 1_000_003 + int(self.steps)) % 2**32)
         self.steps += 1
         drawn = torch.rand(len(like), sum(self.hidden), generator=random, device=like.device, dtype=torch.float32)
         kept = (drawn >= self.dropout).to(like.dtype).mul_(1 / (1 - self.dropout))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import check_name, check_positive
+from bidwise.gpu import available
 from bidwise.models.layers import Embeddings
 
 UPDATES = ("lazy", "dense")
@@ -21,6 +22,9 @@ class Adam(torch.optim.Adam):
     as for ten thousand; a row in every batch is updated as by Adam. ``dense`` is Adam itself, which goes on moving all
     rows by their moments. ``l2`` adds l2 Σ w² over the embeddings to the loss (DeepCTR's default is 1e-5), with lazy
     updates over the rows that were looked up.
+
+    On a GPU all that is done by kernels (:mod:`bidwise.training.kernels`), and a step can be part of a graph; ``dense``
+    then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights.
     """
 
     def __init__(self, model: nn.Module, *, rate: float, updates: str = "lazy", l2: float = 0.0) -> None:
@@ -28,23 +32,94 @@ class Adam(torch.optim.Adam):
         check_positive("l2", l2, or_zero=True)
         parameters = list(model.parameters())
         on = {parameter.device.type for parameter in parameters}
-        super().__init__(parameters, lr=rate, fused=on <= {"cpu", "cuda"})
+        device, gpu = parameters[0].device, on == {"cuda"}
         self.tables = [part for part in model.modules() if isinstance(part, Embeddings)]
         self.l2 = l2
+        single = len(on) == 1 and all(parameter.dtype == torch.float32 for parameter in parameters)
+        # with l2, dense updates give every row a gradient in every step: nothing to make up for
+        kernels = single and available(device) and not (self.tables and updates == "dense" and l2)
+        self.rate = torch.tensor(rate, dtype=torch.float32, device=device) if gpu or kernels else rate
+        self.ways: dict[str, Any] = {
+            "fused": on <= {"cpu", "cuda"},
+            "capturable": gpu,
+        }  # of this device, whatever is loaded
+        super().__init__(parameters, lr=self.rate, **self.ways)
+        self.clock: Any = None
+        self.sums: list[Any] = []
+        if kernels:
+            self._use_kernels(dense=updates == "dense")
         for table in self.tables:
             table.sparse = updates == "lazy"
+            table.sums = None
+        for sums in self.sums:
+            sums.table.sums = sums
+
+    def _use_kernels(self, *, dense: bool) -> None:
+        from bidwise.training.kernels import Clock, RowSums
+
+        assert isinstance(self.rate, Tensor)
+        group = self.param_groups[0]
+        self.clock = Clock(self.rate.device, group["betas"], self.rate)
+        for parameter in group["params"]:
+            moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
+            self.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
+        for table in self.tables:
+            self.sums.append(RowSums(table, self.state[table.weight], self.clock, dense=dense, l2=self.l2))
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate from now on."""
+        if isinstance(self.rate, Tensor):
+            self.rate.fill_(rate)
+        else:
+            self.param_groups[0]["lr"] = rate
+
+    def forget(self) -> None:
+        """Leave out the gradients of a step that was not made."""
+        for sums in self.sums:
+            sums.ids = None
+
+    def flush(self) -> None:
+        """Bring all rows to where Adam has them by now."""
+        for sums in self.sums:
+            sums.flush()
+
+    def state_dict(self) -> Any:
+        """All that is needed to go on, on any device."""
+        self.flush()
+        if self.clock is not None:
+            for state in self.state.values():
+                state["step"].copy_(self.clock.step.squeeze(0))
+        return super().state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Go on from what :meth:`state_dict` gave."""
         super().load_state_dict(state_dict)
+        self.param_groups[0].update(self.ways)
+        if isinstance(self.rate, Tensor):  # what graphs and kernels read
+            self.rate.copy_(torch.as_tensor(self.param_groups[0]["lr"]))
+            self.param_groups[0]["lr"] = self.rate
+        if self.clock is not None:
+            self.clock.set(int(next(iter(self.state.values()))["step"]))
+        for sums in self.sums:
+            sums.state = self.state[sums.table.weight]
+            sums.restart()
         for table in self.tables:
             state = self.state.get(table.weight)
-            if state and table.sparse:  # back to where it is read: one of a GPU would make it wait
+            if state and table.sparse and not self.sums:  # to where it is read: one of a GPU would make it wait
                 state["step"] = state["step"].cpu()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step; without a closure, which fits never need."""
+        if self.clock is not None:
+            from bidwise.training.kernels import update_all
+
+            self.clock.tick()
+            for sums in self.sums:
+                sums.update()
+            parameters = self.param_groups[0]["params"]
+            update_all(parameters, [self.state[parameter] for parameter in parameters], self.clock)
+            return
         group = self.param_groups[0]
         for table in self.tables:
             gradient = table.weight.grad
@@ -57,7 +132,9 @@ class Adam(torch.optim.Adam):
                 gradient.add_(table.weight, alpha=2 * self.l2)
         super().step()
 
-    def _step_rows(self, weight: Tensor, gradient: Tensor, rate: float, betas: tuple[float, float], eps: float) -> None:
+    def _step_rows(
+        self, weight: Tensor, gradient: Tensor, rate: float | Tensor, betas: tuple[float, float], eps: float
+    ) -> None:
         """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + eps), for these rows."""
         state = self.state[weight]
         if not state:
@@ -73,4 +150,4 @@ class Adam(torch.optim.Adam):
         state["exp_avg_sq"].index_copy_(0, rows, square)
         first, second = (1 - beta ** state["step"].item() for beta in betas)
         size = square.sqrt_().div_(math.sqrt(second)).add_(eps)
-        weight.index_add_(0, rows, mean.div_(size), alpha=-rate / first)
+        weight.index_add_(0, rows, mean.div_(size), alpha=-float(rate) / first)

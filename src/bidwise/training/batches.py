@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -28,6 +27,34 @@ class Batch:
     def ads(self) -> int:
         """Ads of every repeat."""
         return self.clicks.shape[-1]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The order of a pass: rows of the flat tables, repeat after repeat, ``(repeats, ads)``, and where batches end.
+
+    ``offsets`` bound the auctions of the pass in that order, ``auctions`` how many of them end with each batch; without
+    them a batch is one auction.
+    """
+
+    order: Tensor
+    ends: list[int]
+    offsets: Tensor | None = None
+    auctions: list[int] | None = None
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """First ad of batch ``number``, and the one after its last."""
+        return (self.ends[number - 1] if number else 0), self.ends[number]
+
+    def offsets_of(self, number: int) -> Tensor | None:
+        """Bounds of the auctions of batch ``number``."""
+        if self.offsets is None or self.auctions is None:
+            start, stop = self.bounds(number)
+            # repeats of a single ad look like a column of logits: offsets say that they are not
+            return torch.tensor([0, 1]) if stop - start == 1 else None
+        first = self.auctions[number - 1] if number else 0
+        found = self.offsets[first : self.auctions[number] + 1]
+        return found - found[0]
 
 
 class Shuffle:
@@ -64,50 +91,60 @@ class Shuffle:
             if self.size is None and number > 1:
                 raise InputError("repeats with offsets must have auctions of one size, found different sizes")
 
+    @property
+    def whole(self) -> int | None:
+        """Ads of every batch but the last, where that is known."""
+        if self.offsets is None:
+            return self.batch_size
+        return None if not self.size else self.size * -(-self.batch_size // self.size)
+
     def __len__(self) -> int:
         """Batches of an epoch."""
-        if self.offsets is None:
-            return -(-self.count // self.batch_size)
-        if self.size is not None:
-            per_batch = max(1, -(-self.batch_size // max(self.size, 1)))
-            return -(-(len(self.offsets) - 1) // per_batch)
-        return -(-self.count // self.batch_size)  # a bound: an auction longer than a batch may fill several
+        # a bound where sizes differ: an auction longer than a batch may fill several
+        return max(1, -(-self.count // (self.whole or self.batch_size)))
 
     def __iter__(self) -> Iterator[Batch]:
-        return self.after(0)
+        epoch = self.epoch()
+        return (self.batch(epoch, number) for number in range(len(epoch.ends)))
 
-    def after(self, batches: int) -> Iterator[Batch]:
-        """The batches of an epoch but for its first ones, which a run that is resumed has seen."""
-        for rows, offsets in islice(self._rows(), batches, None):
-            columns = self.columns.index_select(0, rows).view(*self.repeats, -1, self.columns.shape[-1]).unbind(-1)
-            features = self.features.index_select(0, rows).view(*self.repeats, -1, self.features.shape[-1])
-            yield Batch(features, offsets=offsets, **dict(zip(self.names, columns, strict=True)))
+    def batch(self, epoch: Epoch, number: int) -> Batch:
+        """Batch ``number`` of ``epoch``."""
+        start, stop = epoch.bounds(number)
+        offsets = epoch.offsets_of(number)
+        rows = epoch.order[:, start:stop].reshape(-1).to(self.device)
+        return self.gathered(self.features.index_select(0, rows), self.columns.index_select(0, rows), offsets)
 
-    def _rows(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Rows of the flat tables, repeat after repeat, and the offsets inside of a repeat."""
+    def gathered(self, features: Tensor, columns: Tensor, offsets: Tensor | None) -> Batch:
+        """Rows of the tables as a batch."""
+        named = dict(zip(self.names, columns.view(*self.repeats, -1, columns.shape[-1]).unbind(-1), strict=True))
+        features = features.view(*self.repeats, -1, features.shape[-1])
+        return Batch(features, offsets=None if offsets is None else offsets.to(features.device), **named)
+
+    def epoch(self) -> Epoch:
+        """The next pass."""
+        things = self.count if self.offsets is None else len(self.offsets) - 1
+        order = torch.stack([torch.randperm(things, generator=random, device="cpu") for random in self.randoms])
         starts = self.count * torch.arange(len(self.randoms), device="cpu")[:, None]
         if self.offsets is None:
-            order = torch.stack([torch.randperm(self.count, generator=random, device="cpu") for random in self.randoms])
-            for rows in torch.split((order + starts).to(self.device), self.batch_size, dim=1):
-                # repeats of a single ad look like a column of logits: offsets say that they are not
-                yield rows.reshape(-1), torch.tensor([0, 1], device=self.device) if rows.shape[1] == 1 else None
-            return
-        auctions = len(self.offsets) - 1
-        order = torch.stack([torch.randperm(auctions, generator=random, device="cpu") for random in self.randoms])
+            ends = list(range(self.batch_size, self.count, self.batch_size))
+            return Epoch((order + starts).to(self.device), [*ends, self.count])
         if self.size is not None:
-            inside = torch.arange(self.size, device="cpu")
-            per_batch = max(1, -(-self.batch_size // max(self.size, 1)))
-            for some in torch.split(order, per_batch, dim=1):
-                rows = self.offsets[some].unsqueeze(-1) + inside + starts.unsqueeze(-1)
-                offsets = self.size * torch.arange(some.shape[1] + 1, device="cpu")
-                yield rows.reshape(-1).to(self.device), offsets.to(self.device)
-            return
+            return self._equal_auctions(order, starts)
         sizes = self.offsets.diff()[order[0]]
-        begin = sizes.cumsum(0) - sizes
-        begin = begin.clamp(max=int(begin[sizes > 0].max()))  # empty auctions at the end are no batch of their own
+        offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+        begin = offsets[:-1].clamp(max=int(offsets[:-1][sizes > 0].max()))  # empty auctions at the end are no batch
         _, counts = torch.unique_consecutive(begin // self.batch_size, return_counts=True)
-        for some, some_sizes in zip(*(torch.split(x, counts.tolist()) for x in (order[0], sizes)), strict=True):
-            offsets = torch.nn.functional.pad(some_sizes.cumsum(0), (1, 0))
-            shift = (self.offsets[some] - offsets[:-1]).repeat_interleave(some_sizes)
-            rows = torch.arange(int(offsets[-1]), device="cpu") + shift
-            yield rows.to(self.device), offsets.to(self.device)
+        auctions = counts.cumsum(0).tolist()
+        shift = (self.offsets[order[0]] - offsets[:-1]).repeat_interleave(sizes)
+        rows = torch.arange(self.count, device="cpu") + shift
+        return Epoch(rows[None].to(self.device), offsets[auctions].tolist(), offsets, auctions)
+
+    def _equal_auctions(self, order: Tensor, starts: Tensor) -> Epoch:
+        assert self.offsets is not None
+        assert self.size is not None
+        number = order.shape[1]
+        rows = self.offsets[order].unsqueeze(-1) + torch.arange(self.size, device="cpu") + starts.unsqueeze(-1)
+        at_once = max(1, -(-self.batch_size // max(self.size, 1)))
+        auctions = [*range(at_once, number, at_once), number]
+        offsets = self.size * torch.arange(number + 1, device="cpu")
+        return Epoch(rows.flatten(1).to(self.device), [self.size * end for end in auctions], offsets, auctions)

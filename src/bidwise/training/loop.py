@@ -13,7 +13,7 @@ from bidwise.data.ads import Ads
 from bidwise.losses.welfare_loss import LOSSES, needs_teacher
 from bidwise.runs import open_folder
 from bidwise.training.checkpoint import load_checkpoint, save_checkpoint, write_result
-from bidwise.training.run import Options, Run
+from bidwise.training.run import Options, Run, matmul_precision
 from bidwise.training.selection import Fit
 from bidwise.training.validation import METRICS, Metric, mode
 
@@ -35,6 +35,8 @@ def fit(
     every: float = 1,
     embeddings: str = "lazy",
     l2: float = 0.0,
+    precision: str = "float32",
+    graph: bool | None = None,
     seed: int | Sequence[int] = 0,
     out: str | Path | None = None,
     progress: Callable[[float], None] | None = None,
@@ -62,6 +64,9 @@ def fit(
         embeddings: ``lazy`` updates the rows that a batch looked up, ``dense`` all rows, as Adam does; see
             :class:`~bidwise.training.Adam`.
         l2: adds l2 times the sum of squared embeddings to the loss.
+        precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU.
+        graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
+            ``True`` asks for it with others too, which must not do in Python what changes from step to step.
         seed: of the batches, one for all repeats or one for each.
         out: a run folder: configuration, metrics and weights; a run that was cut off goes on where it stopped, a few
             minutes before at most.
@@ -78,20 +83,20 @@ def fit(
     metrics = _metrics(metric)
     if isinstance(loss, str):
         check_name("loss", loss, LOSSES)
-    options = Options(epochs, batch_size, rate, schedule, patience, every, embeddings, l2)
+    options = Options(epochs, batch_size, rate, schedule, patience, every, embeddings, l2, precision)
     if patience is not None and valid is None:
         raise InputError("patience needs valid, found None")
     if valid is not None and valid.offsets is None and any(name.endswith("welfare") for name in metrics):
         raise InputError("valid must have offsets, the bounds of its auctions, for metric='welfare'; found None")
     if train.teacher is None and needs_teacher(loss):
         raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
-    run = Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed)
+    run = Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed, graph)
     folder = None if out is None else open_folder(out, run.config(loss))
     if folder is not None:
         load_checkpoint(folder, run)
     saved = time.monotonic()
     while not run.ended():
-        with mode(model, training=True):
+        with mode(model, training=True), matmul_precision(precision):
             run.train_on()
         evaluated = run.due()
         if evaluated:

@@ -7,6 +7,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,13 +16,18 @@ from torch import Tensor, nn
 
 from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.data.ads import Ads
-from bidwise.losses.welfare_loss import unchecked
+from bidwise.gpu import available
+from bidwise.losses.welfare_loss import BidWeightedLogLoss, WelfareLoss, unchecked
 from bidwise.training.adam import UPDATES, Adam
-from bidwise.training.batches import Batch, Shuffle
+from bidwise.training.batches import Batch, Epoch, Shuffle
 from bidwise.training.selection import NEAR, Fit
+from bidwise.training.source import fits, source
 from bidwise.training.validation import Metric, logits_of, one_number_per_ad
+from bidwise.training.variants import Variants
 
 SCHEDULES = ("constant", "cosine")
+WARM = 3  # steps before a graph is captured: kernels are compiled, and what is made once is made
+PRECISIONS = {"float32": "highest", "mixed": "high"}  # as torch calls them
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,7 @@ class Options:
     every: float
     embeddings: str = "lazy"
     l2: float = 0.0
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         check_whole("batch_size", self.batch_size, 2)
@@ -49,6 +56,7 @@ class Options:
         object.__setattr__(self, "rate", float(self.rate))
         check_name("schedule", self.schedule, SCHEDULES)
         check_name("embeddings", self.embeddings, UPDATES)
+        check_name("precision", self.precision, PRECISIONS)
         check_positive("l2", self.l2, or_zero=True)
 
 
@@ -77,13 +85,16 @@ class Run:
         metrics: dict[str, Metric],
         options: Options,
         seed: int | Sequence[int],
+        graph: bool | None = None,
     ) -> None:
         parameters = list(model.parameters())
         if not parameters:
             raise InputError("model must have parameters to train, found none")
         device, dtype = parameters[0].device, parameters[0].dtype
+        self.device = device
         self.model, self.loss, self.metrics, self.options = model, unchecked(loss), metrics, options
-        self.train = train.to(device).to(dtype)
+        stays = train.features.device != device and not fits(_bytes(train), device)
+        self.train = train.to(dtype) if stays else train.to(device).to(dtype)
         self.valid = None if valid is None else valid.to(device).to(dtype)
         if isinstance(loss, nn.Module):
             self.loss.to(device)
@@ -95,14 +106,20 @@ class Run:
         self.members = getattr(model, "members", torch.Size())
         self.fit = Fit(model)
         self.place = Place(randoms=[random.get_state() for random in self.randoms])
-        self.batches: Iterator[Batch] = iter(self.shuffle)
+        for table in self.optimizer.tables if self.optimizer.sums else ():
+            table.check(self.train.features)  # kernels do not
+        self.source = source(self.shuffle, device)
+        self.epoch: Epoch | None = None  # the pass under way
+        self.graph: Any = None
+        self.wants_graph = self._may_be_a_graph() and (repeats_in_a_graph(model, loss) if graph is None else graph)
+        self.steps = 0  # since this object was made
 
     def config(self, loss: str | Callable[..., Tensor]) -> dict[str, Any]:
         """What a run is resumed by."""
         return {
             "model": words(self.model),
             "loss": loss if isinstance(loss, str) else words(loss),
-            **asdict(self.options),
+            **{name: x for name, x in asdict(self.options).items() if (name, x) != ("precision", "float32")},
             "metric": list(self.metrics),
             "seed": self.seeds,
             "train": fingerprint(self.train),
@@ -134,9 +151,12 @@ class Run:
         self.place = place
         for random, state in zip(self.randoms, place.randoms, strict=True):
             random.set_state(state)
-        self.batches = self.shuffle.after(place.batches)
-        if place.seen == len(self.train):
-            next(self.batches, None)  # draws the order, after which the generators stand as they did
+        self.begin()
+
+    def begin(self) -> None:
+        """Draw the order of a pass."""
+        self.epoch = self.shuffle.epoch()
+        self.source.begin(self.epoch)
 
     def train_on(self) -> None:
         """Batches until the pass ends, an evaluation is due, or a second has gone by."""
@@ -144,26 +164,59 @@ class Run:
         place = self.place
         if place.seen == len(self.train):
             states = [random.get_state() for random in self.randoms]
-            self.place = place = Place(place.passes + 1, evaluations=place.evaluations, randoms=states)
-            self.batches = iter(self.shuffle)
+            total = None if place.total is None else place.total.zero_()
+            self.place = place = Place(place.passes + 1, evaluations=place.evaluations, total=total, randoms=states)
+            self.epoch = None
+        if self.epoch is None:
+            self.begin()
+        assert self.epoch is not None
         while True:
-            batch = next(self.batches)
             if self.options.schedule == "cosine":
                 share = min(1.0, self.position / self.options.epochs)
-                for group in self.optimizer.param_groups:
-                    group["lr"] = self.options.rate * (1 + math.cos(math.pi * share)) / 2
-            loss = self.step(batch)
-            place.total = loss if place.total is None else place.total + loss
+                self.optimizer.set_rate(self.options.rate * (1 + math.cos(math.pi * share)) / 2)
+            start, stop = self.epoch.bounds(place.batches)
+            self.advance(place.batches)
+            self.steps += 1
             place.counted += 1
             place.batches += 1
-            place.seen += batch.ads
+            place.seen += stop - start
             if place.seen == len(self.train):
                 self._check()
                 return
             if self.due() or time.monotonic() - began > 1:
                 return
 
+    def _may_be_a_graph(self) -> bool:
+        """Whether the step has nothing that waits for the GPU."""
+        whole, tables = self.shuffle.whole, self.optimizer.tables
+        return (
+            available(self.device)
+            and self.device.type == "cuda"
+            and whole is not None
+            and whole <= len(self.train)
+            and len(tables) == len(self.optimizer.sums)
+        )
+
+    def advance(self, number: int) -> None:
+        """The step on batch ``number``."""
+        assert self.epoch is not None
+        start, stop = self.epoch.bounds(number)
+        if self.wants_graph and stop - start == self.shuffle.whole:
+            if self.graph is None and self.steps >= WARM:
+                from bidwise.training.graph import captured
+
+                self.graph = captured(self, stop - start)
+                self.wants_graph = self.graph is not None
+            if self.graph is not None:
+                self.graph.advance(self.source.locate(number))
+                return
+        loss = self.step(self.source.batch(number))
+        if self.place.total is None:
+            self.place.total = torch.zeros_like(loss)
+        self.place.total += loss
+
     def step(self, batch: Batch) -> Tensor:
+        """Forward, loss, backward and update; the loss, which no one has waited for."""
         self.optimizer.zero_grad()
         logits = one_number_per_ad(self.model(batch.features), batch.ads, self.members)
         clicks, bids = batch.clicks.expand_as(logits), batch.bids.expand_as(logits)
@@ -204,10 +257,13 @@ class Run:
 
     def evaluate(self) -> None:
         """The metrics of this epoch, and the weights where they are the best so far."""
+        self.optimizer.flush()
         self._check()
         epoch = self._evaluated()
         entry: dict[str, Any] = {"epoch": epoch, "loss": self.losses.double().cpu()}
-        self.place.total, self.place.counted = None, 0
+        assert self.place.total is not None
+        self.place.total.zero_()
+        self.place.counted = 0
         if self.valid is not None:
             fractions = isinstance(self.options.epochs, float) or isinstance(self.options.every, float)
             number = torch.tensor(epoch, dtype=torch.float64 if fractions else torch.int64)
@@ -228,6 +284,23 @@ class Run:
         return self.options.epochs if done >= self.options.epochs else whole(every * self.place.evaluations)
 
 
+def repeats_in_a_graph(model: nn.Module, loss: Callable[..., Tensor]) -> bool:
+    """Whether nothing that Python does in a step changes from step to step: known of the parts of bidwise alone."""
+    own = type(model).__module__.startswith("bidwise.models")
+    return own and isinstance(loss, WelfareLoss | BidWeightedLogLoss | Variants)
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Products of matrices in a precision of `PRECISIONS`."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(PRECISIONS[precision])
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def whole(number: float) -> float:
     """A whole number as such, so that it prints as one.
 
@@ -242,6 +315,11 @@ def whole(number: float) -> float:
 def words(found: Any) -> str:
     """How ``found`` prints, on one line and without addresses, which change from run to run."""
     return " ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(found)).split())
+
+
+def _bytes(ads: Ads) -> int:
+    """Of the tables that batches are taken from: features, and clicks, bids, teacher and weights in float32."""
+    return ads.features.numel() * ads.features.element_size() + 16 * len(ads) * ads.repeats.numel()
 
 
 def fingerprint(ads: Ads) -> str:

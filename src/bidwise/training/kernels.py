@@ -1,0 +1,372 @@
+"""Adam on a GPU: whole tensors in one launch, and the rows of embeddings that a batch looked up, without a sort.
+
+Gradients of rows are added as whole numbers: multiples of 2^-k, k the largest for which a batch cannot overflow 64
+bits, some 45 bits below the largest gradient. Whole numbers add up to the same in any order, so that programs need not
+wait for one another and a run can be repeated bit by bit. A row is updated once, for the first of the ads that looked
+it up.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bidwise.kernels import jit, tl, triton
+from bidwise.models.fused import PEAKS
+from bidwise.models.layers import Embeddings
+
+ADS, WARPS = 16, 1  # of a tile of gradients; ads that looked up the same row are added up inside of it
+UPDATE_ADS, UPDATE_WARPS = 32, 4  # of a tile of rows to update
+WIDTH = 64  # columns of a tile
+TENSORS, SIZE = 16, 1024  # tensors of a launch, and numbers of a program
+NO_ONE = 0x7FFFFFFF  # owner of a row that was not looked up
+RECENT = 512  # steps; what a first moment still moves after so many without a gradient is 0 to any float
+
+
+class Clock:
+    """The number of the step, and what Adam derives from it, on the device: a replayed graph asks no one for it."""
+
+    def __init__(self, device: torch.device, betas: tuple[float, float], rate: Tensor) -> None:
+        self.step = torch.zeros(1, dtype=torch.int32, device=device)
+        self.numbers = torch.zeros(2, dtype=torch.float32, device=device)  # rate / (1 - β1^t), sqrt(1 - β2^t)
+        self.rates = torch.zeros(RECENT, dtype=torch.float32, device=device)  # of recent steps
+        self.rate = rate
+        beta1, beta2 = betas
+        self.constants = {"BETA1": beta1, "BETA2": beta2, "LOG1": math.log(beta1), "LOG2": math.log(beta2)}
+
+    def tick(self) -> None:
+        """Begin the next step."""
+        _tick[(1,)](self.step, self.numbers, self.rates, self.rate, **self.constants, RECENT=RECENT)
+
+    def set(self, step: int) -> None:
+        """Stand at ``step``; earlier ones are taken to have had the rate of now."""
+        self.step.fill_(step)
+        self.rates.fill_(self.rate.item())
+
+
+def update_all(parameters: Sequence[Tensor], states: Sequence[dict[str, Tensor]], clock: Clock) -> None:
+    """Adam's step for whole tensors, all in one launch."""
+    given = [
+        (parameter, state) for parameter, state in zip(parameters, states, strict=True) if parameter.grad is not None
+    ]
+    for first in range(0, len(given), TENSORS):
+        some = given[first : first + TENSORS]
+        gradients = [_like(parameter.grad, parameter) for parameter, _ in some]
+        means, squares = ([state[key] for _, state in some] for key in ("exp_avg", "exp_avg_sq"))
+        tensors = ([parameter for parameter, _ in some], gradients, means, squares)
+        counts = [parameter.numel() for parameter, _ in some]
+        grid = (triton.cdiv(max(counts), SIZE), len(some))
+        betas = {key: clock.constants[key] for key in ("BETA1", "BETA2")}
+        _update_all[grid](
+            *(tuple(x) for x in tensors), tuple(counts), clock.numbers, len(some), SIZE=SIZE, **betas, EPS=EPS
+        )
+
+
+def _like(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    """A gradient whose numbers lie in memory as those of its parameter."""
+    assert gradient is not None
+    return gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
+
+
+class RowSums:
+    """Gradients of a table, and its update.
+
+    ``dense`` makes up for the steps in which a row was not looked up, when it is looked up again or by :meth:`flush`:
+    Adam moves a row by its moments even then.
+    """
+
+    def __init__(self, table: Embeddings, state: dict[str, Any], clock: Clock, *, dense: bool, l2: float) -> None:
+        self.table, self.state, self.clock, self.dense, self.l2 = table, state, clock, dense, l2
+        weight = table.weight
+        self.total = torch.zeros(weight.shape, dtype=torch.int64, device=weight.device)
+        self.owner = torch.full(
+            (len(weight),), NO_ONE, dtype=torch.int32, device=weight.device
+        )  # first ad of the batch
+        # the step that a row stands at, where it matters
+        self.stamp = torch.zeros(len(weight) if dense else 0, dtype=torch.int32, device=weight.device)
+        self.peak = torch.zeros(PEAKS, dtype=torch.int32, device=weight.device)
+        self.ids: Tensor | None = None
+
+    def add(self, ids: Tensor, gradient: Tensor) -> None:
+        """Add up the gradients ``(ads, fields, width)`` of the vectors of ``ids``, once in a step."""
+        if self.ids is not None:
+            raise RuntimeError("a table must be looked up once in a step, found twice; sum the losses of one forward")
+        self.ids = ids = _in_rows(ids)
+        (ads, fields), width = ids.shape, self.table.weight.shape[1]
+        if not ads:
+            return
+        columns = max(16, min(WIDTH, triton.next_power_of_2(width)))
+        grid = (triton.cdiv(ads, ADS), fields, triton.cdiv(width, columns))
+        tensors = (ids, self.table.starts, gradient, self.total, self.owner, self.peak)
+        numbers = (ads, fields, ids.stride(0), width, ads.bit_length())
+        _add[grid](*tensors, *numbers, ADS=ADS, COLUMNS=columns, PEAKS=PEAKS, num_warps=WARPS)
+
+    def expect(self, ids: Tensor) -> None:
+        """Before the vectors of ``ids`` are read, bring their rows to where Adam has them by now."""
+        if self.dense and len(ids):
+            ids = _in_rows(ids)
+            grid = (triton.cdiv(len(ids), 128), ids.shape[1])
+            _claim[grid](ids, self.table.starts, self.owner, len(ids), ids.stride(0), ADS=128)
+            self._catch_up(ids, *ids.shape, LISTED=True)
+
+    def flush(self) -> None:
+        """Bring all rows to where Adam has them by now."""
+        if self.dense:
+            self._catch_up(self.stamp, len(self.table.weight), 1, LISTED=False)
+
+    def _catch_up(self, ids: Tensor, count: int, fields: int, **listed: bool) -> None:
+        tile = self._tile()
+        grid = (triton.cdiv(count, tile["ADS"]), fields)
+        tensors = (ids, self.table.starts, self.owner, self.stamp, *self._moments(), self.clock.step, self.clock.rates)
+        _catch_up[grid](
+            *tensors, count, ids.stride(0), **tile, **self.clock.constants, EPS=EPS, RECENT=RECENT, **listed
+        )
+
+    def update(self) -> None:
+        """Adam's step for the rows that were looked up since the last one."""
+        if self.ids is None:
+            return
+        ids, self.ids = self.ids, None
+        ads, fields = ids.shape
+        if not ads:
+            return
+        tile = self._tile()
+        grid = (triton.cdiv(ads, tile["ADS"]), fields)
+        _update[grid](
+            *(ids, self.table.starts, self.total, self.owner, self.stamp, self.peak, *self._moments()),
+            *(self.clock.step, self.clock.numbers, ads, ids.stride(0), ads.bit_length(), 2 * self.l2),
+            **tile, BETA1=self.clock.constants["BETA1"], BETA2=self.clock.constants["BETA2"], EPS=EPS, PEAKS=PEAKS,
+            DENSE=self.dense,
+        )  # fmt: skip
+
+    def restart(self) -> None:
+        """After loading: every row stands at the step of the clock."""
+        self.stamp.fill_(int(self.clock.step))
+        self.ids = None
+
+    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.table.weight, self.state["exp_avg"], self.state["exp_avg_sq"]
+
+    def _tile(self) -> dict[str, int]:
+        width = self.table.weight.shape[1]
+        columns = triton.next_power_of_2(width)
+        return {
+            "WIDTH": width,
+            "COLUMNS": columns,
+            "ADS": max(1, min(UPDATE_ADS, 1024 // columns)),
+            "num_warps": UPDATE_WARPS,
+        }
+
+
+def _in_rows(ids: Tensor) -> Tensor:
+    """Ids whose fields are neighbours in memory, as kernels read them."""
+    return ids if ids.stride(1) == 1 else ids.contiguous()
+
+
+EPS = 1e-8  # Adam's
+
+
+# The kernels. Names of arguments in capitals are known when a kernel is compiled.
+
+
+@jit
+def _tick(
+    step,
+    numbers,
+    rates,
+    rate,
+    BETA1: tl.constexpr,
+    BETA2: tl.constexpr,
+    LOG1: tl.constexpr,
+    LOG2: tl.constexpr,
+    RECENT: tl.constexpr,
+):
+    t = tl.load(step) + 1
+    now = tl.load(rate)
+    tl.store(step, t)
+    tl.store(rates + t % RECENT, now)
+    tl.store(numbers, (now / _correction(LOG1, t)).to(tl.float32))
+    tl.store(numbers + 1, tl.sqrt(_correction(LOG2, t)).to(tl.float32))
+
+
+@jit
+def _update_all(
+    parameters, gradients, means, squares, counts, numbers, TENSORS: tl.constexpr, SIZE: tl.constexpr,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    for k in tl.static_range(TENSORS):
+        if tl.program_id(1) == k and tl.program_id(0) * SIZE < counts[k]:
+            here = at < counts[k]
+            g = tl.load(gradients[k] + at, mask=here, other=0.0)
+            m = tl.load(means[k] + at, mask=here, other=0.0)
+            v = tl.load(squares[k] + at, mask=here, other=0.0)
+            w = tl.load(parameters[k] + at, mask=here, other=0.0)
+            m += (1 - BETA1) * (g - m)
+            v = BETA2 * v + (1 - BETA2) * g * g
+            w -= tl.load(numbers) * m / (tl.sqrt(v) / tl.load(numbers + 1) + EPS)
+            tl.store(parameters[k] + at, w, mask=here)
+            tl.store(means[k] + at, m, mask=here)
+            tl.store(squares[k] + at, v, mask=here)
+
+
+@jit
+def _correction(LOG: tl.constexpr, t):
+    """1 - β^t in float64: β2 is so near 1 that float32 would leave four digits of it."""
+    return 1 - tl.exp(t.to(tl.float64) * LOG)
+
+
+@jit
+def _exponent(peak, bits, PEAKS: tl.constexpr):
+    """k such that 2^bits gradients as large as the largest, in units of 2^-k, stay below 2^61."""
+    largest = tl.max(tl.load(peak + tl.arange(0, PEAKS)), 0)
+    return tl.minimum(61 - bits - ((largest >> 23) - 126), 126)
+
+
+@jit
+def _power_of_two(exponent):
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@jit
+def _first(row, here, ADS: tl.constexpr):
+    """Which ads are the first of their tile to look up their row."""
+    lane = tl.arange(0, ADS)
+    earlier = (row[:, None] == row[None, :]) & (lane[None, :] < lane[:, None])  # those past the end are last
+    return here & (tl.sum(earlier.to(tl.int32), 1) == 0)
+
+
+@jit
+def _add(
+    ids, starts, gradient, total, owner, peak, ads, fields, stride, width, bits,
+    ADS: tl.constexpr, COLUMNS: tl.constexpr, PEAKS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one field and some ads; the first ad of a row in the tile adds for all that share it."""
+    lane = tl.arange(0, ADS)
+    ad = tl.program_id(0) * ADS + lane
+    field = tl.program_id(1)
+    column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    here = ad < ads
+    entry = ad.to(tl.int64) * fields + field
+    row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=here, other=0).to(tl.int32) + tl.load(starts + field)
+    there = here[:, None] & (column < width)[None, :]
+    g = tl.load(gradient + entry[:, None] * width + column[None, :], mask=there, other=0.0)
+    same = row[:, None] == row[None, :]
+    g = tl.dot(same.to(tl.float32), g, input_precision="ieee")
+    first = _first(row, here, ADS)
+    units = (g * _power_of_two(_exponent(peak, bits, PEAKS))).to(tl.int64)
+    seat = total + row.to(tl.int64)[:, None] * width + column[None, :]
+    tl.atomic_add(seat, units, mask=there & first[:, None], sem="relaxed")
+    if tl.program_id(2) == 0:
+        tl.atomic_min(owner + row, ad, mask=first, sem="relaxed")
+
+
+@jit
+def _update(
+    ids, starts, total, owner, stamp, peak, weight, mean, square, step, numbers, ads, stride, bits, decay,
+    ADS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, PEAKS: tl.constexpr,
+    DENSE: tl.constexpr,
+):  # fmt: skip
+    """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + EPS), for every row once."""
+    ad = tl.program_id(0) * ADS + tl.arange(0, ADS)
+    field = tl.program_id(1)
+    column = tl.arange(0, COLUMNS)
+    row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=ad < ads, other=0).to(tl.int32) + tl.load(starts + field)
+    mine = tl.load(owner + row, mask=ad < ads, other=-1) == ad
+    tl.store(owner + row, 0x7FFFFFFF, mask=mine)  # no one's
+    if DENSE:
+        tl.store(stamp + row, tl.load(step), mask=mine)
+    there = mine[:, None] & (column < WIDTH)[None, :]
+    seat = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
+    units = tl.load(total + seat, mask=there, other=0)
+    tl.store(total + seat, tl.zeros_like(units), mask=there)
+    g = units.to(tl.float32) * _power_of_two(-_exponent(peak, bits, PEAKS))
+    w = tl.load(weight + seat, mask=there, other=0.0)
+    m = tl.load(mean + seat, mask=there, other=0.0)
+    v = tl.load(square + seat, mask=there, other=0.0)
+    g += decay * w
+    m += (1 - BETA1) * (g - m)
+    v = BETA2 * v + (1 - BETA2) * g * g
+    w -= tl.load(numbers) * m / (tl.sqrt(v) / tl.load(numbers + 1) + EPS)
+    tl.store(weight + seat, w, mask=there)
+    tl.store(mean + seat, m, mask=there)
+    tl.store(square + seat, v, mask=there)
+
+
+@jit
+def _claim(ids, starts, owner, ads, stride, ADS: tl.constexpr):
+    """Rows belong to the first ad that looks them up."""
+    ad = tl.program_id(0) * ADS + tl.arange(0, ADS)
+    field = tl.program_id(1)
+    row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=ad < ads, other=0).to(tl.int32) + tl.load(starts + field)
+    tl.atomic_min(owner + row, ad, mask=ad < ads, sem="relaxed")
+
+
+@jit
+def _catch_up(
+    ids, starts, owner, stamp, weight, mean, square, step, rates, count, stride,
+    ADS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr, EPS: tl.constexpr,
+    RECENT: tl.constexpr, LISTED: tl.constexpr,
+):  # fmt: skip
+    """The steps that rows have missed, for the rows of ``ids`` or for all rows."""
+    ad = tl.program_id(0) * ADS + tl.arange(0, ADS)
+    column = tl.arange(0, COLUMNS)
+    t = tl.load(step)
+    if LISTED:
+        field = tl.program_id(1)
+        row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=ad < count, other=0).to(tl.int32)
+        row += tl.load(starts + field)
+        mine = tl.load(owner + row, mask=ad < count, other=-1) == ad
+        tl.store(owner + row, 0x7FFFFFFF, mask=mine)  # no one's
+    else:
+        row = ad
+        mine = ad < count
+    before = tl.load(stamp + row, mask=mine, other=0)
+    tl.store(stamp + row, t, mask=mine)
+    there = mine[:, None] & (column < WIDTH)[None, :]
+    seat = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
+    w = tl.load(weight + seat, mask=there, other=0.0)
+    m = tl.load(mean + seat, mask=there, other=0.0)
+    v = tl.load(square + seat, mask=there, other=0.0)
+    w, m, v = _caught_up(w, m, v, tl.where(mine, before, t), t, rates, BETA1, BETA2, LOG1, LOG2, EPS, RECENT)
+    tl.store(weight + seat, w, mask=there)
+    tl.store(mean + seat, m, mask=there)
+    tl.store(square + seat, v, mask=there)
+
+
+@jit
+def _caught_up(
+    w, m, v, before, now, rates,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr, EPS: tl.constexpr,
+    RECENT: tl.constexpr,
+):  # fmt: skip
+    """Rows that stand at step ``before`` after the steps up to ``now`` without a gradient.
+
+    Rows that were never looked up have no moments, and stay. After `RECENT` steps only the moments go on.
+    """
+    missed = tl.where(before > 0, now - before, 0)
+    most = tl.minimum(tl.max(missed), RECENT)
+    first = _correction(LOG1, before).to(tl.float32)
+    second = _correction(LOG2, before).to(tl.float32)
+    k = 0
+    while k < most:
+        k += 1
+        goes = k <= missed
+        first = BETA1 * first + (1 - BETA1)  # 1 - β^(t + 1) from 1 - β^t
+        second = BETA2 * second + (1 - BETA2)
+        rate = tl.load(rates + (before + k) % RECENT)
+        m = tl.where(goes[:, None], BETA1 * m, m)
+        v = tl.where(goes[:, None], BETA2 * v, v)
+        size = tl.sqrt(v) / tl.sqrt(second)[:, None] + EPS
+        w = tl.where(goes[:, None], w - (rate / first)[:, None] * m / size, w)
+    rest = tl.maximum(missed - RECENT, 0).to(tl.float32)
+    m = m * tl.exp(rest * LOG1)[:, None]
+    v = v * tl.exp(rest * LOG2)[:, None]
+    return w, m, v

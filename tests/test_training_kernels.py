@@ -1,0 +1,361 @@
+"""Kernels of training: the same rows, moments and logits as without them; on a GPU, or interpreted on the CPU."""
+
+import copy
+import os
+import threading
+import warnings
+
+import pytest
+import torch
+
+import bidwise
+from bidwise import InputError
+from bidwise.data import Ads
+from bidwise.models import DCN, MODELS, DeepFM, SparseLogisticRegression
+from bidwise.training import Adam
+
+pytest.importorskip("triton", reason="needs triton: make test-kernels installs it")
+CUDA = torch.cuda.is_available()
+if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs a GPU, or TRITON_INTERPRET=1 as make test-kernels sets it", allow_module_level=True)
+from bidwise.models.fused import activated  # noqa: E402
+
+DEVICE = "cuda" if CUDA else "cpu"
+CARDINALITIES = [4, 30, 9]
+needs_gpu = pytest.mark.skipif(not CUDA, reason="needs a GPU")
+
+
+def batch(seed, ads=70, cardinalities=CARDINALITIES):
+    random = torch.Generator().manual_seed(seed)
+    ids = [(values * torch.rand(ads, generator=random) ** 3).to(torch.int32) for values in cardinalities]
+    return torch.stack(ids, dim=1), torch.rand(ads, generator=random)
+
+
+def trained(model, optimizer, batches, rates=None):
+    device = next(model.parameters()).device
+    for step, (ids, labels) in enumerate(batches):
+        if rates is not None:
+            optimizer.set_rate(rates[step])
+        optimizer.zero_grad()
+        logits = model(ids.to(device))
+        torch.nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits)).backward()
+        optimizer.step()
+    if isinstance(optimizer, Adam):
+        optimizer.flush()
+    return model
+
+
+def made(name, **options):
+    options = {"std": 0.3, "seed": 1} | options
+    if name == "deepfm":
+        options |= {"embedding": 5, "hidden": (16, 8), "dropout": 0.0}
+    if name in ("dcn", "dcnv2"):
+        options |= {"hidden": (16,), "cross": 2}
+    return MODELS[name](CARDINALITIES, **options)
+
+
+def assert_near(found, expected, tolerance=2e-5):
+    for name, tensor in expected.state_dict().items():
+        rounding = hasattr(expected, "cross") and ("deep.biases" in name or "running_mean" in name)  # see test_adam
+        if tensor.is_floating_point() and not rounding:
+            error = (found.state_dict()[name].cpu().double() - tensor.cpu().double()).abs().max().item()
+            assert error < tolerance, (name, error)
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.01])
+@pytest.mark.parametrize("name", ["deepfm", "dcn", "dcnv2", "logistic_regression"])
+def test_lazy_rows_are_those_without_kernels(name, l2):
+    batches = [batch(seed) for seed in range(8)]
+    ours, plain = made(name).to(DEVICE), made(name).double()
+    optimizer = Adam(ours, rate=0.01, l2=l2)
+    assert optimizer.sums
+    trained(ours, optimizer, batches)
+    without = Adam(plain, rate=0.01, l2=l2)
+    assert not without.sums
+    trained(plain, without, batches)
+    assert_near(ours, plain)
+
+
+@pytest.mark.parametrize("name", ["deepfm", "dcn"])
+def test_dense_rows_are_those_of_torch(name):
+    batches = [batch(seed, ads=20 if seed % 5 else 3) for seed in range(30)]
+    rates = [0.01 / (1 + step) for step in range(30)]
+    ours, theirs = made(name).to(DEVICE), made(name).double()
+    optimizer = Adam(ours, rate=0.01, updates="dense")
+    assert optimizer.sums
+    trained(ours, optimizer, batches, rates)
+    with_rates = Adam(theirs, rate=0.01, updates="dense")
+    trained(theirs, with_rates, batches, rates)
+    assert_near(ours, theirs)
+
+
+def test_dense_rows_after_a_thousand_steps_without_a_look():
+    """More steps than a first moment lives: the rest of it moves nothing, the second one goes on falling."""
+    first = batch(0, ads=40)
+    others = [(torch.zeros(2, 3, dtype=torch.int32), torch.tensor([0.0, 1.0]))] * (1200 if CUDA else 600)
+    ours, theirs = (
+        SparseLogisticRegression(CARDINALITIES, std=0.3).to(DEVICE),
+        SparseLogisticRegression(CARDINALITIES, std=0.3).double(),
+    )
+    trained(ours, Adam(ours, rate=0.01, updates="dense"), [first, *others, first])
+    trained(theirs, torch.optim.Adam(theirs.parameters(), lr=0.01), [first, *others, first])
+    assert_near(ours, theirs)
+
+
+def test_dense_with_l2_has_no_kernels():
+    model = made("deepfm").to(DEVICE)
+    assert not Adam(model, rate=0.01, updates="dense", l2=0.1).sums
+
+
+@pytest.mark.parametrize("updates", ["lazy", "dense"])
+def test_a_run_can_be_repeated_and_taken_up_again(updates):
+    batches = [batch(seed) for seed in range(6)]
+    first, again, cut = (made("deepfm").to(DEVICE) for _ in range(3))
+    trained(first, Adam(first, rate=0.01, updates=updates), batches)
+    trained(again, Adam(again, rate=0.01, updates=updates), batches)
+    assert torch.equal(first.table.weight, again.table.weight)
+    before = Adam(cut, rate=0.01, updates=updates)
+    trained(cut, before, batches[:3])
+    state = copy.deepcopy(before.state_dict())
+    after = Adam(cut, rate=0.5, updates=updates)
+    after.load_state_dict(state)
+    assert float(after.rate) == pytest.approx(0.01)
+    trained(cut, after, batches[3:])
+    torch.testing.assert_close(cut.table.weight, first.table.weight, rtol=1e-5, atol=1e-6)
+
+
+def test_a_state_without_kernels_is_taken_up_with_them():
+    batches = [batch(seed) for seed in range(6)]
+    plain, ours = made("deepfm").double(), made("deepfm").to(DEVICE)
+    without = Adam(plain, rate=0.01)
+    trained(plain, without, batches[:3])
+    ours.load_state_dict(plain.state_dict())
+    optimizer = Adam(ours, rate=0.01)
+    optimizer.load_state_dict(copy.deepcopy(without.state_dict()))
+    assert int(optimizer.clock.step) == 3
+    trained(plain, without, batches[3:])
+    trained(ours, optimizer, batches[3:])
+    assert_near(ours, plain)
+
+
+def test_large_and_tiny_gradients_lose_no_digits():
+    for scale in (1e-12, 1e12):
+        model = SparseLogisticRegression(CARDINALITIES).to(DEVICE)
+        optimizer = Adam(model, rate=0.01)
+        ids, labels = batch(0, ads=200)
+        logits = model(ids.to(DEVICE))
+        (scale * (logits * labels.to(DEVICE)).sum()).backward()
+        expected = torch.zeros(sum(CARDINALITIES), dtype=torch.float64)
+        rows = ids.long() + torch.tensor([0, 4, 34])
+        expected.index_add_(0, rows.flatten(), labels.double().repeat_interleave(3))
+        optimizer.step()
+        found = optimizer.state[model.table.weight]["exp_avg"].squeeze(1).double().cpu() / 0.1 / scale
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_table_is_looked_up_once_in_a_step():
+    model = made("deepfm").to(DEVICE)
+    Adam(model, rate=0.01)
+    ids = batch(0)[0].to(DEVICE)
+    with pytest.raises(RuntimeError, match="once in a step"):
+        (model(ids).sum() + model(ids).sum()).backward()
+
+
+@pytest.mark.parametrize("ads", [1, 127, 129, 300])
+def test_a_hidden_layer_drops_units_and_scales_up_the_others(ads):
+    random = torch.Generator().manual_seed(0)
+    inputs = torch.randn(ads, 50, generator=random).to(DEVICE).requires_grad_()
+    bias = torch.randn(50, generator=random).to(DEVICE).requires_grad_()
+    steps = torch.tensor(7, device=DEVICE)
+    out = activated(inputs, bias, 0.5, 3, steps)
+    kept = out > 0
+    positive = (inputs + bias) > 0
+    torch.testing.assert_close(out[kept], 2 * (inputs + bias)[kept])
+    assert not bool((kept & ~positive).any())
+    if ads > 100:
+        share = kept.sum() / positive.sum()
+        assert abs(float(share) - 0.5) < 5 * 0.5 / float(positive.sum()) ** 0.5
+    upstream = torch.randn(ads, 50, generator=random).to(DEVICE)
+    out.backward(upstream)
+    expected = torch.where(kept, 2 * upstream, 0)
+    torch.testing.assert_close(inputs.grad, expected)
+    torch.testing.assert_close(bias.grad, expected.sum(0), rtol=1e-5, atol=1e-5)
+    assert torch.equal(out, activated(inputs, bias, 0.5, 3, steps))
+    if ads > 1:
+        assert not torch.equal(out, activated(inputs, bias, 0.5, 3, steps + 1))
+        assert not torch.equal(out, activated(inputs, bias, 0.5, 4 << 48, steps))
+    without = activated(inputs, bias, 0.0, 3, steps)
+    torch.testing.assert_close(without, (inputs + bias).relu())
+
+
+def market(ads=3000, seed=0, cardinalities=CARDINALITIES, offsets=None):
+    ids, _ = batch(seed, ads, cardinalities)
+    random = torch.Generator().manual_seed(seed + 1)
+    ctr = torch.sigmoid(ids[:, 0] * 0.5 - 1 - 0.1 * ids[:, 2])
+    clicks = (torch.rand(ads, generator=random) < ctr).float()
+    return Ads(ids, clicks, torch.rand(ads, generator=random) + 0.5, offsets, teacher=ctr)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "log_teacher", "log_plus"])
+def test_fit_gives_the_numbers_of_the_cpu(loss):
+    ads = market(600)
+    valid = market(200, seed=5, offsets=torch.arange(0, 201, 20))
+    found, expected = made("deepfm").to(DEVICE), made("deepfm").double()
+    options = {"loss": loss, "valid": valid, "metric": ["log_loss", "welfare"], "epochs": 2, "batch_size": 64}
+    ours = bidwise.fit(found, ads, **options)
+    theirs = bidwise.fit(expected, ads, **options)
+    for a, b in zip(ours.history, theirs.history, strict=True):
+        assert float(a["loss"]) == pytest.approx(float(b["loss"]), rel=1e-5)
+        assert float(a["log_loss"]) == pytest.approx(float(b["log_loss"]), rel=1e-5)
+        assert float(a["welfare"]) == pytest.approx(float(b["welfare"]), rel=1e-2)
+    assert_near(found, expected, 1e-4)
+
+
+def test_ids_outside_of_their_field_are_refused_before_the_first_step():
+    ads = market(100)
+    ads.features[17, 1] = 30
+    with pytest.raises(InputError, match="field 1"):
+        bidwise.fit(made("deepfm").to(DEVICE), ads.to(DEVICE), epochs=1, batch_size=50)
+
+
+# graphs
+
+
+@needs_gpu
+@pytest.mark.parametrize("loss", sorted(bidwise.LOSSES))
+def test_a_graph_changes_no_number(loss):
+    ads = market(5000).to(DEVICE)
+    models = [DeepFM(CARDINALITIES, embedding=5, hidden=(32, 16), std=0.1).to(DEVICE) for _ in range(2)]
+    options = {"loss": loss, "epochs": 2.5, "batch_size": 256, "every": 0.5}
+    plain = bidwise.fit(models[0], ads, graph=False, **options)
+    graph = bidwise.fit(models[1], ads, graph=True, **options)
+    for a, b in zip(plain.history, graph.history, strict=True):
+        assert torch.equal(a["loss"], b["loss"])
+    for name, tensor in plain.last.items():
+        assert torch.equal(tensor, graph.last[name]), name
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["dcn", "dcnv2", "logistic_regression", "deepfm"])
+@pytest.mark.parametrize("updates", ["lazy", "dense"])
+def test_a_graph_changes_no_number_of_other_models(name, updates):
+    ads = market(3000, offsets=torch.arange(0, 3001, 50)).to(DEVICE)
+    models = [made(name).to(DEVICE) for _ in range(2)]
+    options = {"loss": "log_plus", "epochs": 2, "batch_size": 250, "embeddings": updates, "schedule": "cosine"}
+    plain = bidwise.fit(models[0], ads, graph=False, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graph = bidwise.fit(models[1], ads, graph=True, **options)
+    for key, tensor in plain.last.items():
+        assert torch.equal(tensor, graph.last[key]), key
+
+
+@needs_gpu
+def test_a_graph_is_taken_up_again_where_it_was_cut_off(tmp_path):
+    ads = market(5000).to(DEVICE)
+    whole, cut = (DeepFM(CARDINALITIES, hidden=(32,), std=0.1).to(DEVICE) for _ in range(2))
+    options = {"loss": "log_teacher", "batch_size": 256, "epochs": 3, "every": 0.25}
+    bidwise.fit(whole, ads, **options)
+
+    class Cut(Exception):
+        pass
+
+    def stop(epoch):
+        if epoch > 1.4:
+            raise Cut
+
+    with pytest.raises(Cut):
+        bidwise.fit(cut, ads, out=tmp_path / "run", progress=stop, **options)
+    again = DeepFM(CARDINALITIES, hidden=(32,), std=0.1).to(DEVICE)
+    bidwise.fit(again, ads, out=tmp_path / "run", **options)
+    for name, tensor in whole.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+@needs_gpu
+def test_a_model_that_waits_for_the_gpu_is_trained_without_a_graph():
+    class Waits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(3))
+
+        def forward(self, features):
+            return features.float() @ self.weight * (1 + 0 * float(features.float().mean().item()))
+
+    ads = market(3000).to(DEVICE)
+    model = Waits().to(DEVICE)
+    with pytest.warns(UserWarning, match="could not be captured"):
+        bidwise.fit(model, ads, epochs=1, batch_size=100, graph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quiet = Waits().to(DEVICE)
+        bidwise.fit(quiet, ads, epochs=1, batch_size=100)
+    assert torch.equal(model.weight, quiet.weight)
+
+
+@needs_gpu
+def test_runs_in_threads_give_the_numbers_they_give_alone():
+    ads = market(20_000).to(DEVICE)
+
+    def fitted(seed):
+        model = DeepFM(CARDINALITIES, hidden=(64,), std=0.1, seed=seed).to(DEVICE)
+        return bidwise.fit(model, ads, loss="log_plus", epochs=3, batch_size=256, seed=seed).last
+
+    alone = [fitted(seed) for seed in range(4)]
+    together = [None] * 4
+
+    def work(seed):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            together[seed] = fitted(seed)
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    for one, other in zip(alone, together, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@needs_gpu
+@pytest.mark.parametrize("offsets", [None, "equal", "ragged"])
+def test_ads_that_stay_on_the_host_give_the_numbers_of_ads_on_the_gpu(monkeypatch, offsets):
+    sizes = {"equal": torch.full((200,), 25), "ragged": torch.tensor([40, 10] * 100)}
+    bounds = None if offsets is None else torch.nn.functional.pad(sizes[offsets].cumsum(0), (1, 0))
+    ads = market(5000, offsets=bounds)
+    models = [DeepFM(CARDINALITIES, hidden=(32,), std=0.1).to(DEVICE) for _ in range(2)]
+    options = {"loss": "log_plus", "epochs": 2.5, "batch_size": 250, "every": 0.5}
+    there = bidwise.fit(models[0], ads, **options)
+    monkeypatch.setattr("bidwise.training.source.SHARE", 0.0)
+    monkeypatch.setattr("bidwise.training.source.CHUNK", 900)
+    streamed = bidwise.fit(models[1], ads, **options)
+    for name, tensor in there.last.items():
+        assert torch.equal(tensor, streamed.last[name]), name
+
+
+@needs_gpu
+def test_mixed_precision_is_near():
+    ads = market(20_000).to(DEVICE)
+    valid = market(4000, seed=9, offsets=torch.arange(0, 4001, 20)).to(DEVICE)
+    found = {}
+    for precision in ("float32", "mixed"):
+        model = DeepFM(CARDINALITIES, std=0.1).to(DEVICE)
+        options = {"valid": valid, "metric": "log_loss", "epochs": 2, "precision": precision}
+        found[precision] = float(bidwise.fit(model, ads, **options).history[-1]["log_loss"])
+    assert found["mixed"] == pytest.approx(found["float32"], rel=5e-3)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@needs_gpu
+def test_a_wide_network_over_many_values():
+    cardinalities = [3, 50_000, 700, 40]
+    ads = market(4000, cardinalities=cardinalities)
+    ours, plain = (
+        DCN(cardinalities, hidden=(64,), std=0.1).to(DEVICE),
+        DCN(cardinalities, hidden=(64,), std=0.1).double(),
+    )
+    a = bidwise.fit(ours, ads, epochs=1, batch_size=512)
+    b = bidwise.fit(plain, ads, epochs=1, batch_size=512)
+    assert float(a.history[-1]["loss"]) == pytest.approx(float(b.history[-1]["loss"]), rel=1e-4)
