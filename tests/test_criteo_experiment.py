@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import signal
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +16,15 @@ import bidwise
 from bidwise.data.criteo.prepare import prepare
 from bidwise.data.criteo.world import simulate
 from bidwise.data.store import Store
+from bidwise.evaluation.bins import binned, equal_mass_bins
+from bidwise.evaluation.bins import calibration_error as calibration_error_by_bins
+from bidwise.evaluation.metrics import CTR_BINS
+from bidwise.evaluation.ranks import _auc_on_device, auc
 from bidwise.experiments.criteo import Config, experiment, run
-from bidwise.experiments.criteo.numbers import of_protocol
-from bidwise.experiments.criteo.plan import LAMS, LOSSES, planned, trial_of
-from bidwise.experiments.criteo.trial import Arena, Auctions, Trial, loss_of, measured
+from bidwise.experiments.criteo.numbers import chosen_lams, of_protocol
+from bidwise.experiments.criteo.plan import LAM, LAMS, LOSSES, planned, trial_of, work
+from bidwise.experiments.criteo.source import arena_of, source_of
+from bidwise.experiments.criteo.trial import Arena, Auctions, Trial, calibration_error, loss_of, measured
 from bidwise.experiments.pieces import Job, Pieces
 from bidwise.models import SparseLogisticRegression
 from bidwise.runs import load, read_json
@@ -114,7 +120,7 @@ def test_lam_is_chosen_by_validation_welfare_in_every_repeat(small):
 
 def test_teachers_are_the_log_loss_model_of_the_same_repeat_and_protocol(store, small):
     out, _ = small
-    arena = experiment.arena_of(store, TINY)
+    arena = arena_of(store, TINY)
     for trial in planned(TINY):
         if trial.loss != "distilled":
             continue
@@ -209,8 +215,9 @@ def test_a_run_that_was_cut_off_goes_on_and_finds_the_same(store, small, tmp_pat
     assert found["models"]["logistic_regression"]["protocols"] == expected["models"]["logistic_regression"]["protocols"]
 
 
-def test_processes_find_what_one_finds(store, small, tmp_path):
-    run(TINY, store.folder, tmp_path / "run", workers=2)
+@pytest.mark.parametrize("apart", ["processes", "threads"])
+def test_workers_find_what_one_finds(store, small, tmp_path, apart):
+    run(TINY, store.folder, tmp_path / "run", workers=2, apart=apart)
     found = read_json(tmp_path / "run" / "result.json")
     assert found["models"]["logistic_regression"]["protocols"] == small[1]["models"]["logistic_regression"]["protocols"]
 
@@ -269,6 +276,11 @@ def test_another_store_or_configuration_is_refused(store, small, tmp_path):
         ({"protocol": "best"}, "protocol must be one of"),
         ({"every": 0}, "every must be finite and above 0"),
         ({"embeddings": "eager"}, "embeddings must be one of lazy, dense"),
+        ({"rows": 9}, "rows must be at least 10"),
+        ({"batch_size": 1}, "batch_size must be at least 2"),
+        ({"lam_repeats": 0}, "lam_repeats must be at least 1"),
+        ({"lam_repeats": 3, "repeats": 2}, "lam_repeats must be at most repeats, 2, found 3"),
+        ({"precision": "float16"}, "precision must be one of float32, mixed"),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -283,7 +295,7 @@ def test_auctions_larger_than_a_split_are_refused(store, tmp_path):
 
 
 def test_an_arena_without_truth_is_selected_by_clicks_alone(store):
-    arena = experiment.arena_of(store, TINY)
+    arena = arena_of(store, TINY)
     blind = Arena(arena.train, replace(arena.valid, truth=None), arena.test, arena.valid_auctions, arena.test_auctions)
     assert [metric.name for metric in arena.selections] == ["welfare", "log_loss", "expected_welfare"]
     assert [metric.name for metric in blind.selections] == ["welfare", "log_loss"]
@@ -309,3 +321,204 @@ def test_a_killed_worker_is_told_in_one_line(tmp_path):
     jobs = [Job(f"{k}", "", 1.0, killed, {}) for k in range(2)]
     with pytest.raises(bidwise.InputError, match="one of 2 was killed; use fewer"):
         pieces.all(jobs, 2)
+
+
+SIMULATED = replace(TINY, rows=4_000, batch_size=512, lam_repeats=1, repeats=3)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    out = tmp_path_factory.mktemp("simulated") / "run"
+    run(SIMULATED, None, out)
+    return out, read_json(out / "result.json")
+
+
+def test_simulated_rows_need_no_store(simulated):
+    out, result = simulated
+    assert result["config"]["rows"] == 4_000
+    assert result["data"]["splits"] == {"train": 3_200, "valid": 400, "test": 400}
+    assert result["data"]["fields"] == 39
+    assert result["data"]["integers"] == "winners"
+    assert result["data"]["known_ctr"]
+    assert result["data"]["bids"]["kind"] == "deepfm"
+    assert sum(result["data"]["bids"]["histogram"]["counts"]) == 4_000
+    model = result["models"]["logistic_regression"]
+    assert model["batch_size"] == 512
+    assert model["steps"] == 21  # three epochs of 7
+    assert "rows = 4000" in (out / "config.toml").read_text()
+    assert "precision" not in (out / "config.toml").read_text()
+    told = " ".join(result["notes"])
+    assert "4,000 rows on the device" in told
+    assert "Batches have 512 ads" in told
+    assert "chosen on the first repeat and used in all" in told
+
+
+def test_lam_is_chosen_on_the_first_repeats_and_used_in_all(simulated):
+    out, result = simulated
+    names = {path.stem for path in (out / "pieces").iterdir()}
+    tried = {
+        lam: load(out / "pieces" / f"{trial_of('logistic_regression', 0, 'log_plus', lam, 'tuned').name}.pt")
+        for lam in LAMS
+    }
+    best = max(tried, key=lambda lam: tried[lam]["found"]["selections"]["welfare"]["value"])
+    model = result["models"]["logistic_regression"]
+    assert model["protocols"]["tuned"]["losses"]["log_plus"]["lam"] == [best] * 3
+    assert model["protocols"]["tuned"]["losses"]["log_plus"]["by_log_loss"]["lam"] == [best] * 3
+    for repeat in (1, 2):  # the chosen one, and 3 for the other protocol
+        lams = {name for name in names if name.startswith(f"logistic_regression-{repeat:02d}-log_plus")}
+        assert lams == {f"logistic_regression-{repeat:02d}-log_plus-{lam:g}" for lam in {best, LAM}}
+    assert [row["lam"] for row in model["grid"]["log_plus"]] == list(LAMS)
+    first = tried[best]["found"]["selections"]["welfare"]["welfare"]
+    row = next(row for row in model["grid"]["log_plus"] if row["lam"] == best)
+    assert row["welfare"] == pytest.approx(float(first.mean()))
+    assert row["welfare_error"] is None
+    each = model["protocols"]["tuned"]["losses"]["log_loss"]["repeats"]["welfare"]
+    assert model["grid_log_loss"]["welfare"] == pytest.approx(each[0])
+
+
+def test_lam_is_chosen_by_the_sum_over_the_first_repeats():
+    config = Config(models=("deepfm",), losses=("log_plus",), protocol="tuned", repeats=3, lam_repeats=2)
+    values = {(0, 1.0): 5.0, (0, 3.0): 4.0, (1, 1.0): 1.0, (1, 3.0): 4.0}  # 1 is best in the first, 3 in both together
+    found = {
+        trial: {"selections": {"welfare": {"value": values.get((trial.repeat, trial.lam), 0.0)}}}
+        for trial in planned(config)
+    }
+    lams = chosen_lams(config, found)
+    assert lams == {("deepfm", "log_plus"): 3.0}
+    rest = [trial for trial in planned(config, lams) if trial not in found]
+    assert rest == [Trial("deepfm", 2, "log_plus", 3.0)]
+    assert work(config) == len(planned(config, lams))
+    assert planned(replace(config, lam_repeats=None)) == planned(replace(config, lam_repeats=3), lams)
+
+
+def test_a_simulated_run_goes_on_with_other_workers_and_finds_the_same(simulated, tmp_path):
+    out, expected = simulated
+    shutil.copytree(out, tmp_path / "run")
+    gone = sorted((tmp_path / "run" / "pieces").iterdir())[1::3]
+    for path in gone:
+        path.unlink()
+    shown = []
+    run(SIMULATED, None, tmp_path / "run", workers=3, apart="threads", progress=lambda what, share: shown.append(share))
+    found = read_json(tmp_path / "run" / "result.json")
+    assert shown == sorted(shown)
+    assert shown[-1] == 1.0
+    assert all(path.exists() for path in gone)
+    protocols = (result["models"]["logistic_regression"]["protocols"] for result in (found, expected))
+    assert next(protocols) == next(protocols)
+
+
+def test_other_simulated_ads_are_refused(simulated):
+    with pytest.raises(bidwise.InputError, match="rows = 4000 there and 5000 here"):
+        run(replace(SIMULATED, rows=5_000), None, simulated[0])
+
+
+def test_ads_are_drawn_once_in_a_process(simulated):
+    assert source_of(SIMULATED, None, "cpu") is source_of(replace(SIMULATED, repeats=1), None, "cpu")
+
+
+@pytest.mark.parametrize(("rows", "data"), [(None, None), (4_000, "store")])
+def test_ads_are_of_a_store_or_simulated(rows, data, tmp_path):
+    with pytest.raises(bidwise.InputError, match=r"data must be a store .* or rows .*; found (neither|data = 'store')"):
+        run(replace(TINY, rows=rows), data, tmp_path / "run")
+
+
+def test_simulated_auctions_must_fit_the_splits(tmp_path):
+    with pytest.raises(bidwise.InputError, match="auction_size must be at most the 400 ads of valid, found 1000"):
+        run(replace(SIMULATED, auction_size=1000), None, tmp_path / "run")
+
+
+def doubled(show, *, number, fail_at=None, stopped=None):
+    """A job that shows its share, and fails if it is told to."""
+    if fail_at == number:
+        raise ValueError(f"job {number} failed")
+    for share in range(200):
+        show(share / 200)
+        if stopped is None:
+            break
+        time.sleep(0.01)
+    return 2 * number
+
+
+def test_threads_hand_on_errors_and_keep_what_is_finished(tmp_path):
+    pieces = Pieces(tmp_path, {}, "cpu", None)
+    jobs = [Job(f"{k}", "", 1.0, doubled, {"number": k, "fail_at": 3}) for k in range(6)]
+    with pytest.raises(ValueError, match="job 3 failed"):
+        pieces.all(jobs, 2, "threads")
+    assert len(list((tmp_path / "pieces").iterdir())) >= 2  # of the first three, before the next began
+    jobs = [Job(f"{k}", "", 1.0, doubled, {"number": k}) for k in range(6)]
+    assert pieces.all(jobs, 2, "threads") == [0, 2, 4, 6, 8, 10]
+
+
+def test_an_interrupt_ends_all_threads(tmp_path):
+    def stop(what, share):
+        if 0 < share < 1:
+            raise KeyboardInterrupt
+
+    pieces = Pieces(tmp_path, {}, "cpu", stop)
+    pieces.expected = 6.0
+    jobs = [Job(f"{k}", "", 1.0, doubled, {"number": k, "stopped": False}) for k in range(6)]
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        pieces.all(jobs, 3, "threads")
+    assert time.perf_counter() - began < 1.9  # a job takes two seconds
+    assert not list((tmp_path / "pieces").iterdir())
+
+
+def test_memory_that_is_too_small_is_told_in_one_line(tmp_path):
+    def full(show):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    pieces = Pieces(tmp_path, {}, "cpu", None)
+    with pytest.raises(bidwise.InputError, match="workers must fit into the memory of the device, found that 2 do not"):
+        pieces.all([Job(f"{k}", "", 1.0, full, {}) for k in range(3)], 2, "threads")
+    with pytest.raises(bidwise.InputError, match="apart must be one of processes, threads"):
+        pieces.all([], 2, "thread")
+
+
+@pytest.mark.parametrize("ties", [None, 50, 3, 1])
+def test_measures_on_a_device_are_those_of_the_evaluation(ties):
+    random = torch.Generator().manual_seed(0)
+    ctr = torch.rand(20_001, generator=random, dtype=torch.float64)
+    ctr = ctr if ties is None else (ctr * ties).floor() / ties
+    clicks = (torch.rand(20_001, generator=random) < 0.3).double()
+    assert _auc_on_device(ctr, clicks) == auc(ctr, clicks)
+    arrays = ctr.numpy(), clicks.numpy()
+    expected = calibration_error_by_bins(binned(equal_mass_bins(arrays[0], CTR_BINS), *arrays, None))
+    assert calibration_error(ctr, clicks) == pytest.approx(expected, rel=1e-12)
+
+
+def test_auc_on_a_device_refuses_what_auc_refuses():
+    ctr = torch.tensor([0.1, 0.2, 0.3])
+    with pytest.raises(bidwise.InputError, match=r"clicks must be 0 or 1, found 0.5 at \[1\]"):
+        _auc_on_device(ctr, torch.tensor([1.0, 0.5, 0.0]))
+    with pytest.raises(bidwise.InputError, match="ctr must be in"):
+        _auc_on_device(torch.tensor([0.1, math.nan, 0.3]), torch.tensor([1.0, 0.0, 0.0]))
+    assert math.isnan(_auc_on_device(ctr, torch.ones(3)))
+
+
+def command(monkeypatch, *words):
+    """``bidwise reproduce criteo`` in this process; its exit code."""
+    from bidwise.cli import main
+
+    monkeypatch.setattr("sys.argv", ["bidwise", "reproduce", "criteo", *map(str, words)])
+    try:
+        main()
+    except SystemExit as stop:
+        return stop.code or 0
+    return 0
+
+
+def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
+    asked = "--rows 4000 --models logistic_regression --losses log_plus --protocol tuned --repeats 2 --lam-repeats 1"
+    asked += " --batch-size 512 --auction-size 32 --cuts 2 --every 1 --device cpu"
+    assert command(monkeypatch, *asked.split(), "--out", tmp_path / "run") == 0
+    assert "(λ chosen on the first repeat)" in capsys.readouterr().out
+    assert "4,000" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert (tmp_path / "run" / "figures" / "criteo_lambda.svg").exists()
+
+
+def test_the_command_asks_for_data_or_rows(tmp_path, monkeypatch, capsys):
+    assert command(monkeypatch, "--device", "cpu", "--out", tmp_path / "run") != 0
+    told = capsys.readouterr()
+    assert "or rows the number of ads to simulate on the device" in " ".join((told.out + told.err).split())
+    assert not (tmp_path / "run").exists()

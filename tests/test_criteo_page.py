@@ -185,6 +185,21 @@ def criteo(models=("deepfm", "dcn"), protocols=("converged", "tuned"), repeats=3
     return result
 
 
+def simulated():
+    """A result on simulated rows, in larger batches, with lam of the first repeat."""
+    result = criteo(("deepfm",))
+    result["config"] |= {"data": "simulated", "rows": 10_000_000, "batch_size": 4096, "lam_repeats": 1}
+    result["config"] |= {"precision": "mixed"}
+    result["data"]["splits"] = {"train": 8_000_000, "valid": 1_000_000, "test": 1_000_000}
+    found = result["models"]["deepfm"]
+    found |= {"batch_size": 4096, "steps": 5859, "grid_log_loss": {"welfare": 1.7654, "log_loss": 0.4567}}
+    for loss in found["protocols"]["tuned"]["losses"].values():
+        if loss.get("lam"):
+            loss["lam"] = [5.0] * 3
+    result["verdict"], result["notes"] = criteo_verdict(result), criteo_notes(result)
+    return result
+
+
 def blank(value):
     """The same result with no numbers left but those that are chosen or counted, and the paper's."""
     kept = ("config", "paper", "histogram", "epoch", "epochs", "lam")
@@ -216,11 +231,14 @@ def small(name):
             return [run(criteo(losses=("log_loss",)))]
         case "no numbers":
             return [run(blank(criteo()))]
+        case "simulated":
+            return [run(simulated())]
         case "two runs":
             return [run(criteo()), run(criteo(("deepfm",), known=False), "<b>again")]
 
 
-SMALL = ["full", "real data", "one repeat", "one of each", "tuned alone", "log loss alone", "no numbers", "two runs"]
+SMALL = ["full", "real data", "one repeat", "one of each", "tuned alone", "log loss alone", "no numbers", "simulated"]
+SMALL += ["two runs"]
 
 
 @pytest.fixture(scope="module")
@@ -346,6 +364,32 @@ def test_real_data_has_no_expected_welfare(pages):
         assert words not in text
     assert "Realised welfare" in text
     assert "simulated" in Page(pages["full"]).text
+
+
+def test_simulated_rows_batches_and_the_one_lam_are_told(pages):
+    text = Page(pages["simulated"]).text
+    for words in (
+        "10,000,000",
+        "rows simulated on the device",
+        "The ads are simulated, 10,000,000 rows on the device, with a known CTR.",
+        "DeepFM 3 epochs in batches of 4,096",
+        "The paper’s way but for the size of the batches",
+        "Trained to the end, as in the paper but for batches of 4,096",
+        "Batches have 4,096 ads where the paper's have 256",
+        "chosen on the first repeat",
+        "of the first repeat, which alone trained all of them",
+        "the epoch is also chosen by validation log loss",
+        "The epoch chosen by validation log loss",
+        "other ways to choose the epoch",
+        "Products of matrices are in TF32",
+        "1.7654",  # log loss over the same repeat as the grid
+    ):
+        assert words in text, words
+    for words in ("in each repeat; test", "epoch and λ chosen", "most repeats chose", "chosen most often"):
+        assert words not in text, words
+    summary = criteo_summary(simulated())
+    assert "the paper's protocol but for batches of 4,096" in summary
+    assert "(λ chosen on the first repeat)" in summary
 
 
 def test_protocols_that_were_not_run_are_not_told(pages):

@@ -215,7 +215,7 @@ def test_clicks_are_drawn_from_the_true_ctr(ads):
 
 
 def test_the_ctr_is_the_formula_and_the_same_for_every_seed():
-    effects, vectors = criteo_world._world()
+    effects, vectors = criteo_world.world_effects()
     for seed in (1, 2):
         (chunk,) = chunks(40, seed)
         for row in range(40):
@@ -238,7 +238,7 @@ def test_the_ctr_is_the_formula_and_the_same_for_every_seed():
 
 def test_effects_are_fixed_numbers():
     """Another machine or version of numpy has the same world."""
-    effects, vectors = criteo_world._world()
+    effects, vectors = criteo_world.world_effects()
     assert effects[0, :3] == pytest.approx([-0.269763764801, 0.550805478836, 0.183263235005], rel=1e-9)
     assert vectors[13, 1] == pytest.approx([0.245153142035, 0.206097124834], rel=1e-9)
 

@@ -122,8 +122,9 @@ def regimes(
 
 def criteo(
     *,
-    data: Path,
     out: Path,
+    data: Path | None = None,
+    rows: int | None = None,
     models: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
     losses: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
     protocol: str = "both",
@@ -134,23 +135,31 @@ def criteo(
     every: float = 0.25,
     l2: float = 0.0,
     embeddings: str = "lazy",
+    batch_size: int | None = None,
+    lam_repeats: int | None = None,
+    precision: str = "float32",
     workers: int = 1,
     device: str = "auto",
 ) -> None:
     """Do welfare losses pay on Criteo? The paper's experiment with DeepFM and DCN, and the same with every loss tuned.
 
-    Takes a store of bidwise prepare criteo. Prints tables and a verdict; writes OUT/result.json, OUT/report.html and
-    OUT/figures. Every model, loss, lam and repeat is a piece: a run that was cut off goes on after the last one. On a
-    million rows a repeat takes DeepFM about an hour on two cores, DCN several.
+    Takes a store of bidwise prepare criteo (--data), or simulates ads on the device (--rows). Prints tables and a
+    verdict; writes OUT/result.json, OUT/report.html and OUT/figures. Every model, loss, lam and repeat is a piece: a
+    run that was cut off goes on after the last one. On a million rows a repeat takes DeepFM about an hour on two cores,
+    DCN several.
 
     bidwise reproduce criteo --data store --models deepfm --repeats 3 --out runs/criteo
 
+    bidwise reproduce criteo --rows 10000000 --batch-size 4096 --lam-repeats 1 --workers 8 --out runs/criteo-10m
+
     Parameters
     ----------
-    data:
-        Folder that bidwise prepare criteo wrote.
     out:
         Folder of the run.
+    data:
+        Folder that bidwise prepare criteo wrote.
+    rows:
+        In place of a folder: how many ads of the simulated world to draw on the device, for a GPU.
     models:
         deepfm, dcn, dcnv2, logistic_regression, separated by commas or spaces [default: deepfm dcn].
     losses:
@@ -172,8 +181,14 @@ def criteo(
         Weight of the squared embeddings in the loss; DeepCTR's default is 1e-5.
     embeddings:
         lazy (updates the rows that a batch looked up) or dense (all rows, as Adam does).
+    batch_size:
+        Ads in a batch [default: the paper's, 256 for DeepFM and 512 for DCN].
+    lam_repeats:
+        Choose lam once, on so many first repeats, which alone train every lam [default: in each repeat].
+    precision:
+        float32, or mixed for products of matrices on the tensor cores of a GPU.
     workers:
-        Processes that train at once; on a GPU 8 are several times faster than 1.
+        Trainings at once: threads on a GPU, which waits for Python otherwise, processes on a CPU.
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """
@@ -192,6 +207,10 @@ def criteo(
         every=every,
         l2=l2,
         embeddings=embeddings,
+        rows=rows,
+        batch_size=batch_size,
+        lam_repeats=lam_repeats,
+        precision=precision,
     )
     where = device_of(device)
     _experiment(lambda show: run(config, data, out, device=where, workers=workers, progress=show), out, criteo_summary)

@@ -11,10 +11,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.store import Store, create
+from bidwise.data.store import Field, Store, create
 
 KINDS = ("deepfm", "lognormal", "advertiser", "ctr")
 BLOCK = 2**16  # ads at a time; each block has its own noise, so blocks are part of what a seed means
 IN_CACHE = 2**13  # ads that the network sees at a time
+ON_DEVICE = 2**18  # the same on a GPU: half a gigabyte
 SAMPLE = 2**20  # training bids that quantiles are taken of; ads are in random order
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 BINS = 60
@@ -34,6 +35,7 @@ ADVERTISERS = 1000  # apart from the numbers of splits, which seed the noise
 EMBEDDING, HIDDEN, SPREAD = 4, (256, 128, 64), 1e-4  # the paper's network, with DeepCTR's initial values
 
 Progress = Callable[[str, float], None]
+Numbers = TypeVar("Numbers", NDArray[np.float64], Tensor)
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
     for done, (split, number, block, start, stop) in enumerate(blocks, 1):
         drawn = part(split, start, stop)
         noise = np.random.default_rng([bids.seed, number, block]).standard_normal(len(drawn))
-        drawn[:] = np.exp(_log_bids(bids, drawn.astype(np.float64), noise, low, high))
+        drawn[:] = np.exp(_log_bids(bids, drawn.astype(np.float64), noise, low, high, np.exp))
         if len(drawn):
             least, most = min(least, float(drawn.min())), max(most, float(drawn.max()))
         total += float(drawn.sum(dtype=np.float64)) if split == "train" else 0.0
@@ -127,7 +129,52 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
     return store.adopt("bids", list(store.splits), {"bids": about})
 
 
-def untrained_deepfm(values: Sequence[int], seed: int) -> Callable[[Tensor], Tensor]:
+def drawn(
+    features: Mapping[str, Tensor], truth: Mapping[str, Tensor], fields: Sequence[Field], bids: Bids
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Bids of ads in memory, drawn where their ids are, and what a schema tells of them as :func:`attach` writes it.
+
+    Network, advertisers and equations are those of :func:`attach`; the noise is from a generator of the device. On the
+    same ads bids are therefore of the same distribution, not the same numbers; a kind of device has its own.
+
+    Args:
+        features: ids of each split, ``train`` among them, ``(ads, fields)``.
+        truth: true CTR of each split.
+        fields: in the order of the features.
+    """
+    train = features["train"]
+    score = _scores_in_memory(fields, bids, truth["train"][:SAMPLE], train.device)
+    at_once = IN_CACHE if train.device.type == "cpu" else ON_DEVICE
+    found = {
+        split: torch.cat(
+            [score(*part) for part in zip(*(torch.split(x, at_once) for x in (ids, truth[split])), strict=True)]
+        )
+        for split, ids in features.items()
+    }
+    low, high = (float(end) for end in found["train"].aminmax())
+    for number, scores in enumerate(found.values()):
+        seed = int(np.random.SeedSequence([bids.seed, number]).generate_state(1, np.uint32)[0])
+        random = torch.Generator(train.device).manual_seed(seed)
+        for part in torch.split(scores, ON_DEVICE):  # scores become bids in place
+            noise = torch.randn(len(part), generator=random, device=part.device, dtype=torch.float64)
+            part.copy_(_log_bids(bids, part.double(), noise, low, high, torch.exp).exp())
+    every = torch.cat(list(found.values()))
+    edges = np.geomspace(float(every.min()) * 0.999, float(every.max()) * 1.001, BINS + 1)
+    bins = torch.bucketize(every, torch.from_numpy(edges[1:-1]).to(every), right=True)
+    quantiles = found["train"][:SAMPLE].double().quantile(every.new_tensor(QUANTILES, dtype=torch.float64))
+    about = {
+        "kind": bids.kind,
+        "options": asdict(bids),
+        "mean": float(found["train"].mean(dtype=torch.float64)),
+        "quantiles": dict(zip(map(str, QUANTILES), quantiles.tolist(), strict=True)),
+        "histogram": {"edges": edges.tolist(), "counts": torch.bincount(bins, minlength=BINS).tolist()},
+    }
+    return found, about
+
+
+def untrained_deepfm(
+    values: Sequence[int], seed: int, device: torch.device | str = "cpu"
+) -> Callable[[Tensor], Tensor]:
     """Logits of a DeepFM with random weights, as DeepCTR makes one before training.
 
     First-order weights are 0, embeddings N(0, 0.0001^2), weights of the layers Glorot's normal, biases 0. The deep part
@@ -135,7 +182,8 @@ def untrained_deepfm(values: Sequence[int], seed: int) -> Callable[[Tensor], Ten
 
     Args:
         values: ids of each field.
-        seed: of the weights.
+        seed: of the weights, which are drawn on the CPU and the same everywhere.
+        device: of the ids.
 
     >>> untrained_deepfm([5, 3], seed=0)(torch.tensor([[4, 2], [0, 0]])).shape
     torch.Size([2])
@@ -148,6 +196,8 @@ def untrained_deepfm(values: Sequence[int], seed: int) -> Callable[[Tensor], Ten
         math.sqrt(2 / (before + after)) * torch.randn(before, after, generator=generator)
         for before, after in pairwise(widths)
     ]
+
+    table, first, layers = table.to(device), first.to(device), [weights.to(device) for weights in layers]
 
     def logits(ids: Tensor) -> Tensor:
         embedded = table[ids + first]  # (ads, fields, embedding)
@@ -183,13 +233,32 @@ def _scores(store: Store, bids: Bids) -> Callable[[str, int, int], NDArray[np.fl
     return lambda split, start, stop: np.zeros(stop - start, np.float32)
 
 
+def _scores_in_memory(
+    fields: Sequence[Field], bids: Bids, truth: Tensor, device: torch.device
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """:func:`_scores` for ids and true CTR that are on a device; ``truth`` is a sample of training ads."""
+    if bids.kind == "deepfm":
+        logits = untrained_deepfm([field.values for field in fields], bids.seed, device)
+        return lambda ids, ctr: logits(ids)
+    if bids.kind == "advertiser":
+        at = bids.column([field.name for field in fields])
+        drawn = np.random.default_rng([bids.seed, ADVERTISERS]).standard_normal(fields[at].values)
+        level = torch.from_numpy(drawn.astype(np.float32)).to(device)
+        return lambda ids, ctr: level[ids[:, at].long()]
+    if bids.kind == "ctr":
+        odds = torch.logit(truth, 1e-6)
+        centre, spread = float(odds.mean()), float(odds.std(correction=0)) or 1.0
+        return lambda ids, ctr: (torch.logit(ctr, 1e-6) - centre) / spread
+    return lambda ids, ctr: torch.zeros_like(ctr)
+
+
 def _log_bids(
-    bids: Bids, score: NDArray[np.float64], noise: NDArray[np.float64], low: float, high: float
-) -> NDArray[np.float64]:
+    bids: Bids, score: Numbers, noise: Numbers, low: float, high: float, exp: Callable[[Numbers], Numbers]
+) -> Numbers:
     """Equations of the table above; ``low`` and ``high`` are the least and the largest training score."""
     if bids.kind == "deepfm":  # outputs are so near 1/2 that float32 would keep a hundred different ones
-        output, least, most = (1 / (1 + np.exp(-x)) for x in (score, np.float64(low), np.float64(high)))
-        rescaled = np.clip((output - least) / np.maximum(most - least, 1e-300), 0, 1)
+        least, most = (float(1 / (1 + np.exp(-np.float64(x)))) for x in (low, high))
+        rescaled = ((1 / (1 + exp(-score)) - least) / max(most - least, 1e-300)).clip(0, 1)
         return bids.scale * rescaled + bids.noise * noise
     if bids.kind == "advertiser":
         return bids.mean + bids.sigma * score + bids.noise * noise

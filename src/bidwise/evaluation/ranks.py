@@ -29,7 +29,7 @@ def auc(ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLike | None = None) 
 
         AUC = sum_{y_i = 1, y_j = 0} w_i w_j (1{c_i > c_j} + 1/2 1{c_i = c_j}) / sum_{y_i = 1, y_j = 0} w_i w_j
 
-    Without weights the pairs are counted in integers, so the result is exact.
+    Without weights the pairs are counted in integers, so the result is exact, and on the device of ``ctr``.
 
     Args:
         ctr: predicted CTR or any other score, ``(ads,)``.
@@ -41,6 +41,8 @@ def auc(ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLike | None = None) 
     """
     if weights is not None:
         return float(auction_auc(ctr, clicks, None, weights=weights)[0])
+    if isinstance(ctr, torch.Tensor) and ctr.device.type != "cpu":
+        return _auc_on_device(ctr, clicks)
     score, clicked = _score_and_clicks(ctr, clicks)
     shown, passed = np.sort(score[clicked]), np.sort(score[~clicked])
     pairs = len(shown) * len(passed)
@@ -48,6 +50,26 @@ def auc(ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLike | None = None) 
         return float("nan")
     below = int(np.searchsorted(passed, shown, side="left").sum())
     not_above = int(np.searchsorted(passed, shown, side="right").sum())
+    return (below + not_above) / (2 * pairs)
+
+
+def _auc_on_device(ctr: torch.Tensor, clicks: ArrayLike) -> float:
+    """:func:`auc` in torch: millions of numbers stay where they are. numpy sorts faster on a CPU.
+
+    >>> _auc_on_device(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0, 0, 1, 1]))
+    0.875
+    """
+    score = ad_numbers("ctr", ctr)
+    numbers = ad_numbers("clicks", clicks, like=score)
+    check_between("ctr", score, -np.inf, np.inf)
+    clicked = numbers == 1
+    if bool((numbers[~clicked] != 0).any()):
+        clicked_ads(numbers.cpu())  # names the first that is neither
+    shown, passed = score[clicked], score[~clicked].sort().values
+    pairs = len(shown) * len(passed)
+    if not pairs:
+        return float("nan")
+    below, not_above = (int(torch.searchsorted(passed, shown, right=right).sum()) for right in (False, True))
     return (below + not_above) / (2 * pairs)
 
 

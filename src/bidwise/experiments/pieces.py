@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
 
 import bidwise
-from bidwise.checks import InputError
+from bidwise.checks import InputError, check_name
 from bidwise.runs import environment, load, open_folder, save, write_json
 
 Progress = Callable[[str, float], None]  # what is being done, and the share of it that is
-
+APART = ("processes", "threads")
+LOOK = 0.5  # seconds between looks at what threads have done
 
 #: Computes a piece, and calls the function it is given with the share that is finished.
 Compute = Callable[[Callable[[float], None]], Any]
@@ -47,10 +51,12 @@ class Pieces:
 
     def __init__(self, out: str | Path, config: Mapping[str, Any], device: str, progress: Progress | None) -> None:
         self.folder = open_folder(out, config)
+        self.device = torch.device(device)
         self.environment = environment(device)  # now: the sources may change while it runs
         (self.folder / "pieces").mkdir(exist_ok=True)
         self.progress = progress
-        self.expected, self.done = 1.0, 0.0
+        self.streams: list[Any] = []
+        self.expected, self.done, self.shown = 1.0, 0.0, 0.0
         self.computed, self.seconds = False, 0.0  # whether a piece is new, and what all pieces took
 
     def path(self, name: str) -> Path:
@@ -65,12 +71,75 @@ class Pieces:
             self.computed = True
         return self._counted(kept, amount)
 
-    def all(self, jobs: Sequence[Job], workers: int) -> list[Any]:
-        """The pieces of independent jobs, of which ``workers`` processes compute several at once."""
+    def all(self, jobs: Sequence[Job], workers: int, apart: str | None = None) -> list[Any]:
+        """The pieces of independent jobs, several of which are computed at once.
+
+        Args:
+            workers: how many at once, at most.
+            apart: ``processes``, or ``threads`` of this process that share its data, each with a stream of its own on
+                a GPU. ``None``: threads on a GPU, processes elsewhere.
+        """
+        if apart is None:
+            apart = "threads" if self.device.type == "cuda" else "processes"
+        check_name("apart", apart, APART)
         missing = [job for job in jobs if _kept(self.path(job.name), job.of) is None]
         if workers > 1 and len(missing) > 1:
-            self._compute_apart(missing, min(workers, len(missing)))
+            compute = self._compute_apart if apart == "processes" else self._compute_in_threads
+            compute(missing, min(workers, len(missing)))
         return [self.get(job.name, job.of, job.amount, partial(job.function, **job.options)) for job in jobs]
+
+    def _compute_in_threads(self, jobs: Sequence[Job], workers: int) -> None:
+        """Finished pieces are kept whatever happens; the first error ends the others, at the next share they show."""
+        shares = dict.fromkeys((job.name for job in jobs), 0.0)
+        ended = threading.Event()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # what threads share was made on another stream
+        streams: SimpleQueue[Any] = SimpleQueue()
+        for stream in self._streams(workers):
+            streams.put(stream)
+
+        def work(job: Job) -> None:
+            def show(share: float) -> None:
+                if ended.is_set():
+                    raise _Ended
+                shares[job.name] = job.amount * share
+
+            stream = streams.get()
+            try:
+                with nullcontext() if stream is None else torch.cuda.stream(stream):
+                    _computed(self.path(job.name), job.of, lambda: job.function(show, **job.options))
+            finally:
+                streams.put(stream)
+            shares[job.name] = job.amount
+
+        pool = ThreadPoolExecutor(workers)
+        try:
+            waited = {pool.submit(work, job) for job in jobs}
+            while waited:
+                finished, waited = wait(waited, LOOK, FIRST_COMPLETED)
+                for future in finished:
+                    future.result()
+                    self.computed = True
+                self._show(sum(shares.values()))
+        except torch.OutOfMemoryError:
+            raise InputError(
+                f"workers must fit into the memory of the device, found that {workers} do not; use fewer. "
+                "The same command goes on after the last finished piece"
+            ) from None
+        finally:
+            ended.set()
+            pool.shutdown(cancel_futures=True)
+
+    def _streams(self, workers: int) -> list[Any]:
+        """A stream of the GPU for each worker, ``None`` elsewhere.
+
+        They are kept: torch keeps the memory of a stream for that stream, and many would hold all of it.
+        """
+        if self.device.type != "cuda":
+            return [None] * workers
+        while len(self.streams) < workers:
+            self.streams.append(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
+        return self.streams[:workers]
 
     def _compute_apart(self, jobs: Sequence[Job], workers: int) -> None:
         threads = max(1, (os.cpu_count() or 1) // workers)
@@ -111,8 +180,14 @@ class Pieces:
         return kept["found"]
 
     def _show(self, more: float) -> None:
+        """Never less than before: what several have computed is counted once more when it is read."""
+        self.shown = max(self.shown, min(1.0, (self.done + more) / self.expected))
         if self.progress is not None:
-            self.progress("training", min(1.0, (self.done + more) / self.expected))
+            self.progress("training", self.shown)
+
+
+class _Ended(Exception):
+    """Raised in a thread when another one has failed, or the user has had enough."""
 
 
 def _of(of: str) -> str:

@@ -89,14 +89,19 @@ def split_sizes(rows: int, split: Sequence[int]) -> list[int]:
     >>> split_sizes(45_840_617, (8, 1, 1))
     [36672493, 4584062, 4584062]
     """
-    total = sum(split)
-    others = [(2 * rows * share + total) // (2 * total) for share in split[1:]]
-    sizes = [rows - sum(others), *others]
+    sizes = sizes_of(rows, split)
     if min(sizes) < 1:
         raise InputError(
             f"raw must have lines enough for every part of the split {','.join(map(str, split))}, found {rows:,}"
         )
     return sizes
+
+
+def sizes_of(rows: int, split: Sequence[int]) -> list[int]:
+    """:func:`split_sizes` whether or not there are ads for every part."""
+    total = sum(split)
+    others = [(2 * rows * share + total) // (2 * total) for share in split[1:]]
+    return [rows - sum(others), *others]
 
 
 def _prepared(files: list[Path], truth: list[Path], folder: Path, options: Options, show: Progress) -> Store:

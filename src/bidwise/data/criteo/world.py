@@ -120,18 +120,18 @@ def true_ctr(
         categories: ``(ads, 26)``, ranks of values.
         missing: ``(ads, 39)``, where neither counts.
     """
-    effects, vectors = _world()
+    effects, vectors = world_effects()
     logit = np.full(len(integers), INTERCEPT)
     sides = np.zeros((2, len(integers), DIMENSIONS))
     for index, field in enumerate(FIELDS):
         if isinstance(field, Integer):
-            token = _buckets().take(np.clip(integers[:, index], -1, LARGE) + 1)
+            token = buckets().take(np.clip(integers[:, index], -1, LARGE) + 1)
         else:
             token = np.minimum(categories[:, index - len(COUNTS)], HEAD - 1).astype(np.int64) + 1
         token = token * ~missing[:, index]
         logit += effects[index].take(token)
         if field.vector:
-            sides[_side(field)] += vectors[index].take(token, axis=0)
+            sides[side_of(field)] += vectors[index].take(token, axis=0)
     user, ad = sides
     for dimension in range(DIMENSIONS):
         logit += user[:, dimension] * ad[:, dimension]
@@ -139,19 +139,19 @@ def true_ctr(
     return ctr
 
 
-def _side(field: Integer | Category) -> int:
+def side_of(field: Integer | Category) -> int:
     """0 for the user's columns, 1 for the ad's."""
     return int(field.hidden >= HIDDEN // 2)
 
 
 @lru_cache(maxsize=1)
-def _buckets() -> NDArray[np.int64]:
+def buckets() -> NDArray[np.int64]:
     """Token of the counts -1 (and below), 0, 1, ...: 1 for negative ones, then 2 + floor(2 log2(1 + count))."""
     return np.concatenate([[1], 2 + np.floor(2 * np.log2(np.arange(1, LARGE + 2))).astype(np.int64)])
 
 
 @lru_cache(maxsize=1)
-def _world() -> tuple[Floats, Floats]:
+def world_effects() -> tuple[Floats, Floats]:
     """Effects ``(39, HEAD + 1)`` and vectors ``(39, HEAD + 1, DIMENSIONS)``, by token; token 0 is a missing value.
 
     Over values that are there, weighted by how often they are drawn, effects have mean 0 and standard deviation EFFECT,
@@ -173,7 +173,7 @@ def _world() -> tuple[Floats, Floats]:
 
 def _frequencies(field: Integer | Category) -> Floats:
     """How often tokens 1, 2, ... are drawn, ``(HEAD,)``."""
-    least = np.arange(HEAD) if isinstance(field, Category) else np.flatnonzero(np.diff(_buckets(), prepend=0)) - 1
+    least = np.arange(HEAD) if isinstance(field, Category) else np.flatnonzero(np.diff(buckets(), prepend=0)) - 1
     shares: Floats = np.diff(field.below(least), append=1.0)
     return np.pad(shares, (0, HEAD - len(shares)))
 

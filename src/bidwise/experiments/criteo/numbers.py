@@ -10,7 +10,7 @@ import numpy as np
 from bidwise.auctions.columns import Floats
 from bidwise.evaluation.intervals import Interval, auction_intervals, repeat_interval
 from bidwise.experiments.contest import has_lam
-from bidwise.experiments.criteo.plan import LAMS, Config, lams_of, trial_of
+from bidwise.experiments.criteo.plan import LAMS, Config, Lams, lams_of, trial_of
 from bidwise.experiments.criteo.trial import Trial
 
 ERRORS = ("welfare", "expected_welfare", "auc_loss", "log_loss")  # have a standard error over repeats
@@ -18,13 +18,32 @@ Found = dict[Trial, Any]  # what each trial found
 Chosen = dict[str, Any]  # a trained model on the test auctions, with the epoch and lam it was chosen with
 
 
+def chosen_lams(config: Config, found: Found) -> Lams:
+    """For each model and loss the lam with the highest validation welfare, summed over the repeats that tried all."""
+
+    def value(model: str, loss: str, lam: float) -> float:
+        trials = [trial_of(model, repeat, loss, lam, "tuned") for repeat in config.tried]
+        return sum(float(found[trial]["selections"]["welfare"]["value"]) for trial in trials)
+
+    return {
+        (model, loss): max(LAMS, key=lambda lam: value(model, loss, lam))
+        for model in config.models
+        for loss in filter(has_lam, config.losses)
+    }
+
+
 def _chosen(model: str, loss: str, protocol: str, selection: str, config: Config, found: Found) -> list[Chosen]:
-    """For each repeat the model that a selection takes, of all epochs and lams; ``last`` takes the end."""
+    """For each repeat the model that a selection takes, of all epochs and lams; ``last`` takes the end.
+
+    With ``lam_repeats`` lam is already chosen, and a selection takes the epoch alone.
+    """
+    lams = lams_of(loss, protocol)
+    if config.lam_repeats is not None and len(lams) > 1:
+        lams = (chosen_lams(config, found)[model, loss],)
     chosen = []
     for repeat in range(config.repeats):
         tried = [
-            {**found[trial_of(model, repeat, loss, lam, protocol)]["selections"][selection], "lam": lam}
-            for lam in lams_of(loss, protocol)
+            {**found[trial_of(model, repeat, loss, lam, protocol)]["selections"][selection], "lam": lam} for lam in lams
         ]
         sign = -1 if selection == "log_loss" else 1
         chosen.append(tried[0] if selection == "last" else max(tried, key=lambda entry: sign * entry["value"]))
@@ -103,17 +122,18 @@ def _error(values: list[float] | None) -> float | None:
 
 
 def lam_grid(model: str, config: Config, found: Found) -> dict[str, list[dict[str, Any]]]:
-    """Test numbers by lam, each at its own best epoch."""
-    grid = {}
-    for loss in filter(has_lam, config.losses):
-        rows = []
-        for lam in LAMS:
-            trials = [trial_of(model, repeat, loss, lam, "tuned") for repeat in range(config.repeats)]
-            numbers = _numbers([found[trial]["selections"]["welfare"] | {"lam": lam} for trial in trials], None, config)
-            kept = [name for key in ERRORS for name in (key, f"{key}_error")]
-            rows.append({"lam": lam, **{key: numbers[key] for key in kept}})
-        grid[loss] = rows
-    return grid
+    """Test numbers by lam, each at its own best epoch, over the repeats that tried every lam."""
+    return {
+        loss: [{"lam": lam, **grid_row(model, loss, lam, config, found)} for lam in LAMS]
+        for loss in filter(has_lam, config.losses)
+    }
+
+
+def grid_row(model: str, loss: str, lam: float | None, config: Config, found: Found) -> dict[str, Any]:
+    """Test numbers of a loss and a lam, over the repeats that tried every lam."""
+    trials = [trial_of(model, repeat, loss, lam, "tuned") for repeat in config.tried]
+    numbers = _numbers([found[trial]["selections"]["welfare"] | {"lam": lam} for trial in trials], None, config)
+    return {name: numbers[name] for key in ERRORS for name in (key, f"{key}_error")}
 
 
 def curves_of(model: str, config: Config, found: Found) -> dict[str, dict[str, Any]]:

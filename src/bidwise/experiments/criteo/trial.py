@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.auctions import run_auction
-from bidwise.auctions.columns import Floats
+from bidwise.checks import InputError
 from bidwise.data.ads import Ads
-from bidwise.evaluation.bins import binned, calibration_error, equal_mass_bins
 from bidwise.evaluation.metrics import CTR_BINS
 from bidwise.evaluation.ranks import auc
 from bidwise.losses.pointwise import cross_entropy
@@ -77,7 +76,10 @@ class Auctions:
 
     @property
     def offsets(self) -> Tensor:
-        return torch.arange(0, len(self.order) + 1, self.size)
+        return torch.arange(0, len(self.order) + 1, self.size)  # on the CPU, where a common size is looked for
+
+    def to(self, device: str) -> Auctions:
+        return replace(self, order=self.order.to(device))
 
     def metric(self, name: str) -> Metric:
         """Welfare over these auctions, by clicks or by the true CTR, to select models by."""
@@ -103,6 +105,16 @@ class Arena:
     valid_auctions: Auctions
     test_auctions: Auctions
 
+    @staticmethod
+    def of(train: Ads, valid: Ads, test: Ads, *, auction_size: int, cuts: int, seed: int) -> Arena:
+        """Splits, of which validation and test ads are cut into auctions."""
+        cut = [Auctions.of(len(ads), auction_size, cuts, seed) for ads in (valid, test)]
+        return Arena(train, valid, test, *cut)
+
+    def to(self, device: str) -> Arena:
+        """The same on a device, where it stays: nothing is moved again for each training."""
+        return Arena(*(part.to(device) for part in vars(self).values()))
+
     @property
     def selections(self) -> list[Metric]:
         """What epoch and lam are chosen by: validation welfare; for comparison log loss, and where known the truth."""
@@ -110,15 +122,27 @@ class Arena:
         return found + ([] if self.valid.truth is None else [self.valid_auctions.metric("expected_welfare")])
 
 
+def whole_auctions(ads: Ads, size: int, split: str) -> Ads:
+    """The ads as far as they fit into whole auctions of neighbours."""
+    if len(ads) < size:
+        raise InputError(f"auction_size must be at most the {len(ads):,} ads of {split}, found {size}")
+    count = len(ads) - len(ads) % size
+    offsets = torch.arange(0, count + 1, size, device=ads.features.device)
+    truth = None if ads.truth is None else ads.truth[:count]
+    return Ads(ads.features[:count], ads.clicks[:count], ads.bids[:count], offsets, truth=truth)
+
+
 def train(
     trial: Trial,
     arena: Arena,
     cardinalities: Sequence[int],
     *,
+    setting: Setting,
     seed: int,
     every: float,
     l2: float,
     embeddings: str,
+    precision: str,
     device: str,
     teacher: Tensor | None,
     progress: Callable[[float], None],
@@ -127,9 +151,9 @@ def train(
 
     A log-loss model also tells its CTR of the training ads, at the end and at its best: the teacher of the others.
     """
-    setting = SETTINGS[trial.model]
-    ads = arena.train if teacher is None else arena.train.with_teacher(teacher)
+    ads = arena.train if teacher is None else arena.train.with_teacher(teacher.to(arena.train.bids.device))
     model = MODELS[trial.model](cardinalities, seed=seed).to(device)
+    how: dict[str, Any] = {} if precision == "float32" else {"precision": precision}
     fitted = fit(
         model,
         ads,
@@ -144,6 +168,7 @@ def train(
         embeddings=embeddings,
         seed=seed + 1,
         progress=lambda epoch: progress(epoch / setting.epochs),
+        **how,
     )
     states = {"last": fitted.last} | {name: best.state for name, best in fitted.best.items()}
     found: dict[str, Any] = {"selections": {}, "teacher": {}}
@@ -166,27 +191,53 @@ def loss_of(trial: Trial) -> nn.Module:
 
 
 def measured(model: nn.Module, ads: Ads, auctions: Auctions) -> dict[str, Any]:
-    """Welfare of every test auction, by clicks and where known by the true CTR, and how good the predictions are."""
-    logits = logits_of(model, ads.features).double().cpu()
+    """Welfare of every test auction, by clicks and where known by the true CTR, and how good the predictions are.
+
+    Everything is computed where the ads are; what comes back is a number for each auction.
+    """
+    device = ads.bids.device
+    logits = logits_of(model, ads.features).double().to(device)
     ctr = torch.sigmoid(logits)
-    clicks, bids = ads.clicks.double(), ads.bids.double()
-    order = auctions.order
-    sold = run_auction(ctr[order], bids[order], auctions.offsets)
-    truth = None if ads.truth is None else ads.truth.double()
-    found = numbers_of(ctr.numpy(), clicks.numpy()) | {
+    clicks, order = ads.clicks.double(), auctions.order.to(device)
+    bids = ads.bids.double()[order]
+    sold = run_auction(ctr[order], bids, auctions.offsets)
+    truth = None if ads.truth is None else ads.truth.double()[order]
+    clicked = clicks[order]
+    return numbers_of(ctr, clicks) | {
         "log_loss": float(cross_entropy(logits, clicks, None, "mean")),
-        "welfare": sold.welfare(clicks[order], bids[order]),
-        "expected_welfare": None if truth is None else sold.welfare(truth[order], bids[order]),
-        "revenue": float(sold.revenue((clicks if truth is None else truth)[order]).mean()),
+        "welfare": sold.welfare(clicked, bids).cpu(),
+        "expected_welfare": None if truth is None else sold.welfare(truth, bids).cpu(),
+        "revenue": float(sold.revenue(clicked if truth is None else truth).mean()),
     }
-    return found
 
 
-def numbers_of(ctr: Floats, clicks: Floats) -> dict[str, float]:
-    """AUC and calibration of predictions."""
-    sums = binned(equal_mass_bins(ctr, CTR_BINS), ctr, clicks, None)
+def numbers_of(ctr: Tensor, clicks: Tensor) -> dict[str, float]:
+    """AUC and calibration of predictions, float64 on any device."""
+    clicked = float(clicks.sum())
     return {
         "auc": auc(ctr, clicks),
-        "calibration_error": calibration_error(sums),
-        "predicted_over_observed": float(ctr.sum() / clicks.sum()) if clicks.any() else float("nan"),
+        "calibration_error": calibration_error(ctr, clicks),
+        "predicted_over_observed": float(ctr.sum()) / clicked if clicked else float("nan"),
     }
+
+
+def calibration_error(ctr: Tensor, clicks: Tensor) -> float:
+    """:func:`bidwise.evaluation.bins.calibration_error` over bins of equal mass, on any device.
+
+    Bins are stretches of the sorted ads, each summed for itself, which is the same in every run; adding up in parallel
+    by the number of the bin would not be.
+    """
+    ranked = ctr.sort()
+    ads, observed = len(ctr), clicks[ranked.indices]
+    if not ads:
+        return float("nan")
+    last = torch.tensor([-(-share * ads // CTR_BINS) - 1 for share in range(1, CTR_BINS)], device=ctr.device)
+    after = torch.searchsorted(ranked.values, ranked.values[last], right=True)  # equal keys together
+    ends = sorted(set(after.tolist()))
+    gaps = [
+        (predicted.sum() - found.sum()).abs()
+        for predicted, found in (
+            (ranked.values[first:end], observed[first:end]) for first, end in zip([0, *ends], [*ends, ads], strict=True)
+        )
+    ]
+    return float(torch.stack(gaps).sum()) / ads

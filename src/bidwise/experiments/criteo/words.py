@@ -8,6 +8,7 @@ from typing import Any
 from bidwise.experiments.summary import aligned
 from bidwise.report.criteo.findings import (
     PAPERS,
+    chosen_on,
     estimate,
     finding,
     model_called,
@@ -36,14 +37,14 @@ def criteo_verdict(result: Result) -> list[str]:
     for protocol in ("tuned", "converged"):
         run = {name: protocols[protocol] for name, protocols in models.items() if protocol in protocols}
         sentences += [_against_log_loss(result, run, protocol)] if run else []
-    sentences += [*_paper_words(result), *_choice_words(models), *_clicks_words(result, models)]
+    sentences += [*_paper_words(result), *_choice_words(result, models), *_clicks_words(result, models)]
     return [*sentences, *_cost_words(result), *_few(result)]
 
 
 def _against_log_loss(result: Result, models: Mapping[str, Losses], protocol: str) -> str:
     """How many losses are above and below log loss with each model, and the highest."""
     welfare = "expected welfare" if result["data"]["known_ctr"] else "realised welfare"
-    start = "With every loss tuned" if protocol == "tuned" else "Trained to the end, as in the paper"
+    start = "With every loss tuned" if protocol == "tuned" else f"Trained to the end, as in the paper{_but(result)}"
     others = {name: {loss: losses[loss] for loss in losses if loss != "log_loss"} for name, losses in models.items()}
     if not any(others.values()):
         return f"{start}: log loss alone was trained, so there is nothing to compare."
@@ -67,6 +68,12 @@ def _against_log_loss(result: Result, models: Mapping[str, Losses], protocol: st
         worse = [f"{_of(losses, others[name])} with {name}" for name, losses in below.items() if losses]
         words += f"; measurably less: {', '.join(worse)}"
     return f"{start}, {words}."
+
+
+def _but(result: Result) -> str:
+    """What is not as in the paper."""
+    size = result["config"].get("batch_size")
+    return f" but for batches of {size:,}" if size else ""
 
 
 def _of(some: Sequence[str], losses: Collection[str]) -> str:
@@ -97,7 +104,8 @@ def _paper_words(result: Result) -> list[str]:
     if not found:
         return []
     kinds = [finding(losses[loss]["difference"]) for _, loss, _, losses, _ in found]
-    how = "trained in the same way" if all(entry[-1] == "converged" for entry in found) else "tuned"
+    same = all(entry[-1] == "converged" for entry in found)
+    how = f"trained in the same way{_but(result)}" if same else "tuned"
     parts = [
         f"{model} {loss} {percentage(gain)} there, {_percent(losses, loss)} here"
         for model, loss, (gain, _), losses, _ in found
@@ -114,7 +122,7 @@ def _are(count: int, word: str) -> str:
     return f"is a {word}" if count == 1 else f"are {word}{'es' if word.endswith('s') else 's'}"
 
 
-def _choice_words(models: Mapping[str, Mapping[str, Losses]]) -> list[str]:
+def _choice_words(result: Result, models: Mapping[str, Mapping[str, Losses]]) -> list[str]:
     """What remains when the usual metric chooses epoch and lam."""
     parts = []
     for name, protocols in models.items():
@@ -126,9 +134,9 @@ def _choice_words(models: Mapping[str, Mapping[str, Losses]]) -> list[str]:
             parts.append(f"with {name} {listed or 'none'}")
     if not parts:
         return []
+    what = "The epoch" if result["config"].get("lam_repeats") else "Epoch and λ"
     return [
-        "Epoch and λ chosen by validation log loss instead of welfare, measurably above log loss are: "
-        f"{'; '.join(parts)}."
+        f"{what} chosen by validation log loss instead of welfare, measurably above log loss are: {'; '.join(parts)}."
     ]
 
 
@@ -191,20 +199,22 @@ def criteo_notes(result: Result) -> list[str]:
     ]
     if data["known_ctr"]:
         found.append(
-            "The ads are simulated, with a known CTR. Levels of welfare, AUC and log loss are therefore not comparable "
-            "with the paper's; signs of differences are. Expected welfare takes the true CTR of the winner where "
-            "realised welfare takes its click, and varies less by chance."
+            f"The ads are simulated{_rows(config)}, with a known CTR. "
+            "Levels of welfare, AUC and log loss are therefore not comparable with the paper's; signs of differences "
+            "are. Expected welfare takes the true CTR of the winner where realised welfare takes its click, and varies "
+            "less by chance."
         )
     protocols = {name for model in result["models"].values() for name in protocols_of(model)}
     if "tuned" in protocols:
         lams = ", ".join(f"{lam:g}" for lam in config.get("lams") or ())
         tries = len(config.get("lams") or ())
+        once = f", {chosen_on(config)} and used in all" if config.get("lam_repeats") else ""
         found.append(
             "Tuned: each loss has its own epoch in each repeat, and its own λ"
             + (f" out of {lams}" if lams else "")
-            + " where it has one, by clicked welfare on validation auctions."
+            + f" where it has one{once}, by clicked welfare on validation auctions."
             + (f" Losses with λ thus have {tries} tries where the others have one." if tries > 1 else "")
-            + " The curves show the λ that was chosen most often."
+            + ("" if once else " The curves show the λ that was chosen most often.")
         )
     weak = [
         f"{model_called(name)} {loss} {gain / error:.1f}"
@@ -223,6 +233,13 @@ def criteo_notes(result: Result) -> list[str]:
             "The paper trains DCN for 150,000 steps of 512 ads, which are 2.1 epochs of its data; here it is the "
             "epochs that are the same."
         )
+    if config.get("batch_size"):
+        found.append(
+            f"Batches have {config['batch_size']:,} ads where the paper's have 256 (DeepFM) or 512 (DCN). In training "
+            "a batch is an auction: auctions are larger, and steps are fewer."
+        )
+    if config.get("precision", "float32") != "float32":
+        found.append("Products of matrices are in TF32, all else in float32 (--precision mixed).")
     if config.get("embeddings") == "lazy":
         found.append(
             "Adam moves only the embeddings that a batch looked up (--embeddings lazy); dense updates go on moving "
@@ -236,13 +253,17 @@ def criteo_notes(result: Result) -> list[str]:
     return found
 
 
+def _rows(config: Result) -> str:
+    return f", {config['rows']:,} rows on the device" if config.get("rows") else ""
+
+
 def criteo_summary(result: Result) -> str:
     """A table for every model and protocol and the verdict; differences are in per cent of log loss's welfare."""
     expected = result["data"]["known_ctr"]
     lines: list[str] = []
     for name, model in result["models"].items():
         for protocol, losses in protocols_of(model).items():
-            title = TITLES.get(protocol, protocol).format(**{"lam": 3.0, **result["config"]})
+            title = _title(protocol, result["config"])
             lines += [f"{model_called(name)}, {protocol}: {title}", ""]
             heads = ["loss", "welfare", *(["expected"] if expected else []), "− log loss, % [95 %]", "AUC loss"]
             tuned = any(entry.get("lam") for entry in losses.values())
@@ -255,6 +276,15 @@ def criteo_summary(result: Result) -> str:
         "",
     ]
     return "\n".join([*lines, *result["verdict"]])
+
+
+def _title(protocol: str, config: Result) -> str:
+    title = TITLES.get(protocol, protocol).format(**{"lam": 3.0, **config})
+    if protocol == "converged" and config.get("batch_size"):
+        title += f" but for batches of {config['batch_size']:,}"
+    if protocol == "tuned" and config.get("lam_repeats"):
+        title += f" (λ {chosen_on(config)})"
+    return title
 
 
 def _row(name: str, losses: Losses, expected: bool, tuned: bool) -> list[str]:

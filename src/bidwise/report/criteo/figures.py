@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from bidwise.report.criteo.findings import (
     estimate,
     finding,
+    grid_log_loss,
     known,
     model_called,
     percentage,
@@ -113,7 +114,7 @@ def lam_grid(result: Result) -> Picture:
     for name, model in result["models"].items():
         grid = {loss: rows for loss, rows in (model.get("grid") or {}).items() if rows}
         if grid:
-            base = (protocols_of(model).get("tuned") or {}).get("log_loss") or {}
+            base = grid_log_loss(model)
             measures = ("expected_welfare" if _has(grid, "expected_welfare") else "welfare", "auc_loss", "log_loss")
             panels += [_by_lam(model_called(name), measure, grid, base) for measure in measures]
     return Picture("criteo_lambda", tuple(panels))

@@ -28,6 +28,24 @@ def protocols_of(model: Result) -> dict[str, Mapping[str, Result]]:
     return {name: found[name] for name in [*order, *(name for name in found if name not in order)]}
 
 
+def chosen_on(config: Result) -> str:
+    """Where lam was chosen.
+
+    >>> chosen_on({"lam_repeats": 1}), chosen_on({"lam_repeats": 3}), chosen_on({})
+    ('chosen on the first repeat', 'chosen on the first 3 repeats', 'chosen in each repeat')
+    """
+    first = config.get("lam_repeats")
+    if not first:
+        return "chosen in each repeat"
+    return "chosen on the first repeat" if first == 1 else f"chosen on the first {first} repeats"
+
+
+def grid_log_loss(model: Result) -> Result:
+    """The tuned log loss over the repeats that tried every lam."""
+    found: Result = model.get("grid_log_loss") or (protocols_of(model).get("tuned") or {}).get("log_loss") or {}
+    return found
+
+
 def known(value: float | None) -> float | None:
     """The number, or ``None`` where there is none: one repeat has an interval of NaN until it is written to a file."""
     return None if value is None or not math.isfinite(value) else value

@@ -7,7 +7,7 @@ from typing import Any
 
 from bidwise.report.criteo.beside import paper_tables, runtime_table
 from bidwise.report.criteo.figures import bids, curves, families_drawn, lam_grid, welfare
-from bidwise.report.criteo.findings import known, model_called, protocols_of
+from bidwise.report.criteo.findings import chosen_on, grid_log_loss, known, model_called, protocols_of
 from bidwise.report.criteo.tables import grid_table, model_tables
 from bidwise.report.drawing import Picture
 from bidwise.report.losses import PROTOCOLS, in_order, loss_called
@@ -83,7 +83,10 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         (repeats, "repeat of every training" if repeats == 1 else "repeats of every training"),
     ]
     found = [(f"{count:,}", what) for count, what in counted if count is not None]
-    found.insert(3, (per_cent(known(data.get("click_rate"))), "of the training ads are clicked"))
+    if config.get("rows"):
+        found.insert(0, (f"{config['rows']:,}", "rows simulated on the device"))
+    at = next((k + 1 for k, (_, what) in enumerate(found) if what == "test ads"), 0)
+    found.insert(at, (per_cent(known(data.get("click_rate"))), "of the training ads are clicked"))
     if data["known_ctr"]:
         found.append((number(known(data.get("optimal_welfare")), 4), "optimal welfare: the true CTR decides"))
         truth = data.get("truth") or {}
@@ -145,22 +148,31 @@ def _size(model: Result) -> str:
 def _lams(key: str, result: Result) -> Section:
     tables = []
     for name, model in result["models"].items():
-        base = (protocols_of(model).get("tuned") or {}).get("log_loss") or {}
         grid = {loss: rows for loss, rows in (model.get("grid") or {}).items() if rows}
-        tables += [grid_table(model_called(name), grid, base)] if grid else []
+        tables += [grid_table(model_called(name), grid, grid_log_loss(model))] if grid else []
     return Section(
         "The weight λ of the log loss",
         "Pairs + λ × log loss: the larger λ, the nearer a loss is to log loss. Test auctions, every λ at its own best "
-        "epoch by validation welfare; bars are standard errors over repeats. The thick line is the model trained "
+        f"epoch by validation welfare{_tried(result['config'])}. The thick line is the model trained "
         "with log loss alone. Where the smallest λ dwarfs the rest it is beyond the frame; the table has it.",
         figures=drawings(key, lam_grid(result)),
         tables=tables,
     )
 
 
+def _tried(config: Result) -> str:
+    """Which repeats the panels by lam are over."""
+    first = config.get("lam_repeats")
+    if first == 1:
+        return ", of the first repeat, which alone trained all of them"
+    bars = "; bars are standard errors over repeats"
+    return f", of the first {first} repeats, which alone trained all of them{bars}" if first else bars
+
+
 def _curves(key: str, result: Result) -> list[Section]:
+    lam = "was chosen" if result["config"].get("lam_repeats") else "most repeats chose"
     lead = (
-        "Validation auctions, mean over repeats, at the λ that most repeats chose. Epoch and λ are chosen by realised "
+        f"Validation auctions, mean over repeats, at the λ that {lam}. Epoch and λ are chosen by realised "
         "welfare, which is all that a platform has. A loss that peaks early and falls later is trained for too long. "
         "Early epochs beyond the frame are cut off."
     )
@@ -217,9 +229,10 @@ def _protocol(name: str, result: Result) -> str:
     ]
     length = f" ({', '.join(trained)})" if trained else ""
     if name == "converged":
+        but = " but for the size of the batches" if config.get("batch_size") else ""
         lam = f"λ = {config['lam']:g}, " if config.get("lam") is not None else ""
         return (
-            f"The paper’s way: every model trains to the end{length} and keeps its last weights; {lam}nothing is "
+            f"The paper’s way{but}: every model trains to the end{length} and keeps its last weights; {lam}nothing is "
             "chosen. The teacher is the log-loss model at its end."
         )
     if name != "tuned":
@@ -231,11 +244,12 @@ def _protocol(name: str, result: Result) -> str:
     words += f" every {'epoch' if every == 1 else f'{every:g} epochs'}" if every else ""
     words += ". Every loss gets the epoch, and where it has a λ the λ"
     words += f" (of {lams})" if lams else ""
-    words += (
-        ", at which realised welfare on validation auctions is highest, in each repeat; test auctions take no part. "
-    )
-    words += "The teacher is the log-loss model at its best epoch. For comparison epoch and λ are also chosen by "
-    words += "validation log loss"
+    once = config.get("lam_repeats")
+    words += ", at which realised welfare on validation auctions is highest"
+    words += f", λ {chosen_on(config)} and the epoch in each" if once else ", in each repeat"
+    words += "; test auctions take no part. "
+    words += "The teacher is the log-loss model at its best epoch. For comparison "
+    words += f"{'the epoch is' if once else 'epoch and λ are'} also chosen by validation log loss"
     words += " and, as nobody could, by the true CTR." if result["data"]["known_ctr"] else "."
     words += f" A training stops after {patience:g} epochs without anything better." if patience else ""
     return words

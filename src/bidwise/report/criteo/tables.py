@@ -7,6 +7,7 @@ from typing import Any
 
 from bidwise.report.criteo.findings import (
     bounds,
+    chosen_on,
     estimate,
     finding,
     give_or_take,
@@ -38,8 +39,8 @@ def model_tables(result: Result, name: str) -> list[Table]:
         tables += [
             _welfare(title, names, losses),
             _differences(f"{short}: differences in welfare per auction", names, losses),
-            _other(f"{short}: other measures", names, losses, optimum),
-            *_choices(f"{short}: other ways to choose epoch and λ", names, losses),
+            _other(f"{short}: other measures", names, losses, optimum, chosen_on(result["config"])),
+            *_choices(short, names, losses, "the epoch" if result["config"].get("lam_repeats") else "epoch and λ"),
             *_repeats(f"{short}: every repeat", names, losses),
         ]
     return tables
@@ -109,7 +110,7 @@ def _signed(value: float | None) -> str:
     return number(value, 4, sign=True)
 
 
-def _other(title: str, names: Sequence[str], losses: Losses, optimum: float | None) -> Table:
+def _other(title: str, names: Sequence[str], losses: Losses, optimum: float | None, where: str) -> Table:
     columns: dict[str, tuple[str, str, int]] = {  # key -> heading, meaning, decimals
         "revenue": ("Revenue", "What winners pay in a second-price auction, mean per auction; expected if known.", 4),
         "auc": ("AUC", "Chance that a clicked ad is predicted above an unclicked one.", 4),
@@ -120,7 +121,7 @@ def _other(title: str, names: Sequence[str], losses: Losses, optimum: float | No
     present = [key for key in columns if any(losses[name].get(key) is not None for name in names)]
     headings = [columns[key][:2] for key in present]
     lams = any(losses[name].get("lam") for name in names)
-    headings += [("λ", "Chosen by validation welfare, in each repeat.")] if lams else []
+    headings += [("λ", f"By validation welfare, {where}.")] if lams else []
     if optimum:
         headings.insert(0, ("Share of optimum", "Expected welfare / the most that any prediction could reach."))
     rows = []
@@ -136,8 +137,8 @@ def _lams(loss: Result) -> str:
     return ", ".join(f"{lam:g}" for lam in loss.get("lam") or () if lam is not None) or NONE
 
 
-def _choices(title: str, names: Sequence[str], losses: Losses) -> list[Table]:
-    """What becomes of welfare when the validation log loss, or the truth, chooses epoch and lam."""
+def _choices(protocol: str, names: Sequence[str], losses: Losses, what: str) -> list[Table]:
+    """What becomes of welfare when the validation log loss, or the truth, chooses the epoch, and lam if it may."""
     ways = {"": "by welfare", "by_log_loss": "by log loss", "by_truth": "by true CTR"}
     there = [way for way in ways if not way or any(losses[name].get(way) for name in names)]
     if len(there) == 1:
@@ -147,7 +148,7 @@ def _choices(title: str, names: Sequence[str], losses: Losses) -> list[Table]:
     headings = []
     for way in there:
         headings += [
-            (f"{word} welfare, {ways[way]}", f"On test auctions, epoch and λ chosen {ways[way]} on validation ads."),
+            (f"{word} welfare, {ways[way]}", f"On test auctions, {what} chosen {ways[way]} on validation ads."),
             ("− log loss, %", "Against the log loss chosen in the same way; 95 % interval over repeats."),
             ("Finding", "Better or worse where both intervals leave out 0 on the same side."),
         ]
@@ -162,6 +163,7 @@ def _choices(title: str, names: Sequence[str], losses: Losses) -> list[Table]:
             cells += [Cell("reference" if name == "log_loss" else told(found, reference(chosen, found)))]
             cells += [Cell(FINDINGS[which], "" if which == "none" else which)]
         rows.append((name, cells))
+    title = f"{protocol}: other ways to choose {what}"
     return [Table(title, "Loss", headings, rows, folded=True, explained=True)]
 
 
