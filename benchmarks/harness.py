@@ -73,11 +73,14 @@ def together(steps: dict[str, Callable[[], object]], *, seconds: float = 1.0) ->
     }
 
 
-def write(name: str, rows: list[dict[str, object]]) -> Path:
-    """Rows with the machine they were measured on, as ``results/NAME.csv``, written whole or not at all."""
+def write(name: str, rows: list[dict[str, object]], **about: object) -> Path:
+    """Rows with the machine they were measured on, as ``results/NAME.csv``, written whole or not at all.
+
+    ``about`` says more of the machine, or otherwise: what else but the CPU the rows were measured on.
+    """
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.csv"
-    machine = asdict(Machine())
+    machine = asdict(Machine()) | about
     part = path.with_suffix(".part")
     with part.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=[*rows[0], *machine])

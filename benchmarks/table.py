@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks import device_table
 from benchmarks.harness import DOCS, RESULTS, read
 
 
@@ -278,4 +279,5 @@ SECTIONS = {  # results -> (what is made of them, the command that measures them
     "categories_vocabulary": (categories_vocabulary, "categories vocabulary"),
     "categories_loader": (categories_loader, "categories loader"),
     "categories_pipeline": (categories_pipeline, "categories pipeline"),
+    **device_table.SECTIONS,
 }
