@@ -176,7 +176,6 @@ class Run:
                 self.optimizer.set_rate(self.options.rate * (1 + math.cos(math.pi * share)) / 2)
             start, stop = self.epoch.bounds(place.batches)
             self.advance(place.batches)
-            self.steps += 1
             place.counted += 1
             place.batches += 1
             place.seen += stop - start
@@ -200,9 +199,10 @@ class Run:
     def advance(self, number: int) -> None:
         """The step on batch ``number``."""
         assert self.epoch is not None
+        self.steps += 1
         start, stop = self.epoch.bounds(number)
         if self.wants_graph and stop - start == self.shuffle.whole:
-            if self.graph is None and self.steps >= WARM:
+            if self.graph is None and self.steps > WARM:
                 from bidwise.training.graph import captured
 
                 self.graph = captured(self, stop - start)
