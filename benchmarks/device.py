@@ -155,7 +155,7 @@ def ragged() -> list[Row]:
         "10,000 auctions of 30": torch.full((10_000,), 30),
         "10,000 auctions of 1 to 100": torch.randint(1, 101, (10_000,), generator=random),
         "1,000 auctions of 1 to 500": torch.randint(1, 501, (1_000,), generator=random),
-        "16 auctions of 65,536": torch.full((16,), 65_536),
+        "64 auctions of 10,000": torch.full((64,), 10_000),
     }
     rows: list[Row] = []
     for name, found in sizes.items():

@@ -1,9 +1,9 @@
-"""Whether Triton's kernels can run; asked in every step, so nothing is imported to answer."""
+"""Whether Triton's kernels can run, asked in every step: nothing is imported to answer. Streams beside one's own."""
 
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 
 import torch
@@ -18,6 +18,20 @@ def available(device: torch.device) -> bool:
 def interpreted() -> bool:
     """Whether triton was told to interpret kernels instead of compiling them."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def side_stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
+    """A stream for ``purpose`` beside the current one, always the same.
+
+    torch has 32 streams and hands them out in turn: a new one for every run would soon be the stream that another
+    thread trains on, or captures.
+    """
+    return _side_stream(device, torch.cuda.current_stream(device).cuda_stream, purpose)
+
+
+@cache
+def _side_stream(device: torch.device, beside: int, purpose: str) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @lru_cache

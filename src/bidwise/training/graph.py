@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from bidwise.gpu import side_stream
 from bidwise.kernels import jit, tl, triton
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class Graph:
 
         fetch()  # compiled before it is captured
         self.graph = torch.cuda.CUDAGraph()
-        # a stream of its own: cuBLAS has a workspace for each, and graphs that run at once must not share one
-        stream = torch.cuda.Stream(run.device)  # type: ignore[no-untyped-call]
+        # not the one stream that torch has for it: cuBLAS has a workspace for each, which graphs at once must not share
+        stream = side_stream(run.device, "capture")
         with CAPTURE, torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
             step()
 

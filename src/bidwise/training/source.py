@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from bidwise.gpu import side_stream
 from bidwise.training.batches import Batch, Epoch, Shuffle
 
 SHARE = 0.7  # of the GPU's free memory that tables may take
@@ -55,7 +56,7 @@ class Streamed:
         self.order: Tensor | None = None
         self.count = 0
         self.thread = ThreadPoolExecutor(1, "bidwise-batches")
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = side_stream(device, "copy")
         self.coming: Future[tuple[Tensor, Tensor, torch.cuda.Event]] | None = None
         self.chunk = -1
 
