@@ -261,11 +261,16 @@ def test_help_answers_in_half_a_second_and_without_torch():
 
 def test_core_modules_need_torch_and_numpy_alone():
     """GPU machines often have nothing else."""
-    blocked = ["polars", "cyclopts", "rich", "matplotlib", "jinja2", "pandas", "sklearn", "scipy"]
+    blocked = ["polars", "cyclopts", "rich", "matplotlib", "jinja2", "pandas", "sklearn", "scipy", "triton"]
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked}))\nimport bidwise\n"
     code += "bidwise.WelfareLoss, bidwise.run_auction, bidwise.theory, bidwise.diagnose, bidwise.evaluation.Metrics\n"
     code += "bidwise.fit, bidwise.models.MLP, bidwise.data.WORLDS\n"
-    code += "import bidwise.experiments.synthetic, bidwise.experiments.regimes"
+    code += "import bidwise.experiments.synthetic, bidwise.experiments.regimes, bidwise.experiments.criteo.experiment\n"
+    code += "import bidwise.data.store, bidwise.training.kernels, bidwise.training.graph, bidwise.losses.fused_panels\n"
+    code += "from bidwise.data.criteo.device import simulated_ads\n"
+    code += "ads = simulated_ads(1000)\n"
+    code += "model = bidwise.models.DeepFM(ads.cardinalities, embedding=2, hidden=(4,))\n"
+    code += "bidwise.fit(model, ads.train, loss='log_plus', epochs=1)\n"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -20,7 +20,7 @@ def python_blocks(page):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/criteo.md", "docs/evaluate.md", "docs/paper.md", "docs/reproduce.md"]
+    "page", ["README.md", "docs/criteo.md", "docs/evaluate.md", "docs/gpu.md", "docs/paper.md", "docs/reproduce.md"]
 )
 def test_code_blocks_run(page):
     random = torch.Generator().manual_seed(0)

@@ -23,7 +23,7 @@ from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, World, stack
 from bidwise.models import DCN, MLP, DeepFM, LogisticRegression, SparseLogisticRegression
 from bidwise.training import METRICS, Variants, fit, loop, predict, run, validation
-from bidwise.training.batches import Shuffle
+from bidwise.training.batches import Orders, Shuffle
 from bidwise.training.validation import Metric, logits_of, mean_welfare
 
 WORLD = World(linear=1.3, spread=0.8, features=8)
@@ -404,6 +404,19 @@ def test_every_epoch_has_its_own_order_and_every_repeat_too():
     assert not torch.equal(inside[0][0], inside[0][1])
     (alone,) = Shuffle(numbered(ads=50), 50, [seeded(2)])
     assert torch.equal(alone.features.squeeze(-1), inside[0][1])
+
+
+def test_orders_that_are_drawn_ahead_are_those_that_are_not():
+    plain, ahead = (Orders(Shuffle(numbered(ads=30, lead=(2,)), 10, [seeded(1), seeded(2)])) for _ in range(2))
+    states = []
+    for _ in range(4):
+        states.append(plain.states)
+        assert all(torch.equal(a, b) for a, b in zip(plain.states, ahead.states, strict=True))
+        assert torch.equal(plain.next(ahead=False).order, ahead.next(ahead=True).order)
+    ahead.restart(states[1])
+    again = Orders(Shuffle(numbered(ads=30, lead=(2,)), 10, [seeded(1), seeded(2)]))
+    again.next(ahead=False)
+    assert torch.equal(ahead.next(ahead=False).order, again.next(ahead=True).order)
 
 
 def test_the_loss_sees_the_columns_of_its_ads():

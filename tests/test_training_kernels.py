@@ -13,6 +13,7 @@ from bidwise import InputError
 from bidwise.data import Ads
 from bidwise.models import DCN, MODELS, DeepFM, SparseLogisticRegression
 from bidwise.training import Adam
+from bidwise.training.variants import Variants
 
 pytest.importorskip("triton", reason="needs triton: make test-kernels installs it")
 CUDA = torch.cuda.is_available()
@@ -252,6 +253,27 @@ def test_a_graph_changes_no_number_of_other_models(name, updates):
         return
     for key, tensor in plain.last.items():
         assert torch.equal(tensor, graph.last[key]), key
+
+
+@needs_gpu
+def test_a_graph_changes_no_number_of_many_models_at_once():
+    random = torch.Generator().manual_seed(0)
+    market = bidwise.data.WORLDS["plotted"].market(random)
+    one = market.ads(1500, random)
+    ads = bidwise.data.ads.stack([one, one]).to(DEVICE)
+    lams = torch.tensor([0.1, 1.0, 3.0], device=DEVICE)[:, None]
+    losses = [(bidwise.LOSSES["log_loss"], 1), (bidwise.WelfareLoss(gap="positive", lam=lams), 3)]
+    found = []
+    for graph in (False, True):
+        model = bidwise.models.MLP(one.width, hidden=(16,), members=(4, 2)).to(DEVICE)
+        options = {"loss": Variants(losses), "epochs": 3, "batch_size": 100, "graph": graph, "seed": [1, 2]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found.append(bidwise.fit(model, ads, **options))
+    for a, b in zip(*(fit.history for fit in found), strict=True):
+        torch.testing.assert_close(a["loss"], b["loss"], rtol=1e-6, atol=0)
+    for name, tensor in found[0].last.items():
+        torch.testing.assert_close(tensor, found[1].last[name], rtol=1e-4, atol=1e-5)
 
 
 @needs_gpu

@@ -19,7 +19,7 @@ from bidwise.data.ads import Ads
 from bidwise.gpu import available
 from bidwise.losses.welfare_loss import BidWeightedLogLoss, WelfareLoss, unchecked
 from bidwise.training.adam import UPDATES, Adam
-from bidwise.training.batches import Batch, Epoch, Shuffle
+from bidwise.training.batches import Batch, Epoch, Orders, Shuffle
 from bidwise.training.selection import NEAR, Fit
 from bidwise.training.source import fits, source
 from bidwise.training.validation import Metric, logits_of, one_number_per_ad
@@ -105,10 +105,10 @@ class Run:
         self.optimizer = Adam(model, rate=options.rate, updates=options.embeddings, l2=options.l2)
         self.members = getattr(model, "members", torch.Size())
         self.fit = Fit(model)
-        self.place = Place(randoms=[random.get_state() for random in self.randoms])
         for table in self.optimizer.tables if self.optimizer.sums else ():
             table.check(self.train.features)  # kernels do not
-        self.source = source(self.shuffle, device)
+        self.source, self.orders = source(self.shuffle, device), Orders(self.shuffle)
+        self.place = Place(randoms=self.orders.states)
         self.epoch: Epoch | None = None  # the pass under way
         self.graph: Any = None
         self.wants_graph = self._may_be_a_graph() and (repeats_in_a_graph(model, loss) if graph is None else graph)
@@ -149,13 +149,13 @@ class Run:
     def resume(self, place: Place) -> None:
         """Go to ``place``: the pass is drawn again, and what was seen of it left out."""
         self.place = place
-        for random, state in zip(self.randoms, place.randoms, strict=True):
-            random.set_state(state)
+        self.orders.restart(place.randoms)
         self.begin()
 
     def begin(self) -> None:
-        """Draw the order of a pass."""
-        self.epoch = self.shuffle.epoch()
+        """Draw the order of a pass; a GPU need not wait for that of the next."""
+        more = self.place.passes + 1 < self.options.epochs
+        self.epoch = self.orders.next(ahead=more and self.device.type == "cuda")
         self.source.begin(self.epoch)
 
     def train_on(self) -> None:
@@ -163,7 +163,7 @@ class Run:
         began = time.monotonic()
         place = self.place
         if place.seen == len(self.train):
-            states = [random.get_state() for random in self.randoms]
+            states = self.orders.states
             total = None if place.total is None else place.total.zero_()
             self.place = place = Place(place.passes + 1, evaluations=place.evaluations, total=total, randoms=states)
             self.epoch = None
