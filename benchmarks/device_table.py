@@ -110,7 +110,7 @@ def precision(rows: Rows) -> str:
     lines = [
         f"## Mixed precision on {rows[0]['device']}",
         "",
-        f"DeepFM, one epoch of {int(rows[0]['rows']):,} simulated rows, {rows[0]['seeds']} seeds, each trained in both.",
+        f"DeepFM, one epoch of {int(rows[0]['rows']):,} rows, {rows[0]['seeds']} seeds, each trained in both.",
         "",
         "| metric | float32 | sd over seeds | mixed − float32 of the same seed | its sd |",
         "|---|---|---|---|---|",
