@@ -212,6 +212,28 @@ def test_fit_gives_the_numbers_of_the_cpu(loss):
     assert_near(found, expected, 1e-4)
 
 
+def test_a_model_is_given_back_after_training():
+    """What is trained with another optimizer next gets gradients as everyone expects them."""
+    model = made("deepfm").to(DEVICE)
+    ads = market(128)
+    bidwise.fit(model, ads, epochs=1, batch_size=64)
+    assert model.table.sums is None
+    model(ads.features.to(DEVICE)).sum().backward()
+    assert model.table.weight.grad.abs().sum() > 0
+    with pytest.raises(ZeroDivisionError):
+        bidwise.fit(model, ads, epochs=1, batch_size=64, progress=lambda epoch: 1 / 0)
+    assert model.table.sums is None
+    copy.deepcopy(model)
+
+
+def test_a_second_derivative_is_refused():
+    inputs = torch.randn(4, 3, device=DEVICE, requires_grad=True)
+    out = activated(inputs, torch.zeros(3, device=DEVICE), 0.0, 0, torch.tensor(0, device=DEVICE))
+    (gradient,) = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
 def test_ids_outside_of_their_field_are_refused_before_the_first_step():
     ads = market(100)
     ads.features[17, 1] = 30

@@ -44,8 +44,10 @@ RAGGED = Speed(pair=1.8, call=0, ad=4e02)  # signed logistic where sizes differ:
 
 # Ads of an auction from which kernels without pairs are faster on a GPU, and to which all pairs are better than `fast`
 PANELS_FROM = 2048
+CLICKS_FROM = 4096
 COVARIANCE_FROM = 16_384
 QUADRATIC_TO = 262_144
+CLICKS_TO = 1_048_576  # as many pairs as QUADRATIC_TO where one ad in four was clicked
 
 
 def on_kernels(logits: Tensor, method: str = "auto") -> bool:
@@ -63,7 +65,9 @@ def on_kernels(logits: Tensor, method: str = "auto") -> bool:
     return ready
 
 
-def kernel_stage(method: str, family: Family, weighted: bool, logits: Tensor, offsets: Tensor | None) -> str | None:
+def kernel_stage(
+    method: str, family: Family, value: str, weighted: bool, logits: Tensor, offsets: Tensor | None
+) -> str | None:
     """Where the kernels of `bidwise.losses.fused` get pair sums from; ``None``: `choose` has a method for this call.
 
     Shapes decide, so that a GPU need not be waited for.
@@ -77,9 +81,10 @@ def kernel_stage(method: str, family: Family, weighted: bool, logits: Tensor, of
             return "covariance"
     elif (family.gap, family.surrogate) == ("signed", "logistic") and (method == "fast" or usual >= PANELS_FROM):
         return "panels"
-    if method == "fast" or (method == "auto" and usual > QUADRATIC_TO):
+    few = (family.gap, family.surrogate, value) == ("positive", "logistic", "clicks") and usual >= CLICKS_FROM
+    if method == "fast" or (method == "auto" and usual > (CLICKS_TO if few else QUADRATIC_TO)):
         return None
-    return "pairs"
+    return "clicks" if few else "pairs"
 
 
 def choose(method: str, family: Family, weighted: bool, auctions: Auctions) -> Method:

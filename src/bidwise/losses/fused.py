@@ -74,7 +74,8 @@ def fused_loss(
     """Rank term plus ``lam`` times the log loss, and the derivative for every logit, ``(..., ads)``.
 
     ``member`` is None for the log loss alone, and ``weights`` multiply the log loss of each ad. ``stage`` is where
-    the pair sums come from: ``pairs``; ``covariance`` for the signed, unweighted gap; ``panels`` for signed logistic.
+    the pair sums come from: ``pairs``; ``covariance`` for the signed, unweighted gap; ``panels`` for signed logistic;
+    ``clicks`` for positive logistic of ads of which few have a value.
     ``reduction="none"`` is of the rank term alone.
     """
     if offsets is not None and len(offsets) == 2:
@@ -219,12 +220,14 @@ def _other_sums(
     family: Family,
     kappa: float | None,
 ) -> Tensor:
-    """The same sums without pairs."""
-    if stage == "panels":
+    """The same sums without pairs, or with few."""
+    if stage in ("panels", "clicks"):
+        from bidwise.losses.fused_clicks import click_sums
         from bidwise.losses.fused_panels import panel_sums
 
+        sums = panel_sums if stage == "panels" else click_sums
         p = None if teacher is None else teacher.float()
-        return panel_sums(z.float(), label.float(), bids.float(), p, auctions.bounds, auctions.size, family, kappa)
+        return sums(z.float(), label.float(), bids.float(), p, auctions.bounds, auctions.size, family, kappa)
     b = bids.float()
     cost, slope = covariance(Ads(b * z.float().sigmoid(), b * label.float()), auctions, family, gradient=True)
     assert slope is not None

@@ -60,22 +60,19 @@ def panel_sums(
     sums = z.new_empty(1, 2, ads)
     if ads == 0 or auctions == 0:
         return sums
-    panels = max(LEAST_PANELS, min(MOST_PANELS, ALL_PANELS // auctions))
+    panels, bits, steps, workers = cut(ads, auctions)
     cells = auctions * panels
     zeros = torch.zeros(cells * CHARGES * DEGREE + 2 * auctions + 1, dtype=torch.int64, device=z.device)
     moments, state = zeros[: cells * CHARGES * DEGREE], zeros[cells * CHARGES * DEGREE :].view(torch.int32)
     fields = torch.empty(cells * FIELDS * DEGREE, dtype=torch.float64, device=z.device)
     read = z.new_empty(4, ads)  # t, v, left, right
-    bits = min(48, 62 - ads.bit_length())  # after the point: a sum over all ads fits into int64
     where = (offsets, ads, auctions, size or 0)
-    steps = (auctions - 1).bit_length()  # of a search for an ad's auction
-    workers = max(8, FIELD_WORKERS // auctions)
 
     def tiles(tile: int) -> tuple[int]:
         return (triton.cdiv(ads, tile),)
 
     _read_ads[tiles(READ_TILE)](
-        z, label, bids, teacher, read, state, *where, family.sigma, kappa, steps, panels, READ_TILE
+        z, label, bids, teacher, read, state, None, *where, family.sigma, kappa, steps, panels, READ_TILE
     )
     _add_moments[tiles(MOMENT_TILE)](
         read, state, moments, *where, 2.0**bits, steps, panels, DEGREE, CHARGES, HOT_PANELS, MOMENT_TILE, num_warps=8
@@ -87,8 +84,19 @@ def panel_sums(
         read, state, fields, sums, *where, family.sigma, steps, panels, DEGREE, FIELDS, VALUE_TILE
     )
     workers = min(PAIR_WORKERS, *tiles(PAIR_TILE))
-    _take_pairs[(workers,)](read, state, sums, *where, family.sigma, workers, steps, PAIR_TILE, OTHERS, num_warps=8)
+    _take_pairs[(workers,)](
+        read, state, sums, *where, family.sigma, workers, False, steps, PAIR_TILE, OTHERS, num_warps=8
+    )
     return sums
+
+
+def cut(ads: int, auctions: int) -> tuple[int, int, int, int]:
+    """Panels of an auction, bits of a charge after the point, steps to find an ad's auction, programs of an auction.
+
+    A sum of charges, none above 1, over all ads fits into int64.
+    """
+    panels = max(LEAST_PANELS, min(MOST_PANELS, ALL_PANELS // auctions))
+    return panels, min(48, 62 - ads.bit_length()), (auctions - 1).bit_length(), max(8, FIELD_WORKERS // auctions)
 
 
 @lru_cache
@@ -133,12 +141,13 @@ def _scaled(value, state, auction, inside):
 
 @jit
 def _read_ads(
-    z, label, bids, teacher, read, state, offsets, ads, auctions, size, sigma, kappa,
+    z, label, bids, teacher, read, state, counts, offsets, ads, auctions, size, sigma, kappa,
     STEPS: tl.constexpr, PANELS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """t, v, left, right of every ad, and the state of every auction.
 
     That is: bits of its largest v, of its smallest, its last panel, whether it is too wide; last, whether any is.
+    ``counts`` gets the number of ads of each program whose v is above 0.
     """
     ad = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = ad < ads
@@ -148,6 +157,8 @@ def _read_ads(
     fits = (t >= 0) & (t < PANELS) & (v >= 0) & (v < 1e37)
     tl.store(read + ad, t, mask=inside)
     tl.store(read + ads + ad, v, mask=inside)
+    if counts is not None:
+        tl.store(counts + tl.program_id(0), tl.sum((inside & (v > 0)).to(tl.int32), axis=0))
     if kappa is None:
         tl.store(read + 2 * ads + ad, tl.full([TILE], 1.0, tl.float32), mask=inside)
         tl.store(read + 3 * ads + ad, tl.full([TILE], 1.0, tl.float32), mask=inside)
@@ -351,9 +362,12 @@ def _take_values(
 @jit
 def _take_pairs(
     read, state, sums, offsets, ads, auctions, size, sigma, workers,
-    STEPS: tl.constexpr, TILE: tl.constexpr, OTHERS: tl.constexpr,
+    CLICKS: tl.constexpr, STEPS: tl.constexpr, TILE: tl.constexpr, OTHERS: tl.constexpr,
 ):  # fmt: skip
-    """The definition, pair by pair, for auctions too wide for their panels; where there are none, one look."""
+    """The definition, pair by pair, for auctions too wide for their panels; where there are none, one look.
+
+    ``CLICKS``: of the positive gap, and without the pairs of two ads that both have a value above 0.
+    """
     start = tl.program_id(0) * TILE
     any_wide = tl.load(state + 4 * auctions)
     while (start < ads) & (any_wide != 0):
@@ -380,9 +394,17 @@ def _take_pairs(
             known = other < last
             pair = (other[None, :] >= begin[:, None]) & (other[None, :] < end[:, None])
             y = tl.where(pair, t - tl.load(read + other, mask=known, other=0.0)[None, :], 0.0)
-            gap = tl.load(read + ads + other, mask=known, other=0.0)[None, :] - v
-            left_gap = tl.where(pair, gap * tl.load(read + 2 * ads + other, mask=known, other=0.0)[None, :], 0.0)
-            right_gap = tl.where(pair, gap * tl.load(read + 3 * ads + other, mask=known, other=0.0)[None, :], 0.0)
+            value = tl.load(read + ads + other, mask=known, other=0.0)[None, :]
+            left_gap = value - v
+            right_gap = left_gap
+            if CLICKS:
+                pair = pair & ~((value > 0) & (v > 0))
+                right_gap = tl.where(left_gap > 0, 0.0, left_gap)  # keeps what is not a number
+                left_gap = tl.where(left_gap < 0, 0.0, left_gap)
+            left_other = tl.load(read + 2 * ads + other, mask=known, other=0.0)[None, :]
+            right_other = tl.load(read + 3 * ads + other, mask=known, other=0.0)[None, :]
+            left_gap = tl.where(pair, left_gap * left_other, 0.0)
+            right_gap = tl.where(pair, right_gap * right_other, 0.0)
             small = tl.exp(-tl.abs(y))
             log = tl.where(small < 2e-4, small - 0.5 * small * small, tl.log(1 + small))
             sigmoid = tl.where(y >= 0, 1.0, small) / (1 + small)

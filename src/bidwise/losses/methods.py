@@ -203,7 +203,7 @@ def _evaluate(
     lam: float | None,
     member: Member,
 ) -> Tensor:
-    stage = kernel_stage(member.method, member.family, member.weighting is not None, logits, offsets)
+    stage = kernel_stage(member.method, member.family, member.value, member.weighting is not None, logits, offsets)
     if stage is not None:
         return kernel_loss(logits, clicks, bids, offsets, teacher, None, member, lam or 0.0, member.reduction, stage)
     compute = partial(loss_and_gradient, logits, clicks, bids, offsets, teacher, member)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from bidwise.kernels import jit, tl, triton
 
@@ -66,6 +67,7 @@ class _LookUp(torch.autograd.Function):
         return F.embedding(ids + starts, weight)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
         (ids,) = ctx.saved_tensors
         gradient = gradient.contiguous()
@@ -93,6 +95,7 @@ class _Factorized(torch.autograd.Function):
         return linear, flat
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_linear: Tensor, d_flat: Tensor) -> tuple[None, ...]:
         weight, ids, starts = ctx.saved_tensors
         (ads, fields), width = ids.shape, weight.shape[1]
@@ -122,6 +125,7 @@ class _Activated(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
         ads, units = out.shape

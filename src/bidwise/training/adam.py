@@ -73,6 +73,12 @@ class Adam(torch.optim.Adam):
         else:
             self.param_groups[0]["lr"] = rate
 
+    def release(self) -> None:
+        """Give the tables back: gradients of their vectors are tensors again, for whoever trains the model next."""
+        self.flush()
+        for table in self.tables:
+            table.sparse, table.sums = False, None
+
     def forget(self) -> None:
         """Leave out the gradients of a step that was not made."""
         for sums in self.sums:

@@ -25,6 +25,7 @@ UPDATE_ADS, UPDATE_WARPS = 32, 4  # of a tile of rows to update
 WIDTH = 64  # columns of a tile
 TENSORS, SIZE = 16, 1024  # tensors of a launch, and numbers of a program
 NO_ONE = 0x7FFFFFFF  # owner of a row that was not looked up
+EPS = 1e-8  # Adam's
 RECENT = 512  # steps; what a first moment still moves after so many without a gradient is 0 to any float
 
 
@@ -84,10 +85,8 @@ class RowSums:
         self.table, self.state, self.clock, self.dense, self.l2 = table, state, clock, dense, l2
         weight = table.weight
         self.total = torch.zeros(weight.shape, dtype=torch.int64, device=weight.device)
-        self.owner = torch.full(
-            (len(weight),), NO_ONE, dtype=torch.int32, device=weight.device
-        )  # first ad of the batch
-        # the step that a row stands at, where it matters
+        # the first ad of the batch that looked a row up, and, where it matters, the step that a row stands at
+        self.owner = torch.full((len(weight),), NO_ONE, dtype=torch.int32, device=weight.device)
         self.stamp = torch.zeros(len(weight) if dense else 0, dtype=torch.int32, device=weight.device)
         self.peak = torch.zeros(PEAKS, dtype=torch.int32, device=weight.device)
         self.ids: Tensor | None = None
@@ -166,9 +165,6 @@ class RowSums:
 def _in_rows(ids: Tensor) -> Tensor:
     """Ids whose fields are neighbours in memory, as kernels read them."""
     return ids if ids.stride(1) == 1 else ids.contiguous()
-
-
-EPS = 1e-8  # Adam's
 
 
 # The kernels. Names of arguments in capitals are known when a kernel is compiled.

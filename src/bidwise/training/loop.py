@@ -95,17 +95,20 @@ def fit(
     if folder is not None:
         load_checkpoint(folder, run)
     saved = time.monotonic()
-    while not run.ended():
-        with mode(model, training=True), matmul_precision(precision):
-            run.train_on()
-        evaluated = run.due()
-        if evaluated:
-            run.evaluate()
-        if folder is not None and (evaluated or time.monotonic() - saved > SECONDS):
-            save_checkpoint(folder, run)
-            saved = time.monotonic()
-        if progress is not None:
-            progress(run.position)
+    try:
+        while not run.ended():
+            with mode(model, training=True), matmul_precision(precision):
+                run.train_on()
+            evaluated = run.due()
+            if evaluated:
+                run.evaluate()
+            if folder is not None and (evaluated or time.monotonic() - saved > SECONDS):
+                save_checkpoint(folder, run)
+                saved = time.monotonic()
+            if progress is not None:
+                progress(run.position)
+    finally:
+        run.optimizer.release()
     run.fit.last = run.fit.state()
     if run.fit.best:
         model.load_state_dict(run.fit.best[next(iter(metrics))].state)

@@ -146,5 +146,8 @@ def source(shuffle: Shuffle, device: torch.device) -> Resident | Streamed:
 
 
 def fits(tables: int, device: torch.device) -> bool:
-    """Whether so many bytes of training ads have room on the device."""
-    return device.type != "cuda" or tables <= SHARE * torch.cuda.mem_get_info(device)[0]
+    """Whether so many bytes of training ads have room on the device; what torch keeps for later use is room."""
+    if device.type != "cuda":
+        return True
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return tables <= SHARE * (torch.cuda.mem_get_info(device)[0] + kept)
