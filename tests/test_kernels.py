@@ -141,6 +141,13 @@ def test_loss_and_gradient_are_those_of_the_definition(member, case):
     assert_right(member, case)
 
 
+@every_case
+@some_members
+def test_small_auctions_in_tiles(case, member, monkeypatch):
+    monkeypatch.setattr(fused, "SMALL_TO", 0)
+    assert_right(member, case)
+
+
 @gpu_only
 @every_large_case
 @every_member
@@ -168,6 +175,7 @@ def test_reductions(case, reduction, pair_mean, member):
 @some_members
 @pytest.mark.parametrize("case", ["n=129", "ragged", "repeats"])
 def test_small_batches_on_the_way_of_large_ones(case, member, monkeypatch):
+    monkeypatch.setattr(fused, "SMALL_TO", 0)
     monkeypatch.setattr(fused, "PREPARE_FROM", 1)
     monkeypatch.setattr(fused, "ONE_PROGRAM_TO", 16)
     assert_right(member, case)

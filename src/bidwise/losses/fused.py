@@ -15,7 +15,7 @@ from torch import Tensor
 from bidwise.gpu import interpreted
 from bidwise.kernels import triton
 from bidwise.losses.closed_form import covariance
-from bidwise.losses.pair_kernels import finish, pairs, prepare, total
+from bidwise.losses.pair_kernels import finish, pairs, prepare, small, total
 from bidwise.losses.pairwise import Ads, Family
 from bidwise.segments import Auctions
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bidwise.losses.methods import Member
 
 PREPARE_FROM = 1024  # ads: fewer are read as they came by every program, more are turned into eCPM and value once
+SMALL_TO, SMALL_ADS = 512, 4  # ads of an auction whose programs see all partners at once, and ads of a program then
 ONE_PROGRAM_TO = 4096  # ads that one program of `finish` takes, and so writes their loss itself
 
 
@@ -97,6 +98,9 @@ def fused_loss(
         sums = None
         if member is not None:
             label = p if member.value == "teacher" and p is not None else y
+            if stage == "pairs" and offsets is None and n <= SMALL_TO and summed:
+                loss, slope = _small_loss(z, y, label, b, p, n, member, lam, reduction, gradient)
+                return loss.view(lead), None if slope is None else slope.view(logits.shape)
             if stage == "pairs":
                 sums = _pair_sums(z, label, b, p, offsets, n, auctions, steps, member.family, kappa, gradient)
             else:
@@ -149,6 +153,51 @@ def fused_loss(
     return loss.view(shape), None if slope is None else slope.view(logits.shape)
 
 
+def _small_loss(
+    z: Tensor,
+    y: Tensor,
+    label: Tensor,
+    bids: Tensor,
+    teacher: Tensor | None,
+    n: int,
+    member: Member,
+    lam: float,
+    reduction: str,
+    gradient: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """`fused_loss` of small auctions, each a repeat: their programs see all partners at once, and finish themselves."""
+    ads, kappa = z.numel(), member.weighting
+    surrogate, scale = _surrogate(member.family, kappa)
+    blocks = -(-n // SMALL_ADS)
+    slope = z.new_empty(ads, dtype=torch.float32) if gradient else None
+    parts = z.new_empty(ads // n * blocks, dtype=torch.float64)
+    loss = z.new_empty(ads // n, dtype=torch.float32)
+    small[(ads // n, blocks)](
+        *(z, y, label, bids, z if teacher is None else teacher, z if slope is None else slope, parts, ads, n),
+        *(1 / n**2 if member.pair_mean else 1.0, scale, member.family.sigma, float(kappa or 0)),
+        lam / n if reduction == "mean" else float(lam),
+        GAP=member.family.gap,
+        SURROGATE=surrogate,
+        WEIGHTED=kappa is not None,
+        LOG=lam != 0,
+        GRADIENT=gradient,
+        COMPILED=not interpreted(),
+        BK=SMALL_ADS,
+        BI=max(16, triton.next_power_of_2(n)),
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+    total[(ads // n,)](parts, loss, blocks, BLOCK=triton.next_power_of_2(blocks), num_warps=1)
+    return loss, slope
+
+
+def _surrogate(family: Family, kappa: float | None) -> tuple[str, float]:
+    """The surrogate as kernels call it, and what they multiply eCPM by."""
+    if family.gap == "signed" and kappa is None and family.surrogate != "indicator":
+        return "product", 1.0
+    return family.surrogate, family.sigma * 1.4426950408889634 if family.surrogate == "logistic" else 1.0
+
+
 def _flat(per_ad: Tensor) -> Tensor:
     """Contiguous, in its own dtype: kernels turn what they load into float32."""
     return per_ad.detach().reshape(-1).contiguous()
@@ -169,10 +218,7 @@ def _pair_sums(
 ) -> Tensor:
     """Cost and slope of every ad in parts, ``(parts, 2, ads)``: `PairSums` but for right_k, which costs lack."""
     ads = z.numel()
-    surrogate = family.surrogate
-    if family.gap == "signed" and kappa is None and surrogate != "indicator":
-        surrogate = "product"
-    scale = family.sigma * 1.4426950408889634 if surrogate == "logistic" else 1.0
+    surrogate, scale = _surrogate(family, kappa)
     weighted, prepared = kappa is not None, ads >= PREPARE_FROM
     columns = (z, label, bids, z if teacher is None else teacher)
     if prepared:

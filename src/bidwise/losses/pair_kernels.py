@@ -263,6 +263,16 @@ def pairs(
         cost, shown, lost = _add_tile(
             s_k - s_i, stake, left, right, cost, shown, lost, GAP, SURROGATE, WEIGHTED, GRADIENT, COMPILED
         )
+    total, slope = _over_partners(cost, shown, lost, left_k, right_k, sigma, SURROGATE, WEIGHTED)
+    here = sums + tl.program_id(1) * 2 * ads + k
+    tl.store(here, total, mask=row < ads)
+    if GRADIENT:
+        tl.store(here + ads, slope, mask=row < ads)
+
+
+@jit
+def _over_partners(cost, shown, lost, left_k, right_k, sigma, SURROGATE: tl.constexpr, WEIGHTED: tl.constexpr):
+    """Cost, but for right_k, and slope of the ads k from their pairs."""
     total = tl.sum(cost, 1, keep_dims=True)
     slope = tl.sum(shown, 1, keep_dims=True)
     if WEIGHTED:
@@ -273,10 +283,86 @@ def pairs(
         total *= sigma
     elif SURROGATE == "product":
         total *= 0.5 * sigma
-    here = sums + tl.program_id(1) * 2 * ads + k
-    tl.store(here, total, mask=row < ads)
+    return total.to(tl.float32), (slope * sigma).to(tl.float32)
+
+
+@jit
+def _chained(loss, slope, ecpm, miss, kappa, WEIGHTED: tl.constexpr, GRADIENT: tl.constexpr):
+    """Cost with its factor right, and the slope by the logit instead of the eCPM."""
+    if WEIGHTED:
+        right, rest = _sigmoid(kappa * ecpm)
+        loss *= right
+        slope = tl.fma(kappa * rest, loss, slope)  # d right_k / ds_k = kappa right_k (1 - right_k)
     if GRADIENT:
-        tl.store(here + ads, slope * sigma, mask=row < ads)
+        slope *= ecpm * miss  # ds/dz = b f (1 - f)
+    return loss, slope
+
+
+@jit
+def _log_loss(logit, ctr, miss, y):
+    """Cross-entropy, and its derivative."""
+    e = _exp(-tl.abs(logit))
+    small = 0.6931471805599453 * e * _log2_1p(e)
+    entropy = y * (tl.maximum(-logit, 0.0) + small) + (1 - y) * (tl.maximum(logit, 0.0) + small)
+    return entropy, (1 - y) * ctr - y * miss
+
+
+@_kernel
+def small(
+    z,
+    click,
+    label,
+    bid,
+    teacher,
+    slopes,
+    parts,
+    ads,
+    per_repeat,
+    share,
+    scale,
+    sigma,
+    kappa,
+    lam,
+    GAP: tl.constexpr,
+    SURROGATE: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    LOG: tl.constexpr,
+    GRADIENT: tl.constexpr,
+    COMPILED: tl.constexpr,
+    BK: tl.constexpr,
+    BI: tl.constexpr,
+):
+    """`pairs` and `finish` in one, where an auction is a repeat and its ads are at most BI."""
+    row = tl.program_id(1) * BK + tl.arange(0, BK)[:, None]
+    column = tl.arange(0, BI)[None, :]
+    first = tl.program_id(0) * per_repeat
+    k = first + tl.minimum(row, per_repeat - 1)
+    i = first + tl.minimum(column, per_repeat - 1)
+    s_k, v_k, left_k, right_k = _ads(z, label, bid, teacher, k, ads, scale, kappa, WEIGHTED, False, False)
+    s_i, v_i, left, right = _ads(z, label, bid, teacher, i, ads, scale, kappa, WEIGHTED, False, False)
+    adds: tl.constexpr = tl.float64 if SURROGATE == "product" else tl.float32
+    cost = tl.zeros([BK, BI], adds)
+    shown = tl.zeros([BK, BI], adds)
+    lost = tl.zeros([BK, BI], tl.float32)
+    stake = tl.where(column < per_repeat, v_i - v_k, 0.0)
+    cost, shown, lost = _add_tile(
+        s_k - s_i, stake, left, right, cost, shown, lost, GAP, SURROGATE, WEIGHTED, GRADIENT, COMPILED
+    )
+    loss, slope = _over_partners(cost, shown, lost, left_k, right_k, sigma, SURROGATE, WEIGHTED)
+    logit = tl.load(z + k).to(tl.float32)
+    ctr, miss = _sigmoid(logit)
+    ecpm = tl.load(bid + k).to(tl.float32) * ctr
+    loss, slope = _chained(loss, slope, ecpm, miss, kappa, WEIGHTED, GRADIENT)
+    loss *= share
+    slope *= share
+    if LOG:
+        entropy, pull = _log_loss(logit, ctr, miss, tl.load(click + k).to(tl.float32))
+        loss = tl.fma(entropy, lam, loss)
+        slope = tl.fma(pull, lam, slope)
+    if GRADIENT:
+        tl.store(slopes + k, slope, mask=row < per_repeat)
+    sum_of_losses = tl.sum(tl.where(row < per_repeat, loss, 0.0).to(tl.float64))
+    tl.store(parts + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), sum_of_losses)
 
 
 @_kernel
@@ -321,12 +407,7 @@ def finish(
             loss += tl.load(sums + part * 2 * ads + k)
             if GRADIENT:
                 slope += tl.load(sums + part * 2 * ads + ads + k)
-        if WEIGHTED:
-            right, rest = _sigmoid(kappa * ecpm)
-            loss *= right
-            slope = tl.fma(kappa * rest, loss, slope)  # d right_k / ds_k = kappa right_k (1 - right_k)
-        if GRADIENT:
-            slope *= ecpm * miss  # ds/dz = b f (1 - f)
+        loss, slope = _chained(loss, slope, ecpm, miss, kappa, WEIGHTED, GRADIENT)
         if RAGGED:
             start, end = _bounds(k, offsets, per_repeat, auctions, steps, True)
             size = (end - start).to(tl.float32)
@@ -334,11 +415,7 @@ def finish(
         loss *= share
         slope *= share
     if LOG:
-        y = tl.load(click + k).to(tl.float32)
-        e = _exp(-tl.abs(logit))
-        small = 0.6931471805599453 * e * _log2_1p(e)
-        entropy = y * (tl.maximum(-logit, 0.0) + small) + (1 - y) * (tl.maximum(logit, 0.0) + small)
-        pull = (1 - y) * ctr - y * miss
+        entropy, pull = _log_loss(logit, ctr, miss, tl.load(click + k).to(tl.float32))
         if WORTH:
             worth_k = tl.load(worth + k).to(tl.float32)
             entropy *= worth_k

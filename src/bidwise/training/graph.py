@@ -30,7 +30,7 @@ class Graph:
         offsets = None if offsets is None else offsets.to(run.device)
         repeats, width, columns = len(run.epoch.order), shuffle.features.shape[1], shuffle.columns.shape[1]
         features = source.features.new_empty(repeats * size, width)
-        numbers = source.columns.new_empty(repeats * size, columns)
+        numbers = source.columns.new_empty(columns, repeats * size)  # a column's numbers side by side: no one copies
         self.kept = (features, numbers, offsets)  # a graph knows places in memory, and keeps nothing there
         ads = triton.next_power_of_2(max(1, min(64, 4096 // triton.next_power_of_2(width))))
 
@@ -42,7 +42,7 @@ class Graph:
 
         def step() -> None:
             fetch()
-            loss = run.step(shuffle.gathered(features, numbers, offsets))
+            loss = run.step(shuffle.gathered(features, numbers.t(), offsets))
             assert run.place.total is not None
             run.place.total.add_(loss)
             self.at += size
@@ -94,4 +94,5 @@ def _fetch(
     column = tl.arange(0, BROAD)
     there = (ad < size)[:, None] & (column < COLUMNS)[None, :]
     numbers = tl.load(columns + row[:, None] * COLUMNS + column[None, :], mask=there)
-    tl.store(out_columns + seat[:, None] * COLUMNS + column[None, :], numbers, mask=there)
+    ads = size * tl.num_programs(1)
+    tl.store(out_columns + column[None, :] * ads + seat[:, None], numbers, mask=there)

@@ -226,7 +226,7 @@ class Run:
         if losses.shape != self.members:
             expected = f"one number per member, {tuple(self.members)}" if self.members else "one number"
             raise InputError(f"loss must return {expected}, found shape {tuple(losses.shape)}")
-        losses.sum().backward()  # type: ignore[no-untyped-call]
+        (losses.sum() if losses.dim() else losses).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return losses.detach()
 
