@@ -1,5 +1,6 @@
 """What the documents show runs: code blocks of the README and the docs, the examples, the benchmark page."""
 
+import csv
 import importlib.util
 import json
 import re
@@ -185,3 +186,42 @@ def test_committed_runs_say_where_they_were_made(run):
     assert environment["command"].startswith("bidwise reproduce")
     assert environment["machine"]
     assert environment["commit"]
+
+
+def device_rows(name, **where):
+    path = ROOT / "benchmarks" / "results" / f"device_{name}.csv"
+    with path.open(newline="") as file:
+        return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in where.items())]
+
+
+def test_times_on_the_gpu_are_those_of_the_benchmark():
+    pages = [(ROOT / name).read_text() for name in ("docs/gpu.md", "README.md")]
+
+    def one(name, key, **where):
+        (row,) = device_rows(name, **where)
+        return float(row[key])
+
+    small = one("losses", "ms", member="signed weighted logistic", ads="256", way="auto")
+    large = one("losses", "ms", member="signed weighted logistic", ads="1048576", way="auto")
+    pairs = [float(row["ms"]) for row in device_rows("losses", ads="65536", way="triton") if float(row["ms"]) > 1]
+    epochs = {p: one("epoch", "seconds", batch="256", precision=p, loss="log_loss") for p in ("float32", "mixed")}
+    rates = {
+        p: one("steps", "rows_per_second", model="deepfm", batch="10000", precision=p, loss="log_loss") / 1e6
+        for p in ("float32", "mixed")
+    }
+    added = [
+        100 * float(row["overhead"])
+        for row in device_rows("steps", model="deepfm", batch="256", precision="float32")
+        if row["loss"] != "log_loss"
+    ]
+    expected = [
+        f"{1e3 * small:.1f} µs",
+        f"{large:.2f} ms",
+        f"{min(pairs):.1f} to {max(pairs):.1f} ms",
+        f"{epochs['float32']:.1f} s, mixed {epochs['mixed']:.1f} s",
+        f"{rates['mixed']:.1f} M mixed",
+        f"{rates['float32']:.1f} M in float32",
+        f"+{min(added):.1f} to +{max(added):.1f} %",
+    ]
+    assert [words for words in expected if words not in pages[0]] == []
+    assert f"{epochs['float32']:.1f} s at a batch of 256" in " ".join(pages[1].split())
