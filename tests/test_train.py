@@ -468,6 +468,7 @@ def test_sections_and_settings_that_nobody_knows():
         ({}, ["train.epoch=3"], r"did you mean 'epochs'\?"),
         ({}, ["train.batch_size=2.5"], r"train.batch_size must be a whole number, found 2.5"),
         ({}, ["train.candidates=log_loss"], r"train.candidates must name a loss beside log_loss"),
+        ({}, ["train.precision=half"], r"precision must be one of float32, mixed, found 'half'"),
     ):
         with pytest.raises(bidwise.InputError, match=message):
             resolved({"data": {"click": "y", "bid": "b"}, **sections}, {}, settings)

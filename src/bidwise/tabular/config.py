@@ -121,6 +121,7 @@ class Train:
     learning_rate: float = 1e-3
     schedule: str = "constant"
     l2: float = 0.0
+    precision: str | None = None  # None: float32
     lam: float | None = None  # None: that of the loss, 3
     sigma: float | None = None  # None: that of the loss, 1
     seed: int = 0
@@ -134,7 +135,8 @@ class Train:
             raise InputError(f"train.candidates must name a loss beside {BASELINE}, found {list(self.candidates)}")
         for name, value in {"train.learning_rate": self.learning_rate, "train.patience": self.patience}.items():
             check_positive(name, value)
-        Options(self.epochs, self.batch_size, self.learning_rate, self.schedule, self.patience, self.every, l2=self.l2)
+        numbers = (self.epochs, self.batch_size, self.learning_rate, self.schedule, self.patience, self.every)
+        Options(*numbers, l2=self.l2, precision=self.precision or "float32")
         if self.lam is not None:
             check_positive("train.lam", self.lam, or_zero=True)
         if self.sigma is not None:

@@ -166,6 +166,7 @@ def _fitted(prepared: Prepared, name: str, ads: Ads, valid: Ads, device: str, sh
         batch_size=options.batch_size,
         rate=options.learning_rate,
         schedule=options.schedule,
+        precision=options.precision or "float32",
         patience=options.patience,
         every=options.every,
         l2=options.l2,
