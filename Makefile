@@ -19,7 +19,7 @@ test: lint types browser
 test-kernels: $(INSTALLED)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[kernels]'
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_kernels.py tests/test_panel_kernels.py \
-		tests/test_training_kernels.py
+		tests/test_click_kernels.py tests/test_training_kernels.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

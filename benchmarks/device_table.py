@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 Rows = list[dict[str, str]]
-WAYS = ("plain torch", "torch.compile", "direct", "triton", "fast", "auto")
+WAYS = ("plain torch", "torch.compile", "direct", "pairs", "fast", "auto")
 
 
 def losses(rows: Rows) -> str:
@@ -12,7 +12,7 @@ def losses(rows: Rows) -> str:
         f"## Loss and gradient of one auction on {rows[0]['device']}",
         "",
         "Forward and backward in float32; replays of a CUDA graph where the way can be captured (* where it waits",
-        "for the GPU). *plain torch* is the loss as one would write it, *direct* the same in chunks, *triton* all",
+        "for the GPU). *plain torch* is the loss as one would write it, *direct* the same in chunks, *pairs* all",
         "pairs in a kernel, *fast* without pairs. Error: of the gradient against float64, relative to its norm, of",
         "*auto* and of *plain torch*.",
         "",

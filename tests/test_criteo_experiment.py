@@ -23,7 +23,7 @@ from bidwise.evaluation.ranks import _auc_on_device, auc
 from bidwise.experiments.criteo import Config, experiment, run
 from bidwise.experiments.criteo.numbers import chosen_lams, of_protocol
 from bidwise.experiments.criteo.plan import LAM, LAMS, LOSSES, planned, trial_of, work
-from bidwise.experiments.criteo.source import arena_of, source_of
+from bidwise.experiments.criteo.source import source_of
 from bidwise.experiments.criteo.trial import Arena, Auctions, Trial, calibration_error, loss_of, measured
 from bidwise.experiments.pieces import Job, Pieces
 from bidwise.models import SparseLogisticRegression
@@ -120,7 +120,7 @@ def test_lam_is_chosen_by_validation_welfare_in_every_repeat(small):
 
 def test_teachers_are_the_log_loss_model_of_the_same_repeat_and_protocol(store, small):
     out, _ = small
-    arena = arena_of(store, TINY)
+    arena = source_of(TINY, store.folder, "cpu").arena
     for trial in planned(TINY):
         if trial.loss != "distilled":
             continue
@@ -295,7 +295,7 @@ def test_auctions_larger_than_a_split_are_refused(store, tmp_path):
 
 
 def test_an_arena_without_truth_is_selected_by_clicks_alone(store):
-    arena = arena_of(store, TINY)
+    arena = source_of(TINY, store.folder, "cpu").arena
     blind = Arena(arena.train, replace(arena.valid, truth=None), arena.test, arena.valid_auctions, arena.test_auctions)
     assert [metric.name for metric in arena.selections] == ["welfare", "log_loss", "expected_welfare"]
     assert [metric.name for metric in blind.selections] == ["welfare", "log_loss"]

@@ -6,6 +6,7 @@ import random as python_random
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,7 @@ from bidwise.data import Ads, World, stack
 from bidwise.models import DCN, MLP, DeepFM, LogisticRegression, SparseLogisticRegression
 from bidwise.training import METRICS, Variants, fit, loop, predict, run, validation
 from bidwise.training.batches import Orders, Shuffle
+from bidwise.training.run import matmul_precision, repeats_in_a_graph
 from bidwise.training.validation import Metric, logits_of, mean_welfare
 
 WORLD = World(linear=1.3, spread=0.8, features=8)
@@ -1182,3 +1184,66 @@ def test_things_that_cannot_be_trained_are_refused():
         fit(LogisticRegression(8), Ads(torch.zeros(0, 8), torch.zeros(0), torch.zeros(0)))
     with pytest.raises(InputError, match="valid must have truth for metric='expected_welfare'"):
         fit(LogisticRegression(8), train, valid=replace(valid, truth=None), metric="expected_welfare")
+
+
+# graphs and precision: what can be told without a GPU
+
+
+class Annealed(bidwise.WelfareLoss):
+    """A loss of a user, whose Python changes from call to call."""
+
+
+def test_only_parts_of_bidwise_are_captured_unasked():
+    model = bidwise.models.DeepFM([3, 4], embedding=2, hidden=(4,))
+    assert repeats_in_a_graph(model, bidwise.LOSSES["log_plus"])
+    assert repeats_in_a_graph(model, Variants([(bidwise.LOSSES["log_loss"], 1)]))
+    assert not repeats_in_a_graph(model, Annealed())
+    assert not repeats_in_a_graph(model, Variants([(Annealed(), 1)]))
+    assert not repeats_in_a_graph(model, lambda *columns: columns[0].sum())
+    model.register_forward_hook(lambda *call: None)
+    assert not repeats_in_a_graph(model, bidwise.LOSSES["log_plus"])
+    model = bidwise.models.DeepFM([3, 4], embedding=2, hidden=(4,))
+    model.deep = type("Mine", (type(model.deep),), {"__module__": "mine"})(4, (4,), seed=0, random=torch.Generator())
+    assert not repeats_in_a_graph(model, bidwise.LOSSES["log_plus"])
+
+
+def test_a_graph_is_refused_where_there_is_none():
+    ads = numbered(ads=20)
+    for graph, message in ((True, "graph=True needs a GPU with triton"), ("yes", "graph must be True, False or None")):
+        with pytest.raises(bidwise.InputError, match=message):
+            bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, epochs=1, batch_size=10, graph=graph)
+
+
+def test_mixed_precision_ends_with_the_last_thread():
+    before = torch.get_float32_matmul_precision()
+    inside, leave = threading.Event(), threading.Event()
+
+    def work():
+        with matmul_precision("mixed"):
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait()
+    with matmul_precision("mixed"):
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == "high"
+    leave.set()
+    thread.join()
+    assert torch.get_float32_matmul_precision() == before
+    torch.set_float32_matmul_precision("high")
+    try:
+        with matmul_precision("float32"):  # leaves alone what the user has set
+            assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_a_run_folder_from_before_there_was_a_precision(tmp_path):
+    ads = numbered(ads=20)
+    options = {"epochs": 1, "batch_size": 10, "out": tmp_path / "run"}
+    bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, **options)
+    assert "precision" not in (tmp_path / "run" / "config.toml").read_text()
+    with pytest.raises(bidwise.InputError, match="precision"):
+        bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, **options, precision="mixed")

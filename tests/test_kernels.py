@@ -154,12 +154,13 @@ def test_small_auctions_in_tiles(case, member, monkeypatch):
 def test_large_batches_pair_by_pair(member, case, monkeypatch):
     monkeypatch.setattr(choice, "COVARIANCE_FROM", 1 << 40)
     monkeypatch.setattr(choice, "PANELS_FROM", 1 << 40)
+    monkeypatch.setattr(choice, "CLICKS_FROM", 1 << 40)
     assert_right(member, case)
 
 
 @gpu_only
 @every_large_case
-@pytest.mark.parametrize("member", [m for m in MEMBERS if m.gap == "signed"], ids=str)
+@every_member
 def test_large_batches_as_auto_computes_them(member, case):
     assert_right(member, case)
 

@@ -103,6 +103,22 @@ def test_dense_rows_after_a_thousand_steps_without_a_look():
     assert_near(ours, theirs)
 
 
+def test_rates_of_steps_that_were_missed_long_ago(monkeypatch):
+    """A falling rate: a row moves by the rates of the steps right after its last look, not by the latest ones."""
+    monkeypatch.setattr("bidwise.training.kernels.RECENT", 16)
+    first, other = batch(0, ads=40), (torch.zeros(2, 3, dtype=torch.int32), torch.tensor([0.0, 1.0]))
+    batches, rates = [first, *[other] * 60, first], [0.01 * 0.9**step for step in range(62)]
+    ours, theirs = (SparseLogisticRegression(CARDINALITIES, std=0.3) for _ in range(2))
+    trained(ours.to(DEVICE), Adam(ours, rate=0.01, updates="dense"), batches, rates)
+    plain = Adam(theirs.double(), rate=0.01, updates="dense")
+    trained(theirs, plain, batches, rates)
+    assert_near(ours, theirs, 0.01 * 0.9**16)  # what a first moment still moves after RECENT steps
+    monkeypatch.setattr("bidwise.training.kernels.RECENT", 512)
+    exact = SparseLogisticRegression(CARDINALITIES, std=0.3).to(DEVICE)
+    trained(exact, Adam(exact, rate=0.01, updates="dense"), batches, rates)
+    assert_near(exact, theirs)
+
+
 def test_dense_with_l2_has_no_kernels():
     model = made("deepfm").to(DEVICE)
     assert not Adam(model, rate=0.01, updates="dense", l2=0.1).sums
@@ -232,6 +248,90 @@ def test_a_second_derivative_is_refused():
     (gradient,) = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+def test_dense_updates_in_a_fit_are_seen_by_its_metrics(tmp_path):
+    ads, valid = market(150), market(60, seed=5, offsets=torch.arange(0, 61, 20))
+    options = {"valid": valid, "metric": "log_loss", "epochs": 2, "batch_size": 10, "embeddings": "dense", "rate": 0.05}
+    found, expected = made("logistic_regression").to(DEVICE), made("logistic_regression").double()
+    ours = bidwise.fit(found, ads, **options, out=tmp_path / "run")
+    theirs = bidwise.fit(expected, ads, **options)
+    for a, b in zip(ours.history, theirs.history, strict=True):
+        assert float(a["log_loss"]) == pytest.approx(float(b["log_loss"]), rel=1e-5)
+    kept = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=False)["model"]["table.weight"]
+    torch.testing.assert_close(kept.cpu().double(), theirs.last["table.weight"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["deepfm", "dcn"])
+def test_every_step_and_every_layer_drops_other_units(name):
+    model = MODELS[name](CARDINALITIES, hidden=(64, 64), dropout=0.5).to(DEVICE)
+    dropped = []
+
+    def look(inputs, bias, dropout, seed, steps):
+        dropped.append(activated(torch.ones_like(inputs), torch.zeros_like(bias), dropout, seed, steps) == 0)
+        return activated(inputs, bias, dropout, seed, steps)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bidwise.models.fused.activated", look)
+        ids = batch(0)[0].to(DEVICE)
+        model(ids), model(ids)
+    assert int(model.deep.steps) == 2
+    assert len(dropped) == 4
+    for one in range(4):
+        assert 0.4 < float(dropped[one].float().mean()) < 0.6
+        for other in range(one):
+            assert 0.4 < float((dropped[one] == dropped[other]).float().mean()) < 0.6
+
+
+def test_a_state_with_kernels_is_taken_up_without_them():
+    batches = [batch(seed) for seed in range(6)]
+    ours, plain = made("deepfm").to(DEVICE), made("deepfm").double()
+    optimizer = Adam(ours, rate=0.01)
+    trained(ours, optimizer, batches[:3])
+    plain.load_state_dict(ours.state_dict())
+    without = Adam(plain, rate=0.5)
+    without.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    trained(ours, optimizer, batches[3:])
+    trained(plain, without, batches[3:])
+    assert_near(ours, plain)
+
+
+def test_states_of_frozen_parameters_and_of_no_step_at_all():
+    plain, ours = made("deepfm").double(), made("deepfm").to(DEVICE)
+    before = Adam(plain, rate=0.01)
+    optimizer = Adam(ours, rate=0.01)
+    optimizer.load_state_dict(copy.deepcopy(before.state_dict()))
+    assert int(optimizer.clock.step) == 0
+    plain.bias.requires_grad_(False)
+    trained(plain, before, [batch(0)])
+    optimizer.load_state_dict(copy.deepcopy(before.state_dict()))
+    assert int(optimizer.clock.step) == 1
+    trained(ours, optimizer, [batch(1)])
+    optimizer.state_dict()
+
+
+def test_gradients_that_are_not_wanted_are_left_out():
+    model, other = made("deepfm").to(DEVICE), made("deepfm").to(DEVICE)
+    optimizer = Adam(model, rate=0.01)
+    ids = batch(3)[0].to(DEVICE)
+    model(ids).sum().backward()
+    optimizer.zero_grad()
+    trained(model, optimizer, [batch(1)])
+    trained(other, Adam(other, rate=0.01), [batch(1)])
+    assert torch.equal(model.table.weight, other.table.weight)
+
+
+def test_a_shared_table_has_no_kernels():
+    model = torch.nn.ModuleList([SparseLogisticRegression(CARDINALITIES) for _ in range(2)]).to(DEVICE)
+    model[1].table.weight = model[0].table.weight
+    assert not Adam(model, rate=0.01).sums
+
+
+@pytest.mark.parametrize("features", [torch.zeros(100, 3), torch.zeros(100, 2, dtype=torch.int32)])
+def test_features_that_a_forward_refuses_are_refused_with_kernels(features):
+    ads = market(100)
+    with pytest.raises(InputError, match="features must"):
+        bidwise.fit(made("deepfm").to(DEVICE), Ads(features, ads.clicks, ads.bids), epochs=1, batch_size=50)
 
 
 def test_ids_outside_of_their_field_are_refused_before_the_first_step():

@@ -24,14 +24,14 @@ def side_stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
     """A stream for ``purpose`` beside the current one, always the same.
 
     torch has 32 streams and hands them out in turn: a new one for every run would soon be the stream that another
-    thread trains on, or captures.
+    thread trains on, or captures. These are of high priority, which have 32 of their own.
     """
     return _side_stream(device, torch.cuda.current_stream(device).cuda_stream, purpose)
 
 
 @cache
 def _side_stream(device: torch.device, beside: int, purpose: str) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 @lru_cache

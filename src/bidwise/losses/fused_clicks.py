@@ -76,9 +76,9 @@ def click_sums(
     clicked = z.new_empty(4, ads)  # the same of clicked ads, with t in units of log 2: as many columns as there are
     room = max(ads, min(SHARES * ads, PAIR_PROGRAMS * PAIR_ADS))
     parts = z.new_empty(2, room)  # cost and slope of the clicked ads, one share of their partners after the other
-    # where each ad is among the clicked, and their auctions; clicked ads of each program, and before and up to the end
-    # of each auction, and of all
-    lengths = [ads, ads, triton.cdiv(ads, block), 2 * auctions + 1]
+    # where each ad is among the clicked, and their auctions; how many each program of `_read_ads` has seen; how many
+    # there are before each auction, up to its end, and at all. Multiples of 4, or each batch would be compiled anew
+    lengths = [4 * triton.cdiv(x, 4) for x in (ads, ads, triton.cdiv(ads, block), 2 * auctions + 1)]
     place, owner, counts, bounds = torch.split(torch.empty(sum(lengths), dtype=torch.int32, device=z.device), lengths)
     where = (offsets, ads, auctions, size or 0)
     weighted = kappa is not None
@@ -310,7 +310,8 @@ def _pairs_of_clicks(
         auction = tl.load(owners + k)
         start = tl.load(bounds + auction)
         end = tl.load(bounds + auctions + auction)
-        s_k, v_k, left_k, right_k = _ads(table, table, table, table, k, ads, 1.0, 1.0, WEIGHTED, True, False)
+        s_k = tl.load(table + k)
+        v_k = tl.load(table + ads + k)
         first = tl.min(start)
         after = tl.max(end)
         chunks = tl.cdiv(tl.cdiv(after - first, PARTNERS), shares)
@@ -343,7 +344,9 @@ def _pairs_of_clicks(
             )
         total = tl.sum(cost, 1, keep_dims=True) * 0.6931471805599453  # eCPM was scaled for exp2
         slope = tl.sum(shown, 1, keep_dims=True)
-        if WEIGHTED:
+        if WEIGHTED:  # loaded here: before the loops they would take registers from them
+            left_k = tl.load(table + 2 * ads + k)
+            right_k = tl.load(table + 3 * ads + k)
             slope = slope * right_k + tl.sum(lost, 1, keep_dims=True) * left_k
         here = parts + share * clicked + k
         tl.store(here, total, mask=row < clicked)

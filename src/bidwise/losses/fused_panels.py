@@ -20,7 +20,7 @@ REACH = 17  # panels farther apart see softplus(y) as y or 0: an error of e^-REA
 CHARGES = 4  # left, left v, right, right v
 FIELDS = 6  # softplus of left, left v; sigmoid of left, left v; mirrored sigmoid of right, right v
 MOST_PANELS = 8192  # of one auction
-LEAST_PANELS = 256  # of an auction among many, which share
+LEAST_PANELS = 32  # of an auction among many, which share
 ALL_PANELS = 65_536
 READ_TILE, MOMENT_TILE, VALUE_TILE = 512, 64, 128  # ads of a program
 PAIR_TILE, OTHERS, PAIR_WORKERS = 64, 32, 2048  # pairs at a time, and programs, where panels do not reach
@@ -50,7 +50,7 @@ def panel_sums(
     contiguous float32. ``offsets`` are the auctions' bounds, int64 on the device; ``None``: auctions of ``size`` ads.
 
     Linear in the ads as long as sigma * eCPM of an auction stays below its number of panels: 8,192 for one auction,
-    65,536 divided among many, at least 256. An auction beyond that, or with numbers that are not finite or below 0, is
+    65,536 divided among many, at least 32. An auction beyond that, or with numbers that are not finite or below 0, is
     evaluated pair by pair on the device. Equal input gives equal bits: charges are added up as integers.
     """
     if triton is None:

@@ -66,8 +66,9 @@ def pairwise_welfare_loss(
         pair_mean: divide each auction's L by n^2.
         reduction: over auctions: ``none`` gives ``(..., auctions)``, ``sum`` and ``mean`` give ``(...)``. An auction
             without pairs costs 0, and ``mean`` counts it.
-        method: ``direct`` evaluates all pairs; ``fast`` never does, it is sub-quadratic; ``triton`` evaluates them in
-            kernels on a GPU, in float32; ``auto`` takes the fastest for these sizes.
+        method: ``direct`` evaluates all pairs; ``fast`` never does, it is sub-quadratic (on a GPU, of a signed logistic
+            loss, unless sigma * eCPM of an auction spans thousands); ``triton`` computes in kernels on a GPU, in
+            float32, with pairs or without; ``auto`` takes the fastest for these sizes.
         validate: check values, which would make a GPU wait; ``None``: on for CPU tensors.
 
     The two ads of this auction are in the wrong order: the one that was clicked has the lower eCPM.

@@ -74,11 +74,14 @@ class DeepFM(nn.Module):
         if self.table.adds_up():
             from bidwise.models.fused import factorized
 
+            self.table.check_shape(features)
             linear, flat = factorized(self.table.weight, features, self.table.starts, self.table.sums)
-            shallow = self.bias + linear
-        else:
-            looked_up: Tensor = self.table(features)
-            first, vectors = looked_up[..., 0], looked_up[..., 1:]
-            shallow, flat = self.bias + first.sum(1) + paired(vectors), vectors.flatten(1)
-        deep: Tensor = (self.deep(flat) @ self.last).squeeze(-1)
-        return shallow + deep
+            return self.bias + linear + self._deep(flat)
+        looked_up: Tensor = self.table(features)
+        first, vectors = looked_up[..., 0], looked_up[..., 1:]
+        deep = self._deep(vectors.flatten(1))
+        return self.bias + first.sum(1) + paired(vectors) + deep
+
+    def _deep(self, flat: Tensor) -> Tensor:
+        found: Tensor = (self.deep(flat) @ self.last).squeeze(-1)
+        return found

@@ -113,10 +113,10 @@ class _Activated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor) -> Tensor:
         out = torch.empty_like(inputs)
-        ads, units = inputs.shape
-        if ads:
-            size = 1024
-            grid = (triton.cdiv(inputs.numel(), size),)
+        units, size = inputs.shape[1], 1024
+        grid = (max(1, triton.cdiv(inputs.numel(), size)),)
+        # models also run without `fit`, which sees to the device
+        with torch.cuda.device_of(inputs):  # type: ignore[no-untyped-call]
             _activate[grid](
                 inputs, bias, out, steps, seed, inputs.numel(), units, dropout, SIZE=size, DROPS=dropout > 0
             )
@@ -226,11 +226,11 @@ def _peak(gradient, peak, count, SIZE: tl.constexpr, PEAKS: tl.constexpr):
 
 @jit(do_not_specialize=["seed"])
 def _activate(inputs, bias, out, steps, seed, count, units, dropout, SIZE: tl.constexpr, DROPS: tl.constexpr):
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     x = tl.load(inputs + at, mask=at < count, other=0.0) + tl.load(bias + at % units, mask=at < count, other=0.0)
     x = tl.maximum(x, 0.0)
     if DROPS:
-        drawn = tl.rand(seed + tl.load(steps), at)
+        drawn = tl.rand(seed + tl.load(steps), at.to(tl.int32))
         x = tl.where(drawn >= dropout, x / (1 - dropout), 0.0)
     tl.store(out + at, x, mask=at < count)
 
@@ -238,7 +238,7 @@ def _activate(inputs, bias, out, steps, seed, count, units, dropout, SIZE: tl.co
 @jit
 def _pass_back(gradient, out, d_inputs, d_bias, ads, units, scale, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """What is positive was neither cut off nor left out; the bias gets the sum over the tile's ads."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     there = (row < ads)[:, None] & (column < units)[None, :]
     at = row[:, None] * units + column[None, :]

@@ -64,10 +64,7 @@ class Embeddings(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """The vectors of ids."""
-        if ids.is_floating_point():
-            raise InputError(f"features must be ids of categories, whole numbers, found {ids.dtype}")
-        if ids.dim() != 2 or ids.shape[1] != len(self.starts):
-            raise InputError(f"features must have shape (ads, {len(self.starts)}), found {tuple(ids.shape)}")
+        self.check_shape(ids)
         if self.adds_up():
             from bidwise.models.fused import looked_up
 
@@ -76,6 +73,13 @@ class Embeddings(nn.Module):
         if ids.device.type == "cpu" and len(ids) and not bool(((rows >= self.starts) & (rows < self.ends)).all()):
             raise self._outside(ids)
         return F.embedding(rows, self.weight, sparse=self.sparse)
+
+    def check_shape(self, ids: Tensor) -> None:
+        """Raise unless these are ids of all fields."""
+        if ids.is_floating_point():
+            raise InputError(f"features must be ids of categories, whole numbers, found {ids.dtype}")
+        if ids.dim() != 2 or ids.shape[1] != len(self.starts):
+            raise InputError(f"features must have shape (ads, {len(self.starts)}), found {tuple(ids.shape)}")
 
     def adds_up(self) -> bool:
         """Whether gradients go to ``sums``: while training on a GPU."""
@@ -201,9 +205,13 @@ class Perceptron(nn.Module):
         self.hidden, self.dropout, self.seed = tuple(hidden), dropout, seed
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        state_dict.setdefault(f"{prefix}steps", torch.zeros((), dtype=torch.int64))  # weights from elsewhere
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
     def forward(self, inputs: Tensor) -> Tensor:
         """The last hidden layer."""
-        if self.norms is None and inputs.dtype == torch.float32 and available(inputs.device):
+        if inputs.dtype == torch.float32 and available(inputs.device):
             return self._fused(inputs)
         active = inputs
         masks = self._masks(inputs) if self.training and self.dropout else None
@@ -222,7 +230,12 @@ class Perceptron(nn.Module):
 
         active, dropout = inputs, self.dropout if self.training else 0.0
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            active = activated(active @ weight, bias, dropout, self.seed * 1_000_003 + (k << 48), self.steps)
+            seed = self.seed * 1_000_003 % 2**44 + (k << 48)
+            if self.norms is None:
+                active = activated(active @ weight, bias, dropout, seed, self.steps)
+                continue
+            active = _normed(self.norms[k], torch.addmm(bias, active, weight))
+            active = activated(active, torch.zeros_like(bias), dropout, seed, self.steps) if dropout else active.relu_()
         if dropout:
             self.steps += 1
         return active

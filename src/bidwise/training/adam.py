@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bidwise.checks import check_name, check_positive
+from bidwise.checks import InputError, check_name, check_positive
 from bidwise.gpu import available
 from bidwise.models.layers import Embeddings
 
@@ -24,7 +24,8 @@ class Adam(torch.optim.Adam):
     updates over the rows that were looked up.
 
     On a GPU all that is done by kernels (:mod:`bidwise.training.kernels`), and a step can be part of a graph; ``dense``
-    then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights.
+    then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights. Kernels
+    count steps for all parameters alike, also for one that gets its first gradient late.
     """
 
     def __init__(self, model: nn.Module, *, rate: float, updates: str = "lazy", l2: float = 0.0) -> None:
@@ -32,10 +33,13 @@ class Adam(torch.optim.Adam):
         check_positive("l2", l2, or_zero=True)
         parameters = list(model.parameters())
         on = {parameter.device.type for parameter in parameters}
+        if not parameters:
+            raise InputError("model must have parameters to train, found none")
         device, gpu = parameters[0].device, on == {"cuda"}
         self.tables = [part for part in model.modules() if isinstance(part, Embeddings)]
         self.l2 = l2
         single = len(on) == 1 and all(parameter.dtype == torch.float32 for parameter in parameters)
+        single &= len({id(table.weight) for table in self.tables}) == len(self.tables)  # each its own gradients
         # with l2, dense updates give every row a gradient in every step: nothing to make up for
         kernels = single and available(device) and not (self.tables and updates == "dense" and l2)
         self.rate = torch.tensor(rate, dtype=torch.float32, device=device) if gpu or kernels else rate
@@ -61,8 +65,7 @@ class Adam(torch.optim.Adam):
         group = self.param_groups[0]
         self.clock = Clock(self.rate.device, group["betas"], self.rate)
         for parameter in group["params"]:
-            moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
-            self.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
+            self.state[parameter] = _fresh(parameter)
         for table in self.tables:
             self.sums.append(RowSums(table, self.state[table.weight], self.clock, dense=dense, l2=self.l2))
 
@@ -79,10 +82,11 @@ class Adam(torch.optim.Adam):
         for table in self.tables:
             table.sparse, table.sums = False, None
 
-    def forget(self) -> None:
-        """Leave out the gradients of a step that was not made."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Leave out all gradients since the last step."""
+        super().zero_grad(set_to_none)
         for sums in self.sums:
-            sums.ids = None
+            sums.forget()
 
     def flush(self) -> None:
         """Bring all rows to where Adam has them by now."""
@@ -105,7 +109,10 @@ class Adam(torch.optim.Adam):
             self.rate.copy_(torch.as_tensor(self.param_groups[0]["lr"]))
             self.param_groups[0]["lr"] = self.rate
         if self.clock is not None:
-            self.clock.set(int(next(iter(self.state.values()))["step"]))
+            for parameter in self.param_groups[0]["params"]:  # those without a gradient may have no state
+                for name, empty in _fresh(parameter).items():
+                    self.state[parameter].setdefault(name, empty)
+            self.clock.set(max(int(state["step"]) for state in self.state.values()))
         for sums in self.sums:
             sums.state = self.state[sums.table.weight]
             sums.restart()
@@ -157,3 +164,9 @@ class Adam(torch.optim.Adam):
         first, second = (1 - beta ** state["step"].item() for beta in betas)
         size = square.sqrt_().div_(math.sqrt(second)).add_(eps)
         weight.index_add_(0, rows, mean.div_(size), alpha=-float(rate) / first)
+
+
+def _fresh(parameter: Tensor) -> dict[str, Tensor]:
+    """What Adam knows of a parameter before the first step."""
+    moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
+    return {"step": torch.zeros((), device=parameter.device), **moments}

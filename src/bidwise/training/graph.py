@@ -67,7 +67,7 @@ def captured(run: Run, size: int) -> Graph | None:
     try:
         return Graph(run, size)
     except RuntimeError as error:
-        run.optimizer.forget()
+        run.optimizer.zero_grad()
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         warnings.warn(
             f"graph: the step could not be captured ({reason}); training goes on without, more slowly. "

@@ -26,6 +26,7 @@ WIDTH = 64  # columns of a tile
 TENSORS, SIZE = 16, 1024  # tensors of a launch, and numbers of a program
 NO_ONE = 0x7FFFFFFF  # owner of a row that was not looked up
 EPS = 1e-8  # Adam's
+STEPS = 2**22  # whose rates are known: a row may have been looked up longest ago so many
 RECENT = 512  # steps; what a first moment still moves after so many without a gradient is 0 to any float
 
 
@@ -35,19 +36,18 @@ class Clock:
     def __init__(self, device: torch.device, betas: tuple[float, float], rate: Tensor) -> None:
         self.step = torch.zeros(1, dtype=torch.int32, device=device)
         self.numbers = torch.zeros(2, dtype=torch.float32, device=device)  # rate / (1 - β1^t), sqrt(1 - β2^t)
-        self.rates = torch.zeros(RECENT, dtype=torch.float32, device=device)  # of recent steps
+        self.rates = torch.zeros(STEPS, dtype=torch.float32, device=device)  # of the steps so far
         self.rate = rate
         beta1, beta2 = betas
         self.constants = {"BETA1": beta1, "BETA2": beta2, "LOG1": math.log(beta1), "LOG2": math.log(beta2)}
 
     def tick(self) -> None:
         """Begin the next step."""
-        _tick[(1,)](self.step, self.numbers, self.rates, self.rate, **self.constants, RECENT=RECENT)
+        _tick[(1,)](self.step, self.numbers, self.rates, self.rate, **self.constants, STEPS=STEPS)
 
     def set(self, step: int) -> None:
-        """Stand at ``step``; earlier ones are taken to have had the rate of now."""
+        """Stand at ``step``, as all rows must."""
         self.step.fill_(step)
-        self.rates.fill_(self.rate.item())
 
 
 def update_all(parameters: Sequence[Tensor], states: Sequence[dict[str, Tensor]], clock: Clock) -> None:
@@ -94,7 +94,10 @@ class RowSums:
     def add(self, ids: Tensor, gradient: Tensor) -> None:
         """Add up the gradients ``(ads, fields, width)`` of the vectors of ``ids``, once in a step."""
         if self.ids is not None:
-            raise RuntimeError("a table must be looked up once in a step, found twice; sum the losses of one forward")
+            raise RuntimeError(
+                "a table must be looked up once in a step on a GPU, found twice: look it up once and use the vectors "
+                "twice, or call optimizer.step() or zero_grad() between two backward passes"
+            )
         self.ids = ids = _in_rows(ids)
         (ads, fields), width = ids.shape, self.table.weight.shape[1]
         if not ads:
@@ -123,7 +126,15 @@ class RowSums:
         grid = (triton.cdiv(count, tile["ADS"]), fields)
         tensors = (ids, self.table.starts, self.owner, self.stamp, *self._moments(), self.clock.step, self.clock.rates)
         _catch_up[grid](
-            *tensors, count, ids.stride(0), **tile, **self.clock.constants, EPS=EPS, RECENT=RECENT, **listed
+            *tensors,
+            count,
+            ids.stride(0),
+            **tile,
+            **self.clock.constants,
+            EPS=EPS,
+            RECENT=RECENT,
+            STEPS=STEPS,
+            **listed,
         )
 
     def update(self) -> None:
@@ -143,10 +154,17 @@ class RowSums:
             DENSE=self.dense,
         )  # fmt: skip
 
+    def forget(self) -> None:
+        """Leave out gradients that were added up since the last step."""
+        if self.ids is not None:
+            self.ids = None
+            self.total.zero_()
+            self.owner.fill_(NO_ONE)
+
     def restart(self) -> None:
         """After loading: every row stands at the step of the clock."""
+        self.forget()
         self.stamp.fill_(int(self.clock.step))
-        self.ids = None
 
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.table.weight, self.state["exp_avg"], self.state["exp_avg_sq"]
@@ -180,12 +198,12 @@ def _tick(
     BETA2: tl.constexpr,
     LOG1: tl.constexpr,
     LOG2: tl.constexpr,
-    RECENT: tl.constexpr,
+    STEPS: tl.constexpr,
 ):
     t = tl.load(step) + 1
     now = tl.load(rate)
     tl.store(step, t)
-    tl.store(rates + t % RECENT, now)
+    tl.store(rates + t % STEPS, now)
     tl.store(numbers, (now / _correction(LOG1, t)).to(tl.float32))
     tl.store(numbers + 1, tl.sqrt(_correction(LOG2, t)).to(tl.float32))
 
@@ -309,7 +327,7 @@ def _catch_up(
     ids, starts, owner, stamp, weight, mean, square, step, rates, count, stride,
     ADS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
     BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr, EPS: tl.constexpr,
-    RECENT: tl.constexpr, LISTED: tl.constexpr,
+    RECENT: tl.constexpr, STEPS: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
     """The steps that rows have missed, for the rows of ``ids`` or for all rows."""
     ad = tl.program_id(0) * ADS + tl.arange(0, ADS)
@@ -331,7 +349,7 @@ def _catch_up(
     w = tl.load(weight + seat, mask=there, other=0.0)
     m = tl.load(mean + seat, mask=there, other=0.0)
     v = tl.load(square + seat, mask=there, other=0.0)
-    w, m, v = _caught_up(w, m, v, tl.where(mine, before, t), t, rates, BETA1, BETA2, LOG1, LOG2, EPS, RECENT)
+    w, m, v = _caught_up(w, m, v, tl.where(mine, before, t), t, rates, BETA1, BETA2, LOG1, LOG2, EPS, RECENT, STEPS)
     tl.store(weight + seat, w, mask=there)
     tl.store(mean + seat, m, mask=there)
     tl.store(square + seat, v, mask=there)
@@ -341,7 +359,7 @@ def _catch_up(
 def _caught_up(
     w, m, v, before, now, rates,
     BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr, EPS: tl.constexpr,
-    RECENT: tl.constexpr,
+    RECENT: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     """Rows that stand at step ``before`` after the steps up to ``now`` without a gradient.
 
@@ -357,7 +375,7 @@ def _caught_up(
         goes = k <= missed
         first = BETA1 * first + (1 - BETA1)  # 1 - β^(t + 1) from 1 - β^t
         second = BETA2 * second + (1 - BETA2)
-        rate = tl.load(rates + (before + k) % RECENT)
+        rate = tl.load(rates + (before + k) % STEPS)
         m = tl.where(goes[:, None], BETA1 * m, m)
         v = tl.where(goes[:, None], BETA2 * v, v)
         size = tl.sqrt(v) / tl.sqrt(second)[:, None] + EPS

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bidwise.checks import InputError, check_name
@@ -64,7 +67,8 @@ def fit(
         embeddings: ``lazy`` updates the rows that a batch looked up, ``dense`` all rows, as Adam does; see
             :class:`~bidwise.training.Adam`.
         l2: adds l2 times the sum of squared embeddings to the loss.
-        precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU.
+        precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU. It is a
+            setting of the process: threads that train at the same time must agree on it.
         graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
             ``True`` asks for it with others too, which must not do in Python what changes from step to step.
         seed: of the batches, one for all repeats or one for each.
@@ -90,6 +94,22 @@ def fit(
         raise InputError("valid must have offsets, the bounds of its auctions, for metric='welfare'; found None")
     if train.teacher is None and needs_teacher(loss):
         raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
+    with _on_device_of(model):
+        return _fitted(model, train, valid, loss, metrics, options, seed, graph, out, progress)
+
+
+def _fitted(
+    model: nn.Module,
+    train: Ads,
+    valid: Ads | None,
+    loss: str | Callable[..., Tensor],
+    metrics: dict[str, Metric],
+    options: Options,
+    seed: int | Sequence[int],
+    graph: bool | None,
+    out: str | Path | None,
+    progress: Callable[[float], None] | None,
+) -> Fit:
     run = Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed, graph)
     folder = None if out is None else open_folder(out, run.config(loss))
     if folder is not None:
@@ -97,7 +117,7 @@ def fit(
     saved = time.monotonic()
     try:
         while not run.ended():
-            with mode(model, training=True), matmul_precision(precision):
+            with mode(model, training=True), matmul_precision(options.precision):
                 run.train_on()
             evaluated = run.due()
             if evaluated:
@@ -128,3 +148,9 @@ def _metrics(metric: str | Metric | Sequence[str | Metric]) -> dict[str, Metric]
     if not found:
         raise InputError("metric must name at least one metric, found none")
     return found
+
+
+def _on_device_of(model: nn.Module) -> AbstractContextManager[Any]:
+    """Kernels and streams are those of the current device, which need not be the model's."""
+    first = next(model.parameters(), None)
+    return torch.cuda.device(first.device) if first is not None and first.is_cuda else nullcontext()

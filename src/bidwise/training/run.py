@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ from bidwise.training.variants import Variants
 
 SCHEDULES = ("constant", "cosine")
 WARM = 3  # steps before a graph is captured: kernels are compiled, and what is made once is made
-PRECISIONS = {"float32": "highest", "mixed": "high"}  # as torch calls them
+PRECISIONS = ("float32", "mixed")
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Run:
         self.place = Place(randoms=self.orders.states)
         self.epoch: Epoch | None = None  # the pass under way
         self.graph: Any = None
-        self.wants_graph = self._may_be_a_graph() and (repeats_in_a_graph(model, loss) if graph is None else graph)
+        self.wants_graph = self._wants_graph(graph)
         self.steps = 0  # since this object was made
 
     def config(self, loss: str | Callable[..., Tensor]) -> dict[str, Any]:
@@ -185,16 +186,20 @@ class Run:
             if self.due() or time.monotonic() - began > 1:
                 return
 
-    def _may_be_a_graph(self) -> bool:
-        """Whether the step has nothing that waits for the GPU."""
+    def _wants_graph(self, asked: bool | None) -> bool:
+        """Whether the step is to be a graph, which must have nothing that waits for the GPU."""
+        if asked is not None and not isinstance(asked, bool):
+            raise InputError(f"graph must be True, False or None, found {asked!r}")
         whole, tables = self.shuffle.whole, self.optimizer.tables
-        return (
-            available(self.device)
-            and self.device.type == "cuda"
-            and whole is not None
-            and whole <= len(self.train)
-            and len(tables) == len(self.optimizer.sums)
-        )
+        missing = {
+            "a GPU with triton": self.device.type == "cuda" and available(self.device),
+            "auctions of one size": whole is not None,
+            "tables that kernels update": len(tables) == len(self.optimizer.sums),
+        }
+        if asked and not all(missing.values()):
+            lacking = " and ".join(name for name, there in missing.items() if not there)
+            raise InputError(f"graph=True needs {lacking}, found none; graph=None takes what there is")
+        return all(missing.values()) and (repeats_in_a_graph(self.model, self.loss) if asked is None else asked)
 
     def advance(self, number: int) -> None:
         """The step on batch ``number``."""
@@ -285,20 +290,46 @@ class Run:
 
 
 def repeats_in_a_graph(model: nn.Module, loss: Callable[..., Tensor]) -> bool:
-    """Whether nothing that Python does in a step changes from step to step: known of the parts of bidwise alone."""
-    own = type(model).__module__.startswith("bidwise.models")
-    return own and isinstance(loss, WelfareLoss | BidWeightedLogLoss | Variants)
+    """Whether nothing that Python does in a step changes from step to step: known of the parts of bidwise alone.
+
+    Classes of others may do anything, also those that inherit from ours, and so may hooks.
+    """
+    parts = [*model.modules(), *(loss.modules() if isinstance(loss, nn.Module) else [loss])]
+    own = all(type(part).__module__.startswith(("bidwise.", "torch.nn.")) for part in parts)
+    hooks = any(part._forward_hooks or part._forward_pre_hooks for part in parts if isinstance(part, nn.Module))
+    return own and not hooks and isinstance(loss, WelfareLoss | BidWeightedLogLoss | Variants)
 
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Products of matrices in a precision of `PRECISIONS`."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(PRECISIONS[precision])
+    """Products of matrices in TF32 for ``mixed``, for all threads until the last that asked is done."""
+    if precision == "float32":  # whatever torch was told
+        yield
+        return
+    with MIXED.lock:
+        if not MIXED.users:
+            MIXED.before = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision("high")
+        MIXED.users += 1
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        with MIXED.lock:
+            MIXED.users -= 1
+            if not MIXED.users:
+                torch.set_float32_matmul_precision(MIXED.before)
+
+
+@dataclass
+class Mixed:
+    """Who wants mixed precision, which torch has for the whole process."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+    before: str = "highest"
+
+
+MIXED = Mixed()
 
 
 def whole(number: float) -> float:

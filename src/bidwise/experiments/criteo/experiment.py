@@ -41,12 +41,14 @@ def run(
         apart: how they run side by side, see :meth:`Pieces.all`; ``None``: threads on a GPU, processes on a CPU.
     """
     check_whole("workers", workers, 1)
-    with matmul_precision(config.precision):  # threads share it: all of them, and what they measure, have the same
-        return _run(config, data, out, device, workers, apart, progress)
+    source = source_of(config, data, device, verify=True)  # the same ads in every precision
+    with matmul_precision(config.precision):  # in what is measured too
+        return _run(config, source, data, out, device, workers, apart, progress)
 
 
 def _run(
     config: Config,
+    source: Source,
     data: str | Path | None,
     out: str | Path,
     device: str,
@@ -54,7 +56,6 @@ def _run(
     apart: str | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    source = source_of(config, data, device, verify=True)
     stated = {"experiment": "criteo", "data": source.name, "checksum": source.checksum, **config.stated}
     pieces = Pieces(out, stated, device, progress)
     seeds = seeds_of(config.seed, config.repeats)

@@ -89,15 +89,10 @@ def _simulated(rows: int, device: str, auction_size: int, cuts: int, seed: int) 
     cut = (whole_auctions(parts[split], auction_size, split) for split in ("valid", "test"))
     arena = Arena.of(ads.train, *cut, auction_size=auction_size, cuts=cuts, seed=seed).to(device)
     found = 0
-    for column in (ads.test.features[:FIRST], ads.test.clicks[:FIRST]):
+    for column in (ads.test.features[:FIRST], ads.test.clicks[:FIRST], ads.test.bids[:FIRST]):
         found = zlib.crc32(column.cpu().numpy().tobytes(), found)
     sizes = {split: len(parts[split]) for split in SPLITS}
     return Source("simulated", f"{found:08x}", arena, ads.cardinalities, sizes, ads.about)
-
-
-def arena_of(store: Store, config: Config) -> Arena:
-    """The splits of a store, validation and test cut into auctions."""
-    return _arena_of(store, config.auction_size, config.cuts, config.seed)
 
 
 def _arena_of(store: Store, auction_size: int, cuts: int, seed: int) -> Arena:
