@@ -27,7 +27,8 @@ from bidwise.losses import choice
 from bidwise.losses.pairwise import pair_sum
 from bidwise.losses.welfare_loss import named_loss
 from bidwise.models import MODELS
-from bidwise.training.run import PRECISIONS, Options, Run
+from bidwise.training.precision import PRECISIONS
+from bidwise.training.run import Options, Run
 
 Row = dict[str, object]
 SIZES = (256, 1024, 2048, 4096, 10_000, 16_384, 65_536, 262_144, 1_048_576)

@@ -25,7 +25,8 @@ from bidwise.data import Ads, World, stack
 from bidwise.models import DCN, MLP, DeepFM, LogisticRegression, SparseLogisticRegression
 from bidwise.training import METRICS, Variants, fit, loop, predict, run, validation
 from bidwise.training.batches import Orders, Shuffle
-from bidwise.training.run import matmul_precision, repeats_in_a_graph
+from bidwise.training.precision import matmul_precision
+from bidwise.training.run import repeats_in_a_graph
 from bidwise.training.validation import Metric, logits_of, mean_welfare
 
 WORLD = World(linear=1.3, spread=0.8, features=8)

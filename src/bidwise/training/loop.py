@@ -16,7 +16,8 @@ from bidwise.data.ads import Ads
 from bidwise.losses.welfare_loss import LOSSES, needs_teacher
 from bidwise.runs import open_folder
 from bidwise.training.checkpoint import load_checkpoint, save_checkpoint, write_result
-from bidwise.training.run import Options, Run, matmul_precision
+from bidwise.training.precision import matmul_precision
+from bidwise.training.run import Options, Run
 from bidwise.training.selection import Fit
 from bidwise.training.validation import METRICS, Metric, mode
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,6 +19,7 @@ from bidwise.gpu import available
 from bidwise.losses.welfare_loss import BidWeightedLogLoss, WelfareLoss, unchecked
 from bidwise.training.adam import UPDATES, Adam
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle
+from bidwise.training.precision import PRECISIONS
 from bidwise.training.selection import NEAR, Fit
 from bidwise.training.source import fits, source
 from bidwise.training.validation import Metric, logits_of, one_number_per_ad
@@ -28,7 +27,6 @@ from bidwise.training.variants import Variants
 
 SCHEDULES = ("constant", "cosine")
 WARM = 3  # steps before a graph is captured: kernels are compiled, and what is made once is made
-PRECISIONS = ("float32", "mixed")
 
 
 @dataclass(frozen=True)
@@ -298,38 +296,6 @@ def repeats_in_a_graph(model: nn.Module, loss: Callable[..., Tensor]) -> bool:
     own = all(type(part).__module__.startswith(("bidwise.", "torch.nn.")) for part in parts)
     hooks = any(part._forward_hooks or part._forward_pre_hooks for part in parts if isinstance(part, nn.Module))
     return own and not hooks and isinstance(loss, WelfareLoss | BidWeightedLogLoss | Variants)
-
-
-@contextmanager
-def matmul_precision(precision: str) -> Iterator[None]:
-    """Products of matrices in TF32 for ``mixed``, for all threads until the last that asked is done."""
-    if precision == "float32":  # whatever torch was told
-        yield
-        return
-    with MIXED.lock:
-        if not MIXED.users:
-            MIXED.before = torch.get_float32_matmul_precision()
-            torch.set_float32_matmul_precision("high")
-        MIXED.users += 1
-    try:
-        yield
-    finally:
-        with MIXED.lock:
-            MIXED.users -= 1
-            if not MIXED.users:
-                torch.set_float32_matmul_precision(MIXED.before)
-
-
-@dataclass
-class Mixed:
-    """Who wants mixed precision, which torch has for the whole process."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    users: int = 0
-    before: str = "highest"
-
-
-MIXED = Mixed()
 
 
 def whole(number: float) -> float:

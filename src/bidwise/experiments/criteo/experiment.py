@@ -19,7 +19,7 @@ from bidwise.experiments.criteo.trial import LAM, RATE, SIGMA, Trial, train
 from bidwise.experiments.criteo.words import criteo_notes, criteo_verdict
 from bidwise.experiments.pieces import Job, Pieces, Progress
 from bidwise.runs import load
-from bidwise.training.run import matmul_precision
+from bidwise.training.precision import matmul_precision
 
 
 def run(

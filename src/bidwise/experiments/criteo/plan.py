@@ -11,7 +11,7 @@ from bidwise.experiments.contest import MOST_SEED, has_lam
 from bidwise.experiments.criteo.trial import LAM, SETTINGS, Setting, Trial
 from bidwise.losses.welfare_loss import needs_teacher
 from bidwise.training.adam import UPDATES
-from bidwise.training.run import PRECISIONS
+from bidwise.training.precision import PRECISIONS
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 LAMS = (0.1, 1.0, 3.0, 5.0, 10.0)  # the paper's
