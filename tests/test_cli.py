@@ -266,7 +266,7 @@ def test_core_modules_need_torch_and_numpy_alone():
     code += "bidwise.WelfareLoss, bidwise.run_auction, bidwise.theory, bidwise.diagnose, bidwise.evaluation.Metrics\n"
     code += "bidwise.fit, bidwise.models.MLP, bidwise.data.WORLDS\n"
     code += "import bidwise.experiments.synthetic, bidwise.experiments.regimes, bidwise.experiments.criteo.experiment\n"
-    code += "import bidwise.data.store, bidwise.training.kernels, bidwise.training.graph, bidwise.losses.fused_panels\n"
+    code += "import bidwise.data.store, bidwise.training.rows, bidwise.training.graph, bidwise.losses.fused_panels\n"
     code += "from bidwise.data.criteo.device import simulated_ads\n"
     code += "ads = simulated_ads(1000)\n"
     code += "model = bidwise.models.DeepFM(ads.cardinalities, embedding=2, hidden=(4,))\n"

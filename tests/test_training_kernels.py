@@ -105,7 +105,7 @@ def test_dense_rows_after_a_thousand_steps_without_a_look():
 
 def test_rates_of_steps_that_were_missed_long_ago(monkeypatch):
     """A falling rate: a row moves by the rates of the steps right after its last look, not by the latest ones."""
-    monkeypatch.setattr("bidwise.training.kernels.RECENT", 16)
+    monkeypatch.setattr("bidwise.training.rows.RECENT", 16)
     first, other = batch(0, ads=40), (torch.zeros(2, 3, dtype=torch.int32), torch.tensor([0.0, 1.0]))
     batches, rates = [first, *[other] * 60, first], [0.01 * 0.9**step for step in range(62)]
     ours, theirs = (SparseLogisticRegression(CARDINALITIES, std=0.3) for _ in range(2))
@@ -113,7 +113,7 @@ def test_rates_of_steps_that_were_missed_long_ago(monkeypatch):
     plain = Adam(theirs.double(), rate=0.01, updates="dense")
     trained(theirs, plain, batches, rates)
     assert_near(ours, theirs, 0.01 * 0.9**16)  # what a first moment still moves after RECENT steps
-    monkeypatch.setattr("bidwise.training.kernels.RECENT", 512)
+    monkeypatch.setattr("bidwise.training.rows.RECENT", 512)
     exact = SparseLogisticRegression(CARDINALITIES, std=0.3).to(DEVICE)
     trained(exact, Adam(exact, rate=0.01, updates="dense"), batches, rates)
     assert_near(exact, theirs)

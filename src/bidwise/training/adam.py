@@ -23,7 +23,7 @@ class Adam(torch.optim.Adam):
     rows by their moments. ``l2`` adds l2 Σ w² over the embeddings to the loss (DeepCTR's default is 1e-5), with lazy
     updates over the rows that were looked up.
 
-    On a GPU all that is done by kernels (:mod:`bidwise.training.kernels`), and a step can be part of a graph; ``dense``
+    On a GPU all that is done by kernels (:mod:`bidwise.training.rows`), and a step can be part of a graph; ``dense``
     then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights. Kernels
     count steps for all parameters alike, also for one that gets its first gradient late.
     """
@@ -59,7 +59,7 @@ class Adam(torch.optim.Adam):
             sums.table.sums = sums
 
     def _use_kernels(self, *, dense: bool) -> None:
-        from bidwise.training.kernels import Clock, RowSums
+        from bidwise.training.rows import Clock, RowSums
 
         assert isinstance(self.rate, Tensor)
         group = self.param_groups[0]
@@ -125,13 +125,13 @@ class Adam(torch.optim.Adam):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step; without a closure, which fits never need."""
         if self.clock is not None:
-            from bidwise.training.kernels import update_all
+            from bidwise.training.rows import update_tensors
 
             self.clock.tick()
             for sums in self.sums:
                 sums.update()
             parameters = self.param_groups[0]["params"]
-            update_all(parameters, [self.state[parameter] for parameter in parameters], self.clock)
+            update_tensors(parameters, [self.state[parameter] for parameter in parameters], self.clock)
             return
         group = self.param_groups[0]
         for table in self.tables:
