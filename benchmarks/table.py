@@ -16,7 +16,8 @@ def write_page() -> Path:
             rows = read(name)
             first = rows[0]
             where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {first['commit']}"
-            parts.append(section(rows) + f"\n\n*`make bench` or `python -m benchmarks.{command}`; {where}.*")
+            bench = "" if command.startswith("device") else "`make bench` or "
+            parts.append(section(rows) + f"\n\n*{bench}`python -m benchmarks.{command}`; {where}.*")
     path = DOCS / "benchmarks.md"
     part = path.with_suffix(".part")
     part.write_text("\n\n".join(parts) + "\n")

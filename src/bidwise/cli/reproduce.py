@@ -188,7 +188,7 @@ def criteo(
     precision:
         float32, or mixed for products of matrices on the tensor cores of a GPU.
     workers:
-        Trainings at once: threads on a GPU, which waits for Python otherwise, processes on a CPU.
+        Trainings at once: threads on a GPU, processes on a CPU.
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from bidwise.experiments.criteo.trial import SETTINGS
 from bidwise.experiments.summary import aligned
 from bidwise.report.criteo.findings import (
     PAPERS,
@@ -72,8 +73,14 @@ def _against_log_loss(result: Result, models: Mapping[str, Losses], protocol: st
 
 def _but(result: Result) -> str:
     """What is not as in the paper."""
-    size = result["config"].get("batch_size")
+    size = other_batch_size(result)
     return f" but for batches of {size:,}" if size else ""
+
+
+def other_batch_size(result: Result) -> int | None:
+    """Ads of a batch, where a model has more or fewer than in the paper."""
+    size: int | None = result["config"].get("batch_size")
+    return size if size and {SETTINGS[model].batch_size for model in result["models"]} != {size} else None
 
 
 def _of(some: Sequence[str], losses: Collection[str]) -> str:
@@ -233,7 +240,7 @@ def criteo_notes(result: Result) -> list[str]:
             "The paper trains DCN for 150,000 steps of 512 ads, which are 2.1 epochs of its data; here it is the "
             "epochs that are the same."
         )
-    if config.get("batch_size"):
+    if other_batch_size(result):
         found.append(
             f"Batches have {config['batch_size']:,} ads where the paper's have 256 (DeepFM) or 512 (DCN). In training "
             "a batch is an auction: auctions are larger, and steps are fewer."
