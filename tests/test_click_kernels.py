@@ -360,8 +360,9 @@ def test_large_auctions(ads, sigma, share, kappa):
     columns = make(ads, share=share)
     found = loss_and_gradient(columns, "triton", sigma=sigma, weighting=kappa)
     exact = loss_and_gradient(tuple(x.double() for x in columns), "fast", sigma=sigma, weighting=kappa)
+    rounding = max(2e-6, 4e-7 * sigma)  # eCPM is off by 6e-8 of itself, and sigma times that stands in the exponent
     for ours, true in zip(found, exact, strict=True):
-        assert (ours.double() - true).norm() <= 2e-6 * true.norm()
+        assert (ours.double() - true).norm() <= rounding * true.norm()
 
 
 @gpu

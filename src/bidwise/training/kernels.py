@@ -111,13 +111,14 @@ def update(
     column = tl.arange(0, COLUMNS)
     row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=ad < ads, other=0).to(tl.int32) + tl.load(starts + field)
     mine = tl.load(owner + row, mask=ad < ads, other=-1) == ad
-    tl.store(owner + row, 0x7FFFFFFF, mask=mine)  # no one's
-    if DENSE:
-        tl.store(stamp + row, tl.load(step), mask=mine)
     there = mine[:, None] & (column < WIDTH)[None, :]
     seat = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
     units = tl.load(total + seat, mask=there, other=0)
+    tl.debug_barrier()  # other threads of the program read the same places
+    tl.store(owner + row, 0x7FFFFFFF, mask=mine)  # no one's
     tl.store(total + seat, tl.zeros_like(units), mask=there)
+    if DENSE:
+        tl.store(stamp + row, tl.load(step), mask=mine)
     g = units.to(tl.float32) * _power_of_two(-_exponent(peak, bits, PEAKS))
     w = tl.load(weight + seat, mask=there, other=0.0)
     m = tl.load(mean + seat, mask=there, other=0.0)
@@ -156,11 +157,13 @@ def catch_up(
         row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=ad < count, other=0).to(tl.int32)
         row += tl.load(starts + field)
         mine = tl.load(owner + row, mask=ad < count, other=-1) == ad
-        tl.store(owner + row, 0x7FFFFFFF, mask=mine)  # no one's
     else:
         row = ad
         mine = ad < count
     before = tl.load(stamp + row, mask=mine, other=0)
+    tl.debug_barrier()  # other threads of the program read the same places
+    if LISTED:
+        tl.store(owner + row, 0x7FFFFFFF, mask=mine)  # no one's
     tl.store(stamp + row, t, mask=mine)
     there = mine[:, None] & (column < WIDTH)[None, :]
     seat = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
