@@ -1,11 +1,13 @@
 """On a GPU: loss kernels by size, steps and epochs of training; torch and numpy are all that is needed there.
 
 python -m benchmarks.device            all cases
-python -m benchmarks.device losses     one of them: losses, ragged, steps, epoch, side_by_side, precision
+python -m benchmarks.device losses     one of them: losses, ragged, steps, without_graph, epoch, side_by_side, precision
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
 import statistics
 import sys
 import threading
@@ -13,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +42,7 @@ MEMBERS: dict[str, dict[str, object]] = {
     "positive weighted hinge, teacher": {"value": "teacher", "gap": "positive", "surrogate": "hinge", "weighting": 3.0},
 }
 PLAIN_TO, PAIRS_TO, TRUTH_TO = 10_000, 65_536, 65_536  # ads; more would not fit or take minutes
-COMPILED = 4096  # ads; each size is compiled anew
+COMPILED = (("signed weighted logistic", 4096), ("positive logistic", 4096))  # each is compiled anew, for seconds
 TARGETS = {
     ("signed weighted logistic", "auto", 256): 0.012,
     ("signed weighted logistic", "pairs", 65_536): 5.0,
@@ -52,6 +54,8 @@ TARGETS = {
 VOCABULARY, CRITEO = 1_100_000, 36_672_493
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher")
 OVERHEAD = {256: 0.02, 10_000: 0.03}
+MATMUL = {"float32": "highest", "mixed": "high"}  # what torch calls it
+COLUMNS = ("features", "clicks", "bids", "teacher")
 
 
 def columns(ads: int, seed: int = 0) -> list[Tensor]:
@@ -75,7 +79,7 @@ def plain(logits: Tensor, clicks: Tensor, bids: Tensor, teacher: Tensor, **optio
     return pair_sum(ecpm, value, weights=weights, **named) / len(logits) ** 2
 
 
-def in_a_graph(step: Callable[[], object], seconds: float = 0.15) -> tuple[float, float, bool]:
+def in_a_graph(step: Callable[[], object], seconds: float = 0.1) -> tuple[float, float, bool]:
     """Milliseconds of a step (median of five rounds), peak megabytes above its inputs, and whether it is a graph."""
     for _ in range(3):
         step()
@@ -126,7 +130,10 @@ def losses() -> list[Row]:
             exact = truth(tensors, options) if ads <= TRUTH_TO else None
             ways: dict[str, tuple[int, Callable[[], Tensor]]] = {
                 "plain torch": (PLAIN_TO, lambda t=tensors, o=options: plain(*t, **o)),
-                "torch.compile": (SIZES[-1] if ads == COMPILED else 0, lambda t=tensors, o=options: compiled(*t, **o)),
+                "torch.compile": (
+                    ads if (member, ads) in COMPILED else 0,
+                    lambda t=tensors, o=options: compiled(*t, **o),
+                ),
             }
             ways["pairs"] = (PAIRS_TO, lambda t=tensors, o=options: _all_pairs(t, o))
             for method, most in (("direct", PLAIN_TO), ("fast", SIZES[-1]), ("auto", SIZES[-1])):
@@ -216,11 +223,11 @@ class Steps:
     """Real steps of a run, on batches of the ads in turn."""
 
     def __init__(
-        self, model: str, ads: Ads, values: Sequence[int], batch: int, loss: nn.Module, precision: str
+        self, model: nn.Module, ads: Ads, batch: int, loss: nn.Module, precision: str, graph: bool | None = None
     ) -> None:
         options = Options(1, batch, 1e-3, "constant", None, 1, precision=precision)
-        self.run = Run(MODELS[model](values).cuda().train(), ads, None, loss, {}, options, 0)
-        self.precision = {"float32": "highest", "mixed": "high"}[precision]
+        self.run = Run(copy.deepcopy(model).train(), ads, None, loss, {}, options, 0, graph)
+        self.precision = MATMUL[precision]
         self.run.begin()
         self.number = 0
         self.ms(10)
@@ -236,15 +243,86 @@ class Steps:
         return 1e3 * (time.perf_counter() - start) / steps
 
 
+class Plain(nn.Module):
+    """DeepFM as one would write it with torch alone."""
+
+    def __init__(self, values: Sequence[int], embedding: int, hidden: Sequence[int], dropout: float) -> None:
+        super().__init__()
+        self.starts = torch.tensor([0, *values[:-1]], device="cuda").cumsum(0)
+        self.linear, self.vectors = (nn.Embedding(sum(values), width, device="cuda") for width in (1, embedding))
+        widths = [len(values) * embedding, *hidden]
+        layers = [[nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)] for a, b in pairwise(widths)]
+        self.deep = nn.Sequential(*(part for layer in layers for part in layer), nn.Linear(widths[-1], 1)).cuda()
+
+    def forward(self, features: Tensor) -> Tensor:
+        rows = features + self.starts
+        vectors = self.vectors(rows)
+        crossed = 0.5 * (vectors.sum(1).square() - vectors.square().sum(1)).sum(-1)
+        return self.linear(rows).sum((1, 2)) + crossed + self.deep(vectors.flatten(1)).squeeze(1)
+
+
+class PlainSteps:
+    """Steps of a loop over torch's DataLoader-free batches: gather, forward, log loss, backward, torch's fused Adam."""
+
+    def __init__(self, ads: Ads, values: Sequence[int], batch: int, precision: str) -> None:
+        ours = MODELS["deepfm"]
+        options = {key: inspect.signature(ours).parameters[key].default for key in ("embedding", "hidden", "dropout")}
+        self.model, self.ads, self.batch = Plain(values, **options), ads, batch
+        self.optimizer = torch.optim.Adam(self.model.parameters(), fused=True)
+        self.order, self.at, self.precision = torch.randperm(len(ads), device="cuda"), 0, MATMUL[precision]
+        self.ms(3)
+
+    def ms(self, steps: int) -> float:
+        torch.set_float32_matmul_precision(self.precision)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(steps):
+            some = self.order[self.at : self.at + self.batch]
+            self.at = (self.at + self.batch) % (len(self.ads) - self.batch)
+            self.optimizer.zero_grad()
+            logits = self.model(self.ads.features[some])
+            nn.functional.binary_cross_entropy_with_logits(logits, self.ads.clicks[some]).backward()
+            self.optimizer.step()
+        torch.cuda.synchronize()
+        return 1e3 * (time.perf_counter() - start) / steps
+
+
+def without_graph() -> list[Row]:
+    """What a step of DeepFM takes called from Python: in plain torch, and ours."""
+    rows: list[Row] = []
+    ads, values = simulated(4_000_000)
+    model = MODELS["deepfm"](values).cuda()
+    for batch in (256, 10_000):
+        for precision in PRECISIONS:
+            log_loss = named_loss("log_loss")
+            ways: dict[str, Steps | PlainSteps] = {
+                "plain torch": PlainSteps(ads, values, batch, precision),
+                "ours, without a graph": Steps(model, ads, batch, log_loss, precision, graph=False),
+                "ours": Steps(model, ads, batch, log_loss, precision),
+            }
+            found: dict[str, list[float]] = {way: [] for way in ways}
+            for _ in range(5):
+                for way, timed in ways.items():
+                    found[way].append(timed.ms(40))
+            for way, times in found.items():
+                ms = statistics.median(times)
+                row: Row = {"case": "without_graph", "model": "deepfm", "batch": batch, "precision": precision}
+                row |= {"way": way, "ms": ms, "ms_low": min(times), "ms_high": max(times)}
+                rows.append(row | {"rows_per_second": 1e3 * batch / ms})
+                print(f"{batch:6,} {precision:8} {way:22} {1e3 * ms:9.1f} us", flush=True)
+    return rows
+
+
 def steps() -> list[Row]:
     """What a step takes by model, batch, precision and loss, in turns; what each loss adds to the log loss."""
     rows: list[Row] = []
     ads, values = simulated(4_000_000)
-    for model, batches, names in (("deepfm", (256, 4096, 10_000), LOSSES), ("dcn", (512, 10_000), LOSSES[:4:2])):
+    for model, batches, names in (("deepfm", (256, 4096, 10_000), LOSSES), ("dcn", (512, 4096, 10_000), LOSSES[:4:2])):
+        untrained = MODELS[model](values).cuda()
         for batch in batches:
             for precision in PRECISIONS:
                 timed = {
-                    name: Steps(model, ads, values, batch, named_loss(name, lam=3.0, sigma=3.0), precision)
+                    name: Steps(untrained, ads, batch, named_loss(name, lam=3.0, sigma=3.0), precision)
                     for name in names
                 }
                 count = max(5, min(150, int(60 / timed["log_loss"].ms(10))))
@@ -276,29 +354,38 @@ def steps() -> list[Row]:
 
 
 def epoch() -> list[Row]:
-    """Whole epochs of `fit` over as many ads as Criteo's training split has: shuffling and all."""
+    """Whole epochs of `fit` over as many ads as Criteo's training split has: shuffling and all.
+
+    Twenty steps are trained before, so that what a process compiles once is not part of the epoch.
+    """
     rows: list[Row] = []
     ads, values = simulated(CRITEO)
-    for batch, precision, loss, target in (
-        (256, "float32", "log_loss", 30.0),
-        (256, "mixed", "log_loss", ""),
-        (256, "float32", "log_teacher", ""),
-        (10_000, "mixed", "log_loss", ""),
-        (10_000, "float32", "log_loss", ""),
-        (10_000, "mixed", "log_teacher", ""),
+    models = {name: MODELS[name](values).cuda() for name in ("deepfm", "dcn")}
+    for name, batch, precision, loss, target in (
+        ("deepfm", 256, "float32", "log_loss", 30.0),
+        ("deepfm", 256, "mixed", "log_loss", ""),
+        ("deepfm", 10_000, "mixed", "log_loss", ""),
+        ("deepfm", 10_000, "float32", "log_loss", ""),
+        ("deepfm", 10_000, "mixed", "log_teacher", ""),
+        ("dcn", 10_000, "mixed", "log_loss", ""),
     ):
-        model = MODELS["deepfm"](values).cuda()
-        chosen = named_loss(loss, lam=3.0, sigma=3.0)
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        fitted = fit(model, ads, loss=chosen, epochs=1, batch_size=batch, precision=precision)
-        torch.cuda.synchronize()
-        seconds = time.perf_counter() - start
-        row: Row = {"case": "epoch", "model": "deepfm", "ads": len(ads), "vocabulary": sum(values), "batch": batch}
-        row |= {"precision": precision, "loss": loss, "seconds": seconds, "rows_per_second": len(ads) / seconds}
-        rows.append(row | {"training_loss": float(fitted.history[-1]["loss"]), "target_seconds": target})
+        seconds = []
+        for some in (replace(ads, **{key: getattr(ads, key)[: 20 * batch] for key in COLUMNS}), ads):
+            model = copy.deepcopy(models[name])
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            options = {"loss": named_loss(loss, lam=3.0, sigma=3.0), "batch_size": batch, "precision": precision}
+            fitted = fit(model, some, epochs=1, **options)
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - start)
+        first, whole = seconds
+        row: Row = {"case": "epoch", "model": name, "ads": len(ads), "vocabulary": sum(values), "batch": batch}
+        row |= {"precision": precision, "loss": loss, "seconds": whole, "rows_per_second": len(ads) / whole}
+        row |= {"first_seconds": first, "training_loss": float(fitted.history[-1]["loss"])}
+        rows.append(row | {"target_seconds": target})
         print(
-            f"epoch {batch:6} {precision:8} {loss:12} {seconds:7.1f} s {len(ads) / seconds / 1e6:6.2f} M rows/s",
+            f"epoch {name:7} {batch:6} {precision:8} {loss:12} {whole:7.1f} s {len(ads) / whole / 1e6:6.2f} M rows/s, "
+            f"20 steps before {first:.1f} s",
             flush=True,
         )
     return rows
@@ -357,6 +444,7 @@ CASES = {
     "losses": losses,
     "ragged": ragged,
     "steps": steps,
+    "without_graph": without_graph,
     "epoch": epoch,
     "side_by_side": side_by_side,
     "precision": precision,
