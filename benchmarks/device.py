@@ -12,7 +12,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice, pairwise
@@ -120,9 +120,8 @@ def truth(tensors: Sequence[Tensor], options: dict[str, object], offsets: Tensor
     return torch.autograd.grad(loss, logits)[0]
 
 
-def losses() -> list[Row]:
+def losses() -> Iterator[Row]:
     """Loss and gradient of one auction: plain torch, torch.compile, and ours."""
-    rows: list[Row] = []
     compiled = torch.compile(plain)
     for member, options in MEMBERS.items():
         for ads in SIZES:
@@ -150,11 +149,10 @@ def losses() -> list[Row]:
                 ms, peak, graph = in_a_graph(step)
                 row: Row = {"case": "losses", "member": member, "ads": ads, "way": way, "graph": graph, "ms": ms}
                 row |= {"peak_mb": peak, "error": error, "target_ms": TARGETS.get((member, way, ads), "")}
-                rows.append(row)
+                yield row
                 print(
                     f"{member:34} {ads:9,} {way:14} {1e3 * ms:12,.1f} us {peak:8.1f} MB error {error:.1e}", flush=True
                 )
-    return rows
 
 
 def _ours(tensors: Sequence[Tensor], options: dict[str, object], method: str, offsets: Tensor | None = None) -> Tensor:
@@ -175,7 +173,7 @@ def _all_pairs(tensors: Sequence[Tensor], options: dict[str, object], offsets: T
             setattr(choice, name, value)
 
 
-def ragged() -> list[Row]:
+def ragged() -> Iterator[Row]:
     """Batches of many auctions: of 30 ads each, and of one to 500."""
     random = torch.Generator().manual_seed(0)
     sizes = {
@@ -184,7 +182,6 @@ def ragged() -> list[Row]:
         "1,000 auctions of 1 to 500": torch.randint(1, 501, (1_000,), generator=random),
         "64 auctions of 10,000": torch.full((64,), 10_000),
     }
-    rows: list[Row] = []
     for name, found in sizes.items():
         offsets = torch.nn.functional.pad(found.cumsum(0), (1, 0)).cuda()
         tensors = columns(int(found.sum()))
@@ -201,9 +198,8 @@ def ragged() -> list[Row]:
                 error = float("nan") if exact is None else float((step()[1] - exact).norm() / exact.norm())
                 ms, peak, graph = in_a_graph(step)
                 row: Row = {"case": "ragged", "auctions": name, "member": member, "ads": int(found.sum())}
-                rows.append(row | {"way": method, "graph": graph, "ms": ms, "peak_mb": peak, "error": error})
+                yield row | {"way": method, "graph": graph, "ms": ms, "peak_mb": peak, "error": error}
                 print(f"{name:30} {member:34} {method:8} {1e3 * ms:10,.1f} us error {error:.1e}", flush=True)
-    return rows
 
 
 def simulated(ads: int) -> tuple[Ads, list[int]]:
@@ -262,7 +258,7 @@ class Plain(nn.Module):
 
 
 class PlainSteps:
-    """Steps of a loop over torch's DataLoader-free batches: gather, forward, log loss, backward, torch's fused Adam."""
+    """Steps of a loop over batches: gather, forward, log loss, backward, torch's fused Adam."""
 
     def __init__(self, ads: Ads, values: Sequence[int], batch: int, precision: str) -> None:
         ours = MODELS["deepfm"]
@@ -287,9 +283,8 @@ class PlainSteps:
         return 1e3 * (time.perf_counter() - start) / steps
 
 
-def without_graph() -> list[Row]:
+def without_graph() -> Iterator[Row]:
     """What a step of DeepFM takes called from Python: in plain torch, and ours."""
-    rows: list[Row] = []
     ads, values = simulated(4_000_000)
     model = MODELS["deepfm"](values).cuda()
     for batch in (256, 10_000):
@@ -308,14 +303,12 @@ def without_graph() -> list[Row]:
                 ms = statistics.median(times)
                 row: Row = {"case": "without_graph", "model": "deepfm", "batch": batch, "precision": precision}
                 row |= {"way": way, "ms": ms, "ms_low": min(times), "ms_high": max(times)}
-                rows.append(row | {"rows_per_second": 1e3 * batch / ms})
+                yield row | {"rows_per_second": 1e3 * batch / ms}
                 print(f"{batch:6,} {precision:8} {way:22} {1e3 * ms:9.1f} us", flush=True)
-    return rows
 
 
-def steps() -> list[Row]:
+def steps() -> Iterator[Row]:
     """What a step takes by model, batch, precision and loss, in turns; what each loss adds to the log loss."""
-    rows: list[Row] = []
     ads, values = simulated(4_000_000)
     for model, batches, names in (("deepfm", (256, 4096, 10_000), LOSSES), ("dcn", (512, 4096, 10_000), LOSSES[:4:2])):
         untrained = MODELS[model](values).cuda()
@@ -341,7 +334,7 @@ def steps() -> list[Row]:
                         "ms_high": max(times),
                     }
                     row |= {"overhead": statistics.median(ratios), "rows_per_second": 1e3 * batch / ms}
-                    rows.append(
+                    yield (
                         row | {"target": OVERHEAD.get(batch, "") if name != "log_loss" and model == "deepfm" else ""}
                     )
                     print(
@@ -350,15 +343,13 @@ def steps() -> list[Row]:
                         flush=True,
                     )
                 del timed
-    return rows
 
 
-def epoch() -> list[Row]:
+def epoch() -> Iterator[Row]:
     """Whole epochs of `fit` over as many ads as Criteo's training split has: shuffling and all.
 
     Twenty steps are trained before, so that what a process compiles once is not part of the epoch.
     """
-    rows: list[Row] = []
     ads, values = simulated(CRITEO)
     models = {name: MODELS[name](values).cuda() for name in ("deepfm", "dcn")}
     for name, batch, precision, loss, target in (
@@ -382,24 +373,23 @@ def epoch() -> list[Row]:
         row: Row = {"case": "epoch", "model": name, "ads": len(ads), "vocabulary": sum(values), "batch": batch}
         row |= {"precision": precision, "loss": loss, "seconds": whole, "rows_per_second": len(ads) / whole}
         row |= {"first_seconds": first, "training_loss": float(fitted.history[-1]["loss"])}
-        rows.append(row | {"target_seconds": target})
+        yield row | {"target_seconds": target}
         print(
             f"epoch {name:7} {batch:6} {precision:8} {loss:12} {whole:7.1f} s {len(ads) / whole / 1e6:6.2f} M rows/s, "
             f"20 steps before {first:.1f} s",
             flush=True,
         )
-    return rows
 
 
-def side_by_side() -> list[Row]:
+def side_by_side() -> Iterator[Row]:
     """Several repeats on one GPU: threads, each with a stream of its own."""
-    rows: list[Row] = []
     ads, values = simulated(2_000_000)
 
     def train(seed: int) -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
             fit(MODELS["deepfm"](values, seed=seed).cuda(), ads, loss="log_plus", epochs=1, batch_size=256, seed=seed)
-            torch.cuda.synchronize()
+            stream.synchronize()  # not the whole GPU: another thread may be recording its graph
 
     train(0)
     for together in (1, 2, 4, 8):
@@ -411,12 +401,11 @@ def side_by_side() -> list[Row]:
             thread.join()
         seconds = time.perf_counter() - start
         row: Row = {"case": "side_by_side", "model": "deepfm", "batch": 256, "together": together, "seconds": seconds}
-        rows.append(row | {"rows_per_second": together * len(ads) / seconds})
+        yield row | {"rows_per_second": together * len(ads) / seconds}
         print(f"{together} at once {seconds:6.2f} s, {together * len(ads) / seconds / 1e6:.2f} M rows/s", flush=True)
-    return rows
 
 
-def precision(seeds: int = 6, rows: int = 2_000_000) -> list[Row]:
+def precision(seeds: int = 6, rows: int = 2_000_000) -> Iterator[Row]:
     """What mixed precision changes, beside what another seed does: DeepFM on simulated Criteo ads."""
     ads = simulated_ads(rows, device="cuda")
     valid = replace(ads.valid, offsets=torch.arange(0, len(ads.valid) + 1, 200, device="cuda"))
@@ -429,15 +418,14 @@ def precision(seeds: int = 6, rows: int = 2_000_000) -> list[Row]:
             options = {"epochs": 1, "batch_size": 2048, "precision": name, "seed": seed}
             last = fit(model, ads.train, valid=valid, metric=metrics, **options).history[-1]
             found[name].append({metric: float(last[metric]) for metric in metrics})
-    rows_: list[Row] = []
     for metric in metrics:
         plain, mixed = ([each[metric] for each in found[name]] for name in PRECISIONS)
         changes = [b - a for a, b in zip(plain, mixed, strict=True)]
         row: Row = {"case": "precision", "metric": metric, "float32": statistics.mean(plain)}
         row |= {"seed_sd": statistics.stdev(plain), "mixed_change": statistics.mean(changes)}
-        rows_.append(row | {"mixed_change_sd": statistics.stdev(changes), "seeds": seeds, "rows": rows})
-        print({key: f"{x:.6g}" if isinstance(x, float) else x for key, x in rows_[-1].items()}, flush=True)
-    return rows_
+        row |= {"mixed_change_sd": statistics.stdev(changes), "seeds": seeds, "rows": rows}
+        print({key: f"{x:.6g}" if isinstance(x, float) else x for key, x in row.items()}, flush=True)
+        yield row
 
 
 CASES = {
@@ -458,7 +446,11 @@ def main(wanted: list[str]) -> None:
         raise SystemExit("these cases need a GPU, found none")
     about = {"device": torch.cuda.get_device_name(), "triton": version("triton")}
     for name in wanted or CASES:
-        print(write(f"device_{name}", CASES[name](), **about))
+        rows: list[Row] = []
+        for row in CASES[name]():
+            rows.append(row)
+            path = write(f"device_{name}", rows, **about)  # what was measured so far, should the rest be cut off
+        print(path)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def losses(rows: Rows) -> str:
     ]
     by = {(r["member"], int(r["ads"]), r["way"]): r for r in rows}
     for member in dict.fromkeys(r["member"] for r in rows):
-        for ads in sorted({int(r["ads"]) for r in rows}):
+        for ads in sorted({int(r["ads"]) for r in rows if r["member"] == member}):
             cells = [_time(by.get((member, ads, way))) for way in WAYS]
             auto = by[member, ads, "auto"]
             errors = ", ".join(_error(by.get((member, ads, way))) for way in ("auto", "plain torch"))

@@ -15,7 +15,8 @@ def write_page() -> Path:
         if (RESULTS / f"{name}.csv").exists():
             rows = read(name)
             first = rows[0]
-            where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {first['commit']}"
+            commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
+            where = f"{first['device']}, {first['threads']} threads, torch {first['torch']}, commit {commits}"
             bench = "" if command.startswith("device") else "`make bench` or "
             parts.append(section(rows) + f"\n\n*{bench}`python -m benchmarks.{command}`; {where}.*")
     path = DOCS / "benchmarks.md"

@@ -45,7 +45,7 @@ RAGGED = Speed(pair=1.8, call=0, ad=4e02)  # signed logistic where sizes differ:
 # Ads of an auction from which kernels without pairs are faster on a GPU, and to which all pairs are better than `fast`
 PANELS_FROM = 2048
 CLICKS_FROM = 5120
-COVARIANCE_FROM = 16_384
+COVARIANCE_FROM = 2048
 QUADRATIC_TO = 262_144
 CLICKS_TO = 1_048_576  # as many pairs as QUADRATIC_TO where one ad in four was clicked
 

@@ -1,4 +1,8 @@
-"""The kernels of :mod:`bidwise.training.rows`. Names of arguments in capitals are known when a kernel is compiled."""
+"""The kernels of :mod:`bidwise.training.rows`. Names of arguments in capitals are known when a kernel is compiled.
+
+Numbers of ads are not specialised: the last, shorter batch of an epoch would compile kernels of its own for every
+width, for no faster code.
+"""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations
@@ -73,7 +77,7 @@ def _first(row, here, ADS: tl.constexpr):
     return here & (tl.sum(earlier.to(tl.int32), 1) == 0)
 
 
-@jit
+@jit(do_not_specialize=["ads", "bits"])
 def add(
     ids, starts, gradient, total, owner, peak, ads, fields, stride, width, bits,
     ADS: tl.constexpr, COLUMNS: tl.constexpr, PEAKS: tl.constexpr,
@@ -98,7 +102,7 @@ def add(
         tl.atomic_min(owner + row, ad, mask=first, sem="relaxed")
 
 
-@jit
+@jit(do_not_specialize=["ads", "bits"])
 def update(
     ids, starts, total, owner, stamp, peak, weight, mean, square, step, numbers, ads, stride, bits, decay,
     ADS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
@@ -132,7 +136,7 @@ def update(
     tl.store(square + seat, v, mask=there)
 
 
-@jit
+@jit(do_not_specialize=["ads"])
 def claim(ids, starts, owner, ads, stride, ADS: tl.constexpr):
     """Rows belong to the first ad that looks them up."""
     ad = tl.program_id(0) * ADS + tl.arange(0, ADS)
@@ -141,7 +145,7 @@ def claim(ids, starts, owner, ads, stride, ADS: tl.constexpr):
     tl.atomic_min(owner + row, ad, mask=ad < ads, sem="relaxed")
 
 
-@jit
+@jit(do_not_specialize=["count"])
 def catch_up(
     ids, starts, owner, stamp, weight, mean, square, step, rates, count, stride,
     ADS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
