@@ -15,10 +15,11 @@ demo: $(INSTALLED)
 test: lint types browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest  # one thread: on busy cores several wait for each other
 
-# The GPU kernels without a GPU: Triton's interpreter runs them on the CPU. Triton is large, and this takes minutes.
+# The GPU kernels without a GPU: Triton's interpreter runs them on the CPU. Triton is large, and this takes a quarter of
+# an hour. About a thousand tests need a GPU, where the same files run whole: they are skipped, and the end says so.
 test-kernels: $(INSTALLED)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[kernels]'
-	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_kernels.py tests/test_panel_kernels.py \
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -rs tests/test_kernels.py tests/test_panel_kernels.py \
 		tests/test_click_kernels.py tests/test_training_kernels.py
 
 lint: $(INSTALLED)
@@ -40,6 +41,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.coverage
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.categories
+	$(BIN)/python -m benchmarks.precision
 
 # pip reads PIP_CONSTRAINT for the build environment too, so every version is a pinned one.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -1,7 +1,7 @@
 """On a GPU: loss kernels by size, steps and epochs of training; torch and numpy are all that is needed there.
 
 python -m benchmarks.device            all cases
-python -m benchmarks.device losses     one of them: losses, ragged, steps, without_graph, epoch, side_by_side, precision
+python -m benchmarks.device losses     one of them: losses, ragged, steps, without_graph, epoch, side_by_side
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from benchmarks.categories import cardinalities
 from benchmarks.harness import write
 from bidwise import fit, pairwise_welfare_loss
 from bidwise.data import Ads
-from bidwise.data.criteo.device import simulated_ads
 from bidwise.losses import choice
 from bidwise.losses.pairwise import pair_sum
 from bidwise.losses.welfare_loss import named_loss
@@ -405,29 +404,6 @@ def side_by_side() -> Iterator[Row]:
         print(f"{together} at once {seconds:6.2f} s, {together * len(ads) / seconds / 1e6:.2f} M rows/s", flush=True)
 
 
-def precision(seeds: int = 6, rows: int = 2_000_000) -> Iterator[Row]:
-    """What mixed precision changes, beside what another seed does: DeepFM on simulated Criteo ads."""
-    ads = simulated_ads(rows, device="cuda")
-    valid = replace(ads.valid, offsets=torch.arange(0, len(ads.valid) + 1, 200, device="cuda"))
-    metrics = ["log_loss", "auc", "expected_welfare"]
-    found: dict[str, list[dict[str, float]]] = {}
-    for name in PRECISIONS:
-        found[name] = []
-        for seed in range(seeds):
-            model = MODELS["deepfm"](ads.cardinalities, seed=seed).cuda()
-            options = {"epochs": 1, "batch_size": 2048, "precision": name, "seed": seed}
-            last = fit(model, ads.train, valid=valid, metric=metrics, **options).history[-1]
-            found[name].append({metric: float(last[metric]) for metric in metrics})
-    for metric in metrics:
-        plain, mixed = ([each[metric] for each in found[name]] for name in PRECISIONS)
-        changes = [b - a for a, b in zip(plain, mixed, strict=True)]
-        row: Row = {"case": "precision", "metric": metric, "float32": statistics.mean(plain)}
-        row |= {"seed_sd": statistics.stdev(plain), "mixed_change": statistics.mean(changes)}
-        row |= {"mixed_change_sd": statistics.stdev(changes), "seeds": seeds, "rows": rows}
-        print({key: f"{x:.6g}" if isinstance(x, float) else x for key, x in row.items()}, flush=True)
-        yield row
-
-
 CASES = {
     "losses": losses,
     "ragged": ragged,
@@ -435,7 +411,6 @@ CASES = {
     "without_graph": without_graph,
     "epoch": epoch,
     "side_by_side": side_by_side,
-    "precision": precision,
 }
 
 

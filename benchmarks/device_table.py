@@ -14,7 +14,8 @@ def losses(rows: Rows) -> str:
         "Forward and backward in float32; replays of a CUDA graph where the way can be captured (* where it waits",
         "for the GPU). *plain torch* is the loss as one would write it, *direct* the same in chunks, *pairs* all",
         "pairs in a kernel, *fast* without pairs. Error: of the gradient against float64, relative to its norm, of",
-        "*auto* and of *plain torch*.",
+        "*auto* and of *plain torch*. Signed weighted logistic is the rank term of `log_teacher`, signed logistic of",
+        "`log`, positive logistic of `log_plus`, with a teacher of `log_plus_teacher`.",
         "",
         f"| loss | ads | {' | '.join(WAYS)} | memory of auto | error, plain |",
         f"|---|---|{'---|' * len(WAYS)}---|---|",
@@ -128,10 +129,12 @@ def side_by_side(rows: Rows) -> str:
 
 def precision(rows: Rows) -> str:
     """What mixed precision changes."""
+    where = "emulated: factors rounded to 10 bits" if rows[0]["tf32"] == "emulated" else rows[0]["device"]
     lines = [
-        f"## Mixed precision on {rows[0]['device']}",
+        f"## What mixed precision changes, TF32 {where}",
         "",
-        f"DeepFM, one epoch of {int(rows[0]['rows']):,} rows, {rows[0]['seeds']} seeds, each trained in both.",
+        f"DeepFM, one epoch of {int(rows[0]['rows']):,} rows, {rows[0]['seeds']} seeds, each trained in both; metrics",
+        "of validation ads.",
         "",
         "| metric | float32 | sd over seeds | mixed − float32 of the same seed | its sd |",
         "|---|---|---|---|---|",
@@ -175,5 +178,5 @@ SECTIONS = {
     "device_without_graph": (without_graph, "device without_graph"),
     "device_epoch": (epoch, "device epoch"),
     "device_side_by_side": (side_by_side, "device side_by_side"),
-    "device_precision": (precision, "device precision"),
+    "precision": (precision, "precision"),
 }

@@ -526,6 +526,24 @@ def test_a_loss_is_one_number_per_member(loss):
         fit(LogisticRegression(8, members=(3,)), train, loss=loss)
 
 
+@pytest.mark.parametrize("loss", [nn.BCEWithLogitsLoss(), lambda logits, clicks, bids: logits.mean()])
+def test_a_loss_of_fewer_arguments_is_refused_before_the_first_step(loss):
+    train, _ = repeat(0, ads=50)
+    with pytest.raises(InputError, match=r"loss must take \(logits, clicks, bids, offsets, teacher\), found \("):
+        fit(LogisticRegression(8), train, loss=loss)
+    with pytest.raises(InputError, match="loss must be a name or a function, found float"):
+        fit(LogisticRegression(8), train, loss=3.0)
+
+
+def test_weights_need_a_loss_that_takes_them():
+    train, _ = repeat(0, ads=50)
+    weighted = replace(train, weights=torch.ones(50))
+    with pytest.raises(InputError, match=r"loss must take \(logits, .*, weights=\), found \(z, y, b, o, p\)"):
+        fit(LogisticRegression(8), weighted, loss=lambda z, y, b, o, p: z.mean())
+    fit(LogisticRegression(8), weighted, loss=lambda z, y, b, o, p, weights: (weights * z).mean(), epochs=1)
+    fit(LogisticRegression(8), train, loss=lambda *columns: columns[0].mean(), epochs=1)
+
+
 def test_training_in_double_precision():
     train, valid = repeat(0, ads=200)
     model = MLP(8, (6,)).double()

@@ -85,15 +85,6 @@ class Embeddings(nn.Module):
         """Whether gradients go to ``sums``: while training on a GPU."""
         return self.sums is not None and torch.is_grad_enabled()
 
-    def check(self, features: Tensor) -> None:
-        """Raise unless all ids of ``features``, with all fields of the model, are below the values of their field."""
-        if features.is_floating_point() or features.shape[-1] <= max(self.fields):
-            return  # which a forward refuses
-        features = features.flatten(0, -2)
-        least, most = (bound[self.fields].cpu() for bound in features.aminmax(dim=0))
-        if bool(((least < 0) | (most >= (self.ends - self.starts).cpu())).any()):
-            raise self._outside(features[:, self.fields])
-
     def _outside(self, ids: Tensor) -> InputError:
         values = (self.ends - self.starts).to(ids.device)
         row, field = ((ids < 0) | (ids >= values)).nonzero()[0].tolist()
@@ -106,6 +97,20 @@ class Embeddings(nn.Module):
     def extra_repr(self) -> str:
         rows, width = self.weight.shape
         return f"fields={len(self.starts)}, rows={rows}, width={width}, std={self.std}"
+
+
+def check_ids(tables: Sequence[Embeddings], features: Tensor) -> None:
+    """Raise unless all ids of ``features``, with all fields of a model, are below the values of their field."""
+    if not tables or features.is_floating_point():
+        return
+    features = features.flatten(0, -2)
+    least, most = (bound.cpu() for bound in features.aminmax(dim=0))
+    for table in tables:
+        if features.shape[1] <= max(table.fields):
+            continue  # which a forward refuses
+        values = (table.ends - table.starts).cpu()
+        if bool(((least[table.fields] < 0) | (most[table.fields] >= values)).any()):
+            raise table._outside(features[:, table.fields])
 
 
 class GroupedEmbeddings(nn.Module):

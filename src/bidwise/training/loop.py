@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -88,6 +89,8 @@ def fit(
     metrics = _metrics(metric)
     if isinstance(loss, str):
         check_name("loss", loss, LOSSES)
+    else:
+        _check_loss(loss, weighted=train.weights is not None)
     options = Options(epochs, batch_size, rate, schedule, patience, every, embeddings, l2, precision)
     if patience is not None and valid is None:
         raise InputError("patience needs valid, found None")
@@ -97,6 +100,25 @@ def fit(
         raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
     with _on_device_of(model):
         return _fitted(model, train, valid, loss, metrics, options, seed, graph, out, progress)
+
+
+def _check_loss(loss: object, *, weighted: bool) -> None:
+    """Raise unless ``loss`` can be called as losses are."""
+    if not callable(loss):
+        raise InputError(f"loss must be a name or a function, found {type(loss).__name__}")
+    try:
+        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
+    except (TypeError, ValueError):  # of a function that does not tell
+        return
+    five = ("logits", "clicks", "bids", "offsets", "teacher")
+    try:
+        signature.bind(*five, **({"weights": None} if weighted else {}))
+    except TypeError:
+        wanted = ", ".join((*five, "weights=") if weighted else five)
+        raise InputError(
+            f"loss must take ({wanted}), found {signature}; wrap it in a function that takes these and passes on what "
+            "it needs"
+        ) from None
 
 
 def _fitted(

@@ -17,6 +17,7 @@ from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.data.ads import Ads
 from bidwise.gpu import available
 from bidwise.losses.welfare_loss import BidWeightedLogLoss, WelfareLoss, unchecked
+from bidwise.models.layers import check_ids
 from bidwise.training.adam import UPDATES, Adam
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle
 from bidwise.training.precision import PRECISIONS
@@ -104,8 +105,8 @@ class Run:
         self.optimizer = Adam(model, rate=options.rate, updates=options.embeddings, l2=options.l2)
         self.members = getattr(model, "members", torch.Size())
         self.fit = Fit(model)
-        for table in self.optimizer.tables if self.optimizer.sums else ():
-            table.check(self.train.features)  # kernels do not
+        if self.optimizer.sums:
+            check_ids(self.optimizer.tables, self.train.features)  # kernels do not
         self.source, self.orders = source(self.shuffle, device), Orders(self.shuffle)
         self.place = Place(randoms=self.orders.states)
         self.epoch: Epoch | None = None  # the pass under way

@@ -29,6 +29,7 @@ TITLES = {
 }
 MARKS = {"better": "▲", "worse": "▼", "unclear": " ", "none": " "}
 PAPER_REPEATS = 10
+FEW_AUCTIONS = 100
 
 
 def criteo_verdict(result: Result) -> list[str]:
@@ -187,12 +188,15 @@ def _cost_words(result: Result) -> list[str]:
 
 
 def _few(result: Result) -> list[str]:
-    repeats = result["config"]["repeats"]
+    repeats, auctions = result["config"]["repeats"], result["data"]["auctions"]
+    words = []
+    if auctions < FEW_AUCTIONS:
+        words.append(f"{auctions} test auctions are a try, not a measurement: use {FEW_AUCTIONS} or more.")
     if repeats == 1:
-        return ["One repeat has no interval over repeats, so no difference counts as measured."]
-    if repeats < PAPER_REPEATS:
-        return [f"{repeats} repeats tell only large differences; the paper has {PAPER_REPEATS}."]
-    return []
+        words.append("One repeat has no interval over repeats, so no difference counts as measured.")
+    elif repeats < PAPER_REPEATS:
+        words.append(f"{repeats} repeats tell only large differences; the paper has {PAPER_REPEATS}.")
+    return words
 
 
 def criteo_notes(result: Result) -> list[str]:
@@ -267,7 +271,7 @@ def _rows(config: Result) -> str:
 def criteo_summary(result: Result) -> str:
     """A table for every model and protocol and the verdict; differences are in per cent of log loss's welfare."""
     expected = result["data"]["known_ctr"]
-    lines: list[str] = []
+    lines = [_ads(result), ""]
     for name, model in result["models"].items():
         for protocol, losses in protocols_of(model).items():
             title = _title(protocol, result["config"])
@@ -279,10 +283,21 @@ def criteo_summary(result: Result) -> str:
     lines += [
         "▲ above log loss, ▼ below it, where the intervals over repeats and over test auctions both leave out 0.",
         f"Differences are of {'expected' if expected else 'realised'} welfare, in % of the log loss's; the interval "
-        "shown is the one over repeats.",
+        "is the wider of the two.",
         "",
     ]
     return "\n".join([*lines, *result["verdict"]])
+
+
+def _ads(result: Result) -> str:
+    """What was trained and tested on."""
+    data, config = result["data"], result["config"]
+    simulated = "simulated ads, their CTR known, " if data["known_ctr"] else "ads "
+    repeats = "1 repeat" if config["repeats"] == 1 else f"{config['repeats']} repeats"
+    return (
+        f"{data['splits']['train']:,} {simulated}to train on; {data['auctions']:,} test auctions of "
+        f"{config['auction_size']}, cut {config['cuts']} times over; {repeats}"
+    )
 
 
 def _title(protocol: str, config: Result) -> str:

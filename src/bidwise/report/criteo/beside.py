@@ -50,7 +50,7 @@ def paper_tables(result: Result) -> list[Table]:
         ("Welfare, paper", "Bid × click of the winner, mean over auctions and ten repeats, ± standard error."),
         ("Welfare, here", "The same of this run."),
         ("Gain, paper", "Difference to its log loss in %, ± standard error as if both means were independent."),
-        ("Gain, here", OF_LOG_LOSS + " With its 95 % interval over repeats."),
+        ("Gain, here", OF_LOG_LOSS + " With the wider of its 95 % intervals, over repeats and over auctions."),
         ("Signs", "Whether the difference here is measured, by both intervals, and has the paper’s sign."),
     ]
     further = [

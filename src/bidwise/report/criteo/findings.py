@@ -114,10 +114,17 @@ def interval(found: tuple[float, float] | None) -> str:
 
 
 def told(difference: Result | None, base: float | None) -> str:
-    """A difference in per cent of the log loss's welfare, with its interval over repeats."""
+    """A difference in per cent of the log loss's welfare, with the wider of its intervals: the one that decides.
+
+    >>> repeats, auctions = {"difference": 0.2, "ci_low": 0.1, "ci_high": 0.3}, {"ci_low": 0.0, "ci_high": 1.0}
+    >>> told({"repeats": repeats, "auctions": auctions}, base=20)
+    '+1.00 % [+0.00, +5.00]'
+    """
     centre = share(estimate(difference), base)
-    found = shares(difference, base, "repeats")
-    return percentage(centre) if centre is None or found is None else f"{percentage(centre)} {interval(found)}"
+    found = [shares(difference, base, source) for source in SOURCES]
+    if centre is None or None in found:
+        return percentage(centre)
+    return f"{percentage(centre)} {interval(max(found, key=lambda ends: ends[1] - ends[0] if ends else 0.0))}"
 
 
 def paper_gain(paper: Result, loss: str) -> tuple[float, float] | None:

@@ -149,7 +149,10 @@ def _choices(protocol: str, names: Sequence[str], losses: Losses, what: str) -> 
     for way in there:
         headings += [
             (f"{word} welfare, {ways[way]}", f"On test auctions, {what} chosen {ways[way]} on validation ads."),
-            ("− log loss, %", "Against the log loss chosen in the same way; 95 % interval over repeats."),
+            (
+                "− log loss, %",
+                "Against the log loss chosen in the same way; the wider 95 % interval of repeats and auctions.",
+            ),
             ("Finding", "Better or worse where both intervals leave out 0 on the same side."),
         ]
     rows = []
