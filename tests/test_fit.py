@@ -526,19 +526,47 @@ def test_a_loss_is_one_number_per_member(loss):
         fit(LogisticRegression(8, members=(3,)), train, loss=loss)
 
 
-@pytest.mark.parametrize("loss", [nn.BCEWithLogitsLoss(), lambda logits, clicks, bids: logits.mean()])
-def test_a_loss_of_fewer_arguments_is_refused_before_the_first_step(loss):
+def swapped(logits, clicks, bids, teacher=None, offsets=None):
+    return logits.mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "found"),
+    [
+        (nn.BCEWithLogitsLoss(), r"offsets, teacher\), found \(input: "),
+        (lambda logits, clicks, bids: logits.mean(), r"found \(logits, clicks, bids\); wrap it"),
+        (nn.functional.binary_cross_entropy_with_logits, "found torch's binary_cross_entropy_with_logits; wrap it"),
+        (swapped, "in this order, found teacher in the place of offsets"),
+        (3.0, "a name or a function, found float"),
+        (lambda z, y, b, o, p: 1.5, "loss must return one number, found float"),
+        (lambda z, y, b, o, p: z.detach().mean(), "found a loss without a gradient"),
+    ],
+)
+def test_a_loss_that_cannot_be_trained_with_is_refused(loss, found):
     train, _ = repeat(0, ads=50)
-    with pytest.raises(InputError, match=r"loss must take \(logits, clicks, bids, offsets, teacher\), found \("):
+    with pytest.raises(InputError, match=found):
         fit(LogisticRegression(8), train, loss=loss)
-    with pytest.raises(InputError, match="loss must be a name or a function, found float"):
-        fit(LogisticRegression(8), train, loss=3.0)
+
+
+def test_parts_that_are_something_else_are_refused():
+    train, valid = repeat(0, ads=50)
+    for model, found in ((LogisticRegression, "the class LogisticRegression; make one"), (len, "builtin_function")):
+        with pytest.raises(InputError, match=f"model must be a torch\\.nn\\.Module, found {found}"):
+            fit(model, train)
+    with pytest.raises(InputError, match="train must be Ads, found tuple; use bidwise"):
+        fit(LogisticRegression(8), (train.features, train.clicks, train.bids))
+    with pytest.raises(InputError, match="valid must be Ads, found Tensor"):
+        fit(LogisticRegression(8), train, valid=valid.features)
+    with pytest.raises(InputError, match="features must be a tensor or Ads, found ndarray"):
+        predict(LogisticRegression(8), valid.features.numpy())
+    with pytest.raises(InputError, match="found all parameters of model are frozen"):
+        fit(LogisticRegression(8).requires_grad_(False), train)
 
 
 def test_weights_need_a_loss_that_takes_them():
     train, _ = repeat(0, ads=50)
     weighted = replace(train, weights=torch.ones(50))
-    with pytest.raises(InputError, match=r"loss must take \(logits, .*, weights=\), found \(z, y, b, o, p\)"):
+    with pytest.raises(InputError, match=r"weights=\), the last because train has weights, found \(z, y, b, o, p\)"):
         fit(LogisticRegression(8), weighted, loss=lambda z, y, b, o, p: z.mean())
     fit(LogisticRegression(8), weighted, loss=lambda z, y, b, o, p, weights: (weights * z).mean(), epochs=1)
     fit(LogisticRegression(8), train, loss=lambda *columns: columns[0].mean(), epochs=1)

@@ -150,7 +150,7 @@ def criteo(
 
     bidwise reproduce criteo --data store --models deepfm --repeats 3 --out runs/criteo
 
-    bidwise reproduce criteo --rows 10000000 --batch-size 4096 --lam-repeats 1 --workers 8 --out runs/criteo-10m
+    bidwise reproduce criteo --rows 10000000 --batch-size 4096 --lam-repeats 1 --workers 4 --out runs/criteo-10m
 
     Parameters
     ----------

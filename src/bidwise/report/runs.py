@@ -141,7 +141,7 @@ def _source(run: Mapping[str, Any]) -> Section:
         "threads": "threads",
         "python": "Python",
         "torch": "torch",
-        "seconds": "run time",
+        "seconds": "run time of all parts, added up",
     }
     terms = [("run folder", str(run["name"]))]
     for key, title in words.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +15,7 @@ from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
 from bidwise.losses.welfare_loss import LOSSES, needs_teacher
 from bidwise.runs import open_folder
+from bidwise.training.arguments import check_loss, check_parts
 from bidwise.training.checkpoint import load_checkpoint, save_checkpoint, write_result
 from bidwise.training.precision import matmul_precision
 from bidwise.training.run import Options, Run
@@ -86,11 +86,12 @@ def fit(
     >>> [entry["epoch"] for entry in fitted.history]
     [1, 2, 3]
     """
+    check_parts(model, train, valid)
     metrics = _metrics(metric)
     if isinstance(loss, str):
         check_name("loss", loss, LOSSES)
     else:
-        _check_loss(loss, weighted=train.weights is not None)
+        check_loss(loss, weighted=train.weights is not None)
     options = Options(epochs, batch_size, rate, schedule, patience, every, embeddings, l2, precision)
     if patience is not None and valid is None:
         raise InputError("patience needs valid, found None")
@@ -100,25 +101,6 @@ def fit(
         raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
     with _on_device_of(model):
         return _fitted(model, train, valid, loss, metrics, options, seed, graph, out, progress)
-
-
-def _check_loss(loss: object, *, weighted: bool) -> None:
-    """Raise unless ``loss`` can be called as losses are."""
-    if not callable(loss):
-        raise InputError(f"loss must be a name or a function, found {type(loss).__name__}")
-    try:
-        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
-    except (TypeError, ValueError):  # of a function that does not tell
-        return
-    five = ("logits", "clicks", "bids", "offsets", "teacher")
-    try:
-        signature.bind(*five, **({"weights": None} if weighted else {}))
-    except TypeError:
-        wanted = ", ".join((*five, "weights=") if weighted else five)
-        raise InputError(
-            f"loss must take ({wanted}), found {signature}; wrap it in a function that takes these and passes on what "
-            "it needs"
-        ) from None
 
 
 def _fitted(

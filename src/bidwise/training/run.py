@@ -227,9 +227,13 @@ class Run:
         teacher = None if batch.teacher is None else batch.teacher.expand_as(logits)
         more = {} if batch.weights is None else {"weights": batch.weights.expand_as(logits)}
         losses: Tensor = self.loss(logits, clicks, bids, batch.offsets, teacher, **more)
-        if losses.shape != self.members:
+        if not isinstance(losses, Tensor) or losses.shape != self.members:
             expected = f"one number per member, {tuple(self.members)}" if self.members else "one number"
-            raise InputError(f"loss must return {expected}, found shape {tuple(losses.shape)}")
+            found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+            raise InputError(f"loss must return {expected}, found {found}")
+        if not losses.requires_grad:
+            why = "all parameters of model are frozen" if not logits.requires_grad else "a loss without a gradient"
+            raise InputError(f"loss must depend on parameters of model that can be trained, found {why}")
         (losses.sum() if losses.dim() else losses).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return losses.detach()
@@ -256,8 +260,11 @@ class Run:
             )
         raise InputError(
             f"the {what} not finite after epoch {self.position:.4g}{who}; bids go from {low:.3g} to {high:.3g}. "
-            "Divide the bids by their mean, lower the rate, or train in float64 (model.double())"
+            f"Divide the bids by their mean, lower the rate, or train in float64 (model.double()){self._own_loss()}"
         )
+
+    def _own_loss(self) -> str:
+        return "" if isinstance(self.loss, WelfareLoss | BidWeightedLogLoss | Variants) else "; or look at your loss"
 
     def evaluate(self) -> None:
         """The metrics of this epoch, and the weights where they are the best so far."""

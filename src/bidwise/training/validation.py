@@ -66,6 +66,9 @@ def predict(model: nn.Module, features: Tensor | Ads) -> Tensor:
     >>> predict(LogisticRegression(2), torch.zeros(3, 2)).shape
     torch.Size([3])
     """
+    if not isinstance(features, Tensor | Ads):
+        found = type(features).__name__
+        raise InputError(f"features must be a tensor or Ads, found {found}; torch.as_tensor makes one of an array")
     return torch.sigmoid(logits_of(model, features.features if isinstance(features, Ads) else features))
 
 

@@ -35,7 +35,7 @@ FEW_AUCTIONS = 100
 def criteo_verdict(result: Result) -> list[str]:
     """The first sentence is the headline."""
     models = {model_called(name): protocols_of(model) for name, model in result["models"].items()}
-    sentences = []
+    sentences = _few_auctions(result)
     for protocol in ("tuned", "converged"):
         run = {name: protocols[protocol] for name, protocols in models.items() if protocol in protocols}
         sentences += [_against_log_loss(result, run, protocol)] if run else []
@@ -187,16 +187,20 @@ def _cost_words(result: Result) -> list[str]:
     return [f"Time of an epoch against log loss, of the slowest loss: {'; '.join(parts)}."] if parts else []
 
 
+def _few_auctions(result: Result) -> list[str]:
+    auctions = result["data"]["auctions"]
+    if auctions >= FEW_AUCTIONS:
+        return []
+    return [f"{auctions} test auctions are a try, not a measurement: use {FEW_AUCTIONS} or more."]
+
+
 def _few(result: Result) -> list[str]:
-    repeats, auctions = result["config"]["repeats"], result["data"]["auctions"]
-    words = []
-    if auctions < FEW_AUCTIONS:
-        words.append(f"{auctions} test auctions are a try, not a measurement: use {FEW_AUCTIONS} or more.")
+    repeats = result["config"]["repeats"]
     if repeats == 1:
-        words.append("One repeat has no interval over repeats, so no difference counts as measured.")
-    elif repeats < PAPER_REPEATS:
-        words.append(f"{repeats} repeats tell only large differences; the paper has {PAPER_REPEATS}.")
-    return words
+        return ["One repeat has no interval over repeats, so no difference counts as measured."]
+    if repeats < PAPER_REPEATS:
+        return [f"{repeats} repeats tell only large differences; the paper has {PAPER_REPEATS}."]
+    return []
 
 
 def criteo_notes(result: Result) -> list[str]:
@@ -276,14 +280,14 @@ def criteo_summary(result: Result) -> str:
         for protocol, losses in protocols_of(model).items():
             title = _title(protocol, result["config"])
             lines += [f"{model_called(name)}, {protocol}: {title}", ""]
-            heads = ["loss", "welfare", *(["expected"] if expected else []), "− log loss, % [95 %]", "AUC loss"]
+            heads = ["loss", "welfare", "− log loss, % [95 %]", "AUC loss"]
             tuned = any(entry.get("lam") for entry in losses.values())
             rows = [_row(loss, losses, expected, tuned) for loss in losses]
             lines += [*aligned([*heads, "log loss", *(["λ"] if tuned else [])], rows), ""]
     lines += [
         "▲ above log loss, ▼ below it, where the intervals over repeats and over test auctions both leave out 0.",
-        f"Differences are of {'expected' if expected else 'realised'} welfare, in % of the log loss's; the interval "
-        "is the wider of the two.",
+        f"Welfare is {'expected, by the true CTR' if expected else 'realised, by clicks'}; differences are in % of the "
+        "log loss's, each with the wider of its two intervals.",
         "",
     ]
     return "\n".join([*lines, *result["verdict"]])
@@ -316,10 +320,9 @@ def _row(name: str, losses: Losses, expected: bool, tuned: bool) -> list[str]:
     if difference and share(estimate(entry["difference"]), base) is None:
         difference = "?"
     lams = list(dict.fromkeys(f"{lam:g}" for lam in entry.get("lam") or ()))
-    kinds = ["welfare", *(["expected_welfare"] if expected else [])]
     return [
         f"{MARKS[finding(entry['difference'])]} {name}",
-        *(f"{entry[kind]:.4f}" for kind in kinds),
+        f"{entry['expected_welfare' if expected else 'welfare']:.4f}",
         difference.replace(" %", ""),
         f"{entry['auc_loss']:.4f}",
         f"{entry['log_loss']:.4f}",

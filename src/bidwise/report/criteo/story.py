@@ -88,7 +88,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     at = next((k + 1 for k, (_, what) in enumerate(found) if what == "test ads"), 0)
     found.insert(at, (per_cent(known(data.get("click_rate"))), "of the training ads are clicked"))
     if data["known_ctr"]:
-        found.append((number(known(data.get("optimal_welfare")), 4), "optimal welfare: the true CTR decides"))
+        found.append((number(known(data.get("optimal_welfare")), 4), "optimal expected welfare: the true CTR decides"))
         truth = data.get("truth") or {}
         if truth:
             scores = f"{number(known(truth.get('auc')), 4)}, {number(known(truth.get('log_loss')), 4)}"
