@@ -538,6 +538,7 @@ def swapped(logits, clicks, bids, teacher=None, offsets=None):
         (nn.functional.binary_cross_entropy_with_logits, "found torch's binary_cross_entropy_with_logits; wrap it"),
         (swapped, "in this order, found teacher in the place of offsets"),
         (3.0, "a name or a function, found float"),
+        (nn.BCEWithLogitsLoss, "found the class BCEWithLogitsLoss; make one of it"),
         (lambda z, y, b, o, p: 1.5, "loss must return one number, found float"),
         (lambda z, y, b, o, p: z.detach().mean(), "found a loss without a gradient"),
     ],

@@ -5,6 +5,7 @@ import os
 import threading
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -339,6 +340,50 @@ def test_ids_outside_of_their_field_are_refused_before_the_first_step():
     ads.features[17, 1] = 30
     with pytest.raises(InputError, match="field 1"):
         bidwise.fit(made("deepfm").to(DEVICE), ads.to(DEVICE), epochs=1, batch_size=50)
+
+
+class Beside(torch.nn.Module):
+    """Ids among other features, as a model of one's own may have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.own = torch.nn.Linear(2, 1), DeepFM([5, 5], embedding=3, hidden=(8,))
+
+    def forward(self, features):
+        return self.own(features[:, 2:].long()) + self.linear(features[:, :2]).squeeze(-1)
+
+
+@pytest.mark.parametrize("wrong", [(17, 3, 6.0), (17, 2, 5.0), (3, 3, -1.0)])
+def test_ids_inside_of_a_model_are_checked_before_kernels_write(wrong):
+    random = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 5, (100, 2), generator=random)
+    features = torch.cat([torch.randn(100, 2, generator=random), ids.float()], dim=1)
+    ads = Ads(features, torch.rand(100, generator=random).round(), torch.ones(100))
+    model = Beside().to(DEVICE)
+    bidwise.fit(model, ads, epochs=1, batch_size=50)
+    row, column, value = wrong
+    features[row, column] = value
+    with pytest.raises(InputError, match="features must be ids below 5 in field"):
+        bidwise.fit(model, ads, epochs=1, batch_size=50)
+
+
+def test_ids_of_other_ads_are_checked_after_training():
+    ads, valid = market(100), market(60, seed=5, offsets=torch.arange(0, 61, 20))
+    model = made("deepfm").to(DEVICE)
+    bidwise.fit(model, ads, epochs=1, batch_size=50)
+    assert not model.table.trusted
+    valid.features[3, 0] = 4
+    with pytest.raises(InputError, match="field 0"):
+        bidwise.predict(model, valid)
+    with pytest.raises(InputError, match="field 0"):
+        bidwise.fit(model, ads, valid=valid, epochs=1, batch_size=50)
+
+
+def test_numbers_of_numpy_are_numbers():
+    ads = market(100)
+    loss = bidwise.WelfareLoss(value="teacher", weighting=np.float32(3), lam=np.float32(3), sigma=np.float64(3))
+    model = DeepFM(CARDINALITIES, embedding=3, hidden=(8,), dropout=np.float32(0.5)).to(DEVICE)
+    bidwise.fit(model, ads, loss=loss, epochs=1, batch_size=50, l2=np.float32(1e-5))
 
 
 # graphs

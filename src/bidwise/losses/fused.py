@@ -1,4 +1,4 @@
-"""The family and the log loss as Triton kernels: a batch in two launches, without waiting for the GPU.
+"""The family and the log loss as Triton kernels: a batch in a few launches, without waiting for the GPU.
 
 `pairs` gives every ad its cost and slope over the pairs it is in, `finish` turns them into the loss and its gradient
 and adds the log loss. Every number is added in an order that shapes alone decide, so a result repeats bit for bit.
@@ -133,7 +133,7 @@ def fused_loss(
             1 if sums is None else sums.shape[0],
             share,
             float(kappa or 0),
-            lam / n if reduction == "mean" else float(lam),
+            float(lam) / n if reduction == "mean" else float(lam),
             RANK=sums is not None,
             WEIGHTED=kappa is not None,
             RAGGED=pair_mean and offsets is not None,
@@ -175,7 +175,7 @@ def _small_loss(
     small[(ads // n, blocks)](
         *(z, y, label, bids, z if teacher is None else teacher, z if slope is None else slope, parts, ads, n),
         *(1 / n**2 if member.pair_mean else 1.0, scale, member.family.sigma, float(kappa or 0)),
-        lam / n if reduction == "mean" else float(lam),
+        float(lam) / n if reduction == "mean" else float(lam),
         GAP=member.family.gap,
         SURROGATE=surrogate,
         WEIGHTED=kappa is not None,

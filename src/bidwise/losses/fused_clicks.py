@@ -119,8 +119,9 @@ def _tables(device: torch.device) -> Tensor:
     """`fused_panels._tables`, e^-d for the panels beyond reach, and the series of e^(u / 2) and of e^(-u / 2)."""
     node, analysis = chebyshev(DEGREE)
     decay = torch.exp(-torch.arange(REACH + 1, REACH + 1 + TAIL, dtype=torch.float64, device="cpu"))
-    tails = torch.cat([decay, analysis @ torch.exp(node / 2), analysis @ torch.exp(-node / 2)])
-    return torch.cat([fused_panels._tables(device).flatten(), tails.to(device)])
+    tails = [decay, analysis @ torch.exp(node / 2), analysis @ torch.exp(-node / 2)]
+    # one copy, which is waited for: another stream may read the table as soon as it is there
+    return torch.cat([fused_panels._tables(torch.device("cpu")).flatten(), *tails]).to(device)
 
 
 @jit

@@ -192,7 +192,8 @@ def _member(
         check_positive("weighting", weighting)
     if not isinstance(pair_mean, bool):
         raise TypeError(f"pair_mean must be True or False, found {pair_mean!r}")
-    return Member(Family(gap, surrogate, float(sigma)), value, weighting, pair_mean, reduction, method)
+    kappa = None if weighting is None else float(weighting)
+    return Member(Family(gap, surrogate, float(sigma)), value, kappa, pair_mean, reduction, method)
 
 
 def _evaluate(

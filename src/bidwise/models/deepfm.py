@@ -74,7 +74,7 @@ class DeepFM(nn.Module):
         if self.table.adds_up():
             from bidwise.models.fused import factorized
 
-            self.table.check_shape(features)
+            self.table.check(features)
             linear, flat = factorized(self.table.weight, features, self.table.starts, self.table.sums)
             return self.bias + linear + self._deep(flat)
         looked_up: Tensor = self.table(features)

@@ -57,6 +57,7 @@ class Embeddings(nn.Module):
         self.weight = nn.Parameter(_normal((int(ends[-1]), width), std, random))
         self.sparse = False
         self.sums: Any = None
+        self.trusted = False  # whether all ids of the training ads were looked at before
         self.std, self.fields = std, list(range(len(cardinalities)) if fields is None else fields)
         where = torch.get_default_device()
         self.register_buffer("starts", F.pad(ends[:-1], (1, 0)).to(where, torch.int32), persistent=False)
@@ -64,22 +65,30 @@ class Embeddings(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """The vectors of ids."""
-        self.check_shape(ids)
+        self.check(ids)
         if self.adds_up():
             from bidwise.models.fused import looked_up
 
             return looked_up(self.weight, ids, self.starts, self.sums)
-        rows = ids + self.starts
-        if ids.device.type == "cpu" and len(ids) and not bool(((rows >= self.starts) & (rows < self.ends)).all()):
-            raise self._outside(ids)
-        return F.embedding(rows, self.weight, sparse=self.sparse)
+        return F.embedding(ids + self.starts, self.weight, sparse=self.sparse)
 
-    def check_shape(self, ids: Tensor) -> None:
-        """Raise unless these are ids of all fields."""
+    def check(self, ids: Tensor) -> None:
+        """Raise unless these are ids of all fields, each below the values of its field.
+
+        Looking at numbers makes a GPU wait, which a graph cannot, nor should a loop of torch's own.
+        """
         if ids.is_floating_point():
             raise InputError(f"features must be ids of categories, whole numbers, found {ids.dtype}")
         if ids.dim() != 2 or ids.shape[1] != len(self.starts):
             raise InputError(f"features must have shape (ads, {len(self.starts)}), found {tuple(ids.shape)}")
+        training = torch.is_grad_enabled()
+        if not len(ids) or (self.trusted and training):
+            return
+        if ids.device.type == "cuda" and ((training and self.sums is None) or torch.cuda.is_current_stream_capturing()):
+            return
+        rows = ids + self.starts
+        if not bool(((rows >= self.starts) & (rows < self.ends)).all()):
+            raise self._outside(ids)
 
     def adds_up(self) -> bool:
         """Whether gradients go to ``sums``: while training on a GPU."""
@@ -99,18 +108,19 @@ class Embeddings(nn.Module):
         return f"fields={len(self.starts)}, rows={rows}, width={width}, std={self.std}"
 
 
-def check_ids(tables: Sequence[Embeddings], features: Tensor) -> None:
-    """Raise unless all ids of ``features``, with all fields of a model, are below the values of their field."""
+def trust(tables: Sequence[Embeddings], features: Tensor) -> None:
+    """Look at all ids of the training ads once, instead of those of every batch; raise where a batch would."""
     if not tables or features.is_floating_point():
         return
     features = features.flatten(0, -2)
     least, most = (bound.cpu() for bound in features.aminmax(dim=0))
     for table in tables:
         if features.shape[1] <= max(table.fields):
-            continue  # which a forward refuses
+            return  # which a forward refuses
         values = (table.ends - table.starts).cpu()
         if bool(((least[table.fields] < 0) | (most[table.fields] >= values)).any()):
             raise table._outside(features[:, table.fields])
+        table.trusted = True
 
 
 class GroupedEmbeddings(nn.Module):
@@ -207,7 +217,7 @@ class Perceptron(nn.Module):
         self.weights = nn.ParameterList(glorot(m, n, random) for m, n in pairwise([inputs, *hidden]))
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(units)) for units in hidden)
         self.norms = nn.ModuleList(nn.BatchNorm1d(units) for units in hidden) if batch_norm else None
-        self.hidden, self.dropout, self.seed = tuple(hidden), dropout, seed
+        self.hidden, self.dropout, self.seed = tuple(hidden), float(dropout), seed
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:

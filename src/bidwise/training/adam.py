@@ -37,8 +37,10 @@ class Adam(torch.optim.Adam):
             raise InputError("model must have parameters to train, found none")
         device, gpu = parameters[0].device, on == {"cuda"}
         self.tables = [part for part in model.modules() if isinstance(part, Embeddings)]
-        self.l2 = l2
-        single = len(on) == 1 and all(parameter.dtype == torch.float32 for parameter in parameters)
+        self.l2 = float(l2)
+        single = len({parameter.device for parameter in parameters}) == 1 and all(
+            parameter.dtype == torch.float32 for parameter in parameters
+        )
         single &= len({id(table.weight) for table in self.tables}) == len(self.tables)  # each its own gradients
         # with l2, dense updates give every row a gradient in every step: nothing to make up for
         kernels = single and available(device) and not (self.tables and updates == "dense" and l2)
@@ -80,7 +82,7 @@ class Adam(torch.optim.Adam):
         """Give the tables back: gradients of their vectors are tensors again, for whoever trains the model next."""
         self.flush()
         for table in self.tables:
-            table.sparse, table.sums = False, None
+            table.sparse, table.sums, table.trusted = False, None, False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Leave out all gradients since the last step."""

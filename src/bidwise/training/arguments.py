@@ -28,6 +28,8 @@ def check_loss(loss: object, *, weighted: bool) -> None:
     """Raise unless ``loss`` can be called as losses are, and will read its arguments as they are meant."""
     if not callable(loss):
         raise InputError(f"loss must be a name or a function, found {type(loss).__name__}")
+    if isinstance(loss, type):
+        raise InputError(f"loss must be a name or a function, found the class {loss.__name__}; make one of it")
     wanted = ", ".join((*COLUMNS, "weights=") if weighted else COLUMNS)
     why = ", the last because train has weights" if weighted else ""
     fix = "wrap it in a function that takes these and passes on what it needs"
@@ -40,7 +42,8 @@ def check_loss(loss: object, *, weighted: bool) -> None:
     try:
         signature.bind(*COLUMNS, **({"weights": None} if weighted else {}))
     except TypeError:
-        raise InputError(f"loss must take ({wanted}){why}, found {signature}; {fix}") from None
+        found = " ".join(str(signature).split())
+        raise InputError(f"loss must take ({wanted}){why}, found {found}; {fix}") from None
     names = [name for name, part in signature.parameters.items() if part.kind is not part.KEYWORD_ONLY]
     for name, meant in zip(names, COLUMNS, strict=False):
         if name != meant and name in (*COLUMNS, "weights"):

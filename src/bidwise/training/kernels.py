@@ -35,9 +35,10 @@ def update_all(
     parameters, gradients, means, squares, counts, numbers, TENSORS: tl.constexpr, SIZE: tl.constexpr,
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    first = tl.program_id(0).to(tl.int64) * SIZE
+    at = first + tl.arange(0, SIZE)
     for k in tl.static_range(TENSORS):
-        if tl.program_id(1) == k and tl.program_id(0) * SIZE < counts[k]:
+        if tl.program_id(1) == k and first < counts[k]:
             here = at < counts[k]
             g = tl.load(gradients[k] + at, mask=here, other=0.0)
             m = tl.load(means[k] + at, mask=here, other=0.0)

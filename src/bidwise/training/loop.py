@@ -56,7 +56,7 @@ def fit(
         train: ads to train on. Without offsets a batch is an auction of ``batch_size`` random ads; with offsets it is
             whole auctions.
         loss: a name in :data:`bidwise.LOSSES`, or what is called as they are: ``loss(logits, clicks, bids, offsets,
-            teacher)``. Losses with a teacher take it from ``train.teacher``.
+            teacher)``, with ``weights=`` if ``train`` has them. Losses with a teacher take it from ``train.teacher``.
         valid: ads to choose the epoch by; ``None`` keeps the last weights.
         metric: what to choose by: ``welfare`` (clicked), ``expected_welfare`` (by ``valid.truth``), ``log_loss`` or
             ``auc``, or a :class:`~bidwise.training.Metric` of your own. Of several the first decides; ``best`` has the

@@ -17,7 +17,8 @@ from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.data.ads import Ads
 from bidwise.gpu import available
 from bidwise.losses.welfare_loss import BidWeightedLogLoss, WelfareLoss, unchecked
-from bidwise.models.layers import check_ids
+from bidwise.models import MODELS
+from bidwise.models.layers import trust
 from bidwise.training.adam import UPDATES, Adam
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle
 from bidwise.training.precision import PRECISIONS
@@ -105,8 +106,8 @@ class Run:
         self.optimizer = Adam(model, rate=options.rate, updates=options.embeddings, l2=options.l2)
         self.members = getattr(model, "members", torch.Size())
         self.fit = Fit(model)
-        if self.optimizer.sums:
-            check_ids(self.optimizer.tables, self.train.features)  # kernels do not
+        if (self.optimizer.sums or device.type == "cuda") and type(model) in MODELS.values():
+            trust(self.optimizer.tables, self.train.features)  # ids are features there, and a graph sees them all
         self.source, self.orders = source(self.shuffle, device), Orders(self.shuffle)
         self.place = Place(randoms=self.orders.states)
         self.epoch: Epoch | None = None  # the pass under way
