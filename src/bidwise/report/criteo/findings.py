@@ -118,7 +118,7 @@ def told(difference: Result | None, base: float | None) -> str:
 
     >>> repeats, auctions = {"difference": 0.2, "ci_low": 0.1, "ci_high": 0.3}, {"ci_low": 0.0, "ci_high": 1.0}
     >>> told({"repeats": repeats, "auctions": auctions}, base=20)
-    '+1.00 % [+0.00, +5.00]'
+    '+1.00 % [0.00, +5.00]'
     """
     centre = share(estimate(difference), base)
     found = [shares(difference, base, source) for source in SOURCES]
