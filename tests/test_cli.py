@@ -286,3 +286,24 @@ def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
     with terminal.Bars() as bars:
         bars.show("training", 0.4)
     assert capsys.readouterr().err == "training: 40%\n"
+
+
+def test_a_run_that_goes_on_says_so(tmp_path, capsys, monkeypatch):
+    from bidwise.cli import reproduce
+
+    for name in ("report", "write_figures"):
+        monkeypatch.setattr(f"bidwise.report.runs.{name}", lambda *given: None)
+    (tmp_path / "pieces").mkdir()
+
+    def run(show):
+        (tmp_path / "result.json").write_text("{}")
+
+    for number, words in ((0, None), (1, "Going on: 1 part of"), (2, "Going on: 2 parts of")):
+        (tmp_path / "result.json").unlink(missing_ok=True)
+        if number:
+            (tmp_path / "pieces" / f"{number}.pt").touch()
+        reproduce._experiment(run, tmp_path, lambda result: "found")
+        told = capsys.readouterr().out
+        assert (words in told) if words else ("Going on" not in told)
+    reproduce._experiment(run, tmp_path, lambda result: "found")  # finished: nothing goes on
+    assert "Going on" not in capsys.readouterr().out

@@ -464,6 +464,18 @@ def test_summary_has_a_table_for_each_model_and_protocol():
     assert "log_plus" in criteo_summary(criteo(("dcn",), ("converged",), 1, False))
 
 
+def test_tuning_that_does_harm_is_told():
+    result = criteo(("deepfm",))
+    words = (
+        "Log loss at its best epoch by validation welfare is below log loss trained to the end, −10.00 % with DeepFM"
+    )
+    assert not any(words in sentence for sentence in criteo_verdict(result))
+    protocols = result["models"]["deepfm"]["protocols"]
+    trained = protocols["converged"]["losses"]["log_loss"]["expected_welfare"]
+    protocols["tuned"]["losses"]["log_loss"]["expected_welfare"] = 0.9 * trained
+    assert any(words in sentence for sentence in criteo_verdict(result))
+
+
 def test_a_run_of_few_auctions_says_so():
     result = criteo()
     assert not any("a try, not a measurement" in words for words in criteo_verdict(result))

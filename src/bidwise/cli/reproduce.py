@@ -245,6 +245,9 @@ def _experiment(
     """Run an experiment with a progress bar, say what it found, and leave a page and figures."""
     from bidwise.runs import alone, read_json
 
+    kept = len(list((out / "pieces").glob("*.pt")))
+    if kept and not (out / "result.json").exists():
+        print(f"Going on: {kept} {'part' if kept == 1 else 'parts'} of this run in {out} already", flush=True)
     with alone(out), Bars() as bars:
         run(bars.show)
         result = read_json(out / "result.json")

@@ -12,6 +12,7 @@ from bidwise.report.criteo.findings import (
     chosen_on,
     estimate,
     finding,
+    known,
     model_called,
     paper_gain,
     percentage,
@@ -30,6 +31,7 @@ TITLES = {
 MARKS = {"better": "▲", "worse": "▼", "unclear": " ", "none": " "}
 PAPER_REPEATS = 10
 FEW_AUCTIONS = 100
+HARM = 0.99  # of the welfare without early stopping: more than chance takes
 
 
 def criteo_verdict(result: Result) -> list[str]:
@@ -39,7 +41,12 @@ def criteo_verdict(result: Result) -> list[str]:
     for protocol in ("tuned", "converged"):
         run = {name: protocols[protocol] for name, protocols in models.items() if protocol in protocols}
         sentences += [_against_log_loss(result, run, protocol)] if run else []
-    sentences += [*_paper_words(result), *_choice_words(result, models), *_clicks_words(result, models)]
+    sentences += [
+        *_tuning_words(models),
+        *_paper_words(result),
+        *_choice_words(result, models),
+        *_clicks_words(result, models),
+    ]
     return [*sentences, *_cost_words(result), *_few(result)]
 
 
@@ -96,6 +103,22 @@ def _percent(losses: Losses, name: str) -> str:
 def _highest(losses: Losses, some: Iterable[str]) -> str:
     best = max(some, key=lambda name: estimate(losses[name]["difference"]) or 0.0)
     return f"{best} at {_percent(losses, best)}"
+
+
+def _tuning_words(models: Mapping[str, Mapping[str, Losses]]) -> list[str]:
+    """Where early stopping by validation welfare did harm."""
+    parts = []
+    for name, protocols in models.items():
+        found = [(protocols.get(protocol) or {}).get("log_loss") for protocol in ("tuned", "converged")]
+        tuned, trained = (known((each or {}).get("expected_welfare")) for each in found)
+        if tuned is not None and trained is not None and tuned < HARM * trained:
+            parts.append(f"{percentage(tuned / trained - 1)} with {name}")
+    if not parts:
+        return []
+    return [
+        f"Log loss at its best epoch by validation welfare is below log loss trained to the end, {', '.join(parts)}: "
+        "there were too few validation auctions to choose by, and tuned means little here."
+    ]
 
 
 def _paper_words(result: Result) -> list[str]:
