@@ -298,7 +298,7 @@ def test_a_run_that_goes_on_says_so(tmp_path, capsys, monkeypatch):
     def run(show):
         (tmp_path / "result.json").write_text("{}")
 
-    for number, words in ((0, None), (1, "Going on: 1 part of"), (2, "Going on: 2 parts of")):
+    for number, words in ((0, None), (1, "Going on after 1 part of"), (2, "Going on after 2 parts of")):
         (tmp_path / "result.json").unlink(missing_ok=True)
         if number:
             (tmp_path / "pieces" / f"{number}.pt").touch()

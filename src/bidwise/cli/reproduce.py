@@ -247,7 +247,7 @@ def _experiment(
 
     kept = len(list((out / "pieces").glob("*.pt")))
     if kept and not (out / "result.json").exists():
-        print(f"Going on: {kept} {'part' if kept == 1 else 'parts'} of this run in {out} already", flush=True)
+        print(f"Going on after {kept} {'part' if kept == 1 else 'parts'} of this run, in {out}", flush=True)
     with alone(out), Bars() as bars:
         run(bars.show)
         result = read_json(out / "result.json")

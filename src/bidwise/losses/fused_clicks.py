@@ -22,7 +22,17 @@ from torch import Tensor
 from bidwise.gpu import interpreted
 from bidwise.kernels import jit, tl, triton
 from bidwise.losses import fused_panels
-from bidwise.losses.fused_panels import DEGREE, REACH, _auction, _read_ads, _scaled, _series, _take_pairs
+from bidwise.losses.fused_panels import (
+    DEGREE,
+    REACH,
+    _add_up,
+    _auction,
+    _basis,
+    _read_ads,
+    _scaled,
+    _series,
+    _take_pairs,
+)
 from bidwise.losses.pair_kernels import _add_tile, _ads
 from bidwise.losses.pairwise import Family
 from bidwise.losses.panels import chebyshev
@@ -179,23 +189,9 @@ def _add_moments(
     charge = tl.where(rest, tl.where(clicked, left * v, right), 0.0) * scale
     slot = 2 * (auction.to(tl.int64) * PANELS + panel) + 1 - flag
     column = tl.arange(0, DEGREE)[None, :]
-    basis = tl.full([TILE, DEGREE], 1.0, tl.float32)
-    past, now = tl.full([TILE], 1.0, tl.float32), u
-    for k in tl.static_range(1, DEGREE):
-        basis = tl.where(column == k, now[:, None], basis)
-        past, now = now, 2 * u * now - past
-    fixed = (charge[:, None] * basis).to(tl.int64)
+    fixed = (charge[:, None] * _basis(u, column, DEGREE, TILE, DEGREE)).to(tl.int64)
     fixed = tl.where(column == 0, tl.maximum(fixed, 1), fixed)  # a panel with a tiny charge is not an empty one
-
-    for _ in tl.static_range(HOT):  # the panel of the first ad left is likely to be a full one
-        leader = tl.min(tl.where(rest, seat, TILE), axis=0)
-        if leader < TILE:
-            hot = tl.max(tl.where(seat == leader, slot, 0), axis=0)
-            there = rest & (slot == hot)
-            total = tl.sum(tl.where(there[:, None], fixed, 0), axis=0)
-            tl.atomic_add(moments + hot * DEGREE + tl.arange(0, DEGREE), total, sem="relaxed")
-            rest = rest & (slot != hot)
-    tl.atomic_add(moments + slot[:, None] * DEGREE + column, fixed, mask=rest[:, None], sem="relaxed")
+    _add_up(moments, slot, fixed, rest, HOT, TILE, DEGREE)
 
 
 @jit

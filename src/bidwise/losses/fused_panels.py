@@ -216,22 +216,36 @@ def _add_moments(
     charge = column % CHARGES
     product = tl.where(charge < 2, left[:, None], right[:, None]) * scale
     product = tl.where(charge % 2 == 0, product, product * v[:, None])
-    basis = tl.full([TILE, DEGREE * CHARGES], 1.0, tl.float32)
+    basis = _basis(u, column // CHARGES, DEGREE, TILE, DEGREE * CHARGES)
+    fixed = (product * basis).to(tl.int64)  # (ads, k and charge)
+    _add_up(moments, cell, fixed, rest, HOT, TILE, DEGREE * CHARGES)
+
+
+@jit
+def _basis(u, power, DEGREE: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr):
+    """T_power(u), ``(ads, WIDTH)``, power being that of a column: T_(k + 1) = 2 u T_k - T_(k - 1)."""
+    basis = tl.full([TILE, WIDTH], 1.0, tl.float32)
     before, now = tl.full([TILE], 1.0, tl.float32), u
     for k in tl.static_range(1, DEGREE):
-        basis = tl.where(column // CHARGES == k, now[:, None], basis)
+        basis = tl.where(power == k, now[:, None], basis)
         before, now = now, 2 * u * now - before
-    fixed = (product * basis).to(tl.int64)  # (ads, k and charge)
+    return basis
 
-    for _ in tl.static_range(HOT):  # the panel of the first ad left is likely to be a full one
+
+@jit
+def _add_up(moments, cell, fixed, rest, HOT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr):
+    """Add the numbers of every ad in ``rest`` to those of its cell, ``(cell, WIDTH)``; ads of full cells together."""
+    place = tl.arange(0, TILE)
+    for _ in tl.static_range(HOT):  # the cell of the first ad left is likely to be a full one
         first = tl.min(tl.where(rest, place, TILE), axis=0)
         if first < TILE:
             hot = tl.max(tl.where(place == first, cell, 0), axis=0)
             there = rest & (cell == hot)
             total = tl.sum(tl.where(there[:, None], fixed, 0), axis=0)
-            tl.atomic_add(moments + hot * (DEGREE * CHARGES) + tl.arange(0, DEGREE * CHARGES), total, sem="relaxed")
+            tl.atomic_add(moments + hot * WIDTH + tl.arange(0, WIDTH), total, sem="relaxed")
             rest = rest & (cell != hot)
-    tl.atomic_add(moments + cell[:, None] * (DEGREE * CHARGES) + column, fixed, mask=rest[:, None], sem="relaxed")
+    column = tl.arange(0, WIDTH)[None, :]
+    tl.atomic_add(moments + cell[:, None] * WIDTH + column, fixed, mask=rest[:, None], sem="relaxed")
 
 
 @jit
