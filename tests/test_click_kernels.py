@@ -3,12 +3,12 @@
 ``TRITON_INTERPRET=1 pytest tests/test_click_kernels.py`` runs it on a CPU.
 """
 
-import os
 from functools import partial
 from itertools import pairwise as neighbours
 
 import pytest
 import torch
+from kernel_helpers import CUDA, DEVICE, gpu_or_interpreter, needs_gpu, read_bounds_of_loops
 from torch import Tensor
 
 pytest.importorskip("triton")
@@ -19,31 +19,15 @@ from bidwise.losses.choice import kernel_stage
 from bidwise.losses.fused_clicks import click_sums
 from bidwise.losses.pairwise import Family
 
-CUDA = torch.cuda.is_available()
-DEVICE = "cuda" if CUDA else "cpu"
-pytestmark = [
-    pytest.mark.skipif(
-        not CUDA and os.environ.get("TRITON_INTERPRET") != "1", reason="needs a GPU or TRITON_INTERPRET=1"
-    ),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # numpy, in the interpreter, tells of every overflow to inf
-]
-gpu = pytest.mark.skipif(not CUDA, reason="needs a GPU")
+pytestmark = gpu_or_interpreter
 
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch):
-    """The interpreter takes a millisecond for a program without work, and cannot read a loop's bounds by numpy 2.4."""
+    """The interpreter takes a millisecond for a program without work."""
     if CUDA:
         return
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patch_with_index(tensor, scope):
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_with_index)
+    read_bounds_of_loops(monkeypatch)
     monkeypatch.setattr(fused_panels, "FIELD_WORKERS", 8)
     monkeypatch.setattr(fused_clicks, "PAIR_PROGRAMS", 8)
 
@@ -351,7 +335,7 @@ def test_clicks_are_taken_where_they_help(monkeypatch):
 # On a GPU
 
 
-@gpu
+@needs_gpu
 @both_weights
 @pytest.mark.parametrize("share", [0.05, 0.25])
 @pytest.mark.parametrize("sigma", [1.0, 10.0])
@@ -365,7 +349,7 @@ def test_large_auctions(ads, sigma, share, kappa):
         assert (ours.double() - true).norm() <= rounding * true.norm()
 
 
-@gpu
+@needs_gpu
 @both_weights
 def test_many_auctions(kappa):
     columns = make(300_000)
@@ -376,7 +360,7 @@ def test_many_auctions(kappa):
         assert (ours.double() - true).norm() <= 2e-6 * true.norm()
 
 
-@gpu
+@needs_gpu
 @pytest.mark.parametrize("distance", [18.0, 40.0])
 def test_large_ordered_auctions(distance):
     columns = ordered(65_536, distance)
@@ -386,7 +370,7 @@ def test_large_ordered_auctions(distance):
         assert (ours.double() - true).norm() <= 1e-4 * true.norm()
 
 
-@gpu
+@needs_gpu
 @both_weights
 def test_a_graph_holds_all_of_it(kappa):
     """Replayed with other ads, wide ones among them and other clicks, it gives the bits of a plain call."""
@@ -404,7 +388,7 @@ def test_a_graph_holds_all_of_it(kappa):
         assert torch.equal(found, click_sums(*columns, offsets, None, family, kappa))
 
 
-@gpu
+@needs_gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_the_host_never_waits():
     columns = make(10_000)

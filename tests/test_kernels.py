@@ -6,6 +6,7 @@ from functools import cache, partial
 import pytest
 import torch
 from helpers import MEMBERS, Member, pairwise, random_auctions, stack
+from kernel_helpers import read_bounds_of_loops
 
 import bidwise
 from bidwise import BidWeightedLogLoss, WelfareLoss
@@ -31,19 +32,9 @@ some_members = pytest.mark.parametrize("member", SOME, ids=str)
 
 
 @pytest.fixture(autouse=True)
-def scalars_of_new_numpy(monkeypatch):
-    """Triton 3.6 reads bounds of loops by ``int(array)``, which numpy 2.4 does not do for arrays of shape (1,)."""
-    if not INTERPRETED:
-        return
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patch_with_index(tensor, scope):
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_with_index)
+def interpreter(monkeypatch):
+    if INTERPRETED:
+        read_bounds_of_loops(monkeypatch)
 
 
 def one(n, seed=40, **how):

@@ -3,11 +3,11 @@
 ``TRITON_INTERPRET=1 pytest tests/test_panel_kernels.py`` runs them on a CPU.
 """
 
-import os
 from itertools import pairwise as neighbours
 
 import pytest
 import torch
+from kernel_helpers import CUDA, DEVICE, gpu_or_interpreter, needs_gpu
 from torch import Tensor
 
 pytest.importorskip("triton")
@@ -18,15 +18,7 @@ from bidwise.losses.linear_time import signed_sums
 from bidwise.losses.pairwise import Ads, Family
 from bidwise.segments import Auctions
 
-CUDA = torch.cuda.is_available()
-DEVICE = "cuda" if CUDA else "cpu"
-pytestmark = [
-    pytest.mark.skipif(
-        not CUDA and os.environ.get("TRITON_INTERPRET") != "1", reason="needs a GPU or TRITON_INTERPRET=1"
-    ),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # numpy, in the interpreter, tells of every overflow to inf
-]
-gpu = pytest.mark.skipif(not CUDA, reason="needs a GPU")
+pytestmark = gpu_or_interpreter
 
 
 @pytest.fixture(autouse=True)
@@ -180,7 +172,7 @@ def test_arguments_are_left_alone():
     assert all(torch.equal(x, y) for x, y in zip(columns, before, strict=True))
 
 
-@gpu
+@needs_gpu
 @pytest.mark.parametrize("sigma", [1.0, 10.0])
 @pytest.mark.parametrize("value", ["clicks", "teacher"])
 def test_a_million_ads(sigma, value):
@@ -194,7 +186,7 @@ def test_a_million_ads(sigma, value):
     assert (error(panels(columns, sigma), torch.stack([cost / right, slope])) < 1e-6).all()
 
 
-@gpu
+@needs_gpu
 def test_a_graph_holds_all_of_it():
     """Replayed with other ads, wide ones among them, it gives the bits of a plain call."""
     columns, family = make(5000), Family("signed", "logistic", 1.0)

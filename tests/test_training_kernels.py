@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from kernel_helpers import CUDA, DEVICE, needs_gpu
 
 import bidwise
 from bidwise import InputError
@@ -17,14 +18,11 @@ from bidwise.training import Adam
 from bidwise.training.variants import Variants
 
 pytest.importorskip("triton", reason="needs triton: make test-kernels installs it")
-CUDA = torch.cuda.is_available()
 if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1 as make test-kernels sets it", allow_module_level=True)
-from bidwise.models.fused import activated  # noqa: E402
+from bidwise.models.fused import activated
 
-DEVICE = "cuda" if CUDA else "cpu"
 CARDINALITIES = [4, 30, 9]
-needs_gpu = pytest.mark.skipif(not CUDA, reason="needs a GPU")
 
 
 def batch(seed, ads=70, cardinalities=CARDINALITIES):
