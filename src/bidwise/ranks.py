@@ -71,13 +71,12 @@ def _told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # gloo, nccl and the store each have their own words, all of this kind
-        here = f"rank {os.environ.get('RANK', rank())} of {os.environ.get('WORLD_SIZE', count())}"
-        words = str(error).splitlines()[0]
+        words = str(error)
         if not isinstance(error, dist.DistError) and not any(x in words for x in ("gloo", "NCCL", "onnection")):
             raise
         raise ConnectionError(
-            f"{here} has lost another one and ends; the same command goes on from the last checkpoint, with any number "
-            f"of ranks ({words})"
+            f"rank {os.environ.get('RANK', rank())} has lost another rank, whose process has ended or cannot be "
+            "reached; the same command goes on from the last checkpoint, with any number of ranks"
         ) from error
 
 
