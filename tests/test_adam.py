@@ -59,8 +59,6 @@ def equal(left, right):
 
 def assert_near(left, right):
     for name, tensor in right.state_dict().items():
-        if hasattr(right, "cross") and ("deep.biases" in name or "running_mean" in name):
-            continue  # batch norm takes biases out again: their gradient is rounding, of which Adam makes whole steps
         torch.testing.assert_close(left.state_dict()[name], tensor, rtol=1e-9, atol=1e-11)
 
 

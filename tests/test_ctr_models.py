@@ -109,7 +109,8 @@ def crossed(x, weights, biases, matrix):
 def perceptron(x, state, prefix, layers):
     """The last hidden layer, as evaluated: no dropout, batch norm by what was seen."""
     for k in range(layers):
-        x = affine(x, state[f"{prefix}weights.{k}"], state[f"{prefix}biases.{k}"])
+        weight = state[f"{prefix}weights.{k}"]
+        x = affine(x, weight, state.get(f"{prefix}biases.{k}", [0.0] * len(weight[0])))
         if f"{prefix}norms.{k}.weight" in state:
             names = ("running_mean", "running_var", "weight", "bias")
             x = normed(x, *(state[f"{prefix}norms.{k}.{name}"] for name in names))
@@ -428,7 +429,7 @@ def test_batch_norm_in_training_is_by_the_batch():
     model = stirred(Perceptron(3, (4,), batch_norm=True, seed=0, random=seeded()))
     inputs, before = draw(6, 3, seed=50), lists(model)
     found = model(inputs)
-    hidden = [affine(x, before["weights.0"], before["biases.0"]) for x in inputs.tolist()]
+    hidden = [affine(x, before["weights.0"], [0.0] * 4) for x in inputs.tolist()]
     means, squares = batch_means(columns_of(hidden))
     scale, shift = before["norms.0.weight"], before["norms.0.bias"]
     expected = [rectified(normed(x, means, [s / 6 for s in squares], scale, shift)) for x in hidden]
@@ -481,7 +482,7 @@ def test_numbers_of_parameters():
     assert count(SMALL["deepfm"]()) == 1 + 5 * rows + layers_between([4 * fields, 7, 5]) + 5
     width = 6 + 12 + 6 + 12 + 18 + 6
     tables = 3 * 6 + 20 * 12 + 5 * 6 + 16 * 12 + 81 * 18 + 2 * 6
-    norms = 2 * (1024 + 1024)
+    norms = 1024 + 1024  # scales; shifts are in the place of biases
     rest = tables + layers_between([width, 1024, 1024]) + norms + (width + 1024) + 1
     assert count(DCN(CARDINALITIES)) == rest + 6 * 2 * width
     assert count(DCNv2(CARDINALITIES)) == rest + 6 * (width**2 + width)

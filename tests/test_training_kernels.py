@@ -56,8 +56,7 @@ def made(name, **options):
 
 def assert_near(found, expected, tolerance=2e-5):
     for name, tensor in expected.state_dict().items():
-        rounding = hasattr(expected, "cross") and ("deep.biases" in name or "running_mean" in name)  # see test_adam
-        if tensor.is_floating_point() and not rounding:
+        if tensor.is_floating_point():
             error = (found.state_dict()[name].cpu().double() - tensor.cpu().double()).abs().max().item()
             assert error < tolerance, (name, error)
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 import bidwise
+from bidwise import ranks
 from bidwise.checks import InputError
 
 fcntl: ModuleType | None
@@ -213,6 +214,7 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
         "machine": _processor(torch.device(device)),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        **({"ranks": ranks.count()} if ranks.count() > 1 else {}),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

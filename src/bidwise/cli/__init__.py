@@ -33,9 +33,14 @@ simulation.command(simulate_criteo, name="criteo")
 preparation.command(prepare_criteo, name="criteo")
 
 
+TOGETHER = ("train", "--help", "--version")  # commands for several ranks
+
+
 def main() -> None:
     """The ``bidwise`` command: errors that a user can mend are one line and exit code 2."""
     try:
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1 and sys.argv[1:2] and sys.argv[1] not in TOGETHER:
+            raise bidwise.InputError(f"torchrun is for bidwise train, found {sys.argv[1]}; run it without torchrun")
         app(sys.argv[1:], exit_on_error=False, print_error=False)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -44,7 +49,11 @@ def main() -> None:
     except (CycloptsError, ValueError, OSError) as error:
         if isinstance(error, ValueError) and not isinstance(error, bidwise.InputError):
             raise
-        print(f"bidwise: {as_typed(str(error))}", file=sys.stderr)
+        from bidwise.ranks import ElsewhereError  # late: torch takes a second
+
+        if not isinstance(error, ElsewhereError):  # rank 0 says it
+            who = f"bidwise, rank {os.environ['RANK']}" if int(os.environ.get("RANK", 0)) else "bidwise"
+            print(f"{who}: {as_typed(str(error))}\n", end="", file=sys.stderr, flush=True)  # at once: others print too
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         goes_on = sys.argv[1:2] and sys.argv[1] in ("reproduce", "prepare", "train")

@@ -49,8 +49,11 @@ class Bars:
         from rich.console import Console
         from rich.progress import Progress
 
+        from bidwise import ranks
+
         console = Console(stderr=True)
-        self.progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+        self.quiet = ranks.rank() > 0  # one voice for all ranks
+        self.progress = Progress(console=console, transient=True, disable=self.quiet or not console.is_terminal)
         self.progress.start()
         self.tasks: dict[str, int] = {}
         self.told = time.monotonic()
@@ -63,7 +66,7 @@ class Bars:
         if work not in self.tasks:
             self.tasks[work] = self.progress.add_task(work, total=1.0)
         self.progress.update(self.tasks[work], completed=done)  # type: ignore[arg-type]
-        if self.progress.disable and time.monotonic() - self.told > SECONDS:
+        if self.progress.disable and not self.quiet and time.monotonic() - self.told > SECONDS:
             self.told = time.monotonic()
             print(f"{work}: {done:.0%}", file=sys.stderr, flush=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,11 +45,13 @@ def train(
 
     Says what every column is taken for, trains with early stopping on validation auctions, and evaluates on test ads
     that nothing was chosen by. Writes OUT/report.html, OUT/result.json and the model. The same command goes on where
-    it was cut off. Examples:
+    it was cut off. Under torchrun all processes train one model together, on the same files. Examples:
 
     bidwise train ads.parquet --click click --bid bid --auction id --time time --out runs/mine
 
     bidwise train config.toml --out runs/mine --set train.learning_rate=3e-4
+
+    torchrun --standalone --nproc-per-node 2 -m bidwise train config.toml --out runs/mine
 
     Parameters
     ----------
@@ -105,10 +109,9 @@ def train(
         if name not in ("table", "out", "settings", "device") and value is not None
     }
 
-    from bidwise.runs import alone
+    from bidwise import ranks
     from bidwise.tabular.config import read_toml, resolved
-    from bidwise.tabular.pipeline import finish, fits_of, model_of, option_key
-    from bidwise.tabular.prepare import prepare
+    from bidwise.tabular.pipeline import begun, finish, fits_of, model_of, option_key
     from bidwise.tabular.words import described, summary
 
     options = {option_key(name): value for name, value in given.items()}
@@ -120,19 +123,22 @@ def train(
     config = resolved(sections, options, settings or [])
     if config.data.table is None:
         raise bidwise.InputError(f"{table} must name the table to train on, found no table in [data]")
-    where = device_of(device)
-    with alone(out):
+    with ranks.launched(device_of(device)) as where, ExitStack() as held:
+        if ranks.rank():  # the first one speaks
+            held.enter_context(redirect_stdout(held.enter_context(open(os.devnull, "w"))))
         with Bars() as bars:
-            prepared = prepare(config.data.table, config, out, progress=bars.show)
+            prepared = held.enter_context(begun(config.data.table, config, out, bars.show))
             parameters = sum(each.numel() for each in model_of(config, prepared.store.cardinalities).parameters())
         say(described(prepared, parameters, fits_of(config), where))
         print(flush=True)
         with Bars() as bars:
             result = finish(prepared, device=where, progress=bars.show)
-    say(summary(result))
-    print(f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'evaluation' / 'report.html'}, more about the")
-    print(f"test; {out / 'test.parquet'}, its predictions; {out / 'result.json'}; {out / 'config.toml'}")
-    print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
+        say(summary(result))
+        print(
+            f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'evaluation' / 'report.html'}, more about the"
+        )
+        print(f"test; {out / 'test.parquet'}, its predictions; {out / 'result.json'}; {out / 'config.toml'}")
+        print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
 
 
 def predict(run: Path, table: Path, /, *, out: Path, column: str = "ctr", device: str = "auto") -> None:

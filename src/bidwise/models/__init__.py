@@ -6,6 +6,7 @@ from torch import nn
 
 from bidwise.models.dcn import DCN, DCNv2
 from bidwise.models.deepfm import DeepFM, SparseLogisticRegression
+from bidwise.models.layers import BatchNorm
 from bidwise.models.mlp import MLP, LogisticRegression, Members
 
 #: Models over categories by name, each called as ``MODELS[name](cardinalities, seed=0)``.
@@ -16,4 +17,14 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "logistic_regression": SparseLogisticRegression,
 }
 
-__all__ = ["DCN", "MLP", "MODELS", "DCNv2", "DeepFM", "LogisticRegression", "Members", "SparseLogisticRegression"]
+__all__ = [
+    "DCN",
+    "MLP",
+    "MODELS",
+    "BatchNorm",
+    "DCNv2",
+    "DeepFM",
+    "LogisticRegression",
+    "Members",
+    "SparseLogisticRegression",
+]

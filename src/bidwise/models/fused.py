@@ -48,13 +48,13 @@ def factorized(weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> tuple
     return linear, flat
 
 
-def activated(inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor) -> Tensor:
+def activated(inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor, begin: int = 0) -> Tensor:
     """relu(inputs + bias), of which ``dropout`` are left out and the others scaled up, ``(ads, units)``.
 
     Which are left out depends on ``seed`` and ``steps``, a number on the device that may change between replays of a
-    graph.
+    graph; these are the ads from ``begin`` on of a batch that several ranks share.
     """
-    found: Tensor = _Activated.apply(inputs, bias, dropout, seed, steps)  # type: ignore[no-untyped-call]
+    found: Tensor = _Activated.apply(inputs, bias, dropout, seed, steps, begin)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -111,14 +111,14 @@ class _Factorized(torch.autograd.Function):
 
 class _Activated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor, begin: int) -> Tensor:
         out = torch.empty_like(inputs)
         units, size = inputs.shape[1], 1024
         grid = (max(1, triton.cdiv(inputs.numel(), size)),)
         # models also run without `fit`, which sees to the device
         with torch.cuda.device_of(inputs):  # type: ignore[no-untyped-call]
             _activate[grid](
-                inputs, bias, out, steps, seed, inputs.numel(), units, dropout, SIZE=size, DROPS=dropout > 0
+                inputs, bias, out, steps, seed, inputs.numel(), units, dropout, begin, SIZE=size, DROPS=dropout > 0
             )
         ctx.save_for_backward(out)
         ctx.dropout = dropout
@@ -139,7 +139,7 @@ class _Activated(torch.autograd.Function):
             _pass_back[grid](
                 gradient, out, d_inputs, d_bias, ads, units, 1 / (1 - ctx.dropout), ROWS=ROWS, COLUMNS=columns
             )
-        return d_inputs, d_bias[0] if len(d_bias) == 1 else d_bias.sum(0), None, None, None
+        return d_inputs, d_bias[0] if len(d_bias) == 1 else d_bias.sum(0), None, None, None, None
 
 
 def _tile(fields: int, width: int) -> dict[str, int]:
@@ -224,13 +224,13 @@ def _peak(gradient, peak, count, SIZE: tl.constexpr, PEAKS: tl.constexpr):
     tl.atomic_max(peak + program % PEAKS, tl.max(largest, 0).to(tl.int32, bitcast=True))
 
 
-@jit(do_not_specialize=["seed"])
-def _activate(inputs, bias, out, steps, seed, count, units, dropout, SIZE: tl.constexpr, DROPS: tl.constexpr):
+@jit(do_not_specialize=["seed", "begin"])
+def _activate(inputs, bias, out, steps, seed, count, units, dropout, begin, SIZE: tl.constexpr, DROPS: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     x = tl.load(inputs + at, mask=at < count, other=0.0) + tl.load(bias + at % units, mask=at < count, other=0.0)
     x = tl.maximum(x, 0.0)
     if DROPS:
-        drawn = tl.rand(seed + tl.load(steps), at.to(tl.int32))
+        drawn = tl.rand(seed + tl.load(steps), (at + begin * units).to(tl.int32))
         x = tl.where(drawn >= dropout, x / (1 - dropout), 0.0)
     tl.store(out + at, x, mask=at < count)
 

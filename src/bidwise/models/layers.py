@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bidwise import ranks
 from bidwise.checks import InputError, check_positive, check_whole
 from bidwise.gpu import available
 
@@ -191,7 +192,9 @@ class Cross(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Hidden layers: affine, batch norm if asked for, ReLU, dropout; ``(ads, inputs) -> (ads, hidden[-1])``.
+    """Hidden layers: affine, or linear and batch norm; ReLU, dropout; ``(ads, inputs) -> (ads, hidden[-1])``.
+
+    Batch norm takes a bias before it off again: its gradient would be rounding error, which Adam makes full steps of.
 
     Which units are dropped depends on ``seed`` and on how many steps were made, a number in the state of the model: a
     run that is resumed drops what it would have dropped, and nothing reads or sets the global random state.
@@ -215,8 +218,8 @@ class Perceptron(nn.Module):
         if not 0 <= dropout < 1:
             raise InputError(f"dropout must be in [0, 1), found {dropout}")
         self.weights = nn.ParameterList(glorot(m, n, random) for m, n in pairwise([inputs, *hidden]))
-        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(units)) for units in hidden)
-        self.norms = nn.ModuleList(nn.BatchNorm1d(units) for units in hidden) if batch_norm else None
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(units)) for units in hidden if not batch_norm)
+        self.norms = nn.ModuleList(BatchNorm(units) for units in hidden) if batch_norm else None
         self.hidden, self.dropout, self.seed = tuple(hidden), float(dropout), seed
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
@@ -230,11 +233,11 @@ class Perceptron(nn.Module):
             return self._fused(inputs)
         active = inputs
         masks = self._masks(inputs) if self.training and self.dropout else None
-        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            active = torch.addmm(bias, active, weight)
-            if self.norms is not None:
-                active = _normed(self.norms[k], active)
-            active = active.relu_()
+        for k, weight in enumerate(self.weights):
+            if self.norms is None:
+                active = torch.addmm(self.biases[k], active, weight).relu_()
+            else:
+                active = self.norms[k](active @ weight).relu_()
             if masks is not None:
                 active = active * masks[k]
         return active
@@ -244,13 +247,18 @@ class Perceptron(nn.Module):
         from bidwise.models.fused import activated
 
         active, dropout = inputs, self.dropout if self.training else 0.0
-        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+        batch = ranks.share()
+        begin = 0 if batch is None else batch.begin
+        for k, weight in enumerate(self.weights):
             seed = self.seed * 1_000_003 % 2**44 + (k << 48)
+            active = active @ weight
             if self.norms is None:
-                active = activated(active @ weight, bias, dropout, seed, self.steps)
-                continue
-            active = _normed(self.norms[k], torch.addmm(bias, active, weight))
-            active = activated(active, torch.zeros_like(bias), dropout, seed, self.steps) if dropout else active.relu_()
+                active = activated(active, self.biases[k], dropout, seed, self.steps, begin)
+            elif dropout:
+                active = self.norms[k](active)
+                active = activated(active, active.new_zeros(active.shape[1]), dropout, seed, self.steps, begin)
+            else:
+                active = self.norms[k](active).relu_()
         if dropout:
             self.steps += 1
         return active
@@ -259,7 +267,10 @@ class Perceptron(nn.Module):
         """For each layer 0 or 1 / (1 - dropout), drawn at once."""
         random = torch.Generator(like.device).manual_seed((self.seed * 1_000_003 + int(self.steps)) % 2**32)
         self.steps += 1
-        drawn = torch.rand(len(like), sum(self.hidden), generator=random, device=like.device, dtype=torch.float32)
+        batch = ranks.share()  # all ranks draw for the whole batch: what is dropped does not depend on their number
+        ads, begin = (len(like), 0) if batch is None else (batch.ads, batch.begin)
+        drawn = torch.rand(ads, sum(self.hidden), generator=random, device=like.device, dtype=torch.float32)
+        drawn = drawn[begin : begin + len(like)]
         kept = (drawn >= self.dropout).to(like.dtype).mul_(1 / (1 - self.dropout))
         return torch.split(kept, list(self.hidden), dim=1)
 
@@ -267,13 +278,41 @@ class Perceptron(nn.Module):
         return f"hidden={self.hidden}, dropout={self.dropout}, batch_norm={self.norms is not None}, seed={self.seed}"
 
 
-def _normed(norm: nn.Module, active: Tensor) -> Tensor:
-    """Batch norm; a batch of one ad, the rest of an epoch, is normed by what was seen before."""
-    assert isinstance(norm, nn.BatchNorm1d)
-    if len(active) > 1 or not norm.training:
-        found: Tensor = norm(active)
-        return found
-    return F.batch_norm(active, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
+class BatchNorm(nn.BatchNorm1d):
+    """Batch norm over the ads of a batch, ``(ads, units)``, on whatever ranks they are, on CPU and GPU.
+
+    A batch of one ad, the rest of an epoch, is normed by what was seen before.
+    """
+
+    def forward(self, active: Tensor) -> Tensor:
+        """The normed units."""
+        batch = ranks.share()
+        if not self.training:
+            return super().forward(active)
+        if (len(active) if batch is None else batch.ads) < 2:
+            assert self.running_mean is not None
+            return F.batch_norm(
+                active, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+            )
+        return super().forward(active) if batch is None else self._across(active, batch)
+
+    def _across(self, active: Tensor, batch: ranks.Share) -> Tensor:
+        """Mean and variance from those of each rank: Σ (x - mean)² = Σ_r [Σ (x - mean_r)² + n_r (mean_r - mean)²]."""
+        mean = active.sum(0) / max(len(active), 1)
+        there = ranks.gathered(torch.stack([mean, (active - mean).square().sum(0)]))
+        means, squares = there.unbind(1)  # (ranks, units)
+        sizes = torch.tensor(batch.sizes, dtype=active.dtype, device=active.device)[:, None]
+        mean = (sizes * means).sum(0) / batch.ads
+        variance = (squares + sizes * (means - mean).square()).sum(0) / batch.ads
+        with torch.no_grad():
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked += 1
+            share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+            self.running_mean.lerp_(mean.to(self.running_mean), share)
+            self.running_var.lerp_((variance * batch.ads / (batch.ads - 1)).to(self.running_var), share)
+        return (active - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
 
 
 def _normal(shape: tuple[int, ...], std: float, random: torch.Generator) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import bidwise
+from bidwise import ranks
 from bidwise.data.ads import Ads
 from bidwise.data.tables import Table
 from bidwise.evaluation.choice import Choice, choose
@@ -25,9 +27,10 @@ from bidwise.losses.welfare_loss import LOSSES, named_loss, needs_teacher
 from bidwise.models import MODELS
 from bidwise.runs import alone, environment, plain, read_json, save, write_json, write_text
 from bidwise.tabular.config import AUTO, BASELINE, SECTIONS, Config, read_toml, resolved
-from bidwise.tabular.prepare import Prepared, Progress, prepare, write_parquet
+from bidwise.tabular.prepare import Prepared, Progress, prepare, prepared_before, write_parquet
 from bidwise.tabular.splits import halves
 from bidwise.tabular.words import verdict
+from bidwise.training.distributed import logits_across
 from bidwise.training.loop import fit
 from bidwise.training.selection import Fit
 from bidwise.training.validation import predict
@@ -75,9 +78,16 @@ def train(
     told = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):
         told["data.table"] = str(table)
-    whole = resolved(sections, told, settings)
-    with alone(out):
-        return finish(prepare(table, whole, out, progress=progress), device=device, progress=progress)
+    with begun(table, resolved(sections, told, settings), out, progress) as prepared:
+        return finish(prepared, device=device, progress=progress)
+
+
+@contextmanager
+def begun(table: Table, config: Config, out: str | Path, progress: Progress | None = None) -> Iterator[Prepared]:
+    """A run folder that is ready to train in, and no one else's meanwhile; of several ranks the first prepares it."""
+    with ExitStack() as held:
+        ranks.first(lambda: held.enter_context(alone(out)))
+        yield ranks.first(lambda: prepare(table, config, out, progress=progress)) or prepared_before(config, Path(out))
 
 
 def option_key(name: str) -> str:
@@ -91,7 +101,7 @@ def option_key(name: str) -> str:
 
 
 def finish(prepared: Prepared, *, device: str = "cpu", progress: Progress | None = None) -> dict[str, Any]:
-    """Train what was prepared: teacher, candidates, contest, test."""
+    """Train what was prepared: teacher, candidates, contest, test; all ranks train, the first does the rest."""
     began = time.monotonic()
     known = (prepared.folder / "result.json").exists()  # then nothing is trained, and it was made where it was made
     config, show = prepared.config, progress or (lambda work, done: None)
@@ -104,6 +114,21 @@ def finish(prepared: Prepared, *, device: str = "cpu", progress: Progress | None
     fits: dict[str, Fit] = {}
     for name in fits_of(config):
         fits[name] = _fitted(prepared, name, _taught(ads, name, fits), valid, device, show)
+
+    def finished() -> dict[str, Any]:
+        result = _result(prepared, fits, contest, show)
+        there = read_json(prepared.folder / "environment.json") if known else environment(torch.device(device))
+        _write(prepared.folder, result, {"seconds": round(time.monotonic() - began, 1)} | there)
+        return result
+
+    result = ranks.first(finished, tell=True)
+    assert result is not None
+    return result
+
+
+def _result(prepared: Prepared, fits: dict[str, Fit], contest: Ads | None, show: Progress) -> dict[str, Any]:
+    """What ``result.json`` holds: the loss that was chosen, and the test."""
+    config = prepared.config
     choice = None if contest is None else _contest(prepared, fits, contest, show)
     chosen = choice.chosen if choice else config.train.loss
     _keep(prepared, chosen, fits[chosen].model)
@@ -117,7 +142,7 @@ def finish(prepared: Prepared, *, device: str = "cpu", progress: Progress | None
         "mean_bid": prepared.about["mean_bid"],
         "min_count": prepared.about["min_count"],
         "auction_size": prepared.auction_size,
-        "fields": {field.name: field.values for field in store.fields},
+        "fields": {field.name: field.values for field in prepared.store.fields},
         "parameters": sum(parameter.numel() for parameter in fits[chosen].model.parameters()),
         "metric": config.train.metric,
         "fits": {name: _told(each, config.train.metric) for name, each in fits.items()},
@@ -127,8 +152,6 @@ def finish(prepared: Prepared, *, device: str = "cpu", progress: Progress | None
         "notes": prepared.about["notes"],
     }
     result["verdict"] = verdict(result)
-    there = read_json(prepared.folder / "environment.json") if known else environment(torch.device(device))
-    _write(prepared.folder, plain(result), {"seconds": round(time.monotonic() - began, 1)} | there)
     return plain(result)  # type: ignore[no-any-return]
 
 
@@ -149,7 +172,7 @@ def _taught(ads: Ads, name: str, fits: dict[str, Fit]) -> Ads:
     """The ads with a teacher's CTR where the loss needs one and the table has none: that of the log-loss model."""
     if not needs_teacher(name) or ads.teacher is not None:
         return ads
-    return ads.with_teacher(predict(fits[BASELINE].model, ads).cpu())
+    return ads.with_teacher(torch.sigmoid(logits_across(fits[BASELINE].model, ads.features)).cpu())
 
 
 def _fitted(prepared: Prepared, name: str, ads: Ads, valid: Ads, device: str, show: Progress) -> Fit:

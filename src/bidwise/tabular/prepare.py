@@ -109,13 +109,18 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
 
 def _again(table: Table, config: Config, folder: Path) -> Prepared:
     """What an earlier run of the same configuration left, if the table is the same still."""
-    store = Store(folder / "store")
-    if fingerprint(table) != store.schema["table"]["fingerprint"]:
+    found = prepared_before(config, folder)
+    if fingerprint(table) != found.about["fingerprint"]:
         raise InputError(
             f"out must be a new folder or one of the same table, found {folder}, which began with other rows than "
             f"{name_of(table)} has now; choose another folder, or delete that one"
         )
-    return Prepared(folder, config, store, Encoder.from_json(read_json(folder / "encoder.json")))
+    return found
+
+
+def prepared_before(config: Config, folder: Path) -> Prepared:
+    """What :func:`prepare` left in a folder."""
+    return Prepared(folder, config, Store(folder / "store"), Encoder.from_json(read_json(folder / "encoder.json")))
 
 
 def _checked(config: Config, frame: pl.DataFrame, name: str) -> AdTable:

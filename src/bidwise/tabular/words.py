@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bidwise import ranks
 from bidwise.tabular.prepare import Prepared
 
 Result = Mapping[str, Any]
@@ -31,12 +32,16 @@ def described(prepared: Prepared, parameters: int, losses: Sequence[str], device
         rows.append([TITLES[name], f"{part['ads']:,}", auctions, f"{part['click_rate']:.2%}", *times])
     lines += ["", *_aligned(rows, right=(1, 2, 3))]
     fields = len(prepared.store.fields)
-    told = f"{config.model.name} over {fields} columns, {parameters:,} parameters, on {device}"
+    told = f"{config.model.name} over {fields} columns, {parameters:,} parameters, on {device}{_together()}"
     many = f"{len(losses)} models, one for each loss: {', '.join(losses)}" if len(losses) > 1 else f"loss {losses[0]}"
     each = " each" if len(losses) > 1 else ""
     lines += ["", f"Model: {told}", f"Training: {many}; at most {config.train.epochs:g} epochs{each}"]
     lines.append(f"Categories seen less than {about['min_count']} times in training count as rare.")
     return "\n".join([*lines, *(f"Note: {note}" for note in about["notes"])])
+
+
+def _together() -> str:
+    return f", {ranks.count()} ranks together" if ranks.count() > 1 else ""
 
 
 def _aligned(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:

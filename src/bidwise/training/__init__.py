@@ -1,9 +1,10 @@
 """Training for any loss, one model or many at once."""
 
 from bidwise.training.adam import Adam
+from bidwise.training.distributed import AcrossRanks
 from bidwise.training.loop import fit
 from bidwise.training.selection import Best, Fit
 from bidwise.training.validation import METRICS, Metric, predict
 from bidwise.training.variants import Variants
 
-__all__ = ["METRICS", "Adam", "Best", "Fit", "Metric", "Variants", "fit", "predict"]
+__all__ = ["METRICS", "AcrossRanks", "Adam", "Best", "Fit", "Metric", "Variants", "fit", "predict"]

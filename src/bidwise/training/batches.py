@@ -49,6 +49,21 @@ class Epoch:
         """First ad of batch ``number``, and the one after its last."""
         return (self.ends[number - 1] if number else 0), self.ends[number]
 
+    def cuts(self, ranks: int) -> Tensor:
+        """Where the parts of ranks begin in every batch, and the end, ``(batches, ranks + 1)``: equally many ads, or
+        whole auctions."""
+        ends = torch.tensor(self.ends, device="cpu")
+        begins = torch.nn.functional.pad(ends[:-1], (1, 0))
+        at = begins[:, None] + (ends - begins)[:, None] * torch.arange(ranks + 1, device="cpu") // ranks
+        return at if self.offsets is None else self.offsets[torch.searchsorted(self.offsets, at)]
+
+    def part(self, begins: Tensor, ends: Tensor) -> Epoch:
+        """The ads from ``begins`` to ``ends`` of every batch, as a pass of one rank."""
+        sizes = ends - begins
+        there = sizes.cumsum(0)
+        rows = torch.arange(int(there[-1]), device="cpu") + (begins - there + sizes).repeat_interleave(sizes)
+        return Epoch(self.order.index_select(1, rows), there.tolist())
+
     def offsets_of(self, number: int) -> Tensor | None:
         """Bounds of the auctions of batch ``number``."""
         if self.offsets is None or self.auctions is None:

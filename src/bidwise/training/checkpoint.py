@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from bidwise import ranks
 from bidwise.runs import environment, load, plain, save, write_json, write_text
 from bidwise.training.run import Place, Run
 from bidwise.training.selection import Best
@@ -26,12 +28,11 @@ def save_checkpoint(folder: Path, run: Run) -> None:
     write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
 
 
-def load_checkpoint(folder: Path, run: Run) -> None:
-    """Put everything where it stood, if the folder has a checkpoint."""
-    path = folder / "checkpoint.pt"
-    if not path.exists():
+def load_checkpoint(folder: Path | None, run: Run) -> None:
+    """Put everything where it stood, if the folder has a checkpoint; rank 0 reads it to the others."""
+    there = ranks.first(lambda: _read(folder), tell=True)
+    if there is None:
         return
-    there = load(path)
     run.model.load_state_dict(there["model"])
     run.optimizer.load_state_dict(there["optimizer"])
     device = next(run.model.parameters()).device
@@ -43,6 +44,11 @@ def load_checkpoint(folder: Path, run: Run) -> None:
     if place.total is not None:
         place.total = place.total.to(device)
     run.resume(place)
+
+
+def _read(folder: Path | None) -> Any:
+    path = None if folder is None else folder / "checkpoint.pt"
+    return None if path is None or not path.exists() else load(path)
 
 
 def write_result(folder: Path, run: Run) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bidwise import ranks
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
 from bidwise.losses.welfare_loss import LOSSES, needs_teacher
@@ -50,6 +51,10 @@ def fit(
 
     A model with ``members`` is many models trained at once; each has the batches, the best epoch and the weights that
     it would have alone. Everything runs on the device of the model.
+
+    Where torch.distributed has been initialised, by torchrun or by Ray, all ranks train one model together: each calls
+    ``fit`` with the same arguments, has its part of every batch, and gets the same weights. ``batch_size`` is that of
+    all ranks together, so that a run is the same on any number of them, to rounding. Rank 0 writes.
 
     Args:
         model: returns logits, ``(ads, width) -> (ads,)``, or ``(*members, ads)`` for a batch of models.
@@ -116,8 +121,9 @@ def _fitted(
     progress: Callable[[float], None] | None,
 ) -> Fit:
     run = Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed, graph)
-    folder = None if out is None else open_folder(out, run.config(loss))
-    if folder is not None:
+    folder = None
+    if out is not None:
+        folder = ranks.first(lambda: open_folder(out, run.config(loss)))  # on rank 0 alone, which writes
         load_checkpoint(folder, run)
     saved = time.monotonic()
     try:

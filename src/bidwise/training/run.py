@@ -8,11 +8,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bidwise import ranks
 from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.data.ads import Ads
 from bidwise.gpu import available
@@ -21,10 +23,11 @@ from bidwise.models import MODELS
 from bidwise.models.layers import trust
 from bidwise.training.adam import UPDATES, Adam
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle
+from bidwise.training.distributed import AcrossRanks, average_gradients, check_ranks, logits_across
 from bidwise.training.precision import PRECISIONS
 from bidwise.training.selection import NEAR, Fit
 from bidwise.training.source import fits, source
-from bidwise.training.validation import Metric, logits_of, one_number_per_ad
+from bidwise.training.validation import Metric, one_number_per_ad
 from bidwise.training.variants import Variants
 
 SCHEDULES = ("constant", "cosine")
@@ -93,14 +96,18 @@ class Run:
             raise InputError("model must have parameters to train, found none")
         device, dtype = parameters[0].device, parameters[0].dtype
         self.device = device
+        self.seeds = (
+            [int(number) for number in seed] if isinstance(seed, Iterable) else [int(seed)] * train.repeats.numel()
+        )
+        check_ranks(model, train, {"model": words(model), "loss": words(loss), "seed": self.seeds, **asdict(options)})
+        ranks.copy_first(list(model.state_dict().values()))
         self.model, self.loss, self.metrics, self.options = model, unchecked(loss), metrics, options
+        self.across = AcrossRanks(self.loss)
         stays = train.features.device != device and not fits(_bytes(train), device)
         self.train = train.to(dtype) if stays else train.to(device).to(dtype)
         self.valid = None if valid is None else valid.to(device).to(dtype)
         if isinstance(loss, nn.Module):
             self.loss.to(device)
-        repeats = train.repeats.numel()
-        self.seeds = [int(number) for number in seed] if isinstance(seed, Iterable) else [int(seed)] * repeats
         self.randoms = [torch.Generator().manual_seed(number) for number in self.seeds]
         self.shuffle = Shuffle(self.train, options.batch_size, self.randoms)
         self.optimizer = Adam(model, rate=options.rate, updates=options.embeddings, l2=options.l2)
@@ -111,6 +118,7 @@ class Run:
         self.source, self.orders = source(self.shuffle, device), Orders(self.shuffle)
         self.place = Place(randoms=self.orders.states)
         self.epoch: Epoch | None = None  # the pass under way
+        self.cuts: list[list[int]] = []  # where the parts of ranks begin in its batches
         self.graph: Any = None
         self.wants_graph = self._wants_graph(graph)
         self.steps = 0  # since this object was made
@@ -157,7 +165,12 @@ class Run:
         """Draw the order of a pass; a GPU need not wait for that of the next."""
         more = self.place.passes + 1 < self.options.epochs
         self.epoch = self.orders.next(ahead=more and self.device.type == "cuda")
-        self.source.begin(self.epoch)
+        if ranks.count() == 1:
+            self.source.begin(self.epoch)
+            return
+        cuts, here = self.epoch.cuts(ranks.count()), ranks.rank()
+        self.cuts = cuts.tolist()
+        self.source.begin(self.epoch.part(cuts[:, here], cuts[:, here + 1]))
 
     def train_on(self) -> None:
         """Batches until the pass ends, an evaluation is due, or a second has gone by."""
@@ -192,6 +205,7 @@ class Run:
             raise InputError(f"graph must be True, False or None, found {asked!r}")
         whole, tables = self.shuffle.whole, self.optimizer.tables
         missing = {
+            "a single rank": ranks.count() == 1,
             "a GPU with triton": self.device.type == "cuda" and available(self.device),
             "auctions of one size": whole is not None,
             "tables that kernels update": len(tables) == len(self.optimizer.sums),
@@ -215,10 +229,19 @@ class Run:
             if self.graph is not None:
                 self.graph.advance(self.source.locate(number))
                 return
-        loss = self.step(self.source.batch(number))
+        with ranks.sharing(self.share(number)):
+            loss = self.step(self.source.batch(number))
         if self.place.total is None:
             self.place.total = torch.zeros_like(loss)
         self.place.total += loss
+
+    def share(self, number: int) -> ranks.Share | None:
+        """How batch ``number`` is shared out between ranks; ``None`` for one rank, which has all of it."""
+        if ranks.count() == 1:
+            return None
+        assert self.epoch is not None
+        bounds = self.cuts[number]
+        return ranks.Share(tuple(b - a for a, b in pairwise(bounds)), self.epoch.offsets_of(number))
 
     def step(self, batch: Batch) -> Tensor:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
@@ -227,7 +250,7 @@ class Run:
         clicks, bids = batch.clicks.expand_as(logits), batch.bids.expand_as(logits)
         teacher = None if batch.teacher is None else batch.teacher.expand_as(logits)
         more = {} if batch.weights is None else {"weights": batch.weights.expand_as(logits)}
-        losses: Tensor = self.loss(logits, clicks, bids, batch.offsets, teacher, **more)
+        losses: Tensor = self.across(logits, clicks, bids, batch.offsets, teacher, **more)
         if not isinstance(losses, Tensor) or losses.shape != self.members:
             expected = f"one number per member, {tuple(self.members)}" if self.members else "one number"
             found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
@@ -236,6 +259,9 @@ class Run:
             why = "all parameters of model are frozen" if not logits.requires_grad else "a loss without a gradient"
             raise InputError(f"loss must depend on parameters of model that can be trained, found {why}")
         (losses.sum() if losses.dim() else losses).backward()  # type: ignore[no-untyped-call]
+        if ranks.count() > 1:
+            rows = [table.weight for table in self.optimizer.tables if table.sparse]
+            average_gradients(list(self.model.parameters()), rows)
         self.optimizer.step()
         return losses.detach()
 
@@ -279,7 +305,7 @@ class Run:
         if self.valid is not None:
             fractions = isinstance(self.options.epochs, float) or isinstance(self.options.every, float)
             number = torch.tensor(epoch, dtype=torch.float64 if fractions else torch.int64)
-            logits = logits_of(self.model, self.valid.features)
+            logits = logits_across(self.model, self.valid.features)
             for name, metric in self.metrics.items():
                 entry[name] = metric.of(logits, self.valid).cpu()
                 if bool(entry[name].isnan().any()):

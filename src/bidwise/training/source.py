@@ -26,7 +26,7 @@ class Resident:
 
     def begin(self, epoch: Epoch) -> None:
         """Take the batches of ``epoch`` from now on; its order goes to where a graph looks for it."""
-        if self.order is None:
+        if self.order is None or self.order.shape != epoch.order.shape:
             self.order = epoch.order.to(self.features.device)
         else:
             self.order.copy_(epoch.order)

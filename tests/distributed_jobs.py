@@ -1,0 +1,176 @@
+"""What tests of several ranks do on every rank; each job returns what the same job on one rank must return too."""
+
+import os
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import bidwise
+from bidwise import InputError, ranks
+from bidwise.data import Ads, stack
+from bidwise.models import DCN, MLP, BatchNorm, DCNv2, DeepFM, SparseLogisticRegression
+from bidwise.training import AcrossRanks, fit
+from bidwise.training.loop import _metrics
+from bidwise.training.run import Options, Run
+
+FIELDS = [20] * 5
+MODELS = {
+    "deepfm": lambda: DeepFM(FIELDS, hidden=(16, 16), std=0.1),
+    "dcn": lambda: DCN(FIELDS, hidden=(16, 16), cross=2, dropout=0.5, std=0.1),
+    "dcnv2": lambda: DCNv2(FIELDS, hidden=(16,), cross=1, std=0.1),
+    "logistic_regression": lambda: SparseLogisticRegression(FIELDS),
+}
+AUCTIONS = ("one", "equal", "ragged")
+
+
+def ads_of(count, seed, auctions="one"):
+    """Ads of five fields, with a teacher and weights."""
+    random = torch.Generator().manual_seed(seed)
+    offsets = None
+    if auctions == "equal":
+        offsets = torch.arange(0, count + 1, 8)
+    if auctions == "ragged":
+        sizes = torch.randint(0, 13, (count // 6,), generator=random)
+        offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+    count = count if offsets is None else int(offsets[-1])
+    features = torch.randint(0, 20, (count, 5), generator=random, dtype=torch.int32)
+    ctr = torch.sigmoid((features.float() - 10) @ torch.tensor([0.1, -0.1, 0.05, 0.2, 0.0]) - 0.5)
+    clicks = (torch.rand(count, generator=random) < ctr).float()
+    weights = 0.5 + torch.rand(count, generator=random)
+    bids = 0.5 + torch.rand(count, generator=random)
+    return Ads(features, clicks, bids, offsets=offsets, teacher=ctr, weights=weights / weights.mean())
+
+
+def gradients(model, loss, auctions, *, ads=64, embeddings="lazy"):
+    """Gradients of the first batch, as the optimizer gets them."""
+    options = Options(1, ads, 1e-3, "constant", None, 1, embeddings)
+    train = ads_of(200, 1, auctions)
+    run = Run(MODELS[model](), train, None, bidwise.LOSSES[loss], _metrics("welfare"), options, 0)
+    found = {}
+
+    def keep():
+        for name, parameter in run.model.named_parameters():
+            grad = parameter.grad
+            found[name] = grad.to_dense().clone() if grad.is_sparse else grad.clone()
+
+    run.optimizer.step = keep
+    run.begin()
+    run.model.train()
+    run.advance(0)
+    return {"loss": run.place.total, **found}
+
+
+def trained(model, loss, auctions, *, count=500, batch_size=64, **options):
+    """A whole run: its measures and its weights."""
+    valid = ads_of(600, 2, "equal")
+    fitted = fit(
+        MODELS[model](),
+        ads_of(count, 1, auctions),
+        loss=loss,
+        valid=valid,
+        metric=["welfare", "log_loss", "auc"],
+        **{"epochs": 2, "every": 0.5, "rate": 0.01, "l2": 1e-4} | options,
+        batch_size=batch_size,
+    )
+    state = fitted.last
+    ranks.check_same(weights=[state[name].double().sum().item() for name in state])
+    return {"history": fitted.history, "last": state, "best": fitted.best["welfare"].epoch}
+
+
+def members():
+    """Two repeats of three models each, over numbers."""
+    both = stack([_numbers(seed) for seed in (1, 2)])
+    model = MLP(4, (8,), members=(3, 2), seed=[1, 2])
+    valid = replace(both, offsets=torch.arange(0, 101, 10))
+    fitted = fit(model, both, loss="log_plus", valid=valid, epochs=2, batch_size=32, seed=[3, 4])
+    return {"history": fitted.history, "last": fitted.last}
+
+
+def _numbers(seed):
+    random = torch.Generator().manual_seed(seed)
+    features = torch.randn(100, 4, generator=random)
+    clicks = (torch.rand(100, generator=random) < torch.sigmoid(features[:, 0])).float()
+    return Ads(features, clicks, 0.5 + torch.rand(100, generator=random))
+
+
+class Normed(nn.Module):
+    def __init__(self, width=4, norm=BatchNorm):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(width, 8, bias=False), norm(8), nn.Linear(8, 1)
+
+    def forward(self, features):
+        return self.last(self.norm(self.first(features)).relu()).squeeze(-1)
+
+
+def own_model():
+    """A model of a user, with batch norm, whose initial weights differ between ranks: those of rank 0 count."""
+    torch.manual_seed(7 + ranks.rank())
+    fitted = fit(Normed(), _numbers(1), loss="log", epochs=2, batch_size=33)
+    return {"last": fitted.last}
+
+
+def own_loop(auctions):
+    """DistributedDataParallel and a loss across ranks, where ranks have different numbers of ads."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0))
+    wrapped = DistributedDataParallel(model) if ranks.count() > 1 else model
+    ads = _numbers(1)
+    bounds = [0, 10, 40, 60, 100]
+    here = bounds if ranks.count() == 1 else _own_part(bounds)
+    part = slice(here[0], here[-1])
+    offsets = torch.tensor(here) - here[0] if auctions else None
+    loss = AcrossRanks(bidwise.WelfareLoss(lam=2.0))
+    found = loss(wrapped(ads.features[part]), ads.clicks[part], ads.bids[part], offsets)
+    found.backward()
+    return {"loss": found.detach(), **{name: p.grad.clone() for name, p in model.named_parameters()}}
+
+
+def _own_part(bounds):
+    auctions = len(bounds) - 1
+    first, last = (auctions * k // ranks.count() for k in (ranks.rank(), ranks.rank() + 1))
+    return bounds[first : last + 1]
+
+
+def cut_off(folder, stop):
+    """A run in a folder, which ends by an error after ``stop`` epochs; ``None``: goes on to its end."""
+
+    def progress(epochs):
+        if stop is not None and epochs >= stop:
+            raise KeyboardInterrupt
+
+    try:
+        return trained("dcn", "log_plus", "one", epochs=3, out=folder, progress=progress)
+    except KeyboardInterrupt:
+        return None
+
+
+def refused():
+    """What every rank is told when ranks disagree, or the model cannot be trained together."""
+    told = {}
+    for name, work in {
+        "seed": lambda: fit(Normed(), _numbers(1), seed=ranks.rank(), epochs=1),
+        "train": lambda: fit(Normed(), _numbers(1 + ranks.rank()), epochs=1),
+        "norm": lambda: fit(Normed(norm=nn.BatchNorm1d), _numbers(1), epochs=1),
+        "wrapped": lambda: fit(DistributedDataParallel(Normed()), _numbers(1), epochs=1),
+        "graph": lambda: fit(Normed(), _numbers(1), epochs=1, graph=True),
+        "out": lambda: fit(Normed(), _numbers(1), epochs=1, out=__file__),
+        "offsets": lambda: AcrossRanks(bidwise.WelfareLoss())(
+            torch.zeros(2), torch.ones(2), torch.ones(2), torch.tensor([0, 2]) if ranks.rank() else None
+        ),
+    }.items():
+        try:
+            work()
+        except InputError as error:
+            told[name] = (type(error).__name__, str(error))
+    return told
+
+
+def on_rank(rank, number, port, jobs, folder):
+    """One rank: all jobs, and what each gave in a file."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    with ranks.launched("cpu"):
+        found = {name: globals()[function](*given, **more) for name, (function, given, more) in jobs.items()}
+    torch.save(found, f"{folder}/{rank}.pt")

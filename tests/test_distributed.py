@@ -1,0 +1,235 @@
+"""Several ranks train one model as one process would: pairs across ranks, any number of ranks, kills and resumes."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import distributed_jobs as jobs
+import numpy as np
+import polars as pl
+import pytest
+import torch
+import torch.multiprocessing as multiprocessing
+
+from bidwise import InputError, ranks
+from bidwise.training.batches import Epoch
+
+GRADIENTS = {
+    **{f"gradients {m} {a}": ("gradients", (m, "log_plus_teacher", a), {}) for m in jobs.MODELS for a in jobs.AUCTIONS},
+    **{f"gradients {loss}": ("gradients", ("deepfm", loss, "one"), {}) for loss in ("log_loss", "hinge", "log")},
+    "gradients dense": ("gradients", ("dcn", "log_plus", "one"), {"embeddings": "dense"}),
+    "gradients of two ads": ("gradients", ("dcn", "log_plus", "one"), {"ads": 2}),
+    "own loop": ("own_loop", (False,), {}),
+    "own loop, auctions": ("own_loop", (True,), {}),
+}
+RUNS = {
+    **{f"run {m} {a}": ("trained", (m, "log_plus", a), {}) for m in ("deepfm", "dcn") for a in jobs.AUCTIONS},
+    "run, last batch of one ad": ("trained", ("dcn", "log_plus", "one"), {"count": 129}),
+    "run, auctions longer than batches": ("trained", ("dcn", "log_plus", "ragged"), {"batch_size": 4, "count": 60}),
+    "run, dense": ("trained", ("deepfm", "log_plus_teacher", "one"), {"embeddings": "dense", "schedule": "cosine"}),
+    "members": ("members", (), {}),
+    "own model": ("own_model", (), {}),
+}
+
+
+def on_ranks(number, work, folder):
+    """What each of ``number`` ranks found."""
+    folder.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    multiprocessing.spawn(jobs.on_rank, (number, port, work, folder), nprocs=number)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(number)]
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids="{} ranks".format)
+def together(request, tmp_path_factory):
+    """All jobs on two ranks and on four."""
+    folder = tmp_path_factory.mktemp("ranks")
+    work = GRADIENTS | RUNS | {"refused": ("refused", (), {})}
+    work |= {f"cut off {stop}": ("cut_off", (str(folder / "run"), stop), {}) for stop in (1.5,)}
+    found = on_ranks(request.param, work, folder / "found")
+    return found, folder
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The same jobs on one rank, each when it is asked for."""
+    known = {}
+
+    def of(name):
+        function, given, more = (GRADIENTS | RUNS)[name]
+        if name not in known:
+            known[name] = getattr(jobs, function)(*given, **more)
+        return known[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_distributed_gradients_are_those_of_one_process(together, alone, name):
+    expected = alone(name)
+    largest = max(float(x.abs().max()) for x in expected.values())
+    for found in together[0]:
+        assert found[name].keys() == expected.keys()
+        for key, x in expected.items():
+            torch.testing.assert_close(found[name][key], x, rtol=1e-6, atol=1e-6 * largest, msg=f"{name}: {key}")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_distributed_run_is_that_of_one_process(together, alone, name):
+    expected = alone(name)
+    for found in together[0]:
+        for key, x in expected["last"].items():
+            torch.testing.assert_close(found[name]["last"][key], x, rtol=1e-4, atol=2e-5, msg=f"{name}: {key}")
+        for entry, wanted in zip(found[name].get("history", []), expected.get("history", []), strict=True):
+            assert entry["epoch"] == wanted["epoch"]
+            for key in wanted.keys() - {"epoch"}:
+                # a rank of AUC changes with the last digit of a logit: one of 600 * 600 / 4 pairs is 1e-5
+                torch.testing.assert_close(entry[key], wanted[key], rtol=1e-5, atol=3e-5 if key == "auc" else 1e-6)
+
+
+def test_distributed_ranks_have_the_same_weights_to_the_last_bit(together):
+    first, *others = together[0]
+    for name in RUNS:
+        for other in others:
+            assert all(torch.equal(x, other[name]["last"][key]) for key, x in first[name]["last"].items())
+
+
+def test_distributed_disagreement_is_an_error_on_every_rank(together):
+    for rank, found in enumerate(together[0]):
+        told = found["refused"]
+        assert set(told) == {"seed", "train", "norm", "wrapped", "graph", "out", "offsets"}
+        assert told["seed"][1].startswith("seed must be the same on all ranks, found [0] on rank 0 and [1] on rank 1")
+        assert told["train"][1].startswith("train must be the same on all ranks, found 100 ads")
+        assert "found BatchNorm1d as 'norm'; use bidwise.models.BatchNorm" in told["norm"][1]
+        assert told["wrapped"][1].endswith("found DistributedDataParallel; fit averages gradients")
+        assert told["graph"][1].startswith("graph=True needs a single rank and a GPU with triton")
+        assert told["out"] == ("ElsewhereError" if rank else "InputError", told["out"][1])
+        assert "out must be a folder, found the file" in told["out"][1]
+        assert "offsets must be given on all ranks or on none" in told["offsets"][1]
+
+
+def test_distributed_run_goes_on_with_another_number_of_ranks(together, tmp_path):
+    shutil.copytree(together[1] / "run", tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoint.pt").is_file()
+    assert not (tmp_path / "run" / "result.json").exists()
+    found = jobs.cut_off(tmp_path / "run", None)
+    assert (tmp_path / "run" / "result.json").is_file()
+    expected = jobs.cut_off(tmp_path / "whole", None)
+    for key, x in expected["last"].items():
+        torch.testing.assert_close(found["last"][key], x, rtol=1e-4, atol=2e-5)
+    assert [e["welfare"].item() for e in found["history"]] == pytest.approx(
+        [e["welfare"].item() for e in expected["history"]], rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+def test_distributed_parts_of_a_batch_are_all_of_it_and_whole_auctions(ranks):
+    random = torch.Generator().manual_seed(ranks)
+    sizes = torch.randint(0, 9, (40,), generator=random)
+    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+    ads = int(offsets[-1])
+    order = torch.randperm(ads, generator=random)[None]
+    auctions = [13, 14, 30, 40]
+    for epoch in (Epoch(order, [10, 12, ads]), Epoch(order, offsets[auctions].tolist(), offsets, auctions)):
+        cuts = epoch.cuts(ranks)
+        parts = [epoch.part(cuts[:, k], cuts[:, k + 1]) for k in range(ranks)]
+        for number in range(len(epoch.ends)):
+            start, stop = epoch.bounds(number)
+            rows = [part.order[0, slice(*part.bounds(number))] for part in parts]
+            assert torch.equal(torch.cat(rows), order[0, start:stop])
+            if epoch.offsets is None:
+                lengths = [len(each) for each in rows]
+                assert max(lengths) - min(lengths) <= 1
+            else:
+                assert set(cuts[number].tolist()) <= set(offsets.tolist())
+
+
+def test_distributed_nothing_happens_on_one_rank():
+    assert (ranks.count(), ranks.rank(), ranks.share()) == (1, 0, None)
+    assert ranks.first(lambda: "found", tell=True) == "found"
+    with pytest.raises(InputError, match="mine"):
+        ranks.first(lambda: (_ for _ in ()).throw(InputError("mine")))
+    with ranks.launched("cpu") as device:
+        assert device == "cpu"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Logged ads of auctions with an id."""
+    random = np.random.default_rng(0)
+    ads, fields = 12_000, 4
+    features = random.integers(0, 30, (ads, fields))
+    logit = random.normal(0, 0.4, (fields, 30))[np.arange(fields), features].sum(1) - 1.5
+    path = tmp_path_factory.mktemp("table") / "ads.parquet"
+    columns = {f"f{k}": features[:, k] for k in range(fields)}
+    columns |= {"auction": np.sort(random.integers(0, 1500, ads)), "bid": random.lognormal(0, 0.5, ads)}
+    pl.DataFrame(columns | {"click": (random.random(ads) < 1 / (1 + np.exp(-logit))).astype(int)}).write_parquet(path)
+    return path
+
+
+def command(table, out, number, model="dcn"):
+    """`bidwise train` on ``number`` ranks."""
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={number}", "-m"] if number > 1 else []
+    asked = "--click click --bid bid --auction auction --categorical f0 f1 f2 f3 --loss log_plus "
+    asked += f"--model {model} --set train.epochs=6 train.patience=6 train.every=0.5 model.hidden=32,32 model.cross=2"
+    return [sys.executable, "-m", *torchrun, "bidwise", "train", str(table), "--out", str(out), *asked.split()]
+
+
+def trained(*given):
+    found = subprocess.run(command(*given), capture_output=True, text=True, timeout=180)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def measures(folder):
+    result = json.loads((folder / "result.json").read_text())
+    return result["fits"], result["evaluation"]["models"]
+
+
+def test_distributed_command_is_killed_and_goes_on(table, tmp_path):
+    """kill -9 of a rank ends the job with a word; two ranks then end where they would have, three near it."""
+    said = trained(table, tmp_path / "whole", 2)
+    assert said.count("2 ranks together") == 1
+    assert said.count("Written:") == 1
+    killed = tmp_path / "killed"
+    job = subprocess.Popen(command(table, killed, 2), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    checkpoint = killed / "fits" / "log_plus" / "checkpoint.pt"
+    while not checkpoint.exists():
+        assert job.poll() is None, job.stderr.read()
+        time.sleep(0.02)
+    children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True).stdout.split()
+    assert len(children) == 2
+    os.kill(int(children[1]), signal.SIGKILL)
+    _, told = job.communicate(timeout=60)
+    assert job.returncode != 0
+    assert "has lost another rank" in told
+    assert "the same command goes on from the last checkpoint, with any number of ranks" in told
+    assert not (killed / "result.json").exists()
+    done = len((killed / "fits" / "log_plus" / "metrics.jsonl").read_text().splitlines())
+    shutil.copytree(killed, tmp_path / "by three")
+    trained(table, tmp_path / "by three", 3)
+    trained(table, killed, 2)
+    fits, models = measures(tmp_path / "whole")
+    assert measures(killed) == (fits, models)  # to the last bit
+    saved, again = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "killed"))
+    assert all(torch.equal(x, again[key]) for key, x in saved.items())
+    others, tested = measures(tmp_path / "by three")
+    near, wanted = (each["log_plus"]["history"][done]["log_loss"] for each in (others, fits))
+    assert near == pytest.approx(wanted, rel=1e-5)
+    # by the end a unit may have been switched on or off by the last digit of a sum, which no longer is rounding
+    assert tested["log_plus"]["log_loss"] == pytest.approx(models["log_plus"]["log_loss"], rel=0.01)
+
+
+def test_distributed_command_says_once_what_is_wrong(tmp_path):
+    asked = command(tmp_path / "none.parquet", tmp_path / "run", 2)
+    found = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    assert found.returncode != 0
+    assert found.stderr.count("none.parquet: no such file") == 1
+    assert not (tmp_path / "run").exists()
