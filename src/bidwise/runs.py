@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import tomllib
@@ -21,6 +22,7 @@ import torch
 import bidwise
 from bidwise import ranks
 from bidwise.checks import InputError
+from bidwise.urls import check_on_disk, shown
 
 fcntl: ModuleType | None
 try:
@@ -173,6 +175,7 @@ def check_same(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) 
 
 def writable(out: str | Path) -> Path:
     """``out`` as a path, if it is or can become a folder that files can be written to; nothing is made yet."""
+    check_on_disk("out", out, "a folder", "copy the folder afterwards")
     folder = Path(out)
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
@@ -201,9 +204,10 @@ def _toml_value(value: Any) -> str:
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     """Machine, versions, commit and command of this run; ``environment.json`` of a run folder.
 
-    Run folders are passed on: the user's home is ``~`` in the command.
+    Run folders are passed on: the user's home is ``~`` in the command, and URLs have no password and no signature.
     """
     command = " ".join(["bidwise" if Path(sys.argv[0]).stem in ("bidwise", "__main__") else sys.argv[0], *sys.argv[1:]])
+    command = re.sub(r"https?://\S+", lambda url: shown(url[0]), command)
     home = os.path.expanduser("~")
     if len(home) > 1:
         command = command.replace(home, "~")

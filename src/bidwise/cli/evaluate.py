@@ -12,7 +12,7 @@ from bidwise.cli.terminal import Bars, say
 
 
 def evaluate(
-    table: Path,
+    table: str,
     /,
     *,
     ctr: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
@@ -30,7 +30,7 @@ def evaluate(
     reserve: float = 0.0,
     squash: float = 1.0,
     calibrate: Literal["none", "platt", "isotonic", "piecewise"] = "none",
-    calibration_table: Path | None = None,
+    calibration_table: str | None = None,
     position: str | None = None,
     sampling_rate: float | None = None,
     weight: str | None = None,
@@ -47,7 +47,8 @@ def evaluate(
     Parameters
     ----------
     table:
-        Parquet, CSV or TSV file (also .csv.gz, .tsv.gz), one row per logged ad.
+        Parquet, CSV or TSV file (also .csv.gz, .tsv.gz), one row per logged ad; also a URL (s3://, gs://, az://,
+        https://) or, quoted, a pattern such as 'day=*/*.parquet'.
     ctr:
         Columns of predicted CTR, one per model, separated by spaces.
     click:

@@ -16,7 +16,7 @@ Columns = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=
 
 
 def train(
-    table: Path,
+    table: str,
     /,
     *,
     out: Path,
@@ -49,6 +49,8 @@ def train(
 
     bidwise train ads.parquet --click click --bid bid --auction id --time time --out runs/mine
 
+    bidwise train 's3://bucket/day=*/*.parquet' --click click --bid bid --out runs/mine
+
     bidwise train config.toml --out runs/mine --set train.learning_rate=3e-4
 
     torchrun --standalone --nproc-per-node 2 -m bidwise train config.toml --out runs/mine
@@ -56,8 +58,9 @@ def train(
     Parameters
     ----------
     table:
-        Parquet, CSV or TSV file, one row per logged ad; or a TOML file with sections data, model and train, as a run
-        leaves it in OUT/config.toml. Options win over the file.
+        Parquet, CSV or TSV file, one row per logged ad; also a URL (s3://, gs://, az://, https://) or, quoted, a
+        pattern such as 'day=*/*.parquet'. Or a TOML file with sections data, model and train, as a run leaves it in
+        OUT/config.toml; options win over the file.
     out:
         Folder of the run.
     click:
@@ -116,10 +119,10 @@ def train(
 
     options = {option_key(name): value for name, value in given.items()}
     sections: dict[str, Any] = {}
-    if table.suffix.lower() == ".toml":
-        sections = read_toml(table)
+    if table.lower().endswith(".toml"):
+        sections = read_toml(Path(table))
     else:
-        options["data.table"] = str(table)
+        options["data.table"] = table
     config = resolved(sections, options, settings or [])
     if config.data.table is None:
         raise bidwise.InputError(f"{table} must name the table to train on, found no table in [data]")
@@ -141,7 +144,7 @@ def train(
         print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
 
 
-def predict(run: Path, table: Path, /, *, out: Path, column: str = "ctr", device: str = "auto") -> None:
+def predict(run: Path, table: str, /, *, out: Path, column: str = "ctr", device: str = "auto") -> None:
     """The CTR of new rows, by the model of a run of bidwise train.
 
     Writes TABLE with one column more. Values that training did not see count as rare. Example:
@@ -153,7 +156,8 @@ def predict(run: Path, table: Path, /, *, out: Path, column: str = "ctr", device
     run:
         Folder of bidwise train.
     table:
-        Parquet, CSV or TSV file with the columns that the model was trained on; others are kept as they are.
+        Parquet, CSV or TSV file, or its URL, with the columns that the model was trained on; others are kept as they
+        are.
     out:
         File to write; ends in .parquet, .csv or .tsv.
     column:

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_whole
+from bidwise.data.locations import Location, location_of
+from bidwise.urls import shown
 
-Table = Any  # a path, a polars or pandas frame, or a mapping of columns
+Table = Any  # a path, a URL, a polars or pandas frame, or a mapping of columns
 
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
 WORDS = {"true": "1", "false": "0"}  # what other tools write for a click
 USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish
 
@@ -68,14 +69,14 @@ def read_ads(
 ) -> AdTable:
     """The named columns of a table, checked; without ``bid`` all bids are 1, without ``auction`` all ads one auction.
 
-    ``table`` is a Parquet, CSV or TSV file (also gzipped), a polars or pandas frame, or a mapping of columns. Auctions
-    scattered over the table are brought together, in the order of their first ads, and ``notes`` says so.
+    ``table`` is a Parquet, CSV or TSV file (also gzipped) or URL, a polars or pandas frame, or a mapping of columns.
+    Auctions scattered over the table are brought together, in the order of their first ads, and ``notes`` says so.
 
     >>> ads = read_ads({"a": [0.1, 0.2], "y": [0, 1], "b": [1.0, 2.0]}, ctr=["a"], click="y", bid="b")
     >>> ads.bids, ads.offsets
     (array([1., 2.]), array([0, 2]))
     """
-    name = str(table) if isinstance(table, str | Path) else name
+    name = shown(table) if isinstance(table, str | Path) else name
     numeric = [*ctr, click, *(column for column in (bid, truth, position, weight) if column is not None)]
     for column in [*numeric, "" if auction is None else auction]:
         if not isinstance(column, str):
@@ -208,7 +209,7 @@ def _columns(table: Table, numeric: Sequence[str], auction: str | None, name: st
     """The columns of a table in memory, and no others."""
     wanted = list(dict.fromkeys([*numeric, *([] if auction is None else [auction])]))
     if isinstance(table, str | Path):
-        return _file_columns(Path(table), wanted, numeric)
+        return _file_columns(location_of(table), wanted, numeric)
     if isinstance(table, pl.LazyFrame):
         _check_columns(wanted, table.collect_schema().names(), name)
         return table.select(cs.by_name(*wanted)).collect(engine="streaming")
@@ -235,40 +236,28 @@ def _series(column: str, values: Any) -> pl.Series:
     return pl.Series(column, array.tolist() if array.dtype.kind == "O" else array, strict=False)
 
 
-def _file_columns(path: Path, wanted: Sequence[str], numeric: Sequence[str]) -> pl.DataFrame:
-    if not path.exists():
-        raise InputError(f"{path}: no such file")
-    if path.is_dir():
-        raise InputError(f"{path} must be a file, found a folder; in Python, pass polars.scan_parquet of its parts")
-    ending = path.name.lower().removesuffix(".gz")
-    kind = "." + ending.rpartition(".")[2]
+def _file_columns(place: Location, wanted: Sequence[str], numeric: Sequence[str]) -> pl.DataFrame:
     try:
-        if kind == ".parquet" and not path.name.lower().endswith(".gz"):
-            return _selected(pl.scan_parquet(path, glob=False), wanted, path)
-        if kind not in SEPARATORS:
-            raise InputError(f"{path} must end in .parquet, .csv, .tsv, .csv.gz or .tsv.gz")
-        options: dict[str, Any] = {"separator": SEPARATORS[kind], "glob": False}
-        text = pl.scan_csv(path, infer_schema=False, **options)  # column names alone; nothing is read yet
+        if place.kind == ".parquet":
+            return _selected(place.scan(), wanted, place.name)
+        text = place.scan(infer_schema=False)  # column names alone; nothing is read yet
         names = text.collect_schema().names()
-        _check_columns(wanted, names, str(path))
+        _check_columns(wanted, names, place.name)
         twice = [column for column in wanted if f"{column}_duplicated_0" in names]
         if twice:
-            raise InputError(f"{path} must have every column once, found {twice[0]!r} twice")
+            raise InputError(f"{place.name} must have every column once, found {twice[0]!r} twice")
         types = {column: pl.Float64 if column in numeric else pl.String for column in wanted}
         try:
-            frame = _selected(pl.scan_csv(path, schema_overrides=types, **options), wanted, path)
+            frame = _selected(place.scan(schema_overrides=types), wanted, place.name)
         except pl.exceptions.ComputeError:  # some number is none: text tells where
-            frame = _selected(text, wanted, path)
+            frame = _selected(text, wanted, place.name)
         return frame.head(len(frame) - _empty_last_lines(frame, text))
-    except pl.exceptions.NoDataError:
-        raise InputError(f"{path} must hold ads, found an empty file") from None
     except (pl.exceptions.PolarsError, OSError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise InputError(f"{path} cannot be read: {reason}") from None
+        raise place.error(error) from None
 
 
-def _selected(scan: pl.LazyFrame, wanted: Sequence[str], path: Path) -> pl.DataFrame:
-    _check_columns(wanted, scan.collect_schema().names(), str(path))
+def _selected(scan: pl.LazyFrame, wanted: Sequence[str], name: str) -> pl.DataFrame:
+    _check_columns(wanted, scan.collect_schema().names(), name)
     return scan.select(cs.by_name(*wanted)).collect(engine="streaming")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from bidwise.auctions import slot_multipliers, welfare
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.locations import same_place
 from bidwise.data.tables import AdTable, Table, cut_auctions, read_ads
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import compared, pairs_of
@@ -21,6 +22,7 @@ from bidwise.evaluation.intervals import difference_to_average
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation, check_folder
 from bidwise.evaluation.verdict import headline, notes, verdicts
+from bidwise.urls import shown
 
 ADS_AT_ONCE = 2**20
 Progress = Callable[[str, float], None]  # what is being done, and the share that is done
@@ -54,7 +56,7 @@ def evaluate(
     """Welfare, revenue, AUC and calibration of several models' predictions, compared auction by auction.
 
     Args:
-        table: Parquet, CSV or TSV file, polars or pandas frame, or mapping of columns; one row per logged ad.
+        table: Parquet, CSV or TSV file or URL, polars or pandas frame, or mapping of columns; one row per logged ad.
         ctr: the columns of predicted CTR, one per model.
         click, bid: columns of clicks (0 or 1) and cost-per-click bids.
         auction: column that says which ads compete. Without one:
@@ -79,7 +81,7 @@ def evaluate(
     """
     options = {name: value for name, value in locals().items() if name not in ("out", "progress")}
     for name in ("table", "calibration_table"):
-        options[name] = str(options[name]) if isinstance(options[name], str | Path) else None  # a frame has no name
+        options[name] = shown(options[name]) if isinstance(options[name], str | Path) else None  # a frame has no name
     options["slots"] = [float(alpha) for alpha in slots]
     models = [ctr] if isinstance(ctr, str) else list(ctr)
     base = baseline or next(iter(models), "")
@@ -156,11 +158,7 @@ def _check_calibration(models: list[str], calibrate: str, table: Table, calibrat
     check_name("calibrate", calibrate, ["none", *CALIBRATORS])
     if calibrate == "none" and calibration_table is not None:
         raise InputError("calibration_table needs calibrate: platt, isotonic or piecewise; found none")
-    if isinstance(calibration_table, str | Path) and isinstance(table, str | Path):
-        same = Path(calibration_table).resolve() == Path(table).resolve()
-    else:
-        same = calibration_table is table
-    if same:
+    if same_place(calibration_table, table):
         raise InputError(
             "calibration_table must not be the table itself: without one, auctions are calibrated by others"
         )

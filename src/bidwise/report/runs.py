@@ -21,6 +21,7 @@ from bidwise.report.regime_figures import regime_maps
 from bidwise.report.sections import Section, Story
 from bidwise.report.synthetic_story import synthetic_story
 from bidwise.runs import read_json, write_text
+from bidwise.urls import check_on_disk
 
 KINDS = ("synthetic", "regimes", "criteo", "train", "fit")
 
@@ -29,6 +30,7 @@ def report(runs: Sequence[Path], out: Path) -> None:
     """One page about all the runs, at ``out``; every error names the folder or file that cannot be used."""
     if not runs:
         raise InputError("runs must name at least one run folder, found none")
+    check_on_disk("out", out, "a file", "copy it afterwards")
     out = Path(out)
     if out.is_dir():
         raise InputError(f"out must be a file, found the folder {out}; add a name such as {out / 'report.html'}")

@@ -18,6 +18,7 @@ from bidwise.losses.welfare_loss import LOSSES, WelfareLoss
 from bidwise.models import MODELS
 from bidwise.runs import check_same, writable, write_text
 from bidwise.training.run import Options
+from bidwise.urls import check_on_disk, shown
 
 AUTO = "auto"
 BASELINE = "log_loss"
@@ -30,7 +31,7 @@ class Data:
 
     click: str = ""
     bid: str = ""
-    table: str | None = None  # the file, where the run was told one
+    table: str | None = None  # the file or URL, where the run was told one
     auction: str | None = None
     numeric: tuple[str, ...] = ()  # features whose type is not to be inferred
     categorical: tuple[str, ...] = ()
@@ -174,6 +175,8 @@ class Config:
             part = getattr(self, section)
             for f in fields(part):
                 value = getattr(part, f.name)
+                if f.name == "table" and value is not None:
+                    value = shown(value)
                 if value is not None:
                     found[f"{section}.{f.name}"] = list(value) if isinstance(value, tuple) else value
         return found
@@ -199,6 +202,7 @@ SECTIONS: dict[str, Any] = {"data": Data, "model": Model, "train": Train}
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The sections of a configuration file, or an error that names it."""
+    check_on_disk("the configuration", path, "a file", "copy it first")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -53,7 +53,7 @@ def train(
     """Train a model on a table of logged ads and evaluate it on the newest of them: what ``result.json`` holds.
 
     Args:
-        table: Parquet, CSV or TSV file, polars or pandas frame, or mapping of columns; one row per logged ad.
+        table: Parquet, CSV or TSV file or URL, polars or pandas frame, or mapping of columns; one row per logged ad.
         out: run folder; the same call goes on where an earlier one stopped.
         config: a :class:`Config`, or the TOML file of one.
         settings: ``["train.learning_rate=3e-4"]``, above all else.

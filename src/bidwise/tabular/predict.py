@@ -14,17 +14,20 @@ from torch import nn
 
 from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
+from bidwise.data.locations import FROM_AFAR, same_place
 from bidwise.data.tables import Table
 from bidwise.models import MODELS
 from bidwise.runs import load, read_json, whole_file
-from bidwise.tabular.table import name_of, scan
+from bidwise.tabular.table import name_of, scan, unreadable
 from bidwise.training.validation import predict as ctr_of
+from bidwise.urls import check_on_disk
 
 SINKS = (".parquet", ".csv", ".tsv")
 
 
 def load_run(run: str | Path, device: str = "cpu") -> tuple[nn.Module, Encoder]:
     """The model of a run folder and how it reads columns."""
+    check_on_disk("run", run, "a folder", "copy it first")
     folder = Path(run)
     if not folder.is_dir():
         raise InputError(
@@ -77,16 +80,17 @@ def predict(
     target = None if out is None else _target(out, table)
     model, encoder = load_run(run, device)
     encoder.check(names, name_of(table))
-    block = _Block(model, encoder, column, _count(rows) if progress is not None else 0, progress)
+    block = _Block(model, encoder, column, progress)
     try:
+        block.rows = _count(rows) if progress is not None else 0
         if target is None:
             return block(rows.collect(engine="streaming"))
         _sink(rows, block, target)
     except (pl.exceptions.PolarsError, InputError, OSError) as error:
         if block.failed is not None:
             raise block.failed from None
-        if isinstance(error, pl.exceptions.PolarsError):
-            raise InputError(f"{name_of(table)} cannot be read: {str(error).splitlines()[0]}") from None
+        if isinstance(error, pl.exceptions.PolarsError) or FROM_AFAR.search(str(error)):
+            raise unreadable(table, error) from None
         raise
     return block.done
 
@@ -95,10 +99,10 @@ class _Block:
     """Adds the predictions to some rows; polars may call it from threads of its own."""
 
     def __init__(
-        self, model: nn.Module, encoder: Encoder, column: str, rows: int, progress: Callable[[str, float], None] | None
+        self, model: nn.Module, encoder: Encoder, column: str, progress: Callable[[str, float], None] | None
     ) -> None:
-        self.model, self.encoder, self.column, self.rows, self.progress = model, encoder, column, rows, progress
-        self.done = 0
+        self.model, self.encoder, self.column, self.progress = model, encoder, column, progress
+        self.rows = self.done = 0
         self.failed: Exception | None = None
         self.lock = threading.Lock()
 
@@ -126,12 +130,13 @@ def _count(rows: pl.LazyFrame) -> int:
 
 
 def _target(out: str | Path, table: Table) -> Path:
+    check_on_disk("out", out, "a file", "copy it afterwards")
     path = Path(out)
     if path.suffix.lower() not in SINKS:
         raise InputError(f"out must end in {', '.join(SINKS)}, found {path.name!r}")
     if path.is_dir():
         raise InputError(f"out must be a file, found the folder {path}")
-    if isinstance(table, str | Path) and path.resolve() == Path(table).resolve():
+    if same_place(out, table):
         raise InputError(f"out must be another file than the table, found {path} for both")
     above = path.absolute().parent
     if above.exists() and not above.is_dir():

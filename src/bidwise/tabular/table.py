@@ -1,4 +1,4 @@
-"""A user's table as it is read for training and for prediction: any file or frame, all columns."""
+"""A user's table as it is read for training and for prediction: any file, URL or frame, all columns."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import polars as pl
 
 from bidwise.checks import InputError
+from bidwise.data.locations import Location, location_of
 from bidwise.data.store import checksum
-from bidwise.data.tables import SEPARATORS, Table
-
-ENDINGS = ".parquet, .csv, .tsv, .csv.gz or .tsv.gz"
+from bidwise.data.tables import Table
+from bidwise.urls import shown
 
 
 def name_of(table: Table) -> str:
     """How errors call a table."""
-    return str(table) if isinstance(table, str | Path) else "table"
+    return shown(table) if isinstance(table, str | Path) else "table"
 
 
 def scan(table: Table, *, dates: bool = False) -> pl.LazyFrame:
     """The table without reading more of it than its columns and their types; with ``dates``, text that is one is."""
     if isinstance(table, str | Path):
-        return _scan_file(Path(table), dates)
+        return _scan_file(location_of(table), dates)
     if isinstance(table, pl.LazyFrame):
         return table
     if isinstance(table, pl.DataFrame):
@@ -42,51 +42,43 @@ def scan(table: Table, *, dates: bool = False) -> pl.LazyFrame:
 
 def read(table: Table) -> pl.DataFrame:
     """The whole table in memory, without empty lines at its end."""
-    name = name_of(table)
     try:
         frame = scan(table, dates=True).collect(engine="streaming")
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"{name} cannot be read: {_first_line(error)}") from None
-    if isinstance(table, str | Path) and not str(table).endswith(".parquet") and frame.width:
+        raise unreadable(table, error) from None
+    if isinstance(table, str | Path) and location_of(table).kind != ".parquet" and frame.width:
         used = frame.select(pl.any_horizontal(pl.all().is_not_null())).to_series().arg_true()
         frame = frame.head(int(used[-1]) + 1 if len(used) else 0)
     if frame.is_empty():
-        raise InputError(f"{name} must hold ads, found no rows")
+        raise InputError(f"{name_of(table)} must hold ads, found no rows")
     return frame
 
 
-def fingerprint(table: Table, frame: pl.DataFrame | None = None) -> str:
-    """Whether a run goes on with the table it began with."""
+def unreadable(table: Table, error: Exception) -> InputError:
+    """What kept a table from being read."""
     if isinstance(table, str | Path):
-        return checksum(Path(table))
+        return location_of(table).error(error)
+    return InputError(f"table cannot be read: {_first_line(error)}")
+
+
+def fingerprint(table: Table, frame: pl.DataFrame | None = None) -> str:
+    """Whether a run goes on with the table it began with: bytes of a file, rows of anything else."""
+    if isinstance(table, str | Path) and location_of(table).is_file:
+        return checksum(Path(location_of(table).where))
     frame = read(table) if frame is None else frame
     return f"{int(frame.hash_rows(seed=0).sum() or 0) % 2**32:08x}"
 
 
-def _scan_file(path: Path, dates: bool) -> pl.LazyFrame:
-    if not path.exists():
-        raise InputError(f"{path}: no such file")
-    if path.is_dir():
-        raise InputError(f"{path} must be a file, found a folder; in Python, pass polars.scan_parquet of its parts")
-    lower = path.name.lower()
-    kind = "." + lower.removesuffix(".gz").rpartition(".")[2]
+def _scan_file(place: Location, dates: bool) -> pl.LazyFrame:
     try:
-        if lower.endswith(".parquet"):
-            found = pl.scan_parquet(path, glob=False)
-        elif kind in SEPARATORS:
-            options: dict[str, Any] = {"separator": SEPARATORS[kind], "glob": False, "infer_schema_length": None}
-            found = pl.scan_csv(path, try_parse_dates=dates, **options)
-        else:
-            raise InputError(f"{path} must end in {ENDINGS}")
+        found = place.scan(try_parse_dates=dates, infer_schema_length=None)
         names = found.collect_schema().names()
-    except pl.exceptions.NoDataError:
-        raise InputError(f"{path} must hold ads, found an empty file") from None
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"{path} cannot be read: {_first_line(error)}") from None
+        raise place.error(error) from None
     if len(names) == 1 and any(mark in names[0] for mark in ",;\t"):
         raise InputError(
-            f"{path} must have columns, found one, {names[0][:60]!r}; is it separated by another character than its "
-            "ending says? (.csv: comma, .tsv: tab)"
+            f"{place.name} must have columns, found one, {names[0][:60]!r}; is it separated by another character than "
+            "its ending says? (.csv: comma, .tsv: tab)"
         )
     return found
 

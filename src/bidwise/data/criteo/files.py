@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
+from bidwise.urls import check_on_disk
 
 BLOCK = 2**24  # bytes of text at a time, about 70,000 lines
 PIECE = 2**18  # bytes read at a time
@@ -119,6 +120,7 @@ def raw_files(raw: Sequence[str | Path]) -> list[Path]:
     if not files:
         raise InputError("raw must be at least one file, found none")
     for at, path in enumerate(files):
+        check_on_disk("raw", path, "files", "copy them first")
         if path.is_dir():
             raise InputError(f"raw must be files, found the folder {path}; name the files in it")
         if not path.is_file():

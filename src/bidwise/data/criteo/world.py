@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from bidwise.checks import check_whole
 from bidwise.data.criteo.columns import COUNTS, FIELDS, GROUPS, HIDDEN, NAMES, TIE, Category, Integer
 from bidwise.data.criteo.raw import lines, write_raw
+from bidwise.urls import check_on_disk
 
 Floats = NDArray[np.float64]
 
@@ -207,6 +208,7 @@ def simulate(
     """
     check_whole("rows", rows, 1)
     check_whole("seed", seed, 0)
+    check_on_disk("out", out, "a file", "copy it afterwards")
     out = Path(out)
     clicks: list[int] = []
     first: list[NDArray[np.uint8]] = []

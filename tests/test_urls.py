@@ -1,0 +1,316 @@
+"""Tables in object storage and on the web: the same numbers as from a file, and errors that name the URL."""
+
+import gzip
+import io
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import numpy as np
+import polars as pl
+import pytest
+from test_cli import bidwise_command as typed
+from test_train import SMALL, market
+
+import bidwise
+from bidwise.data.locations import location_of, same_place
+from bidwise.data.tables import read_ads
+from bidwise.tabular import predict, train
+from bidwise.tabular.table import read
+from bidwise.urls import shown, url_of
+
+SECRET = "X-Amz-Signature=0123abc"
+ROLES = {"click": "click", "bid": "bid", "auction": "auction"}
+OPTIONS = ["--click", "click", "--bid", "bid", "--auction", "auction"]
+QUICK = ["--model", "logistic_regression", "--loss", "log_loss", "--set", "train.epochs=2"]
+
+
+class Bucket(BaseHTTPRequestHandler):
+    """As much of S3 as reading takes: GET and HEAD of an object or a range of it, and lists of keys."""
+
+    protocol_version = "HTTP/1.1"
+    objects: dict[str, bytes] = {}  # noqa: RUF012 (filled by the fixture)
+
+    def do_GET(self):
+        url = urlsplit(self.path)
+        name, query = unquote(url.path).strip("/"), parse_qs(url.query)
+        if name.startswith("locked/"):
+            self.answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+        elif name.startswith("elsewhere/"):
+            self.answer(301)
+        elif name.startswith("busy/"):
+            self.answer(503, b"<Error><Code>SlowDown</Code></Error>")
+        elif "list-type" in query:
+            start = f"{name}/{query.get('prefix', [''])[0]}"
+            self.answer(200, listed(name, [key for key in sorted(self.objects) if key.startswith(start)], self.objects))
+        elif name not in self.objects:
+            self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        else:
+            self.send_range(self.objects[name])
+
+    do_HEAD = do_PUT = do_GET  # names that http.server looks for
+
+    def send_range(self, data):
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if asked is None:
+            return self.answer(200, data)
+        first, last = asked.groups()
+        begin = int(first) if first else max(0, len(data) - int(last))
+        end = min(int(last), len(data) - 1) if first and last else len(data) - 1
+        return self.answer(206, data[begin : end + 1], {"Content-Range": f"bytes {begin}-{end}/{len(data)}"})
+
+    def answer(self, status, body=b"", headers=None):
+        stated = {"Content-Length": len(body), "ETag": '"1"', "Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"}
+        self.send_response(status)
+        for name, value in (stated | (headers or {})).items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def listed(bucket, keys, objects):
+    """The answer to a question for keys."""
+    about = "<LastModified>2024-01-01T00:00:00.000Z</LastModified><ETag>1</ETag><StorageClass>STANDARD</StorageClass>"
+    entries = "".join(
+        f"<Contents><Key>{key.removeprefix(bucket + '/')}</Key><Size>{len(objects[key])}</Size>{about}</Contents>"
+        for key in keys
+    )
+    ends = f"<Name>{bucket}</Name><KeyCount>{len(keys)}</KeyCount><IsTruncated>false</IsTruncated>"
+    return f"<ListBucketResult>{ends}{entries}</ListBucketResult>".encode()
+
+
+def parquet(frame):
+    file = io.BytesIO()
+    frame.write_parquet(file)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Logged ads, with the predictions of two models."""
+    ads = market(auctions=300)
+    noise = np.random.default_rng(1).normal(size=len(ads))
+    return ads.drop("noise").with_columns(old=(pl.col("truth") * 0.5), new=(pl.col("truth") * np.exp(-np.abs(noise))))
+
+
+@pytest.fixture(scope="module")
+def host(table):
+    """A store that answers on this machine: bucket ``ads``."""
+    tsv, half = table.write_csv(separator="\t"), len(table) // 2
+    Bucket.objects = {
+        "ads/log.parquet": parquet(table),
+        "ads/log.csv": table.write_csv().encode(),
+        "ads/log.tsv.gz": gzip.compress(tsv.encode()),
+        "ads/day=1/part-0.parquet": parquet(table[:half]),
+        "ads/day=2/part-0.parquet": parquet(table[half:]),
+        "ads/text/1.csv": table[:half].write_csv().encode(),
+        "ads/text/2.csv": table[half:].write_csv().encode(),
+        "ads/empty.csv": b"",
+        "ads/broken.parquet": b"PAR1 no",
+    }
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Bucket)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_REGION"):
+            patch.delenv(name, raising=False)
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        patch.setenv("AWS_ALLOW_HTTP", "true")
+        patch.setenv("AWS_ACCESS_KEY_ID", "key")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        patch.setenv("AWS_REGION", "us-east-1")
+        patch.setenv("POLARS_CLOUD_MAX_RETRIES", "0")
+        yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def local(table, tmp_path_factory):
+    """The same ads in a file, and a run that was trained on it."""
+    folder = tmp_path_factory.mktemp("local")
+    table.write_parquet(folder / "log.parquet")
+    result = train(folder / "log.parquet", out=folder / "run", **ROLES, **SMALL)
+    return folder, result
+
+
+def numbers(result):
+    """A result of training without the name of its table."""
+    result = json.loads(json.dumps(result))
+    result["config"].pop("data.table", None)
+    return result
+
+
+@pytest.mark.parametrize("name", ["log.parquet", "log.csv", "log.tsv.gz", "text/*.csv", "day=*/part-[0-9].parquet"])
+def test_a_bucket_gives_the_rows_of_the_file(name, host, table):
+    found = read(f"s3://ads/{name}")
+    assert found.select(table.columns).equals(table.cast({"truth": pl.Float64}))
+    columns = {"ctr": ["old", "new"], "click": "click", "bid": "bid", "auction": "auction"}
+    here, there = read_ads(table, **columns), read_ads(f"s3://ads/{name}", **columns)
+    np.testing.assert_array_equal(here.ctr["new"], there.ctr["new"])
+    np.testing.assert_array_equal(here.offsets, there.offsets)
+
+
+def test_folders_named_like_columns_are_columns(host, table, tmp_path):
+    assert read("s3://ads/day=*/*.parquet")["day"].unique().sort().to_list() == [1, 2]
+    for day in (1, 2):
+        (tmp_path / f"day={day}").mkdir()
+        (tmp_path / f"day={day}/a.parquet").write_bytes(Bucket.objects[f"ads/day={day}/part-0.parquet"])
+    assert read(tmp_path / "day=*/*.parquet").equals(read("s3://ads/day=*/*.parquet"))
+
+
+def test_train_on_a_url_is_train_on_the_file(host, local, tmp_path, monkeypatch, capsys):
+    quick = [*OPTIONS, *QUICK]
+    assert typed(monkeypatch, "train", local[0] / "log.parquet", "--out", tmp_path / "a", *quick) == 0
+    assert typed(monkeypatch, "train", "s3://ads/log.parquet", "--out", tmp_path / "b", *quick) == 0
+    here, there = (json.loads((tmp_path / run / "result.json").read_text()) for run in "ab")
+    assert numbers(here) == numbers(there)
+    assert there["config"]["data.table"] == "s3://ads/log.parquet"
+    toml = tmp_path / "b" / "config.toml"  # names the URL, and is a configuration of the same run
+    assert typed(monkeypatch, "train", toml, "--out", tmp_path / "c") == 0
+    assert numbers(json.loads((tmp_path / "c" / "result.json").read_text())) == numbers(here)
+    assert typed(monkeypatch, "train", "s3://ads/log.parquet", "--out", tmp_path / "b", *quick) == 0  # goes on
+    assert not Path("s3:").exists()
+    monkeypatch.setitem(Bucket.objects, "ads/log.parquet", parquet(pl.read_parquet(local[0] / "log.parquet")[1:]))
+    capsys.readouterr()
+    assert typed(monkeypatch, "train", "s3://ads/log.parquet", "--out", tmp_path / "b", *quick) == 2
+    assert "which began with other rows than s3://ads/log.parquet has now" in capsys.readouterr().err
+
+
+def test_predict_for_a_url(host, local, tmp_path, monkeypatch):
+    run, out = local[0] / "run", tmp_path / "out.parquet"
+    assert typed(monkeypatch, "predict", run, "s3://ads/text/*.csv", "--out", out) == 0
+    expected = predict(run, local[0] / "log.parquet")
+    assert pl.read_parquet(out)["ctr"].to_list() == pytest.approx(expected["ctr"].to_list(), abs=1e-7)
+
+
+def test_evaluate_a_url_is_evaluate_the_file(host, local, tmp_path, monkeypatch):
+    options = ["--ctr", "old", "new", *OPTIONS, "--rounds", "199"]
+    sources = [str(local[0] / "log.parquet"), "s3://ads/log.csv", f"{host}/ads/log.csv"]
+    found = []
+    for number, source in enumerate(sources):
+        assert typed(monkeypatch, "evaluate", source, *options, "--out", tmp_path / str(number)) == 0
+        found.append(json.loads((tmp_path / str(number) / "result.json").read_text()))
+    assert [result["options"].pop("table") for result in found] == sources
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_signature_is_used_and_not_kept(host, local, tmp_path, monkeypatch):
+    url = f"{host}/ads/log.parquet?{SECRET}"
+    assert typed(monkeypatch, "train", url, "--out", tmp_path / "run", *OPTIONS, *QUICK) == 0
+    found = bidwise.evaluate(url, ctr=["old", "new"], **ROLES, rounds=100)
+    assert found.options["table"] == f"{host}/ads/log.parquet"
+    with pytest.raises(bidwise.InputError) as refused:
+        read(f"{host}/ads/none.parquet?{SECRET}")
+    written = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(written) > 5
+    assert not any(
+        SECRET.encode() in text for text in [*written, found.to_json().encode(), str(refused.value).encode()]
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("s3://ads/none.parquet", "s3://ads/none.parquet: no such file"),
+        ("s3://ads/none.csv", "s3://ads/none.csv: no such file"),
+        ("s3://ads/none-*.csv", "s3://ads/none-*.csv: no file has such a name"),
+        ("s3://ads/empty.csv", "s3://ads/empty.csv must hold ads, found an empty file"),
+        ("s3://ads/broken.parquet", "s3://ads/broken.parquet cannot be read: parquet: "),
+        ("s3://ads/log.xlsx", "s3://ads/log.xlsx must end in .parquet, .csv"),
+        ("s3://ads/", "for all files of a folder name a pattern, s3://ads/*.parquet"),
+        ("s3://locked/a.parquet", "access was denied; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        ("s3://elsewhere/a.parquet", "its bucket is in another region; set AWS_REGION"),
+        ("s3://busy/a.parquet", "s3://busy/a.parquet cannot be read: Server returned non-2xx status code: 503"),
+        ("az://box/a.parquet", "there are no credentials; set AZURE_STORAGE_ACCOUNT_NAME"),
+        ("hdfs://ads/a.parquet", "must be a file or a URL of a kind that can be read: s3://, gs://"),
+        ("{host}/locked/a.csv", "access was denied; does it need a password or a signature?"),
+        ("{host}/ads/*.csv", "must be one file, found a pattern: http:// cannot list files"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(url, words, host, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    url = url.format(host=host)
+    for command, *more in (["train"], ["evaluate", "--ctr", "old", "new"]):
+        assert typed(monkeypatch, command, url, *OPTIONS, *more, "--out", tmp_path / "out") == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert url in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_credentials_the_variables_are_named(host, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("HOME", "/nowhere")  # nor those of a file
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", host)  # the machine has none either
+    with pytest.raises(
+        bidwise.InputError, match=r"^s3://mine/a.parquet cannot be read: there are no cred.* set AWS_ACC"
+    ):
+        read("s3://mine/a.parquet")
+
+
+def test_a_store_that_does_not_answer(host, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(
+        bidwise.InputError, match=r"^s3://gone/a.csv cannot be reached: Connection refused; check the n"
+    ):
+        read("s3://gone/a.csv")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "{table}", *OPTIONS, "--out", "s3://ads/runs"],
+        ["evaluate", "{table}", "--ctr", "old", "new", *OPTIONS, "--out", "gs://ads/runs"],
+        ["predict", "{run}", "{table}", "--out", "s3://ads/out.parquet"],
+        ["predict", "s3://ads/run", "{table}", "--out", "out.parquet"],
+        ["train", "s3://ads/config.toml", "--out", "runs"],
+        ["prepare", "criteo", "s3://ads/train.txt", "stores"],
+        ["prepare", "criteo", "{table}", "s3://ads/stores"],
+        ["simulate", "criteo", "s3://ads/raw.tsv", "--rows", "5"],
+        ["report", "{run}", "--out", "s3://ads/report.html"],
+        ["reproduce", "synthetic", "--out", "s3://ads/runs"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_only_tables_may_be_urls(words, local, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    said = [word.format(table=local[0] / "log.parquet", run=local[0] / "run") for word in words]
+    url = next(word for word in said if "://" in word)
+    assert typed(monkeypatch, *said) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(rf"bidwise: .*must be .* on a file system, found {url}; mount the bucket or copy .*\n", error)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_pattern_on_disk_and_a_file_with_the_marks_of_one(table, tmp_path):
+    for name, rows in {"a[1].csv": table[:9], "a1.csv": table[9:20], "a2.csv": table[20:]}.items():
+        rows.write_csv(tmp_path / name)
+    assert read(tmp_path / "a[1].csv").height == 9  # the file of that name
+    assert read(tmp_path / "a[0-9].csv").equals(table[9:])
+    assert read(f"file://{tmp_path}/a1.csv").equals(table[9:20])
+    with pytest.raises(bidwise.InputError, match=r"b\*.csv: no file has such a name"):
+        read(tmp_path / "b*.csv")
+    with pytest.raises(bidwise.InputError, match=r"found a folder; for all its files name a pattern, .*/\*.parquet"):
+        read(tmp_path)
+
+
+def test_names_of_places():
+    assert url_of(Path("S3://bucket/a.csv")) == "s3://bucket/a.csv"
+    assert location_of(Path("s3://bucket/a.csv")) == location_of("s3://bucket/a.csv")
+    assert shown("https://me:secret@host:81/a.csv?key=1") == "https://host:81/a.csv"
+    assert shown(Path("ads/a.csv")) == "ads/a.csv"
+    assert same_place("s3://b/a.csv", Path("s3://b/a.csv"))
+    assert same_place("x/../a.csv", Path("a.csv"))
+    assert not same_place("s3://b/a.csv", "a.csv")
+    assert not same_place("a.csv", None)
