@@ -265,9 +265,9 @@ def test_every_step_and_every_layer_drops_other_units(name):
     model = MODELS[name](CARDINALITIES, hidden=(64, 64), dropout=0.5).to(DEVICE)
     dropped = []
 
-    def look(inputs, bias, dropout, seed, steps):
+    def look(inputs, bias, dropout, seed, steps, begin):
         dropped.append(activated(torch.ones_like(inputs), torch.zeros_like(bias), dropout, seed, steps) == 0)
-        return activated(inputs, bias, dropout, seed, steps)
+        return activated(inputs, bias, dropout, seed, steps, begin)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bidwise.models.fused.activated", look)

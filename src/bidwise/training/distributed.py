@@ -6,6 +6,7 @@ batch. A run is then the same run on any number of ranks, to the rounding of sum
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -59,19 +60,32 @@ class AcrossRanks(nn.Module):
         weights: Tensor | None = None,
     ) -> Tensor:
         """The loss of the ads of all ranks."""
-        if ranks.count() > 1:
-            batch = ranks.share() or _shared_out(logits, offsets)
-            columns = [x for x in (logits, clicks, bids, teacher, weights) if x is not None]
-            dtype = torch.float32
-            for column in columns:
-                dtype = torch.promote_types(dtype, column.dtype)
-            together = ranks.joined(torch.stack([x.to(dtype).expand_as(logits) for x in columns]), batch.sizes)
-            found = iter(part.to(x.dtype) for part, x in zip(together, columns, strict=True))
-            logits, clicks, bids = next(found), next(found), next(found)
-            teacher = None if teacher is None else next(found)
-            weights = None if weights is None else next(found)
-            offsets = None if batch.offsets is None else batch.offsets.to(logits.device)
-        return self.loss(logits, clicks, bids, offsets, teacher, **({} if weights is None else {"weights": weights}))
+        return loss_across(self.loss, logits, clicks, bids, offsets, teacher, weights)
+
+
+def loss_across(
+    loss: Callable[..., Tensor],
+    logits: Tensor,
+    clicks: Tensor,
+    bids: Tensor,
+    offsets: Tensor | None = None,
+    teacher: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """What :class:`AcrossRanks` makes of ``loss``."""
+    if ranks.count() > 1:
+        batch = ranks.share() or _shared_out(logits, offsets)
+        columns = [x for x in (logits, clicks, bids, teacher, weights) if x is not None]
+        dtype = torch.float32
+        for column in columns:
+            dtype = torch.promote_types(dtype, column.dtype)
+        together = ranks.joined(torch.stack([x.to(dtype).expand_as(logits) for x in columns]), batch.sizes)
+        found = iter([part.to(x.dtype) for part, x in zip(together, columns, strict=True)])
+        logits, clicks, bids = next(found), next(found), next(found)
+        teacher = None if teacher is None else next(found)
+        weights = None if weights is None else next(found)
+        offsets = None if batch.offsets is None else batch.offsets.to(logits.device)
+    return loss(logits, clicks, bids, offsets, teacher, **({} if weights is None else {"weights": weights}))
 
 
 def _shared_out(logits: Tensor, offsets: Tensor | None) -> ranks.Share:
@@ -107,7 +121,9 @@ def average_gradients(parameters: Sequence[Tensor], rows: Sequence[Tensor]) -> N
     sizes = ranks.stacked(torch.tensor([len(at) for at, _ in found], device=found[0][0].device)).T.tolist()
     for table, (at, values), lengths in zip(rows, found, sizes, strict=True):
         at, values = ranks.concatenated(at, lengths), ranks.concatenated(values.T, lengths).T
-        table.grad = torch.sparse_coo_tensor(at[None], values / number, table.shape, check_invariants=False)
+        with warnings.catch_warnings():  # torch 2.11 warns whether or not one says that rows need no check
+            warnings.filterwarnings("ignore", "Sparse invariant checks")
+            table.grad = torch.sparse_coo_tensor(at[None], values / number, table.shape, check_invariants=False)
 
 
 def _rows(table: Tensor) -> tuple[Tensor, Tensor]:

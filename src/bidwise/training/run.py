@@ -23,7 +23,7 @@ from bidwise.models import MODELS
 from bidwise.models.layers import trust
 from bidwise.training.adam import UPDATES, Adam
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle
-from bidwise.training.distributed import AcrossRanks, average_gradients, check_ranks, logits_across
+from bidwise.training.distributed import average_gradients, check_ranks, logits_across, loss_across
 from bidwise.training.precision import PRECISIONS
 from bidwise.training.selection import NEAR, Fit
 from bidwise.training.source import fits, source
@@ -102,7 +102,6 @@ class Run:
         check_ranks(model, train, {"model": words(model), "loss": words(loss), "seed": self.seeds, **asdict(options)})
         ranks.copy_first(list(model.state_dict().values()))
         self.model, self.loss, self.metrics, self.options = model, unchecked(loss), metrics, options
-        self.across = AcrossRanks(self.loss)
         stays = train.features.device != device and not fits(_bytes(train), device)
         self.train = train.to(dtype) if stays else train.to(device).to(dtype)
         self.valid = None if valid is None else valid.to(device).to(dtype)
@@ -250,7 +249,7 @@ class Run:
         clicks, bids = batch.clicks.expand_as(logits), batch.bids.expand_as(logits)
         teacher = None if batch.teacher is None else batch.teacher.expand_as(logits)
         more = {} if batch.weights is None else {"weights": batch.weights.expand_as(logits)}
-        losses: Tensor = self.across(logits, clicks, bids, batch.offsets, teacher, **more)
+        losses: Tensor = loss_across(self.loss, logits, clicks, bids, batch.offsets, teacher, **more)
         if not isinstance(losses, Tensor) or losses.shape != self.members:
             expected = f"one number per member, {tuple(self.members)}" if self.members else "one number"
             found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
