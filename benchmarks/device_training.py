@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
+from types import SimpleNamespace
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +25,7 @@ from bidwise import fit
 from bidwise.data import Ads
 from bidwise.losses.welfare_loss import named_loss
 from bidwise.models import MODELS
+from bidwise.training.distributed import average_gradients
 from bidwise.training.precision import PRECISIONS
 from bidwise.training.run import Options, Run
 
@@ -157,6 +161,46 @@ def without_graph() -> Iterator[Row]:
                 row |= {"way": way, "ms": ms, "ms_low": min(times), "ms_high": max(times)}
                 yield row | {"rows_per_second": 1e3 * batch / ms}
                 print(f"{batch:6,} {precision:8} {way:22} {1e3 * ms:9.1f} us", flush=True)
+
+
+class RankSteps(Steps):
+    """What a rank does itself in a step: no graph, no kernels for rows, gradients through nccl in a group of one."""
+
+    def __init__(self, model: nn.Module, ads: Ads, batch: int, loss: nn.Module, precision: str) -> None:
+        several = SimpleNamespace(count=lambda: 2)
+        with mock.patch("bidwise.training.adam.ranks", several):  # rows are then tensors, which can travel
+            super().__init__(model, ads, batch, loss, precision, graph=False)
+        optimizer, self.sent = self.run.optimizer, 0
+        step, rows = optimizer.step, [table.weight for table in optimizer.tables]
+        parameters = list(self.run.model.parameters())
+
+        def averaged() -> None:
+            found = [table.grad.coalesce() for table in rows if table.grad is not None]
+            self.sent = sum(x.indices().numel() * 8 + x.values().numel() * 4 for x in found)
+            self.sent += sum(4 * p.numel() for p in parameters if not any(p is table for table in rows))
+            average_gradients(parameters, rows)
+            step()
+
+        optimizer.step = averaged  # type: ignore[method-assign]
+
+
+def one_rank() -> Iterator[Row]:
+    """What a step takes on one of several GPUs before anything travels between them, and how much would."""
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29541"}
+    torch.distributed.init_process_group("nccl")
+    ads, values = simulated(4_000_000)
+    for model in ("deepfm", "dcn"):
+        untrained = MODELS[model](values).cuda()
+        for batch in (256, 10_000, 65_536):
+            for precision in PRECISIONS:
+                timed = RankSteps(untrained, ads, batch, named_loss("log_plus", lam=3.0, sigma=3.0), precision)
+                times = [timed.ms(20) for _ in range(5)]
+                ms = statistics.median(times)
+                row: Row = {"case": "one_rank", "model": model, "batch": batch, "precision": precision, "ms": ms}
+                row |= {"ms_low": min(times), "ms_high": max(times), "rows_per_second": 1e3 * batch / ms}
+                yield row | {"mb_per_step": timed.sent / 1e6}
+                print(f"{model} {batch:6,} {precision:8} {ms:8.2f} ms, {timed.sent / 1e6:.1f} MB", flush=True)
+    torch.distributed.destroy_process_group()
 
 
 def steps() -> Iterator[Row]:

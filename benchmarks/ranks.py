@@ -2,7 +2,8 @@
 
 python -m benchmarks.ranks          measures, then docs/benchmarks.md and docs/scaling.svg
 
-Every rank has one thread. The batch is that of all ranks together, so that more ranks do the same work.
+Every rank has one thread. The batch is that of all ranks together, so that more ranks do the same work. What the
+machine could give at most is measured too: as many processes that train apart, each a model of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from bidwise.training.run import Options, Run
 
 RANKS = (1, 2, 4)
 CASES = [(model, loss, batch) for model in (DeepFM, DCN) for batch in (256, 4096) for loss in ("log_loss", "log_plus")]
-ROUNDS, SECONDS, VALUES, ADS = 3, 4.0, 100_000, 65_536
+WAYS = ("together", "apart")
+ROUNDS, SECONDS, VALUES, ADS = 3, 2.0, 100_000, 65_536
 WARM = 3
 
 
@@ -71,8 +73,10 @@ def timed(run: Run, wire: Wire) -> dict[str, float]:
     return {"ms": 1e3 * spent / steps, "kb": wire.bytes / steps / 1e3, "waiting": wire.seconds / spent}
 
 
-def on_rank(rank: int, number: int, port: int, folder: str) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def on_rank(rank: int, number: int, way: str, port: int, folder: str) -> None:
+    if way == "together":
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(number), "MASTER_PORT": str(port)}
+        os.environ["MASTER_ADDR"] = "127.0.0.1"
     torch.set_num_threads(1)
     values = cardinalities(VALUES)
     ads, wire, found = drawn(values, ADS), Wire(), {}
@@ -80,56 +84,68 @@ def on_rank(rank: int, number: int, port: int, folder: str) -> None:
         for model, loss, batch in CASES:
             options = Options(1, batch, 1e-3, "constant", None, 1)
             found[model.__name__, loss, batch] = timed(Run(model(values), ads, None, STEPS[loss], {}, options, 0), wire)
-    if rank == 0:
-        torch.save(found, f"{folder}/{number}.pt")
+    torch.save(found, f"{folder}/{rank}.pt")
+
+
+def of_all(number: int, way: str) -> dict[tuple[str, str, int], dict[str, float]]:
+    """What rank 0 measured; of processes apart a step that has the rows of all of them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(on_rank, (number, way, port, folder), nprocs=number)
+        found = [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(number)]
+    if way == "together":
+        return found[0]
+    return {case: found[0][case] | {"ms": 1 / sum(1 / each[case]["ms"] for each in found)} for case in found[0]}
 
 
 def measured() -> list[dict[str, object]]:
-    """Ranks in turns, for ratios within one run; medians over the rounds."""
-    parts: dict[tuple[int, Any], list[dict[str, float]]] = {}
+    """Numbers of ranks in turns, for ratios within one run; medians over the rounds."""
+    kinds = [(number, way) for way in WAYS for number in RANKS if way == "together" or number > 1]
+    parts: dict[Any, list[dict[str, float]]] = {}
     for turn in range(ROUNDS):
-        for number in RANKS[turn:] + RANKS[:turn]:
-            with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
-                free.close()
-                multiprocessing.spawn(on_rank, (number, port, folder), nprocs=number)
-                for case, found in torch.load(f"{folder}/{number}.pt", weights_only=False).items():
-                    parts.setdefault((number, case), []).append(found)
-            print(f"round {turn + 1} of {ROUNDS}, {number} ranks", flush=True)
+        for number, way in kinds[turn:] + kinds[:turn]:
+            for case, found in of_all(number, way).items():
+                parts.setdefault((number, way, case), []).append(found)
+            print(f"round {turn + 1} of {ROUNDS}: {number} {way}", flush=True)
     rows: list[dict[str, object]] = []
-    for case in [(model.__name__, loss, batch) for model, loss, batch in CASES]:
+    for model, loss, batch in CASES:
         rates = {}
-        for number in RANKS:
-            found = parts[number, case]
+        for number, way in kinds:
+            found = parts[number, way, (model.__name__, loss, batch)]
             ms, kb, waiting = (statistics.median(each[key] for each in found) for key in ("ms", "kb", "waiting"))
-            rates[number] = 1e3 * case[2] / ms
-            row = {"model": case[0], "loss": case[1], "batch": case[2], "ranks": number, "ms": ms}
+            rates[number, way] = 1e3 * batch / ms
+            row = {"model": model.__name__, "loss": loss, "batch": batch, "ranks": number, "way": way, "ms": ms}
             row |= {"ms_low": min(each["ms"] for each in found), "ms_high": max(each["ms"] for each in found)}
-            row |= {"rows_per_second": rates[number], "kb_per_step": kb, "waiting": waiting}
-            rows.append(row | {"efficiency": rates[number] / rates[1] / number})
+            row |= {"rows_per_second": rates[number, way], "kb_per_step": kb, "waiting": waiting}
+            rows.append(row | {"efficiency": rates[number, way] / rates[1, "together"] / number})
     return rows
 
 
 def figure(rows: list[dict[str, str]]) -> Path:
     """Rows a second by ranks, beside what as many cores would give."""
-    cores = int(rows[0]["cores"])
     path = DOCS / "scaling.svg"
     with matplotlib.style.context(["default", {**STYLE, "svg.hashsalt": "scaling"}]):
         page = Figure(figsize=(7.2, 3.4), layout="constrained", facecolor="white")
         axes = page.subplots(1, 2, sharey=True)
         for at, batch in enumerate((256, 4096)):
-            best = [min(number, cores) for number in RANKS]
-            axes[at].plot(RANKS, best, color=SOFT, linestyle=":", label=f"as many as the {cores} cores allow")
             for colour, model in zip(COLOURS, ("DeepFM", "DCN"), strict=False):
-                for loss, line in (("log_loss", "--"), ("log_plus", "-")):
-                    some = [r for r in rows if (r["model"], r["loss"], r["batch"]) == (model, loss, str(batch))]
-                    rates = [float(row["rows_per_second"]) for row in some]
-                    ratio = [rate / rates[0] for rate in rates]
-                    axes[at].plot(RANKS, ratio, line, marker="o", color=colour, label=f"{model}, {loss}")
-            axes[at].set(title=f"batch of {batch:,}", xlabel="ranks, one thread each", xticks=RANKS, ylim=(0, None))
-        axes[0].set_ylabel("rows a second, one rank = 1")
-        axes[0].legend(fontsize=7)
+                some = [row for row in rows if (row["model"], row["loss"]) == (model, "log_plus")]
+                some = [row for row in some if row["batch"] == str(batch)]
+                one = float(some[0]["rows_per_second"])
+                for way, line, words in (("together", "-", "one model together"), ("apart", ":", "a model each")):
+                    rates = {1: 1.0} | {
+                        int(row["ranks"]): float(row["rows_per_second"]) / one for row in some if row["way"] == way
+                    }
+                    axes[at].plot(
+                        list(rates), list(rates.values()), line, marker="o", color=colour, label=f"{model}, {words}"
+                    )
+            axes[at].plot(RANKS, RANKS, color=SOFT, linewidth=0.8, label="a core for every rank")
+            title = f"batch of {batch:,}, {rows[0]['cores']} virtual cores"
+            axes[at].set(title=title, xlabel="processes, one thread each", xticks=RANKS, ylim=(0, 2.2))
+        axes[0].set_ylabel("rows a second, one process = 1")
+        axes[0].legend(fontsize=7, loc="upper right")
         page.savefig(path, metadata={"Date": None})
     return path
 
