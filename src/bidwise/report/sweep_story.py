@@ -120,6 +120,7 @@ def _test(key: str, result: Result) -> Section:
             Cell(_mean(test[x], _places(result, "test", x))) for x in ("log_loss", "auc", "predicted_over_observed")
         ]
         rows.append((_called(setting, result), [welfare, *cells, *others]))
+    worth = "true CTR" if result["config"].get("data.truth") else "clicks"
     against = [
         (
             f"Welfare against {baseline}",
@@ -128,7 +129,7 @@ def _test(key: str, result: Result) -> Section:
         ("Outcome", "Better or worse where the interval leaves out 0."),
     ]
     headings = [
-        ("Welfare", "Bids of the ads shown times their clicks, mean per auction, mean over seeds."),
+        ("Welfare", f"Bids of the ads shown times their {worth}, mean per auction, mean over seeds."),
         *(against if baseline is not None else []),
         ("Log loss", "Lower is better."),
         ("AUC", "Higher is better."),

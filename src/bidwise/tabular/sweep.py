@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 import bidwise
 from bidwise.checks import InputError, check_name, check_whole
@@ -71,11 +72,9 @@ def sweep(
         trials = grid.trials(_known(folder))
         _check_table(folder, trials, table)
         write_text(folder / "config.toml", grid.to_toml())
-        began = time.monotonic()
         failed = _run(folder, trials, table, engine, workers, device, by, show, say or (lambda line: None))
-        seconds = time.monotonic() - began
         result = _compared(folder, grid, trials, failed, by, show)
-        _write(folder, result, {"engine": engine, "seconds": round(seconds, 1)} if seconds > 1 else {}, device)
+        _write(folder, result, device)
     return result
 
 
@@ -198,19 +197,13 @@ def _compared(
     return plain(result)  # type: ignore[no-any-return]
 
 
-def _write(folder: Path, result: Mapping[str, Any], new: dict[str, Any], device: str) -> None:
-    """The files of the sweep, the result last; where nothing was trained, it was made where it was made."""
+def _write(folder: Path, result: Mapping[str, Any], device: str) -> None:
+    """The files of the sweep, the result last; every trial says itself where it was made."""
     from bidwise.report.runs import runs_page  # late: matplotlib takes a second
 
-    path = folder / "environment.json"
-    there = read_json(path) if path.exists() and not new else environment("cpu" if device == "cpu" else _gpu()) | new
-    write_json(path, there)
+    seconds = sum(trial.get("seconds") or 0 for trial in result["trials"])
+    there = environment("cuda" if device == "cuda" and torch.cuda.is_available() else "cpu") | {"seconds": seconds}
+    write_json(folder / "environment.json", there)
     page = runs_page([{"name": folder.resolve().name, "result": result, "environment": there}])
     write_text(folder / "report.html", page)
     write_json(folder / "result.json", result)
-
-
-def _gpu() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"  # the cluster may have one where this machine has none

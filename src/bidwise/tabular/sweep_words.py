@@ -52,7 +52,7 @@ def _tested(result: Result, best: Result) -> list[dict[str, str]]:
         case "few":
             text = (
                 f"On test it changes welfare by {change} against {against}, but shows other ads in only "
-                f"{found['decisive_auctions']:,} auctions: too few to tell."
+                f"{found['decisive_auctions']:,} of a seed's auctions: too few to tell."
             )
         case _:
             text = f"On test its welfare cannot be told from that of {against}: {change}."
@@ -77,7 +77,8 @@ def notes(result: Result) -> list[str]:
         f"A seed decides {parts}; the split goes by time and is the same for all seeds, so an interval over seeds says "
         "nothing about other test ads, and that over test auctions does."
         if timed
-        else f"A seed decides the random split into training, validation and test ads, {parts}.",
+        else f"A seed decides the random split into training, validation and test ads, {parts}. Splits of one table "
+        "share most of their ads: an interval over seeds is narrower than one over new tables would be.",
     ]
     if len(seeds) > 1:
         told.append(
