@@ -138,6 +138,13 @@ def test_other_arguments_are_checked_too(table, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_without_ray_nothing_is_written(table, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(bidwise.InputError, match="engine must be local here, found ray, which is not installed"):
+        sweep(told(table), out=tmp_path / "out", engine="ray")
+    assert not (tmp_path / "out").exists()
+
+
 def test_keys_need_no_quotes_and_the_written_file_gives_the_same_grid(swept):
     told_so = tomllib.loads("[sweep]\ntrain.lam = [1, 3]\ntrain.seed = [0, 1]")
     assert len(read_grid({**SHARED, **told_so}).trials()) == 4

@@ -12,7 +12,7 @@ import torch
 import bidwise
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.store import SCHEMA
-from bidwise.engines import ENGINES
+from bidwise.engines import ENGINES, started_ray
 from bidwise.runs import alone, environment, plain, read_json, writable, write_json, write_text
 from bidwise.tabular.config import METRICS, SECTIONS, read_toml, resolved
 from bidwise.tabular.grid import Grid, Identity, Trial, identity_of, read_grid
@@ -67,6 +67,8 @@ def sweep(
     table = Path(first.data.table).absolute()
     scan(table)
     _check_grown(writable(out), grid)
+    if engine == "ray":
+        started_ray()  # or an error, before anything is written
     show = progress or (lambda work, done: None)
     with alone(out) as folder:
         trials = grid.trials(_known(folder))
