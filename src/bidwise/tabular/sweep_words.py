@@ -100,8 +100,8 @@ def notes(result: Result) -> list[str]:
     if compared > 1:
         told.append(
             f"{compared} settings are compared with {result['baseline']}, each with its own 95 % interval: of many "
-            "settings without worth about one in twenty looks better or worse by chance. The chosen one was fixed "
-            "before the test was looked at."
+            "settings without worth about one in twenty looks better or worse by chance. The chosen one was chosen "
+            "by validation alone."
         )
     idle = [key for key in result["grid"] if all(key not in trial["settings"] for trial in result["trials"])]
     told += [f"{key} means nothing to any loss or model of this grid: its values were not told apart." for key in idle]
