@@ -521,7 +521,7 @@ def test_no_ad_is_calibrated_by_its_own_click():
         changed = table | {"click": np.where(np.arange(360) == 7, click, table["click"])}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                "bidwise.evaluation.evaluate._metrics", lambda model, ads, *_: seen.update({model: ads}) or 1 / 0
+                "bidwise.evaluation.evaluate.metrics_of", lambda model, ads, *_: seen.update({model: ads}) or 1 / 0
             )
             patch.setattr("bidwise.evaluation.evaluate.Metrics", lambda **_: None)
             with pytest.raises(ZeroDivisionError):

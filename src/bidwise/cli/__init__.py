@@ -12,6 +12,7 @@ from bidwise.cli.evaluate import evaluate
 from bidwise.cli.prepare import prepare_criteo
 from bidwise.cli.reproduce import criteo, regimes, report, synthetic
 from bidwise.cli.simulate import simulate_criteo
+from bidwise.cli.sweep import sweep
 from bidwise.cli.terminal import as_typed
 from bidwise.cli.train import predict, train
 
@@ -25,7 +26,7 @@ app = App(
 experiments = App(name="reproduce", help="The paper's experiments, with our numbers beside the paper's.")
 simulation = App(name="simulate", help="Raw data of a known shape with known CTR.")
 preparation = App(name="prepare", help="Raw data to a store that models are trained on.")
-for command in (train, predict, evaluate, report, experiments, simulation, preparation):
+for command in (train, predict, sweep, evaluate, report, experiments, simulation, preparation):
     app.command(command)
 for experiment in (synthetic, regimes, criteo):
     experiments.command(experiment)
@@ -56,7 +57,7 @@ def main() -> None:
             print(f"{who}: {as_typed(str(error))}\n", end="", file=sys.stderr, flush=True)  # at once: others print too
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        goes_on = sys.argv[1:2] and sys.argv[1] in ("reproduce", "prepare", "train")
+        goes_on = sys.argv[1:2] and sys.argv[1] in ("reproduce", "prepare", "train", "sweep")
         what = "the same command goes on where it stopped" if goes_on else "nothing was written"
         print(f"bidwise: stopped; {what}", file=sys.stderr)
         raise SystemExit(130) from None

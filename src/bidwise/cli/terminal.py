@@ -36,6 +36,7 @@ COMMANDS = (
     "prepare",
     "train",
     "predict",
+    "sweep",
 )
 
 

@@ -106,7 +106,7 @@ def evaluate(
         if calibration_table is not None:
             other = _corrected(read_ads(calibration_table, name="calibration_table", **columns), sampling_rate)
         ads = _with_twins(ads, other, calibrate, alpha, seed, resample, progress)
-    metrics = {model: _metrics(model, ads, rules, alpha, progress) for model in ads.ctr}
+    metrics = {model: metrics_of(model, ads, rules, progress) for model in ads.ctr}
     optimum = None
     if ads.truth is not None:
         best = welfare(ads.truth, ads.truth, ads.bids, ads.offsets, slots=slots, reserve=reserve).numpy()
@@ -235,9 +235,10 @@ def _with_twins(
     return replace(ads, ctr=ads.ctr | twins, notes=[*ads.notes, note])
 
 
-def _metrics(model: str, ads: AdTable, rules: dict[str, Any], alpha: Floats, progress: Progress | None) -> Metrics:
+def metrics_of(model: str, ads: AdTable, rules: dict[str, Any], progress: Progress | None = None) -> Metrics:
+    """One model's predictions in the auctions of a table, some auctions at a time."""
     seen = Metrics(**rules)
-    exposure = _exposure(ads, alpha)
+    exposure = _exposure(ads, slot_multipliers(rules["slots"]).numpy())
     bounds = ads.offsets
     cuts = np.unique(np.searchsorted(bounds, np.arange(0, ads.ads, ADS_AT_ONCE)))
     for first, last in zip(cuts, [*cuts[1:], ads.auctions], strict=True):

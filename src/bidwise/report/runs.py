@@ -23,7 +23,7 @@ from bidwise.report.synthetic_story import synthetic_story
 from bidwise.runs import read_json, write_text
 from bidwise.urls import check_on_disk
 
-KINDS = ("synthetic", "regimes", "criteo", "train", "fit")
+KINDS = ("synthetic", "regimes", "criteo", "train", "sweep", "fit")
 
 
 def report(runs: Sequence[Path], out: Path) -> None:
@@ -119,6 +119,10 @@ def _story(run: Mapping[str, Any], key: str) -> Story:
                 from bidwise.report.train_story import train_story
 
                 story = train_story(name, key, result)
+            case "sweep":
+                from bidwise.report.sweep_story import sweep_story
+
+                story = sweep_story(name, key, result)
             case "fit":
                 story = fit_story(name, key, result, run.get("config") or {}, run.get("metrics") or [])
             case "evaluation":

@@ -214,26 +214,34 @@ def read_toml(path: Path) -> dict[str, Any]:
 def resolved(
     sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
 ) -> Config:
-    """A configuration from a file's sections, options ``{"data.click": "y"}`` above them, and settings
-    ``section.key=value`` above both; what is not known is refused with the nearest name."""
+    """The configuration that :func:`merged` sections are."""
+    told = merged(sections, options, settings)
+    return Config(**{section: SECTIONS[section](**part) for section, part in told.items()})
+
+
+def merged(
+    sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """A file's sections, options ``{"data.click": "y"}`` above them, and settings ``section.key=value`` above both;
+    what is not known is refused with the nearest name."""
     told: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for section, part in sections.items():
         check_name("a section of the configuration", section, SECTIONS)
         if not isinstance(part, Mapping):
             raise InputError(f"[{section}] must be a section with keys, found {part!r}")
         for key, value in part.items():
-            told[section][key] = _typed(section, key, value)
+            told[section][key] = typed(section, key, value)
     for name, value in (options or {}).items():
         section, _, key = name.partition(".")
-        told[section][key] = _typed(section, key, value)
+        told[section][key] = typed(section, key, value)
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
         section, dot, key = name.partition(".")
         if not equals or not dot:
             raise InputError(f"set must be section.key=value, as train.learning_rate=3e-4, found {setting!r}")
         check_name("the section of set", section, SECTIONS)
-        told[section][key] = _typed(section, key, _value(text))
-    return Config(**{section: SECTIONS[section](**part) for section, part in told.items()})
+        told[section][key] = typed(section, key, _value(text))
+    return told
 
 
 def open_run(out: str | Path, config: Config) -> Path:
@@ -272,7 +280,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _typed(section: str, key: str, value: Any) -> Any:
+def typed(section: str, key: str, value: Any) -> Any:
     """``value`` as the key wants it; ``"1,0.8"`` is a list where one is expected."""
     hints = typing.get_type_hints(SECTIONS[section])
     check_name(f"a key of [{section}]", key, hints)

@@ -216,14 +216,19 @@ def _contest(prepared: Prepared, fits: dict[str, Fit], ads: Ads, show: Progress)
     weights = None
     for at, (name, each) in enumerate(fits.items()):
         show("contest", at / len(fits))
-        seen = Metrics(slots=prepared.config.data.slots)
-        more = {key: _numbers(found) for key in ("exposure", "weights") if (found := getattr(ads, key)) is not None}
-        seen.update(_numbers(predict(each.model, ads)), _numbers(ads.clicks), _numbers(ads.bids), ads.offsets, **more)
+        seen = measured(each.model, ads, prepared.config)
         welfare[name] = seen.per_auction["welfare"] * prepared.about["mean_bid"]
         weights = seen.per_auction["weight"]
     found = choose(welfare, BASELINE, weights=weights, seed=prepared.config.train.seed)
     show("contest", 1.0)
     return found
+
+
+def measured(model: nn.Module, ads: Ads, config: Config) -> Metrics:
+    """A model's predictions for ads of a store, whose bids are in units of their mean."""
+    more = {key: _numbers(found) for key in ("exposure", "weights") if (found := getattr(ads, key)) is not None}
+    seen = Metrics(slots=config.data.slots)
+    return seen.update(_numbers(predict(model, ads)), _numbers(ads.clicks), _numbers(ads.bids), ads.offsets, **more)
 
 
 def _numbers(found: Tensor) -> Any:

@@ -21,7 +21,7 @@ def described(prepared: Prepared, parameters: int, losses: Sequence[str], device
         values = f"{column['values']:,}" if column["values"] else "–"
         missing = f"{column['missing']:.1%}" if column["missing"] else "–"
         rows.append([column["name"], column["use"], values, missing, column["reason"]])
-    lines = _aligned(rows, right=(2, 3))
+    lines = aligned(rows, right=(2, 3))
     timed = "from" in about["splits"]["train"]
     rows = [["split", "ads", "auctions", "clicked", *(["from", "to"] if timed else [])]]
     for name, part in about["splits"].items():
@@ -30,7 +30,7 @@ def described(prepared: Prepared, parameters: int, losses: Sequence[str], device
         auctions = cut if part["auctions"] is None else f"{part['auctions']:,}"
         times = [part["from"], part["to"]] if timed else []
         rows.append([TITLES[name], f"{part['ads']:,}", auctions, f"{part['click_rate']:.2%}", *times])
-    lines += ["", *_aligned(rows, right=(1, 2, 3))]
+    lines += ["", *aligned(rows, right=(1, 2, 3))]
     fields = len(prepared.store.fields)
     told = f"{config.model.name} over {fields} columns, {parameters:,} parameters, on {device}{_together()}"
     many = f"{len(losses)} models, one for each loss: {', '.join(losses)}" if len(losses) > 1 else f"loss {losses[0]}"
@@ -44,7 +44,8 @@ def _together() -> str:
     return f", {ranks.count()} ranks together" if ranks.count() > 1 else ""
 
 
-def _aligned(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
+    """The lines of a table for the terminal; columns ``right`` are flush on the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -163,7 +164,7 @@ def summary(result: Result) -> str:
             f"Contest on {contest['auctions']:,} validation auctions; * chosen; intervals of {level} % each, so that "
             "all hold at once in 95 of 100 contests",
             "",
-            *_aligned(rows, right=(1, 2, 3)),
+            *aligned(rows, right=(1, 2, 3)),
             "",
         ]
     models = result["evaluation"]["models"]
@@ -176,6 +177,6 @@ def summary(result: Result) -> str:
             numbers.append((found["predicted_over_observed"], ".3f"))
             rows.append([mark + name, *(f"{x:{digits}}" if _known(x) else "–" for x, digits in numbers)])
         many = f"{result['evaluation']['ads']:,} ads in {result['evaluation']['auctions']:,} auctions"
-        lines += [f"Test, {many}; {kind} welfare per auction; * chosen", "", *_aligned(rows, right=(1, 2, 3, 4)), ""]
+        lines += [f"Test, {many}; {kind} welfare per auction; * chosen", "", *aligned(rows, right=(1, 2, 3, 4)), ""]
     lines += [sentence["text"] for sentence in result["verdict"]]
     return "\n".join(lines)

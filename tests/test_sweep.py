@@ -1,0 +1,400 @@
+"""`sweep`: which trials a grid has, what goes on after a kill, what may grow, and what the report says."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+from sweep_helpers import LISTS, Killer, at_work_in, market, told, toml_of, without_times
+from test_experiment_page import browser, check_in_a_browser  # noqa: F401 (a fixture)
+
+import bidwise
+from bidwise.cli import app
+from bidwise.report.runs import report
+from bidwise.tabular import predict, train
+from bidwise.tabular.grid import read_grid
+from bidwise.tabular.standings import best_of, mean_of
+from bidwise.tabular.sweep import sweep
+from bidwise.tabular.trials import finished
+
+SHARED = {"data": {"click": "y", "bid": "b"}}
+
+
+def names(lists, **train):
+    return [trial.name for trial in read_grid({**SHARED, "train": train, "sweep": lists}).trials()]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    path = tmp_path_factory.mktemp("table") / "ads.parquet"
+    market().write_parquet(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def swept(table, tmp_path_factory):
+    """A finished sweep of three settings and two seeds, in two processes."""
+    out = tmp_path_factory.mktemp("sweep") / "out"
+    lines = []
+    result = sweep(told(table), out=out, workers=2, say=lines.append)
+    return SimpleNamespace(out=out, result=result, lines=lines)
+
+
+def until(found, seconds=20):
+    """What ``found`` finds, as soon as it finds something."""
+    end = time.monotonic() + seconds
+    while not (now := found()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return now
+
+
+def copy_of(swept, tmp_path):
+    return shutil.copytree(swept.out, tmp_path / "out")
+
+
+def test_the_grid_is_the_product_of_its_lists():
+    found = names({"train.loss": ["log_plus", "log"], "train.sigma": [0.5, 2], "train.seed": [0, 1, 2]})
+    assert len(found) == len(set(found)) == 12
+    assert found[0] == "log_plus-sigma_0.5-seed_0"
+    assert found[-1] == "log-sigma_2-seed_2"
+
+
+def test_lam_of_losses_without_one_collapses_into_one_trial():
+    assert names({"train.loss": ["log_loss", "log_plus"], "train.lam": [1, 3], "train.sigma": [1, 2]}) == [
+        "log_loss",
+        *(f"log_plus-lam_{lam}-sigma_{sigma}" for lam in (1, 3) for sigma in (1, 2)),
+    ]
+    assert names({"train.lam": [1, 3]}, loss="log_loss") == ["log_loss"]
+    assert names({"train.loss": ["log_loss", "log_plus"]}, lam=0.1) == ["log_loss", "log_plus"]
+    assert names({"train.lam": [1, 1.0, 3]}, loss="log") == ["lam_1", "lam_3"]
+
+
+def test_options_of_models_without_them_collapse_too():
+    lists = {"model.name": ["logistic_regression", "deepfm"], "model.hidden": [[8], [16, 8]]}
+    assert names(lists) == ["logistic_regression", "deepfm-hidden_8", "deepfm-hidden_16_8"]
+    lists = {"train.loss": ["auto", "log"], "train.candidates": [["log"], ["log_plus"]]}
+    assert names(lists) == ["auto-candidates_log", "auto-candidates_log_plus", "log"]
+
+
+def test_names_are_safe_and_different():
+    found = names({"data.ignore": [["a/b"], ["a b"], ["../.."], ["ü" * 300]]})
+    assert len({name.lower() for name in found}) == 4
+    for name in found:
+        assert "/" not in name
+        assert not name.startswith(".")
+        assert len(name.encode()) < 120
+
+
+@pytest.mark.parametrize(
+    ("sections", "settings", "message"),
+    [
+        ({"sweep": {"train.loss": ["log_los"]}}, [], "did you mean 'log_loss'"),
+        ({"sweep": {"train.lamb": [1]}}, [], r"key of \[train\] must be one of .* did you mean 'lam'"),
+        ({"sweep": {"trian.lam": [1]}}, [], "did you mean 'train'"),
+        ({"sweep": {"lam": [1]}}, [], "must be section.key, as 'train.lam', found 'lam'; did you mean 'train.lam'"),
+        ({"sweep": {"train.lam": 3}}, [], "train.lam in .sweep. must be a list of values"),
+        ({"sweep": {"train.lam": []}}, [], "must be a list of values"),
+        ({"sweep": {"train.lam": [1, "much"]}}, [], "train.lam must be a number, found 'much'"),
+        ({"sweep": {"train.lam": [1, -1], "train.loss": ["log"]}}, [], "train.lam must be finite and no less than 0"),
+        ({"sweep": {"data.time": ["t"]}}, [], "same rows and auctions, found data.time"),
+        ({"sweep": {"train.seed": list(range(200)), "train.epochs": list(range(1, 99))}}, [], "at most 10,000"),
+        ({"sweep": {}}, [], r"must have a section \[sweep\] with lists"),
+        ({}, [], r"must have a section \[sweep\] with lists"),
+        ({"sweeep": {"train.lam": [1]}}, [], "did you mean 'sweep'"),
+        ({"sweep": {"train.lam": [1]}}, ["train.lam=3"], "set must not name what .sweep. has a list of"),
+        ({"sweep": {"train.seed": [1]}}, ["train.epoch=3"], "did you mean 'epochs'"),
+        ({"model": {"name": "dcn"}, "sweep": {"model.hidden": [[0]]}, "train": {"batch_size": 0}}, [], "batch_size"),
+    ],
+)
+def test_every_value_is_checked_before_anything_runs(table, tmp_path, sections, settings, message):
+    shared = {"data": {"click": "click", "bid": "bid", "table": str(table)}}
+    with pytest.raises(bidwise.InputError, match=message):
+        sweep({**shared, **sections}, out=tmp_path / "out", settings=settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_arguments_are_checked_too(table, tmp_path):
+    for options, message in (
+        ({"engine": "rey"}, "did you mean 'ray'"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"by": "regret"}, "by must be one of welfare, log_loss, auc"),
+    ):
+        with pytest.raises(bidwise.InputError, match=message):
+            sweep(told(table), out=tmp_path / "out", **options)
+    with pytest.raises(bidwise.InputError, match="no such file"):
+        sweep(told(tmp_path / "none.parquet"), out=tmp_path / "out")
+    without = told(table)
+    del without["data"]["table"]
+    with pytest.raises(bidwise.InputError, match="must name the table to train on"):
+        sweep(without, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_ray_nothing_is_written(table, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(bidwise.InputError, match="engine must be local here, found ray, which is not installed"):
+        sweep(told(table), out=tmp_path / "out", engine="ray")
+    assert not (tmp_path / "out").exists()
+
+
+def test_keys_need_no_quotes_and_the_written_file_gives_the_same_grid(swept):
+    told_so = tomllib.loads("[sweep]\ntrain.lam = [1, 3]\ntrain.seed = [0, 1]")
+    assert len(read_grid({**SHARED, **told_so}).trials()) == 4
+    again = read_grid(swept.out / "config.toml")
+    assert [trial.name for trial in again.trials()] == [trial["name"] for trial in swept.result["trials"]]
+
+
+def test_trials_are_run_folders_of_train(swept, table, tmp_path):
+    trials = swept.out / "trials"
+    expected = {f"{loss}-seed_{seed}" for loss in ("log_loss", "log_plus-lam_1", "log_plus-lam_10") for seed in (0, 1)}
+    assert {path.name for path in trials.iterdir()} == expected
+    alone = train(table, out=tmp_path / "run", config=trials / "log_plus-lam_10-seed_1" / "config.toml")
+    there = json.loads((trials / "log_plus-lam_10-seed_1" / "result.json").read_text())
+    assert alone["evaluation"]["models"] == there["evaluation"]["models"]
+    assert there["config"]["train.lam"] == 10
+    assert "train.lam" not in json.loads((trials / "log_loss-seed_0" / "result.json").read_text())["config"]
+    assert len(predict(trials / "log_loss-seed_0", table)) == len(market())
+    report([swept.out, trials / "log_loss-seed_0"], tmp_path / "both.html")
+    assert f"{swept.result['chosen']['setting']} is chosen" in (tmp_path / "both.html").read_text()
+
+
+def test_means_and_paired_differences_are_those_of_the_trials(swept):
+    found = {(trial["setting"], trial["seed"]): trial for trial in swept.result["trials"]}
+    setting = next(each for each in swept.result["settings"] if each["name"] == "log_plus, lam 1")
+    changes = [
+        found["log_plus, lam 1", seed]["test"]["welfare"] - found["log_loss", seed]["test"]["welfare"]
+        for seed in (0, 1)
+    ]
+    assert swept.result["baseline"] == "log_loss"
+    difference = setting["difference"]["welfare"]
+    assert difference["over_seeds"]["mean"] == pytest.approx(np.mean(changes), abs=1e-12)
+    half = 12.706 * np.std(changes, ddof=1) / np.sqrt(2)  # Student's t of one degree of freedom
+    assert difference["over_seeds"]["ci_high"] - np.mean(changes) == pytest.approx(half, rel=1e-4, abs=1e-12)
+    values = [found["log_plus, lam 1", seed]["validation"]["log_loss"] for seed in (0, 1)]
+    assert setting["validation"]["log_loss"]["mean"] == pytest.approx(np.mean(values))
+    for end, most in (("ci_low", min), ("ci_high", max)):
+        ends = [difference[over][end] for over in ("over_seeds", "over_auctions")]
+        assert difference[end] == (None if None in ends else most(ends))
+
+
+def test_paired_differences_over_auctions_are_those_of_evaluate(swept):
+    """One seed alone: the predictions of two trials side by side in one table."""
+    folders = [swept.out / "trials" / f"{name}-seed_0" for name in ("log_loss", "log_plus-lam_1")]
+    base, mine = (pl.read_parquet(folder / "test.parquet") for folder in folders)
+    both = base.with_columns(mine["log_plus"])
+    roles = {"click": "click", "bid": "bid", "auction": "auction"}
+    expected = bidwise.evaluate(both, ctr=["log_loss", "log_plus"], **roles).comparisons[0]["difference"]
+    trials = {trial["name"]: trial for trial in swept.result["trials"]}
+    changed = trials["log_plus-lam_1-seed_0"]["test"]["welfare"] - trials["log_loss-seed_0"]["test"]["welfare"]
+    assert changed == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_setting_is_chosen_by_validation_and_never_by_test(swept):
+    settings = swept.result["settings"]
+    best = min(settings, key=lambda each: each["validation"]["log_loss"]["mean"])
+    assert swept.result["chosen"]["setting"] == best["name"]
+    assert swept.result["chosen"]["trial"] in best["trials"]
+
+    def made(name, validation, test, complete=True):
+        means = {"welfare": {"mean": validation}, "log_loss": {"mean": validation}}
+        return {"name": name, "complete": complete, "validation": means, "test": {"welfare": {"mean": test}}}
+
+    some = [made("a", 1.0, 9.0), made("b", 2.0, 0.0), made("c", 3.0, 5.0, complete=False), made("d", None, 5.0)]
+    assert best_of(some, "welfare")["name"] == "b"
+    assert best_of(some, "log_loss")["name"] == "a"
+    assert best_of(some[2:], "welfare") is None
+    assert mean_of([]) == {"mean": None, "ci_low": None, "ci_high": None}
+
+
+def test_a_finished_sweep_trains_nothing_and_says_the_same(swept, table):
+    before = {path: path.stat().st_mtime_ns for path in (swept.out / "trials").rglob("*")}
+    lines = []
+    again = sweep(told(table), out=swept.out, say=lines.append)
+    assert again == swept.result
+    assert lines == ["6 of 6 trials are finished already"]
+    assert {path: path.stat().st_mtime_ns for path in (swept.out / "trials").rglob("*")} == before
+
+
+def test_another_metric_chooses_again_without_training(swept, table, tmp_path):
+    out = copy_of(swept, tmp_path)
+    found = sweep(told(table), out=out, by="welfare")
+    best = max(found["settings"], key=lambda each: each["validation"]["welfare"]["mean"])
+    assert (found["by"], found["chosen"]["setting"]) == ("welfare", best["name"])
+
+
+def test_a_grid_may_grow_but_not_shrink(swept, table, tmp_path):
+    out = copy_of(swept, tmp_path)
+    for lists, train_settings, words in (
+        (LISTS | {"train.lam": [1, 3]}, {}, r"train.lam = \[1, 10\] there and \[1, 3\] here"),
+        ({key: LISTS[key] for key in ("train.loss", "train.lam")}, {}, r"train.seed = \[0, 1\] there"),
+        (LISTS, {"epochs": 2}, r"train.epochs = \[1\] there and \[2\] here"),
+    ):
+        with pytest.raises(bidwise.InputError, match=f"{words}.*may grow but not shrink"):
+            sweep(told(table, lists, **train_settings), out=out)
+    assert read_grid(out / "config.toml").lists["train.lam"] == [1, 10]
+    lines = []
+    grown = LISTS | {"train.lam": [10, 1, 3], "train.schedule": ["constant"]}  # one key more, of the default
+    found = sweep(told(table, grown), out=out, workers=2, say=lines.append)
+    new = [trial["name"] for trial in found["trials"] if "lam_3" in trial["name"]]
+    assert len(found["trials"]) == 8
+    assert len(new) == 2
+    assert lines[0] == "6 of 8 trials are finished already"
+    assert len(lines) == 3
+    assert {path.name for path in (out / "trials").iterdir()} == {trial["name"] for trial in found["trials"]}
+
+
+def test_folders_and_tables_of_something_else_are_refused(swept, table, tmp_path):
+    with pytest.raises(bidwise.InputError, match="which has a run of another kind"):
+        sweep(told(table), out=swept.out / "trials" / "log_loss-seed_0")
+    other = tmp_path / "ads.parquet"
+    market(seed=1).write_parquet(other)
+    with pytest.raises(bidwise.InputError, match="began with other rows"):
+        sweep(told(other), out=swept.out)
+    moved = tmp_path / "moved.parquet"
+    shutil.copy(table, moved)
+    out = copy_of(swept, tmp_path)
+    assert without_times(sweep(told(moved), out=out)["settings"]) == without_times(swept.result["settings"])
+
+
+def test_a_killed_process_is_tried_again_and_ends_as_if_nothing_had_happened(swept, table, tmp_path):
+    out = tmp_path / "out"
+    killer = Killer(out / "trials" / "log_plus-lam_1-seed_0")
+    killer.start()
+    lines = []
+    found = sweep(told(table), out=out, workers=2, say=lines.append)
+    killer.join()
+    assert len(killer.killed) == 1
+    assert "log_plus-lam_1-seed_0 was killed; it goes on in a new process, try 2 of 3" in lines
+    assert without_times(found) == without_times(swept.result)
+
+
+def test_a_trial_that_is_always_killed_costs_only_itself(table, tmp_path):
+    out = tmp_path / "out"
+    killer = Killer(out / "trials" / "log_plus-lam_1-seed_0", times=3)
+    killer.start()
+    found = sweep(told(table), out=out)
+    killer.join()
+    failed = [trial for trial in found["trials"] if trial["failed"]]
+    assert [trial["name"] for trial in failed] == ["log_plus-lam_1-seed_0"]
+    assert "it was killed 3 times; does it fit into the memory?" in failed[0]["failed"]
+    assert len(killer.killed) == 3
+    incomplete = next(each for each in found["settings"] if not each["complete"])
+    assert incomplete["seeds"] == [1]
+    assert incomplete["difference"]["seeds"] == [1]
+    assert found["chosen"]["setting"] != incomplete["name"]
+    again = sweep(told(table), out=out)
+    assert [trial for trial in again["trials"] if trial["failed"]] == []
+
+
+def test_a_failing_trial_is_told_in_the_end_and_the_others_are_kept(table, tmp_path, capsys, monkeypatch):
+    (tmp_path / "sweep.toml").write_text(toml_of(told(table, {"data.categorical": [["site"], ["sight"]]})))
+    words = ["bidwise", "sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    words += ["--set", "train.loss=log_loss"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        bidwise.cli.main()
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert "did you mean 'site'" in printed.err
+    assert "1 of 2 trials failed, as categorical_sight" in printed.err
+    assert "[2/2] categorical_sight: failed:" in printed.out
+    assert "Next: bidwise predict" in printed.out
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [trial["failed"] is None for trial in result["trials"]] == [True, False]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Failed trials" in page
+    assert "did you mean" in page
+
+
+@contextmanager
+def endless_sweep(table, folder):
+    """The command at work in a trial that never ends, after one that has; and the folder of that trial."""
+    sections = told(table, {"train.epochs": [1, 1_000_000]}, loss="log_loss", patience=1_000_000, every=1_000)
+    (folder / "sweep.toml").write_text(toml_of(sections))
+    words = [
+        sys.executable,
+        "-m",
+        "bidwise",
+        "sweep",
+        folder / "sweep.toml",
+        "--out",
+        folder / "out",
+        "--device",
+        "cpu",
+    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # also in jobs of a shell
+    with subprocess.Popen(words, **pipes, **heard) as running:
+        try:
+            assert running.stdout.readline().startswith("[1/2] epochs_1: validation log loss")
+            endless = folder / "out" / "trials" / "epochs_1000000"
+            assert until(lambda: at_work_in(endless))
+            yield running, endless
+        finally:
+            running.kill()
+
+
+def test_a_sweep_that_is_killed_leaves_no_process_and_what_is_finished(table, tmp_path):
+    with endless_sweep(table, tmp_path) as (running, endless):
+        running.kill()
+        assert until(lambda: not at_work_in(endless))
+    assert finished(tmp_path / "out" / "trials" / "epochs_1")
+
+
+def test_a_sweep_that_is_stopped_says_how_to_go_on(table, tmp_path):
+    with endless_sweep(table, tmp_path) as (running, endless):
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=20)
+        assert running.returncode == 130
+        assert said == "bidwise: stopped; the same command goes on where it stopped\n"
+        assert not at_work_in(endless)
+
+
+def test_the_command_says_what_it_found(swept, table, tmp_path, capsys):
+    out = copy_of(swept, tmp_path)
+    (tmp_path / "sweep.toml").write_text(toml_of(told(table)))
+    words = ["sweep", str(tmp_path / "sweep.toml"), "--out", str(out), "--by", "welfare", "--device", "cpu"]
+    app(words, exit_on_error=False, result_action="return_value")
+    said = capsys.readouterr().out
+    for expected in ("chosen by validation welfare", "log_plus, lam 10", "choosing by them would be cheating"):
+        assert expected in said
+    assert f"Next: bidwise predict {out / 'trials'}" in said
+
+
+def test_the_page_says_what_seeds_are_and_that_choosing_by_test_is_cheating(swept, table, tmp_path):
+    page = (swept.out / "report.html").read_text()
+    for words in (
+        "choosing by them would be cheating",
+        "A seed decides the random split",
+        "Settings are compared inside of a seed",
+        "The choice is by validation log loss, which is what log_loss is trained for",
+        "log_plus-lam_10-seed_1",
+        "log_loss · ",
+    ):
+        assert words in page
+    timed = dict(swept.result, config=swept.result["config"] | {"data.time": "t"}, seeds=[0])
+    from bidwise.tabular.sweep_words import notes
+
+    assert any("the split goes by time" in note for note in notes(timed))
+    assert any("There is one seed" in note for note in notes(timed))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_the_page_in_a_browser(swept, browser, width, scheme):  # noqa: F811
+    check_in_a_browser(browser, swept.out / "report.html", width, scheme)
+
+
+def test_a_grid_without_log_loss_has_no_baseline(table, tmp_path):
+    found = sweep(told(table, {"train.lam": [1, 10]}, loss="log_plus"), out=tmp_path / "out")
+    assert found["baseline"] is None
+    assert "no log_loss to compare it with" in found["verdict"][1]["text"]
+    assert "there is no baseline" in (tmp_path / "out" / "report.html").read_text()
