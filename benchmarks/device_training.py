@@ -170,18 +170,24 @@ class RankSteps(Steps):
         several = SimpleNamespace(count=lambda: 2)
         with mock.patch("bidwise.training.adam.ranks", several):  # rows are then tensors, which can travel
             super().__init__(model, ads, batch, loss, precision, graph=False)
-        optimizer, self.sent = self.run.optimizer, 0
-        step, rows = optimizer.step, [table.weight for table in optimizer.tables]
-        parameters = list(self.run.model.parameters())
+        optimizer = self.run.optimizer
+        step, self.rows = optimizer.step, [table.weight for table in optimizer.tables]
+        self.parameters = list(self.run.model.parameters())
 
         def averaged() -> None:
-            found = [table.grad.coalesce() for table in rows if table.grad is not None]
-            self.sent = sum(x.indices().numel() * 8 + x.values().numel() * 4 for x in found)
-            self.sent += sum(4 * p.numel() for p in parameters if not any(p is table for table in rows))
-            average_gradients(parameters, rows)
+            average_gradients(self.parameters, self.rows)
             step()
 
         optimizer.step = averaged  # type: ignore[method-assign]
+
+    def megabytes(self) -> float:
+        """What this rank would send for the last batch: all gradients, of embeddings those of rows it looked up."""
+        dense = sum(p.numel() for p in self.parameters if not any(p is table for table in self.rows))
+        batch = self.run.source.batch(self.number)
+        self.run.optimizer.zero_grad()
+        self.run.model(batch.features).sum().backward()
+        found = [table.grad.coalesce() for table in self.rows if table.grad is not None]
+        return (4 * dense + sum(8 * x.indices().numel() + 4 * x.values().numel() for x in found)) / 1e6
 
 
 def one_rank() -> Iterator[Row]:
@@ -198,8 +204,8 @@ def one_rank() -> Iterator[Row]:
                 ms = statistics.median(times)
                 row: Row = {"case": "one_rank", "model": model, "batch": batch, "precision": precision, "ms": ms}
                 row |= {"ms_low": min(times), "ms_high": max(times), "rows_per_second": 1e3 * batch / ms}
-                yield row | {"mb_per_step": timed.sent / 1e6}
-                print(f"{model} {batch:6,} {precision:8} {ms:8.2f} ms, {timed.sent / 1e6:.1f} MB", flush=True)
+                yield row | {"mb_per_step": timed.megabytes()}
+                print(f"{model} {batch:6,} {precision:8} {ms:8.2f} ms", flush=True)
     torch.distributed.destroy_process_group()
 
 
