@@ -172,14 +172,21 @@ def truth_files(files: list[Path]) -> list[Path]:
     return found if all(there) else []
 
 
-def load_truth(path: Path) -> NDArray[Any]:
-    try:
-        found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{path} must be a numpy file of one CTR for each line, found: {error}") from None
-    if found.ndim != 1 or found.dtype.kind != "f":
-        raise InputError(f"{path} must be floating point of shape (lines,), found {found.dtype} {found.shape}")
-    return found
+class Truth:
+    """The CTR of each line, in a file beside the lines; another process is told where it is and opens it again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        try:
+            self.ctr: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise InputError(f"{path} must be a numpy file of one CTR for each line, found: {error}") from None
+        if self.ctr.ndim != 1 or self.ctr.dtype.kind != "f":
+            found = f"{self.ctr.dtype} {self.ctr.shape}"
+            raise InputError(f"{path} must be floating point of shape (lines,), found {found}")
+
+    def __reduce__(self) -> tuple[type[Truth], tuple[Path]]:
+        return Truth, (self.path,)
 
 
 def ends(path: Path) -> str:

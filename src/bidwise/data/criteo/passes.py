@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.criteo.files import Block, blocks, check_packed, load_truth
+from bidwise.data.criteo.files import Block, Truth, blocks, check_packed
 from bidwise.data.criteo.lines import faults, parse
 from bidwise.data.criteo.parts import check_seen, counted_parts
 from bidwise.data.criteo.raw import CATEGORIES, INTEGERS
@@ -58,19 +59,18 @@ def read_lines(
     files: list[Path], truth: list[Path], work: Path, options: Options, engine: Engine, show: Progress
 ) -> int:
     """First pass: lines into sorted runs; how many runs there are. Blocks with a run are not parsed again."""
-    beside = dict(zip(files, truth, strict=False))
-    known = {path: len(load_truth(found)) for path, found in beside.items()}
+    known = {path: Truth(beside) for path, beside in zip(files, truth, strict=False)}
     lines, runs = dict.fromkeys(files, 0), 0
 
-    def tasks() -> Iterator[Iterable[Block]]:
+    def tasks() -> Iterator[tuple[Iterable[Block], Truth | None]]:
         if engine.apart:
             for part in counted_parts(files, engine, show):
                 lines[part.path] = part.line + part.lines
-                yield part
+                yield part, known.get(part.path)
         else:
             for block in blocks(files):
                 lines[block.path] = block.line + block.lines
-                yield [block]
+                yield [block], known.get(block.path)
 
     def then(found: tuple[int, float]) -> None:
         nonlocal runs
@@ -78,35 +78,36 @@ def read_lines(
         runs += written
         show("Reading lines", share)
 
-    engine.in_order(partial(_runs, beside, work, options), tasks(), then)
-    for path, count in known.items():
-        if count != lines[path]:
+    engine.in_order(partial(_runs, work, options), tasks(), then)
+    for path, found in known.items():
+        if len(found.ctr) != lines[path]:
             raise InputError(
                 f"{path.name}.ctr.npy must have one CTR for each of the {lines[path]:,} lines of {path}, "
-                f"found {count:,}"
+                f"found {len(found.ctr):,}"
             )
     return runs
 
 
-def _runs(beside: dict[Path, Path], work: Path, options: Options, some: Iterable[Block]) -> tuple[int, float]:
-    """A run for each of some blocks; how many, and the share of the last."""
+def _runs(work: Path, options: Options, task: tuple[Iterable[Block], Truth | None]) -> tuple[int, float]:
+    """A run for each of some blocks of a file; how many, and the share of the last."""
     check_seen("out", work)
+    some, known = task
     count, share = 0, 0.0
     for block in some:
         if not finished(work, block.number):
-            _run(block, beside.get(block.path), work, options)
+            _run(block, known, work, options)
         count, share = count + 1, block.share
     return count, share
 
 
-def _run(block: Block, beside: Path | None, work: Path, options: Options) -> None:
+def _run(block: Block, known: Truth | None, work: Path, options: Options) -> None:
     found = parse(block.text)
     bad = faults(block, found.good)
     if bad and options.on_error == "strict":
         check_packed(block.path)
         line, _, words = bad[0]
         raise InputError(f"{block.path}:{line}: {words}; mend the line, or leave such lines out with --on-error skip")
-    truth = None if beside is None else _truth(load_truth(beside), block, len(found.good))[found.good]
+    truth = None if known is None else _truth(known.ctr, block, len(found.good))[found.good]
     tokens = np.empty((len(NAMES), len(found.clicks)), np.uint32)
     tokens[: len(INTEGERS)] = MAPS[options.integers].tokens(found.integers).view(np.uint32)
     tokens[len(INTEGERS) :] = found.categories
@@ -194,6 +195,7 @@ def write_ads(
     to one page of a file can undo each other.
     """
     columns = {"features": len(NAMES), "clicks": None} | ({"truth": None} if truth else {})
+    opening = Lock()  # the head of a column is a line of Python, which 3.11 cannot parse in two threads at once
     left = [cells for cells in runs.ranges() if not _mark(work, cells).is_file()]
     if left:
         for name, size in sizes.items():
@@ -207,7 +209,8 @@ def write_ads(
             first, last = max(start, begin), min(start + len(found["clicks"]), begin + size)
             if first < last:
                 for column, fields in columns.items():  # opened for this range alone: pages are given back
-                    part = create(folder, name, column, size, fields)
+                    with opening:
+                        part = create(folder, name, column, size, fields)
                     part[first - begin : last - begin] = found[column][first - start : last - start]
             begin += size
         _mark(work, cells).touch()
