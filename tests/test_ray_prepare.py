@@ -1,6 +1,7 @@
 """Preprocessing on a Ray cluster: the bytes of a single machine's store, its errors, and workers that die."""
 
 import gzip
+import importlib
 import os
 import signal
 from functools import partial
@@ -233,3 +234,17 @@ def test_errors_of_a_later_task_wait_for_those_before(cluster):
     with pytest.raises(InputError, match=r"^found 3$"):
         engines.Ray().in_order(work, range(10), found.append)
     assert found == [0, 1, 2]
+
+
+class Unknown:
+    """What workers of another version of bidwise cannot read."""
+
+    def __reduce__(self):
+        return importlib.import_module, ("bidwise.nothing",)
+
+
+def test_workers_of_another_version_are_named(cluster):
+    with pytest.raises(
+        OSError, match=r"^all machines .* the same version of bidwise.*No module named 'bidwise.nothing'$"
+    ):
+        engines.Ray().in_order(Unknown(), range(3), print)

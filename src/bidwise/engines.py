@@ -79,12 +79,17 @@ class Ray:
             try:
                 return ray.get(ticket)
             except ray.exceptions.RayTaskError as error:
-                raise error.cause from None
+                cause, words = error.cause, str(error.cause).strip().splitlines()
+                if isinstance(cause, ray.exceptions.RayError) or "failed to import" in str(cause):
+                    raise OSError(
+                        "all machines of the cluster must have the same version of bidwise, found a worker that cannot "
+                        f"read its task; Ray says: {words[-1]}"
+                    ) from error
+                raise cause from None
             except ray.exceptions.RayError as error:
-                words = " ".join(str(error).split())
                 raise OSError(
                     f"Ray lost the worker of a task {ATTEMPTS} times; mend the cluster, and the same command goes on "
-                    f"where it stopped; Ray says: {words}"
+                    f"where it stopped; Ray says: {' '.join(str(error).split())}"
                 ) from error
 
         def stop(under_way: Iterable[Any]) -> None:
