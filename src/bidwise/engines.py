@@ -1,13 +1,132 @@
-"""Ray, for those who have it: the same tasks on many machines. Nothing else of bidwise imports ray."""
+"""Where tasks run: in threads of this process, or on a Ray cluster. Nothing else of bidwise imports ray."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import chdir, nullcontext
+from typing import Any, Protocol, TypeVar
 
-from bidwise.checks import InputError
+from bidwise.checks import InputError, check_name
 
 ENGINES = ("local", "ray")
+ATTEMPTS = 4  # at a task whose worker dies
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Ticket = TypeVar("Ticket")  # of a task that is under way
+
+
+class Engine(Protocol):
+    """What maps tasks."""
+
+    apart: bool  # whether tasks run in other processes, with which this one shares files but no memory
+
+    def in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> None:
+        """``then(work(task))`` in the order of the tasks, with a few under way at once.
+
+        ``then`` is called by this thread alone. An error of ``work`` is raised as it is, after all tasks have ended.
+        """
+
+
+def engine_of(name: str) -> Engine:
+    """The engine of that name, ready."""
+    check_name("engine", name, ENGINES)
+    return Threads() if name == "local" else Ray()
+
+
+class Threads:
+    """Threads of this process: numpy and zlib let other threads work."""
+
+    apart = False
+
+    def in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = min(cores, 8)
+        with ThreadPoolExecutor(workers) as pool:
+
+            def start(task: Task) -> Future[Result]:
+                return pool.submit(work, task)
+
+            def stop(under_way: Iterable[Future[Result]]) -> None:
+                for future in under_way:
+                    future.cancel()
+
+            _in_order(start, Future[Result].result, stop, workers, tasks, then)
+
+
+class Ray:
+    """The cores of a Ray cluster, each a process of its own. A task whose worker dies is tried again, so tasks must
+    not mind another attempt, even at the same time: a worker that Ray has given up may still be at work."""
+
+    apart = True
+
+    def __init__(self) -> None:
+        self.ray = started_ray()
+
+    def in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> None:
+        ray, folder = self.ray, os.getcwd()
+        shared = ray.put(work)  # once, with all it holds; tasks are small
+        call = ray.remote(max_retries=ATTEMPTS - 1)(_call)
+        cores = int(ray.cluster_resources().get("CPU", 1))
+
+        def start(task: Task) -> Any:
+            return call.remote(shared, folder, task)
+
+        def result(ticket: Any) -> Any:
+            try:
+                return ray.get(ticket)
+            except ray.exceptions.RayTaskError as error:
+                cause, words = error.cause, str(error.cause).strip().splitlines()
+                if isinstance(cause, ray.exceptions.RayError) or "failed to import" in str(cause):
+                    raise OSError(
+                        "all machines of the cluster must have the same version of bidwise, found a worker that cannot "
+                        f"read its task; Ray says: {words[-1]}"
+                    ) from error
+                raise cause from None
+            except ray.exceptions.RayError as error:
+                raise OSError(
+                    f"Ray lost the worker of a task {ATTEMPTS} times; mend the cluster, and the same command goes on "
+                    f"where it stopped; Ray says: {' '.join(str(error).split())}"
+                ) from error
+
+        def stop(under_way: Iterable[Any]) -> None:
+            tickets = list(under_way)
+            for ticket in tickets:
+                ray.cancel(ticket)
+            if tickets:
+                ray.wait(tickets, num_returns=len(tickets), fetch_local=False)
+
+        _in_order(start, result, stop, 2 * cores, tasks, then)
+
+
+def _call(work: Callable[[Task], Result], folder: str, task: Task) -> Result:
+    """A task on a worker, in the folder of the process that asks if it is there too: paths mean the same."""
+    with chdir(folder) if os.path.isdir(folder) else nullcontext():
+        return work(task)
+
+
+def _in_order(
+    start: Callable[[Task], Ticket],
+    result: Callable[[Ticket], Result],
+    stop: Callable[[Iterable[Ticket]], None],
+    ahead: int,
+    tasks: Iterable[Task],
+    then: Callable[[Result], None],
+) -> None:
+    """Tasks are started, up to ``ahead`` of them before the result of the first is asked for."""
+    under_way = deque[Ticket]()
+    try:
+        for task in tasks:
+            under_way.append(start(task))
+            if len(under_way) > ahead:
+                then(result(under_way.popleft()))
+        while under_way:
+            then(result(under_way.popleft()))
+    finally:
+        stop(under_way)
 
 
 def started_ray() -> Any:

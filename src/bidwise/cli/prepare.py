@@ -21,6 +21,7 @@ def prepare_criteo(
     on_error: Literal["strict", "skip"] = "strict",
     bids: Literal["deepfm", "lognormal", "advertiser", "ctr", "none"] = "deepfm",
     bid_noise: float = 0.1,
+    engine: Literal["local", "ray"] = "local",
 ) -> None:
     """Raw Criteo text, one or several files, as a store for training: RAW [RAW ...] OUT, the last is the folder.
 
@@ -50,6 +51,9 @@ def prepare_criteo(
         (correlated with the true CTR) or none.
     bid_noise:
         Standard deviation of the noise on log bids of deepfm and advertiser; the paper says 0.1 and 1.
+    engine:
+        local, the cores of this machine, or ray, a Ray cluster whose machines all see RAW and OUT under the same paths.
+        The store is the same, and one may finish what the other began.
     """
     if len(paths) < 2:
         raise bidwise.InputError(
@@ -74,6 +78,7 @@ def prepare_criteo(
             integers=integers,
             on_error=on_error,
             bids=None if bids == "none" else Bids(bids, noise=bid_noise, seed=seed),
+            engine=engine,
             progress=bars.show,
         )
     if there:

@@ -21,6 +21,7 @@ OPTIONS = (
     "min_count",
     "on_error",
     "bid_noise",
+    "engine",
     "every",
     "workers",
     "repeats",

@@ -15,7 +15,7 @@ from bidwise.checks import InputError
 from bidwise.urls import check_on_disk
 
 BLOCK = 2**24  # bytes of text at a time, about 70,000 lines
-PIECE = 2**18  # bytes read at a time
+PIECE = 2**18  # bytes unpacked at a time
 GZIP = b"\x1f\x8b"
 OTHERS = {b"PK": "a zip archive", b"BZ": "a bzip2 file", b"\xfd7": "an xz file", b"(\xb5": "a zstandard file"}
 
@@ -43,53 +43,86 @@ def blocks(files: Sequence[Path]) -> Iterator[Block]:
     for at, path in enumerate(files):
         line = 0
         with path.open("rb") as file:
-            for text in _texts(path, file):
+            for text in texts(path, file, BLOCK):
                 share = (sum(sizes[:at]) + file.tell()) / max(sum(sizes), 1)
                 block = Block(number, path, line, row, text, share)
                 number, line, row = number + 1, line + block.lines, row + block.lines
                 yield block
-        if not line:
-            raise InputError(f"raw must be files with lines, found the empty {path}")
+        check_lines(path, line)
+
+
+def texts(path: Path, file: BinaryIO, size: int) -> Iterator[bytes]:
+    """A file in blocks: one for every ``size`` bytes of text, the lines that end there; the last has all that is left.
+
+    Where a block begins and ends depends on what is near alone, so that others can find it without reading from the
+    start, and gzip changes nothing.
+    """
+    rest, stretches = b"", _stretches(path, file, size)
+    text = next(stretches, b"")
+    while text:
+        after = next(stretches, b"")
+        end = line_end(path, text) if after else len(text)
+        yield ended(b"".join((rest, memoryview(text)[:end])))
+        text, rest = after, text[end:]
+
+
+def ended(text: bytes) -> bytes:
+    """The last line of a file may lack its end."""
+    return text if text.endswith(b"\n") else text + b"\n"
+
+
+def line_end(path: Path, text: bytes) -> int:
+    """Where the last whole line of ``text`` ends."""
+    end = text.rfind(b"\n") + 1
+    if not end:
+        raise InputError(
+            f"{path} must be lines of text, found {len(text):,} bytes without an end of line; "
+            "is it another kind of file?"
+        )
+    return end
+
+
+def check_lines(path: Path, lines: int) -> None:
+    if not lines:
+        raise InputError(f"raw must be files with lines, found the empty {path}")
 
 
 def check_packed(path: Path) -> None:
     """Raise if a gzip file is damaged; what it unpacks to up to there may look like malformed lines."""
     with path.open("rb") as file:
-        if file.read(2) == GZIP:
-            file.seek(0)
-            for _ in _pieces(path, file):
+        if packed(path, file):
+            for _ in _unpacked(path, file):
                 pass
 
 
-def _texts(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    held: list[bytes] = []
-    size = 0
-    for piece in _pieces(path, file):
-        held.append(piece)
-        size += len(piece)
-        if size >= BLOCK:
-            text = b"".join(held)
-            end = text.rfind(b"\n") + 1
-            if not end:
-                raise InputError(
-                    f"{path} must be lines of text, found {len(text):,} bytes without an end of line; "
-                    "is it another kind of file?"
-                )
-            yield text[:end]
-            held, size = [text[end:]], len(text) - end
-    if rest := b"".join(held):
-        yield rest if rest.endswith(b"\n") else rest + b"\n"
-
-
-def _pieces(path: Path, file: BinaryIO) -> Iterator[bytes]:
+def packed(path: Path, file: BinaryIO) -> bool:
+    """Whether a file is gzip, by its first bytes; raise if it is packed in another way."""
     start = file.read(2)
     file.seek(0)
     if start in OTHERS:
         raise InputError(f"{path} must be text, plain or packed by gzip, found {OTHERS[start]}; unpack it first")
-    if start != GZIP:
-        while piece := file.read(PIECE):
-            yield piece
+    return start == GZIP
+
+
+def _stretches(path: Path, file: BinaryIO, size: int) -> Iterator[bytes]:
+    """The text, ``size`` bytes at a time."""
+    if not packed(path, file):
+        while text := file.read(size):
+            yield text
         return
+    held: list[bytes] = []
+    left = size
+    for piece in _unpacked(path, file):
+        while len(piece) >= left:
+            yield b"".join((*held, piece[:left]))
+            held, piece, left = [], piece[left:], size
+        held.append(piece)
+        left -= len(piece)
+    if rest := b"".join(held):
+        yield rest
+
+
+def _unpacked(path: Path, file: BinaryIO) -> Iterator[bytes]:
     unpack, unpacked = zlib.decompressobj(31), 0
     while piece := file.read(PIECE):
         while piece:
@@ -141,14 +174,21 @@ def truth_files(files: list[Path]) -> list[Path]:
     return found if all(there) else []
 
 
-def load_truth(path: Path) -> NDArray[Any]:
-    try:
-        found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{path} must be a numpy file of one CTR for each line, found: {error}") from None
-    if found.ndim != 1 or found.dtype.kind != "f":
-        raise InputError(f"{path} must be floating point of shape (lines,), found {found.dtype} {found.shape}")
-    return found
+class Truth:
+    """The CTR of each line, in a file beside the lines; another process is told where it is and opens it again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        try:
+            self.ctr: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise InputError(f"{path} must be a numpy file of one CTR for each line, found: {error}") from None
+        if self.ctr.ndim != 1 or self.ctr.dtype.kind != "f":
+            found = f"{self.ctr.dtype} {self.ctr.shape}"
+            raise InputError(f"{path} must be floating point of shape (lines,), found {found}")
+
+    def __reduce__(self) -> tuple[type[Truth], tuple[Path]]:
+        return Truth, (self.path,)
 
 
 def ends(path: Path) -> str:

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.criteo.files import Block, blocks, check_packed, load_truth
+from bidwise.data.criteo.files import Block, Truth, blocks, check_packed
 from bidwise.data.criteo.lines import faults, parse
+from bidwise.data.criteo.parts import check_seen, counted_parts
 from bidwise.data.criteo.raw import CATEGORIES, INTEGERS
-from bidwise.data.criteo.runs import CLICKED, Runs, finished, keys, write_run
+from bidwise.data.criteo.runs import CELLS, CLICKED, Runs, finished, keys, write_run
 from bidwise.data.criteo.tokens import MAPS, Tally, Vocabulary
 from bidwise.data.store import create
+from bidwise.engines import Engine
 from bidwise.runs import write_text
 
 NAMES = (*INTEGERS, *CATEGORIES)
+KINDS = [np.int32 if name in INTEGERS else np.uint32 for name in NAMES]
 ON_ERROR = ("strict", "skip")
 SAMPLES = 10  # lines that were skipped, shown in full
 
 Progress = Callable[[str, float], None]
-Task = TypeVar("Task")
-Result = TypeVar("Result")
+Counts = tuple[list[tuple[NDArray[Any], NDArray[Any]]], list[int]]  # of values, and of missing ones, for each field
+Ads = tuple[tuple[int, int], dict[str, NDArray[Any]]]  # a range of cells, and columns of its rows
 
 
 @dataclass(frozen=True)
@@ -52,39 +55,59 @@ class Options:
             check_whole("split", share, 1)
 
 
-def read_lines(files: list[Path], truth: list[Path], work: Path, options: Options, show: Progress) -> int:
+def read_lines(
+    files: list[Path], truth: list[Path], work: Path, options: Options, engine: Engine, show: Progress
+) -> int:
     """First pass: lines into sorted runs; how many runs there are. Blocks with a run are not parsed again."""
-    known = {path: load_truth(found) for path, found in zip(files, truth, strict=False)}
-    lines = dict.fromkeys(files, 0)
+    known = {path: Truth(beside) for path, beside in zip(files, truth, strict=False)}
+    lines, runs = dict.fromkeys(files, 0), 0
 
-    def tasks() -> Iterable[Block]:
-        for block in blocks(files):
-            lines[block.path] = block.line + block.lines
-            yield block
+    def tasks() -> Iterator[tuple[Iterable[Block], Truth | None]]:
+        if engine.apart:
+            for part in counted_parts(files, engine, show):
+                lines[part.path] = part.line + part.lines
+                yield part, known.get(part.path)
+        else:
+            for block in blocks(files):
+                lines[block.path] = block.line + block.lines
+                yield [block], known.get(block.path)
 
-    def one(block: Block) -> float:
-        if not finished(work, block.number):
-            _run(block, known.get(block.path), work, options)
-        return block.share
+    def then(found: tuple[int, float]) -> None:
+        nonlocal runs
+        written, share = found
+        runs += written
+        show("Reading lines", share)
 
-    total = _in_order(one, tasks(), lambda share: show("Reading lines", share))
-    for path, ctr in known.items():
-        if len(ctr) != lines[path]:
+    engine.in_order(partial(_runs, work, options), tasks(), then)
+    for path, found in known.items():
+        if len(found.ctr) != lines[path]:
             raise InputError(
                 f"{path.name}.ctr.npy must have one CTR for each of the {lines[path]:,} lines of {path}, "
-                f"found {len(ctr):,}"
+                f"found {len(found.ctr):,}"
             )
-    return total
+    return runs
 
 
-def _run(block: Block, known: NDArray[Any] | None, work: Path, options: Options) -> None:
+def _runs(work: Path, options: Options, task: tuple[Iterable[Block], Truth | None]) -> tuple[int, float]:
+    """A run for each of some blocks of a file; how many, and the share of the last."""
+    check_seen("out", work)
+    some, known = task
+    count, share = 0, 0.0
+    for block in some:
+        if not finished(work, block.number):
+            _run(block, known, work, options)
+        count, share = count + 1, block.share
+    return count, share
+
+
+def _run(block: Block, known: Truth | None, work: Path, options: Options) -> None:
     found = parse(block.text)
     bad = faults(block, found.good)
     if bad and options.on_error == "strict":
         check_packed(block.path)
         line, _, words = bad[0]
         raise InputError(f"{block.path}:{line}: {words}; mend the line, or leave such lines out with --on-error skip")
-    truth = None if known is None else _truth(known, block, len(found.good))[found.good]
+    truth = None if known is None else _truth(known.ctr, block, len(found.good))[found.good]
     tokens = np.empty((len(NAMES), len(found.clicks)), np.uint32)
     tokens[: len(INTEGERS)] = MAPS[options.integers].tokens(found.integers).view(np.uint32)
     tokens[len(INTEGERS) :] = found.categories
@@ -120,28 +143,17 @@ def skipped_lines(runs: Runs, folder: Path) -> dict[str, Any]:
     return {"lines": reasons.total(), "reasons": dict(sorted(reasons.items())), "samples": samples}
 
 
-def count_values(runs: Runs, training: int, work: Path, min_count: int, show: Progress) -> list[Vocabulary]:
+def count_values(
+    runs: Runs, training: int, work: Path, min_count: int, engine: Engine, show: Progress
+) -> list[Vocabulary]:
     """Second pass: how often each value is in the training ads, the first ``training`` in their random order."""
     kept = work / "vocabulary.npz"
     if kept.is_file():
         return Vocabulary.load(kept)
-    limit = runs.key(training)
-    tallies = [Tally(np.int32 if name in INTEGERS else np.uint32) for name in NAMES]
-
-    def one(run: int) -> tuple[list[tuple[NDArray[Any], NDArray[Any]]], list[int]]:
-        rows = runs.below(run, limit)
-        tokens = np.ascontiguousarray(rows["tokens"].T)
-        flags = np.ascontiguousarray(rows["flags"])
-        present = [(flags & np.uint64(1 << field)) == 0 for field in range(len(NAMES))]
-        counted = [
-            np.unique(tokens[field][present[field]].view(tally.type), return_counts=True)
-            for field, tally in enumerate(tallies)
-        ]
-        return counted, [int(len(rows) - found.sum()) for found in present]
-
+    tallies = [Tally(kind) for kind in KINDS]
     done = 0
 
-    def then(found: tuple[list[tuple[NDArray[Any], NDArray[Any]]], list[int]]) -> None:
+    def then(found: Counts) -> None:
         nonlocal done
         for tally, counted, missing in zip(tallies, *found, strict=True):
             tally.add(*counted)
@@ -149,10 +161,22 @@ def count_values(runs: Runs, training: int, work: Path, min_count: int, show: Pr
         done += 1
         show("Counting values", done / len(runs.paths))
 
-    _in_order(one, range(len(runs.paths)), then)
+    engine.in_order(partial(_counts, runs, runs.key(training)), range(len(runs.paths)), then)
     found = [tally.vocabulary(1 if name in INTEGERS else min_count) for name, tally in zip(NAMES, tallies, strict=True)]
     Vocabulary.save(kept, found)
     return found
+
+
+def _counts(runs: Runs, limit: np.uint64, run: int) -> Counts:
+    """Values of each field and how often a run has them in rows with smaller keys; how often they are missing."""
+    rows = runs.below(run, limit)
+    tokens = np.ascontiguousarray(rows["tokens"].T)
+    flags = np.ascontiguousarray(rows["flags"])
+    present = [(flags & np.uint64(1 << field)) == 0 for field in range(len(NAMES))]
+    counted = [
+        np.unique(tokens[field][present[field]].view(kind), return_counts=True) for field, kind in enumerate(KINDS)
+    ]
+    return counted, [int(len(rows) - found.sum()) for found in present]
 
 
 def write_ads(
@@ -162,57 +186,57 @@ def write_ads(
     folder: Path,
     sizes: dict[str, int],
     truth: bool,
+    engine: Engine,
     show: Progress,
 ) -> None:
-    """Third pass: rows in their random order as ids. A range that is written leaves a mark."""
+    """Third pass: rows in their random order as ids. A range that is written leaves a mark.
+
+    Workers of a cluster hand ids back and only this process writes: on a network's file system two machines that write
+    to one page of a file can undo each other.
+    """
     columns = {"features": len(NAMES), "clicks": None} | ({"truth": None} if truth else {})
-    ranges = runs.ranges()
-    marks = [work / f"{first}.written" for first, _ in ranges]
-    if not all(mark.is_file() for mark in marks):
+    opening = Lock()  # the head of a column is a line of Python, which 3.11 cannot parse in two threads at once
+    left = [cells for cells in runs.ranges() if not _mark(work, cells).is_file()]
+    if left:
         for name, size in sizes.items():
             for column, fields in columns.items():
                 create(folder, name, column, size, fields)
 
-    def one(number: int) -> float:
-        if not marks[number].is_file():
-            rows = runs.gather(*ranges[number])
-            found = {"clicks": (rows["flags"] & CLICKED) != 0, "truth": rows["truth"], "features": ids(rows)}
-            start, begin = int(runs.cells[ranges[number][0]]), 0
-            for name, size in sizes.items():
-                first, last = max(start, begin), min(start + len(rows), begin + size)
-                if first < last:
-                    for column, fields in columns.items():  # opened for this range alone: pages are given back
+    def write(ads: Ads) -> float:
+        cells, found = ads
+        start, begin = int(runs.cells[cells[0]]), 0
+        for name, size in sizes.items():
+            first, last = max(start, begin), min(start + len(found["clicks"]), begin + size)
+            if first < last:
+                for column, fields in columns.items():  # opened for this range alone: pages are given back
+                    with opening:
                         part = create(folder, name, column, size, fields)
-                        part[first - begin : last - begin] = found[column][first - start : last - start]
-                begin += size
-            marks[number].touch()
-        return (number + 1) / len(ranges)
+                    part[first - begin : last - begin] = found[column][first - start : last - start]
+            begin += size
+        _mark(work, cells).touch()
+        return cells[1] / CELLS
 
-    def ids(rows: NDArray[Any]) -> NDArray[np.int32]:
-        tokens, flags = np.ascontiguousarray(rows["tokens"].T), np.ascontiguousarray(rows["flags"])
-        found = np.empty(tokens.shape, np.int32)
-        for field, vocabulary in enumerate(vocabularies):
-            missing = (flags & np.uint64(1 << field)) != 0
-            found[field] = vocabulary.ids(tokens[field].view(vocabulary.values.dtype), missing)
-        return found.T
+    def shown(share: float) -> None:
+        show("Writing ads", share)
 
-    _in_order(one, range(len(ranges)), lambda share: show("Writing ads", share))
+    found = partial(_ads, runs, vocabularies, truth)
+    if engine.apart:
+        engine.in_order(found, left, lambda ads: shown(write(ads)))
+    else:
+        engine.in_order(lambda cells: write(found(cells)), left, shown)
 
 
-def _in_order(work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> int:
-    """``then(work(task))`` in the order of the tasks, with a few under way at once; how many there were."""
-    count, under_way = 0, deque[Future[Result]]()
-    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
-    with ThreadPoolExecutor(workers) as pool:  # numpy and zlib let other threads work
-        try:
-            for task in tasks:
-                under_way.append(pool.submit(work, task))
-                count += 1
-                if len(under_way) > workers:
-                    then(under_way.popleft().result())
-            while under_way:
-                then(under_way.popleft().result())
-        finally:
-            for future in under_way:
-                future.cancel()
-    return count
+def _mark(work: Path, cells: tuple[int, int]) -> Path:
+    return work / f"{cells[0]}.written"
+
+
+def _ads(runs: Runs, vocabularies: list[Vocabulary], truth: bool, cells: tuple[int, int]) -> Ads:
+    """Columns of the rows in a range of cells."""
+    rows = runs.gather(*cells)
+    tokens, flags = np.ascontiguousarray(rows["tokens"].T), np.ascontiguousarray(rows["flags"])
+    ids = np.empty(tokens.shape, np.int32)
+    for field, vocabulary in enumerate(vocabularies):
+        missing = (flags & np.uint64(1 << field)) != 0
+        ids[field] = vocabulary.ids(tokens[field].view(vocabulary.values.dtype), missing)
+    found = {"features": ids.T, "clicks": (flags & CLICKED) != 0}
+    return cells, found | ({"truth": rows["truth"]} if truth else {})

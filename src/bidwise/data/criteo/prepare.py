@@ -18,6 +18,7 @@ from bidwise.data.criteo.raw import INTEGERS
 from bidwise.data.criteo.runs import Runs
 from bidwise.data.criteo.tokens import MAPS
 from bidwise.data.store import SCHEMA, SPLITS, Field, Store, finish
+from bidwise.engines import Engine, engine_of
 from bidwise.runs import alone, open_folder
 
 WORK = "unfinished"  # folder inside OUT, gone in the end
@@ -33,6 +34,7 @@ def prepare(
     integers: str = "winners",
     on_error: str = "strict",
     bids: Bids | None = Bids(),  # noqa: B008 (frozen)
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> Store:
     """Raw Criteo text as a store in ``out``; one that was cut off goes on where it stopped.
@@ -51,6 +53,8 @@ def prepare(
         integers: how integers become categories, ``winners`` or ``printed``, see :mod:`bidwise.data.criteo.tokens`.
         on_error: ``strict`` raises at the first malformed line, ``skip`` leaves such lines out and counts them.
         bids: which bids the ads get; ``None``: none.
+        engine: ``local``, threads of this process, or ``ray``, the machines of a Ray cluster, which must all see the
+            same files. The store is the same to the byte, and one may finish what the other began.
         progress: called with the work and the share of it that is done.
     """
     files = raw_files([raw] if isinstance(raw, str | Path) else raw)
@@ -60,12 +64,20 @@ def prepare(
         raise InputError(f"bids of kind ctr need the true CTR, found no {files[0].name}.ctr.npy beside {files[0]}")
     if bids is not None and bids.kind == "advertiser":
         bids.column(NAMES)
-    with alone(_checked_out(Path(out))):
-        return _in_folder(Path(out), files, truth, options, bids, progress)
+    folder = _checked_out(Path(out))
+    ready = engine_of(engine)
+    with alone(folder):
+        return _in_folder(folder, files, truth, options, bids, ready, progress)
 
 
 def _in_folder(
-    out: Path, files: list[Path], truth: list[Path], options: Options, bids: Bids | None, progress: Progress | None
+    out: Path,
+    files: list[Path],
+    truth: list[Path],
+    options: Options,
+    bids: Bids | None,
+    engine: Engine,
+    progress: Progress | None,
 ) -> Store:
     folder = open_folder(out, _config(files, truth, options, bids))
     show = progress or (lambda work, share: None)
@@ -73,7 +85,7 @@ def _in_folder(
         store = Store(folder)
     else:
         try:
-            store = _prepared(files, truth, folder, options, show)
+            store = _prepared(files, truth, folder, options, engine, show)
         except InputError:  # the user will change the files or the options: nothing of this attempt is of use
             _withdraw(folder)
             raise
@@ -104,16 +116,18 @@ def sizes_of(rows: int, split: Sequence[int]) -> list[int]:
     return [rows - sum(others), *others]
 
 
-def _prepared(files: list[Path], truth: list[Path], folder: Path, options: Options, show: Progress) -> Store:
+def _prepared(
+    files: list[Path], truth: list[Path], folder: Path, options: Options, engine: Engine, show: Progress
+) -> Store:
     work = folder / WORK
     work.mkdir(exist_ok=True)
-    runs = Runs(work, read_lines(files, truth, work, options, show))
+    runs = Runs(work, read_lines(files, truth, work, options, engine, show))
     skipped = skipped_lines(runs, folder)
     if not runs.rows:
         raise InputError(f"raw must have good lines, found {skipped['lines']:,} malformed ones and no other")
     sizes = dict(zip(SPLITS, split_sizes(runs.rows, options.split), strict=True))
-    vocabularies = count_values(runs, sizes["train"], work, options.min_count, show)
-    write_ads(runs, vocabularies, work, folder, sizes, bool(truth), show)
+    vocabularies = count_values(runs, sizes["train"], work, options.min_count, engine, show)
+    write_ads(runs, vocabularies, work, folder, sizes, bool(truth), engine, show)
     show("Checksums", 0.0)
     clicks = {name: _click_rate(folder / name / "clicks.npy") for name in sizes}
     names = MAPS[options.integers].names

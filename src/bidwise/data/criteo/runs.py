@@ -7,6 +7,7 @@ reading and writing is in long stretches: scattering rows over large files costs
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ def write_run(
     truth: NDArray[np.float32] | None,
     about: Mapping[str, Any],
 ) -> None:
-    """Rows of a block, sorted by key, as ``NUMBER.run``; ``about`` as ``NUMBER.json`` before it.
+    """Rows of a block, sorted by key, as ``NUMBER.run``; ``about`` as ``NUMBER.json`` before it: it counts only beside
+    a run. Two attempts at once write the same bytes under names of their own.
 
     Args:
         tokens: ``(39, rows)``.
@@ -84,8 +86,9 @@ def write_run(
     rows["truth"] = 0 if truth is None else truth[order]
     rows["tokens"] = tokens[:, order].T
     index = np.searchsorted(rows["key"] >> CELL_BITS, np.arange(CELLS + 1, dtype=np.uint64))
-    (work / f"{number:06d}.json").write_text(json.dumps(about), encoding="utf-8")  # counts only beside a run
-    part = work / f"{number:06d}.run.part"
+    part = work / f"{number:06d}.{uuid.uuid4().hex}.part"
+    part.write_text(json.dumps(about), encoding="utf-8")
+    part.replace(work / f"{number:06d}.json")
     with part.open("wb") as file:
         index.astype("<i8").tofile(file)
         rows.tofile(file)

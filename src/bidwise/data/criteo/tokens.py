@@ -70,7 +70,7 @@ class Tally:
         self._waiting = 0
 
     def add(self, values: NDArray[Any], counts: NDArray[np.int64]) -> None:
-        self._pending.append((values, counts))
+        self._pending.append((values.copy(), counts.copy()))  # they may lie in a worker's memory, which waits for it
         self._waiting += len(values)
         if self._waiting > max(PENDING, len(self.values)):
             self._merge()

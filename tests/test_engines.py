@@ -1,0 +1,181 @@
+"""Engines without Ray: names, order, errors, and a stand-in that shares files but no memory with its tasks."""
+
+import gzip
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bidwise import engines
+from bidwise.checks import InputError
+from bidwise.data.criteo import files as criteo_files
+from bidwise.data.criteo import prepare as criteo_prepare
+from bidwise.data.criteo import runs as criteo_runs
+from bidwise.data.criteo.files import blocks
+from bidwise.data.criteo.parts import counted_parts
+from bidwise.data.criteo.prepare import prepare
+from bidwise.data.criteo.tokens import Tally
+from bidwise.data.criteo.world import simulate
+
+
+class Apart:
+    """Work, tasks and results are copies, as those of another machine are."""
+
+    apart = True
+
+    def in_order(self, work, tasks, then):
+        for task in tasks:
+            then(copied(copied(work)(copied(task))))
+
+
+def copied(found):
+    return pickle.loads(pickle.dumps(found))
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_an_engine_must_be_one_that_is_there(tmp_path, monkeypatch):
+    raw = simulate(tmp_path / "raw.txt", 100).out
+    with pytest.raises(InputError, match=r"^engine must be one of local, ray, found 'rya'; did you mean 'ray'\?$"):
+        prepare(raw, tmp_path / "out", engine="rya")
+    monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
+    words = r"^engine must be local here, found ray, which is not installed; pip install 'bidwise\[ray\]'$"
+    with pytest.raises(InputError, match=words):
+        prepare(raw, tmp_path / "out", engine="ray")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_was_cut_off_survives_an_engine_that_is_not_there(tmp_path, monkeypatch):
+    raw = simulate(tmp_path / "raw.txt", 100).out
+
+    def cut(work, share):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(raw, tmp_path / "out", progress=cut)
+    there = contents(tmp_path / "out")
+    assert [name for name in there if name.endswith(".run")]
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match="not installed"):
+        prepare(raw, tmp_path / "out", engine="ray")
+    assert contents(tmp_path / "out") == there
+
+
+def test_the_command_calls_the_engine_as_it_is_typed(tmp_path):
+    raw = simulate(tmp_path / "raw.txt", 10).out
+    code = "import sys; sys.modules['ray'] = None; from bidwise.cli import main; main()"
+    words = ["prepare", "criteo", str(raw), str(tmp_path / "out"), "--engine", "ray"]
+    found = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert found.stderr.startswith("bidwise: --engine must be local here, found ray, which is not installed; pip")
+    assert found.stderr.count("\n") == 1
+
+
+def test_results_come_in_the_order_of_tasks_to_the_thread_that_asked():
+    found, threads = [], set()
+
+    def then(result):
+        found.append(result)
+        threads.add(threading.current_thread())
+
+    engines.engine_of("local").in_order(lambda task: task**2, range(50), then)
+    assert found == [task**2 for task in range(50)]
+    assert threads == {threading.current_thread()}
+    found.clear()
+
+    def work(task):
+        if task >= 3:
+            raise InputError(f"found {task}")
+        return task
+
+    with pytest.raises(InputError, match=r"^found 3$"):
+        engines.engine_of("local").in_order(work, range(50), then)
+    assert found == [0, 1, 2]
+
+
+def some_text(draw, size):
+    """Lines of all lengths, some empty, with or without an end."""
+    lines = [b"x" * draw.choice([0, 1, 5, 11]) for _ in range(draw.randrange(1, 9))]
+    text = b"\n".join(lines)[: draw.choice([size, 2 * size, 3 * size, 100])]
+    return (text or b"\n") + draw.choice([b"", b"\n"])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_parts_have_the_blocks_and_lines_of_files_read_in_order(tmp_path, monkeypatch, seed):
+    draw = random.Random(seed)
+    size = draw.randrange(12, 30)
+    monkeypatch.setattr(criteo_files, "BLOCK", size)
+    monkeypatch.setattr(criteo_files, "PIECE", draw.randrange(1, 40))
+    files, whole = [], []
+    for number in range(4):
+        text = some_text(draw, size)
+        files.append(tmp_path / str(number))
+        files[-1].write_bytes(gzip.compress(text) if draw.random() < 0.4 else text)
+        whole.append(text if text.endswith(b"\n") else text + b"\n")
+    shown = []
+    found = [block for part in counted_parts(files, Apart(), lambda work, share: shown.append(share)) for block in part]
+    told = [(block.number, block.path, block.line, block.row, block.text) for block in blocks(files)]
+    assert [(block.number, block.path, block.line, block.row, block.text) for block in found] == told
+    assert [number for number, *_ in told] == list(range(len(told)))
+    assert b"".join(text for *_, text in told) == b"".join(whole)
+    assert shown == sorted(shown)
+    assert shown[-1] == 1
+    rows = np.cumsum([0, *(text.count(b"\n") for *_, text in told)])
+    assert [row for _, _, _, row, _ in told] == rows[:-1].tolist()
+
+
+def test_tasks_need_no_memory_of_the_process_that_asks(tmp_path, monkeypatch):
+    monkeypatch.setattr(criteo_files, "BLOCK", 20_000)
+    monkeypatch.setattr(criteo_runs, "RANGE", 90)
+    monkeypatch.chdir(tmp_path)
+    raw = [simulate(Path(name), 300, seed=seed).out for seed, name in enumerate(("a.txt", "b.txt.gz"))]
+    prepare(raw, "local")
+    monkeypatch.setattr(criteo_prepare, "engine_of", lambda name: Apart())
+    prepare(raw, "apart")
+    assert contents(tmp_path / "local") == contents(tmp_path / "apart")
+
+
+def test_two_attempts_at_one_run_do_not_disturb_each_other(tmp_path, monkeypatch):
+    rows = 50
+    columns = {
+        "key": criteo_runs.keys(0, 0, rows),
+        "clicks": np.ones(rows, np.uint8),
+        "tokens": np.arange(39 * rows, dtype=np.uint32).reshape(39, rows),
+        "missing": np.zeros((39, rows), np.bool_),
+        "truth": None,
+        "about": {"skipped": {}, "samples": []},
+    }
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    alone.mkdir()
+    both.mkdir()
+    criteo_runs.write_run(alone, 0, **columns)
+    opened, nested = Path.open, []
+
+    def open_twice(path, *mode, **options):
+        file = opened(path, *mode, **options)
+        if mode == ("wb",) and not nested:  # another attempt starts and ends while this one writes
+            nested.append(path)
+            criteo_runs.write_run(both, 0, **columns)
+        return file
+
+    monkeypatch.setattr(Path, "open", open_twice)
+    criteo_runs.write_run(both, 0, **columns)
+    assert nested
+    assert contents(both) == contents(alone)
+
+
+def test_counts_of_a_worker_are_let_go():
+    values, tally = np.arange(5, dtype=np.uint32), Tally(np.uint32)
+    counts, seen = np.full(5, 3), weakref.ref(values)
+    tally.add(values, counts)
+    del values
+    assert seen() is None
+    assert tally.vocabulary(3).values.tolist() == [0, 1, 2, 3, 4]
