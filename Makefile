@@ -1,5 +1,5 @@
 # Two commands: `make demo` shows what bidwise does, `make test` proves that it works.
-.PHONY: demo test test-kernels lint types browser bench clean
+.PHONY: demo test test-kernels test-ray lint types browser bench clean
 .DEFAULT_GOAL := demo
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,7 +13,7 @@ demo: $(INSTALLED)
 	$(BIN)/bidwise report runs/demo $(RESULTS) --out runs/demo/page.html
 
 test: lint types browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest  # one thread: on busy cores several wait for each other
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore-glob='tests/test_ray_*'  # one thread: on busy cores several wait for each other
 
 # The GPU kernels without a GPU: Triton's interpreter runs them on the CPU. Triton is large, and this takes a quarter of
 # an hour. About a thousand tests need a GPU, where the same files run whole: they are skipped, and the end says so.
@@ -21,6 +21,11 @@ test-kernels: $(INSTALLED)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[kernels]'
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -rs tests/test_kernels.py tests/test_panel_kernels.py \
 		tests/test_click_kernels.py tests/test_training_kernels.py
+
+# What needs Ray, on a cluster of this machine's cores: preprocessing, sweeps and Ray Train, with workers that are killed.
+test-ray: $(INSTALLED)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v tests/test_ray_*.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -41,6 +46,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.coverage
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.categories
+	$(BIN)/python -m benchmarks.ranks
 	$(BIN)/python -m benchmarks.precision
 
 # pip reads PIP_CONSTRAINT for the build environment too, so every version is a pinned one.

@@ -90,6 +90,25 @@ def without_graph(rows: Rows) -> str:
     return "\n".join(lines)
 
 
+def one_rank(rows: Rows) -> str:
+    """A rank on a GPU."""
+    lines = [
+        f"## What a rank does itself in a step on {rows[0]['device']}",
+        "",
+        "Loss `log_plus`. Ranks have no graph and no kernels for rows of embeddings: gradients of rows are tensors,",
+        "which can travel. They went through nccl in a group of one, so nothing travelled; *to send* is what would.",
+        "The batch is that of the rank.",
+        "",
+        "| model | batch | precision | a step | rows a second | to send |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        cells = (r["model"], f"{int(r['batch']):,}", r["precision"], f"{float(r['ms']):.1f} ms")
+        rate, sent = float(r["rows_per_second"]) / 1e6, float(r["mb_per_step"])
+        lines.append(f"| {' | '.join(cells)} | {rate:.2f} M | {sent:.1f} MB |")
+    return "\n".join(lines)
+
+
 def epoch(rows: Rows) -> str:
     """Whole epochs."""
     lines = [
@@ -176,6 +195,7 @@ SECTIONS = {
     "device_ragged": (ragged, "device ragged"),
     "device_steps": (steps, "device steps"),
     "device_without_graph": (without_graph, "device without_graph"),
+    "device_one_rank": (one_rank, "device one_rank"),
     "device_epoch": (epoch, "device epoch"),
     "device_side_by_side": (side_by_side, "device side_by_side"),
     "precision": (precision, "precision"),

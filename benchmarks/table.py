@@ -267,6 +267,28 @@ def categories_pipeline(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def ranks(rows: list[dict[str, str]]) -> str:
+    """Several processes, together and apart."""
+    lines = [
+        f"## Ranks on one machine of {rows[0]['cores']} virtual cores",
+        "",
+        "The batch is that of all ranks together; every process has one thread. *a model each*: as many processes that",
+        "train apart, which is what the machine could give at most. *efficiency*: of the rows a second of one process",
+        "times the processes; four processes on two cores cannot be above one half. *sent*: by each rank in a step.",
+        "",
+        "| model | batch | loss | ranks | a step | rows a second | a model each | efficiency | sent | waiting |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    rate = {(r["model"], r["batch"], r["loss"], r["ranks"], r["way"]): float(r["rows_per_second"]) for r in rows}
+    for r in (row for row in rows if row["way"] == "together"):
+        apart = rate.get((r["model"], r["batch"], r["loss"], r["ranks"], "apart"))
+        cells = [r["model"], f"{int(r['batch']):,}", r["loss"], r["ranks"], f"{float(r['ms']):.1f} ms"]
+        cells += [f"{float(r['rows_per_second']):,.0f}", "" if apart is None else f"{apart:,.0f}"]
+        cells += [f"{float(r['efficiency']):.0%}", f"{float(r['kb_per_step']) / 1e3:.2f} MB"]
+        lines.append(f"| {' | '.join(cells)} | {float(r['waiting']):.0%} |")
+    return "\n".join(lines)
+
+
 SECTIONS = {  # results -> (what is made of them, the command that measures them)
     "losses_members": (members, "losses members"),
     "losses_sizes": (sizes, "losses sizes"),
@@ -281,5 +303,6 @@ SECTIONS = {  # results -> (what is made of them, the command that measures them
     "categories_vocabulary": (categories_vocabulary, "categories vocabulary"),
     "categories_loader": (categories_loader, "categories loader"),
     "categories_pipeline": (categories_pipeline, "categories pipeline"),
+    "ranks": (ranks, "ranks"),
     **device_table.SECTIONS,
 }
