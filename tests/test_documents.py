@@ -22,7 +22,11 @@ def python_blocks(page):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/criteo.md", "docs/evaluate.md", "docs/gpu.md", "docs/paper.md", "docs/reproduce.md"]
+    "page",
+    [
+        "README.md",
+        *(f"docs/{name}.md" for name in ("cluster", "criteo", "evaluate", "gpu", "paper", "reproduce")),
+    ],
 )
 def test_code_blocks_run(page):
     random = torch.Generator().manual_seed(0)
@@ -226,8 +230,11 @@ def test_committed_runs_say_where_they_were_made(run):
 
 
 def device_rows(name, **where):
-    path = ROOT / "benchmarks" / "results" / f"device_{name}.csv"
-    with path.open(newline="") as file:
+    return measured_rows(f"device_{name}", **where)
+
+
+def measured_rows(name, **where):
+    with (ROOT / "benchmarks" / "results" / f"{name}.csv").open(newline="") as file:
         return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in where.items())]
 
 
@@ -278,3 +285,33 @@ def test_mixed_precision_changes_less_than_another_seed():
         places = 3 if row["metric"] == "expected_welfare" else 4
         assert f"{change:+.{places}f}".replace("-", "−") in words
         assert f"{seeds:.{places}f}" in words
+
+
+def test_the_page_on_clusters_quotes_the_benchmarks():
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    for model, batch in (("DeepFM", 256), ("DeepFM", 4096), ("DCN", 256), ("DCN", 4096)):
+        rows = measured_rows("ranks", model=model, batch=str(batch), loss="log_plus", way="together")
+        assert [row["ranks"] for row in rows] == ["1", "2", "4"]
+        rates = [f"{float(row['rows_per_second']):,.0f}" for row in rows]
+        shares = [f"{100 * float(row['efficiency']):.0f} %" for row in rows[1:]]
+        sent = f"{float(rows[1]['kb_per_step']) / 1e3:.1f} MB"
+        assert f"| {' | '.join([model, f'{batch:,}', *rates, *shares, sent])} |" in page
+    (middle,) = device_rows("one_rank", model="deepfm", batch="10000", precision="mixed")
+    (large,) = device_rows("one_rank", model="deepfm", batch="65536", precision="mixed")
+    (alone,) = device_rows("steps", model="deepfm", batch="10000", precision="mixed", loss="log_plus")
+    (epoch,) = device_rows("epoch", model="deepfm", batch="10000", precision="mixed", loss="log_loss")
+    prepared = measured_rows("categories_pipeline", command="prepare")[-1]
+    assert f"{float(middle['ms']):.1f} ms with DeepFM, alone it takes {float(alone['ms']):.2f} ms" in " ".join(
+        page.split()
+    )
+    assert f"{float(large['ms']):.2f} ms a step, {float(large['mb_per_step']):.1f} MB to send" in page
+    assert f"{float(epoch['rows_per_second']) / 1e6:.2f} million rows a second" in page
+    assert f"{float(prepared['rows_per_second']):,.0f} rows a second" in page
+
+
+SUMS = re.findall(r"([\d.e]+) / ([\d.,e]+) = ([\d,]+) s", (ROOT / "docs" / "cluster.md").read_text())
+
+
+@pytest.mark.parametrize(("left", "right", "found"), SUMS)
+def test_the_arithmetic_of_the_page_on_clusters_is_right(left, right, found):
+    assert float(left) / float(right.replace(",", "")) == pytest.approx(float(found.replace(",", "")), rel=0.02)
