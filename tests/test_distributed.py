@@ -174,11 +174,18 @@ def table(tmp_path_factory):
     return path
 
 
-def command(table, out, number, model="dcn"):
+def command(table, out, number, model="dcn", restarts=0):
     """`bidwise train` on ``number`` ranks."""
-    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={number}", "-m"] if number > 1 else []
+    torchrun = [
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={number}",
+        f"--max-restarts={restarts}",
+        "-m",
+    ]
+    torchrun = torchrun if number > 1 else []
     asked = "--click click --bid bid --auction auction --categorical f0 f1 f2 f3 --loss log_plus "
-    asked += f"--model {model} --set train.epochs=6 train.patience=6 train.every=0.5 model.hidden=32,32 model.cross=2"
+    asked += f"--model {model} --set train.epochs=6 train.patience=6 train.every=0.5 model.hidden=32,32"
     return [sys.executable, "-m", *torchrun, "bidwise", "train", str(table), "--out", str(out), *asked.split()]
 
 
@@ -193,22 +200,35 @@ def measures(folder):
     return result["fits"], result["evaluation"]["models"]
 
 
+def without_a_rank(asked, out):
+    """Exit code and words of a job, one of whose two ranks is killed after the first checkpoint."""
+    job = subprocess.Popen(asked, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not (out / "fits" / "log_plus" / "checkpoint.pt").exists():
+        assert job.poll() is None, job.stderr.read()
+        time.sleep(0.02)
+    children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True).stdout.split()
+    assert len(children) == 2
+    os.kill(int(children[1]), signal.SIGKILL)
+    _, told = job.communicate(timeout=90)
+    return job.returncode, told
+
+
+def test_distributed_command_is_started_again_by_torchrun(table, tmp_path):
+    """Once: the ranks of an attempt must not look for those of the one before."""
+    code, told = without_a_rank(command(table, tmp_path / "run", 2, "deepfm", restarts=1), tmp_path / "run")
+    assert code == 0
+    assert told.count("has lost another rank") == 1
+    assert (tmp_path / "run" / "result.json").is_file()
+
+
 def test_distributed_command_is_killed_and_goes_on(table, tmp_path):
     """kill -9 of a rank ends the job with a word; two ranks then end where they would have, three near it."""
     said = trained(table, tmp_path / "whole", 2)
     assert said.count("2 ranks together") == 1
     assert said.count("Written:") == 1
     killed = tmp_path / "killed"
-    job = subprocess.Popen(command(table, killed, 2), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    checkpoint = killed / "fits" / "log_plus" / "checkpoint.pt"
-    while not checkpoint.exists():
-        assert job.poll() is None, job.stderr.read()
-        time.sleep(0.02)
-    children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True).stdout.split()
-    assert len(children) == 2
-    os.kill(int(children[1]), signal.SIGKILL)
-    _, told = job.communicate(timeout=60)
-    assert job.returncode != 0
+    code, told = without_a_rank(command(table, killed, 2), killed)
+    assert code != 0
     assert "has lost another rank" in told
     assert "the same command goes on from the last checkpoint, with any number of ranks" in told
     assert not (killed / "result.json").exists()

@@ -56,8 +56,13 @@ def launched(device: str) -> Iterator[str]:
             raise InputError(f"--nproc-per-node must be at most the number of GPUs, {there}, found {local + 1} or more")
         device = f"cuda:{local}"
         torch.cuda.set_device(local)
+    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
     with _told():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device != "cpu" else "gloo", timeout=PATIENCE)
+        store, here, number = next(dist.rendezvous("env://", timeout=PATIENCE))  # type: ignore[attr-defined]
+        # names of an attempt that torchrun has given up lead to processes that are gone
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=here, world_size=number, timeout=PATIENCE)
     try:
         with _told():
             yield device
