@@ -185,7 +185,8 @@ def command(table, out, number, model="dcn", restarts=0):
     ]
     torchrun = torchrun if number > 1 else []
     asked = "--click click --bid bid --auction auction --categorical f0 f1 f2 f3 --loss log_plus "
-    asked += f"--model {model} --set train.epochs=6 train.patience=6 train.every=0.5 model.hidden=32,32"
+    asked += f"--model {model} --set train.epochs=4 train.patience=4 train.every=0.5 model.hidden=32,32"
+    asked += " model.cross=1" if model == "dcn" else ""
     return [sys.executable, "-m", *torchrun, "bidwise", "train", str(table), "--out", str(out), *asked.split()]
 
 
