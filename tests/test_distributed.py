@@ -218,7 +218,7 @@ def test_distributed_command_is_started_again_by_torchrun(table, tmp_path):
     """Once: the ranks of an attempt must not look for those of the one before."""
     code, told = without_a_rank(command(table, tmp_path / "run", 2, "deepfm", restarts=1), tmp_path / "run")
     assert code == 0
-    assert told.count("has lost another rank") == 1
+    assert told.count("another rank is gone") == 1
     assert (tmp_path / "run" / "result.json").is_file()
 
 
@@ -230,13 +230,14 @@ def test_distributed_command_is_killed_and_goes_on(table, tmp_path):
     killed = tmp_path / "killed"
     code, told = without_a_rank(command(table, killed, 2), killed)
     assert code != 0
-    assert "has lost another rank" in told
+    assert "another rank is gone" in told
     assert "the same command goes on from the last checkpoint, with any number of ranks" in told
     assert not (killed / "result.json").exists()
+    assert "goes on after epoch" not in said
     done = len((killed / "fits" / "log_plus" / "metrics.jsonl").read_text().splitlines())
     shutil.copytree(killed, tmp_path / "by three")
     trained(table, tmp_path / "by three", 3)
-    trained(table, killed, 2)
+    assert "Training: log_plus goes on after epoch" in trained(table, killed, 2)
     fits, models = measures(tmp_path / "whole")
     assert measures(killed) == (fits, models)  # to the last bit
     saved, again = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "killed"))
@@ -248,9 +249,27 @@ def test_distributed_command_is_killed_and_goes_on(table, tmp_path):
     assert tested["log_plus"]["log_loss"] == pytest.approx(models["log_plus"]["log_loss"], rel=0.01)
 
 
-def test_distributed_command_says_once_what_is_wrong(tmp_path):
-    asked = command(tmp_path / "none.parquet", tmp_path / "run", 2)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda asked: asked, "none.parquet: no such file"),
+        (lambda asked: [*asked, "--clik"], "Unknown option: --clik. Did you mean --click?"),
+        (lambda asked: [word.replace("train", "predict") for word in asked], "torchrun is for bidwise train"),
+    ],
+)
+def test_distributed_command_says_once_what_is_wrong(tmp_path, change, words):
+    asked = change(command(tmp_path / "none.parquet", tmp_path / "run", 2))
     found = subprocess.run(asked, capture_output=True, text=True, timeout=60)
     assert found.returncode != 0
-    assert found.stderr.count("none.parquet: no such file") == 1
+    assert found.stderr.count(words) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_distributed_ranks_must_all_see_the_folder(tmp_path):
+    """Rank 1 stands in another folder, where the same words mean another place."""
+    found = on_ranks(2, {"unseen": ("unseen", (str(tmp_path),), {})}, tmp_path / "found")
+    kinds, words = zip(*(each["unseen"] for each in found), strict=True)
+    assert kinds == ("InputError", "ElsewhereError")
+    assert words[0] == words[1]
+    assert words[0].startswith("out must be a folder that all ranks see, found that rank 1 on ")
+    assert words[0].endswith("does not see " + str(tmp_path / "1" / "run"))

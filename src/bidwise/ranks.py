@@ -80,8 +80,8 @@ def _told() -> Iterator[None]:
         if not isinstance(error, dist.DistError) and not any(x in words for x in ("gloo", "NCCL", "onnection")):
             raise
         raise ConnectionError(
-            f"rank {os.environ.get('RANK', rank())} has lost another rank, whose process has ended or cannot be "
-            "reached; the same command goes on from the last checkpoint, with any number of ranks"
+            "another rank is gone: its process has ended or cannot be reached; the same command goes on from the last "
+            "checkpoint, with any number of ranks"
         ) from error
 
 
@@ -108,6 +108,18 @@ def first(work: Callable[[], Found], *, tell: bool = False) -> Found | None:
     if told[0] is not None:
         raise ElsewhereError(told[0])
     return found if rank() == 0 else told[1]
+
+
+def agree(problem: str | None) -> None:
+    """Raise on all ranks what any of them has found to be wrong."""
+    if count() == 1:
+        told = [problem]
+    else:
+        told = [None] * count()
+        dist.all_gather_object(told, problem)
+    for words in told:
+        if words is not None:
+            raise InputError(words) if rank() == 0 else ElsewhereError(words)
 
 
 def check_same(**found: Any) -> None:

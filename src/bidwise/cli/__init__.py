@@ -37,11 +37,18 @@ preparation.command(prepare_criteo, name="criteo")
 TOGETHER = ("train", "--help", "--version")  # commands for several ranks
 
 
+def _refuse(command: str) -> None:
+    from bidwise.ranks import ElsewhereError
+
+    kind = ElsewhereError if int(os.environ.get("RANK", 0)) else bidwise.InputError
+    raise kind(f"torchrun is for bidwise train, found {command}; run it without torchrun")
+
+
 def main() -> None:
     """The ``bidwise`` command: errors that a user can mend are one line and exit code 2."""
     try:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and sys.argv[1:2] and sys.argv[1] not in TOGETHER:
-            raise bidwise.InputError(f"torchrun is for bidwise train, found {sys.argv[1]}; run it without torchrun")
+            _refuse(sys.argv[1])
         app(sys.argv[1:], exit_on_error=False, print_error=False)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -52,8 +59,9 @@ def main() -> None:
             raise
         from bidwise.ranks import ElsewhereError  # late: torch takes a second
 
-        if not isinstance(error, ElsewhereError):  # rank 0 says it
-            who = f"bidwise, rank {os.environ['RANK']}" if int(os.environ.get("RANK", 0)) else "bidwise"
+        rank = int(os.environ.get("RANK", 0))
+        if not rank or not isinstance(error, ElsewhereError | CycloptsError):  # rank 0 says it
+            who = f"bidwise, rank {rank}" if rank else "bidwise"
             print(f"{who}: {as_typed(str(error))}\n", end="", file=sys.stderr, flush=True)  # at once: others print too
         raise SystemExit(2) from None
     except KeyboardInterrupt:

@@ -115,7 +115,7 @@ def train(
     from bidwise import ranks
     from bidwise.tabular.config import read_toml, resolved
     from bidwise.tabular.pipeline import begun, finish, fits_of, model_of, option_key
-    from bidwise.tabular.words import described, summary
+    from bidwise.tabular.words import described, standing, summary
 
     options = {option_key(name): value for name, value in given.items()}
     sections: dict[str, Any] = {}
@@ -132,7 +132,8 @@ def train(
         with Bars() as bars:
             prepared = held.enter_context(begun(config.data.table, config, out, bars.show))
             parameters = sum(each.numel() for each in model_of(config, prepared.store.cardinalities).parameters())
-        say(described(prepared, parameters, fits_of(config), where))
+        losses = fits_of(config)
+        say("\n".join([described(prepared, parameters, losses, where), *standing(prepared, losses)]))
         print(flush=True)
         with Bars() as bars:
             result = finish(prepared, device=where, progress=bars.show)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 import bidwise
 from bidwise import ranks
 from bidwise.data.ads import Ads
+from bidwise.data.store import SCHEMA
 from bidwise.data.tables import Table
 from bidwise.evaluation.choice import Choice, choose
 from bidwise.evaluation.evaluate import evaluate
@@ -87,7 +89,14 @@ def begun(table: Table, config: Config, out: str | Path, progress: Progress | No
     """A run folder that is ready to train in, and no one else's meanwhile; of several ranks the first prepares it."""
     with ExitStack() as held:
         ranks.first(lambda: held.enter_context(alone(out)))
-        yield ranks.first(lambda: prepare(table, config, out, progress=progress)) or prepared_before(config, Path(out))
+        prepared = ranks.first(lambda: prepare(table, config, out, progress=progress))
+        ranks.agree(None if (Path(out) / "store" / SCHEMA).is_file() else _unseen(out))
+        yield prepared or prepared_before(config, Path(out))
+
+
+def _unseen(out: str | Path) -> str:
+    here = f"rank {ranks.rank()} on {platform.node()}"
+    return f"out must be a folder that all ranks see, found that {here} does not see {Path(out).absolute()}"
 
 
 def option_key(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,6 +39,17 @@ def described(prepared: Prepared, parameters: int, losses: Sequence[str], device
     lines += ["", f"Model: {told}", f"Training: {many}; at most {config.train.epochs:g} epochs{each}"]
     lines.append(f"Categories seen less than {about['min_count']} times in training count as rare.")
     return "\n".join([*lines, *(f"Note: {note}" for note in about["notes"])])
+
+
+def standing(prepared: Prepared, losses: Sequence[str]) -> list[str]:
+    """Where an earlier run was cut off, if it was."""
+    lines = []
+    for name in losses:
+        folder = prepared.folder / "fits" / name
+        if (folder / "metrics.jsonl").is_file() and not (folder / "result.json").is_file():
+            last = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1:]
+            lines += [f"Training: {name} goes on after epoch {json.loads(entry)['epoch']:g}" for entry in last]
+    return lines
 
 
 def _together() -> str:
