@@ -111,6 +111,41 @@ def own_model():
     return {"last": fitted.last}
 
 
+class Odd(nn.Module):
+    """What others do: a transposed weight, one that some batches do without, a buffer, a table used twice over."""
+
+    def __init__(self):
+        super().__init__()
+        self.turned = nn.Parameter(torch.randn(8, 4).t())
+        self.sometimes = nn.Parameter(torch.ones(8))
+        self.last = nn.Linear(8, 1)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, features):
+        if self.training:
+            self.calls += 1
+        hidden = features @ self.turned
+        if int(self.calls) % 2:
+            hidden = hidden * self.sometimes
+        return self.last(hidden.tanh()).squeeze(-1)
+
+
+def odd_model():
+    torch.manual_seed(3)
+    return {"last": fit(Odd(), _numbers(1), loss="log", epochs=3, batch_size=20, rate=0.01).last}
+
+
+def own_loop_normed():
+    """Batch norm and dropout of bidwise in a loop of one's own: equal parts are parts of the whole batch."""
+    model = MODELS["dcn"]()
+    wrapped = DistributedDataParallel(model) if ranks.count() > 1 else model
+    ads = ads_of(64, 1)
+    part = slice(64 * ranks.rank() // ranks.count(), 64 * (ranks.rank() + 1) // ranks.count())
+    found = AcrossRanks(bidwise.WelfareLoss())(wrapped(ads.features[part]), ads.clicks[part], ads.bids[part])
+    found.backward()
+    return {"loss": found.detach(), **{name: p.grad.clone() for name, p in model.named_parameters()}}
+
+
 def own_loop(auctions):
     """DistributedDataParallel and a loss across ranks, where ranks have different numbers of ads."""
     torch.manual_seed(0)
@@ -135,15 +170,18 @@ def _own_part(bounds):
 
 def cut_off(folder, stop):
     """A run in a folder, which ends by an error after ``stop`` epochs; ``None``: goes on to its end."""
+    began = []
 
     def progress(epochs):
+        began.append(epochs)
         if stop is not None and epochs >= stop:
             raise KeyboardInterrupt
 
     try:
-        return trained("dcn", "log_plus", "one", epochs=3, out=folder, progress=progress)
+        found = trained("dcn", "log_plus", "one", epochs=3, out=folder, progress=progress)
     except KeyboardInterrupt:
         return None
+    return found | {"began": began[0]}
 
 
 def refused():
@@ -155,6 +193,14 @@ def refused():
         "norm": lambda: fit(Normed(norm=nn.BatchNorm1d), _numbers(1), epochs=1),
         "wrapped": lambda: fit(DistributedDataParallel(Normed()), _numbers(1), epochs=1),
         "graph": lambda: fit(Normed(), _numbers(1), epochs=1, graph=True),
+        "valid": lambda: fit(
+            Normed(),
+            _numbers(1),
+            valid=_numbers(1 + ranks.rank()),
+            metric="auc" if ranks.rank() else "log_loss",
+            epochs=1,
+        ),
+        "out on some": lambda: fit(Normed(), _numbers(1), epochs=1, out=None if ranks.rank() else "somewhere"),
         "out": lambda: fit(Normed(), _numbers(1), epochs=1, out=__file__),
         "offsets": lambda: AcrossRanks(bidwise.WelfareLoss())(
             torch.zeros(2), torch.ones(2), torch.ones(2), torch.tensor([0, 2]) if ranks.rank() else None

@@ -26,6 +26,7 @@ GRADIENTS = {
     "gradients of two ads": ("gradients", ("dcn", "log_plus", "one"), {"ads": 2}),
     "own loop": ("own_loop", (False,), {}),
     "own loop, auctions": ("own_loop", (True,), {}),
+    "own loop, batch norm": ("own_loop_normed", (), {}),
 }
 RUNS = {
     **{f"run {m} {a}": ("trained", (m, "log_plus", a), {}) for m in ("deepfm", "dcn") for a in jobs.AUCTIONS},
@@ -34,6 +35,7 @@ RUNS = {
     "run, dense": ("trained", ("deepfm", "log_plus_teacher", "one"), {"embeddings": "dense", "schedule": "cosine"}),
     "members": ("members", (), {}),
     "own model": ("own_model", (), {}),
+    "odd model": ("odd_model", (), {}),
 }
 
 
@@ -52,7 +54,8 @@ def together(request, tmp_path_factory):
     """All jobs on two ranks and on four."""
     folder = tmp_path_factory.mktemp("ranks")
     work = GRADIENTS | RUNS | {"refused": ("refused", (), {})}
-    work |= {f"cut off {stop}": ("cut_off", (str(folder / "run"), stop), {}) for stop in (1.5,)}
+    work |= {f"cut off, {name}": ("cut_off", (str(folder / name), 1.5), {}) for name in ("run", "again")}
+    work |= {"resumed": ("cut_off", (str(folder / "again"), None), {})}
     found = on_ranks(request.param, work, folder / "found")
     return found, folder
 
@@ -104,7 +107,9 @@ def test_distributed_ranks_have_the_same_weights_to_the_last_bit(together):
 def test_distributed_disagreement_is_an_error_on_every_rank(together):
     for rank, found in enumerate(together[0]):
         told = found["refused"]
-        assert set(told) == {"seed", "train", "norm", "wrapped", "graph", "out", "offsets"}
+        assert set(told) == {"seed", "train", "norm", "wrapped", "graph", "valid", "out on some", "out", "offsets"}
+        assert told["valid"][1].startswith("metric must be the same on all ranks, found ['log_loss'] on rank 0")
+        assert told["out on some"][1].startswith("out must be the same on all ranks, found a folder on rank 0 and none")
         assert told["seed"][1].startswith("seed must be the same on all ranks, found [0] on rank 0 and [1] on rank 1")
         assert told["train"][1].startswith("train must be the same on all ranks, found 100 ads")
         assert "found BatchNorm1d as 'norm'; use bidwise.models.BatchNorm" in told["norm"][1]
@@ -122,6 +127,12 @@ def test_distributed_run_goes_on_with_another_number_of_ranks(together, tmp_path
     found = jobs.cut_off(tmp_path / "run", None)
     assert (tmp_path / "run" / "result.json").is_file()
     expected = jobs.cut_off(tmp_path / "whole", None)
+    assert expected["began"] < 1 < found["began"]  # it is not a run from the beginning
+    for resumed in (each["resumed"] for each in together[0]):
+        assert resumed["began"] == found["began"]
+        assert all(torch.equal(x, together[0][0]["resumed"]["last"][key]) for key, x in resumed["last"].items())
+        for key, x in expected["last"].items():
+            torch.testing.assert_close(resumed["last"][key], x, rtol=1e-4, atol=2e-5)
     for key, x in expected["last"].items():
         torch.testing.assert_close(found["last"][key], x, rtol=1e-4, atol=2e-5)
     assert [e["welfare"].item() for e in found["history"]] == pytest.approx(

@@ -22,8 +22,9 @@ from torch.autograd.function import once_differentiable
 
 from bidwise.checks import InputError
 
-PATIENCE = timedelta(hours=6)  # for a rank that is silent; one whose process has ended is noticed at once
+PATIENCE = timedelta(hours=24)  # with rank 0, which may read a large table while the others wait
 Found = TypeVar("Found")
+_patient: list[Any] = []  # the group of those who wait for rank 0
 
 
 class ElsewhereError(InputError):
@@ -46,10 +47,11 @@ def launched(device: str) -> Iterator[str]:
 
     Where torchrun has not been, or a group is there already, the device is as it was.
     """
-    ranks = int(os.environ.get("WORLD_SIZE", 1))
-    if ranks == 1 or dist.is_initialized():
+    if int(os.environ.get("WORLD_SIZE") or 1) == 1 or dist.is_initialized():
         yield device
         return
+    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
+        raise InputError(f"{missing[0]} must be set beside WORLD_SIZE, as torchrun does, found none; unset WORLD_SIZE")
     if device == "cuda":
         local, there = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
         if local >= there:
@@ -58,15 +60,17 @@ def launched(device: str) -> Iterator[str]:
         torch.cuda.set_device(local)
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
     with _told():
-        store, here, number = next(dist.rendezvous("env://", timeout=PATIENCE))  # type: ignore[attr-defined]
+        store, here, number = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
         # names of an attempt that torchrun has given up lead to processes that are gone
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=store, rank=here, world_size=number, timeout=PATIENCE)
+        dist.init_process_group(backend, store=store, rank=here, world_size=number)
+        _patient.append(dist.new_group(backend="gloo", timeout=PATIENCE))
     try:
         with _told():
             yield device
     finally:
+        _patient.clear()
         dist.destroy_process_group()
 
 
@@ -76,8 +80,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # gloo, nccl and the store each have their own words, all of this kind
-        words = str(error)
-        if not isinstance(error, dist.DistError) and not any(x in words for x in ("gloo", "NCCL", "onnection")):
+        if not isinstance(error, dist.DistError) and not any(x in str(error) for x in ("gloo/", "Gloo", "NCCL")):
             raise
         raise ConnectionError(
             "another rank is gone: its process has ended or cannot be reached; the same command goes on from the last "
@@ -102,7 +105,7 @@ def first(work: Callable[[], Found], *, tell: bool = False) -> Found | None:
         except Exception as error:
             raised = error
             told = [str(error), None]
-    dist.broadcast_object_list(told, src=0)
+    dist.broadcast_object_list(told, src=0, group=_patient[0] if _patient else None)
     if raised is not None:
         raise raised
     if told[0] is not None:
@@ -120,6 +123,15 @@ def agree(problem: str | None) -> None:
     for words in told:
         if words is not None:
             raise InputError(words) if rank() == 0 else ElsewhereError(words)
+
+
+def all_of(here: bool) -> bool:
+    """Whether it is so on all ranks."""
+    if count() == 1:
+        return here
+    told: list[Any] = [None] * count()
+    dist.all_gather_object(told, here)
+    return all(told)
 
 
 def check_same(**found: Any) -> None:
@@ -162,6 +174,15 @@ class Share:
         return sum(self.sizes[: rank()])
 
 
+def place(ads: int) -> tuple[int, int]:
+    """The size of the batch that these ads are of, and where they begin in it.
+
+    In a loop of one's own no one has said how it is shared out: ranks are then taken to have equally many.
+    """
+    batch = share()
+    return (count() * ads, rank() * ads) if batch is None else (batch.ads, batch.begin)
+
+
 _share: ContextVar[Share | None] = ContextVar("share", default=None)
 
 
@@ -190,6 +211,8 @@ def stacked(local: Tensor) -> Tensor:
 
 def concatenated(local: Tensor, sizes: Sequence[int]) -> Tensor:
     """The tensors of all ranks one after the other in the last dimension, where they differ; without a gradient."""
+    if local.shape[-1] != sizes[rank()]:
+        raise InputError(f"ads must be as many as the batch has on this rank, {sizes[rank()]}, found {local.shape[-1]}")
     longest = max(*sizes, 1)
     found = stacked(F.pad(local.detach(), (0, longest - local.shape[-1])))
     return torch.cat([part[..., :size] for part, size in zip(found, sizes, strict=True)], dim=-1)

@@ -247,8 +247,7 @@ class Perceptron(nn.Module):
         from bidwise.models.fused import activated
 
         active, dropout = inputs, self.dropout if self.training else 0.0
-        batch = ranks.share()
-        begin = 0 if batch is None else batch.begin
+        begin = ranks.place(len(inputs))[1]
         for k, weight in enumerate(self.weights):
             seed = self.seed * 1_000_003 % 2**44 + (k << 48)
             active = active @ weight
@@ -267,8 +266,7 @@ class Perceptron(nn.Module):
         """For each layer 0 or 1 / (1 - dropout), drawn at once."""
         random = torch.Generator(like.device).manual_seed((self.seed * 1_000_003 + int(self.steps)) % 2**32)
         self.steps += 1
-        batch = ranks.share()  # all ranks draw for the whole batch: what is dropped does not depend on their number
-        ads, begin = (len(like), 0) if batch is None else (batch.ads, batch.begin)
+        ads, begin = ranks.place(len(like))  # drawn for the whole batch: the same on any number of ranks
         drawn = torch.rand(ads, sum(self.hidden), generator=random, device=like.device, dtype=torch.float32)
         drawn = drawn[begin : begin + len(like)]
         kept = (drawn >= self.dropout).to(like.dtype).mul_(1 / (1 - self.dropout))
@@ -281,16 +279,19 @@ class Perceptron(nn.Module):
 class BatchNorm(nn.BatchNorm1d):
     """Batch norm over the ads of a batch, ``(ads, units)``, on whatever ranks they are, on CPU and GPU.
 
-    A batch of one ad, the rest of an epoch, is normed by what was seen before.
+    A batch of one ad, the rest of an epoch, is normed by what was seen before. While a model trains all ranks must call
+    it together, as torch's SyncBatchNorm wants it too.
     """
 
     def forward(self, active: Tensor) -> Tensor:
         """The normed units."""
-        batch = ranks.share()
         if not self.training:
             return super().forward(active)
-        if (len(active) if batch is None else batch.ads) < 2:
-            assert self.running_mean is not None
+        batch = ranks.share()
+        if batch is None and ranks.count() > 1:
+            told = ranks.stacked(torch.tensor(len(active), device=active.device))
+            batch = ranks.Share(tuple(told.tolist()))
+        if (len(active) if batch is None else batch.ads) < 2 and self.running_mean is not None:
             return F.batch_norm(
                 active, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
@@ -304,15 +305,14 @@ class BatchNorm(nn.BatchNorm1d):
         sizes = torch.tensor(batch.sizes, dtype=active.dtype, device=active.device)[:, None]
         mean = (sizes * means).sum(0) / batch.ads
         variance = (squares + sizes * (means - mean).square()).sum(0) / batch.ads
-        with torch.no_grad():
-            assert self.running_mean is not None
-            assert self.running_var is not None
-            assert self.num_batches_tracked is not None
-            self.num_batches_tracked += 1
-            share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-            self.running_mean.lerp_(mean.to(self.running_mean), share)
-            self.running_var.lerp_((variance * batch.ads / (batch.ads - 1)).to(self.running_var), share)
-        return (active - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            with torch.no_grad():
+                self.num_batches_tracked += 1
+                share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean.to(self.running_mean), share)
+                self.running_var.lerp_((variance * batch.ads / (batch.ads - 1)).to(self.running_var), share)
+        normed = (active - mean) * torch.rsqrt(variance + self.eps)
+        return normed * self.weight + self.bias if self.affine else normed
 
 
 def _normal(shape: tuple[int, ...], std: float, random: torch.Generator) -> Tensor:

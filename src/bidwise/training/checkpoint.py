@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from bidwise import ranks
+from bidwise.data.store import checksum
 from bidwise.runs import environment, load, plain, save, write_json, write_text
 from bidwise.training.run import Place, Run
 from bidwise.training.selection import Best
@@ -28,11 +28,16 @@ def save_checkpoint(folder: Path, run: Run) -> None:
     write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
 
 
-def load_checkpoint(folder: Path | None, run: Run) -> None:
-    """Put everything where it stood, if the folder has a checkpoint; rank 0 reads it to the others."""
-    there = ranks.first(lambda: _read(folder), tell=True)
-    if there is None:
+def load_checkpoint(folder: Path, run: Run) -> None:
+    """Put everything where it stood, if the folder has a checkpoint; rank 0 reads it to ranks that do not see it."""
+    path = folder / "checkpoint.pt"
+    known = ranks.first(lambda: checksum(path) if path.exists() else None, tell=True)
+    if known is None:
         return
+    if ranks.all_of(path.exists() and checksum(path) == known):
+        there = load(path)  # each for itself: what is sent is held several times over
+    else:
+        there = ranks.first(lambda: load(path), tell=True)
     run.model.load_state_dict(there["model"])
     run.optimizer.load_state_dict(there["optimizer"])
     device = next(run.model.parameters()).device
@@ -44,11 +49,6 @@ def load_checkpoint(folder: Path | None, run: Run) -> None:
     if place.total is not None:
         place.total = place.total.to(device)
     run.resume(place)
-
-
-def _read(folder: Path | None) -> Any:
-    path = None if folder is None else folder / "checkpoint.pt"
-    return None if path is None or not path.exists() else load(path)
 
 
 def write_result(folder: Path, run: Run) -> None:

@@ -18,6 +18,7 @@ from bidwise.losses.welfare_loss import LOSSES, needs_teacher
 from bidwise.runs import open_folder
 from bidwise.training.arguments import check_loss, check_parts
 from bidwise.training.checkpoint import load_checkpoint, save_checkpoint, write_result
+from bidwise.training.distributed import AcrossRanks
 from bidwise.training.precision import matmul_precision
 from bidwise.training.run import Options, Run
 from bidwise.training.selection import Fit
@@ -92,6 +93,8 @@ def fit(
     [1, 2, 3]
     """
     check_parts(model, train, valid)
+    if isinstance(loss, AcrossRanks):
+        loss = loss.loss  # what fit makes of every loss
     metrics = _metrics(metric)
     if isinstance(loss, str):
         check_name("loss", loss, LOSSES)
@@ -120,11 +123,12 @@ def _fitted(
     out: str | Path | None,
     progress: Callable[[float], None] | None,
 ) -> Fit:
+    ranks.check_same(out="none" if out is None else "a folder")
     run = Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed, graph)
     folder = None
     if out is not None:
         folder = ranks.first(lambda: open_folder(out, run.config(loss)))  # on rank 0 alone, which writes
-        load_checkpoint(folder, run)
+        load_checkpoint(Path(out), run)
     saved = time.monotonic()
     try:
         while not run.ended():

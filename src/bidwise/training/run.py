@@ -99,7 +99,8 @@ class Run:
         self.seeds = (
             [int(number) for number in seed] if isinstance(seed, Iterable) else [int(seed)] * train.repeats.numel()
         )
-        check_ranks(model, train, {"model": words(model), "loss": words(loss), "seed": self.seeds, **asdict(options)})
+        told = {"model": words(model), "loss": words(loss), "seed": self.seeds, "metric": list(metrics)}
+        check_ranks(model, train, valid, told | asdict(options))
         ranks.copy_first(list(model.state_dict().values()))
         self.model, self.loss, self.metrics, self.options = model, unchecked(loss), metrics, options
         stays = train.features.device != device and not fits(_bytes(train), device)
@@ -295,6 +296,7 @@ class Run:
     def evaluate(self) -> None:
         """The metrics of this epoch, and the weights where they are the best so far."""
         self.optimizer.flush()
+        ranks.copy_first(list(self.model.buffers()))  # parts of others may keep what each rank has seen
         self._check()
         epoch = self._evaluated()
         entry: dict[str, Any] = {"epoch": epoch, "loss": self.losses.double().cpu()}
@@ -306,7 +308,9 @@ class Run:
             number = torch.tensor(epoch, dtype=torch.float64 if fractions else torch.int64)
             logits = logits_across(self.model, self.valid.features)
             for name, metric in self.metrics.items():
-                entry[name] = metric.of(logits, self.valid).cpu()
+                value = metric.of(logits, self.valid).to(self.device)
+                ranks.copy_first([value])  # a metric of a user's may be random: all must choose alike
+                entry[name] = value.cpu()
                 if bool(entry[name].isnan().any()):
                     raise InputError(
                         f"valid must have ads that metric={name!r} can compare, found NaN: are all clicks alike?"
