@@ -62,11 +62,11 @@ def gradients(model, loss, auctions, *, ads=64, embeddings="lazy"):
     return {"loss": run.place.total, **found}
 
 
-def trained(model, loss, auctions, *, count=500, batch_size=64, **options):
+def trained(model, loss, auctions, *, count=500, batch_size=64, device="cpu", **options):
     """A whole run: its measures and its weights."""
     valid = ads_of(600, 2, "equal")
     fitted = fit(
-        MODELS[model](),
+        MODELS[model]().to(device),
         ads_of(count, 1, auctions),
         loss=loss,
         valid=valid,
@@ -74,7 +74,7 @@ def trained(model, loss, auctions, *, count=500, batch_size=64, **options):
         **{"epochs": 2, "every": 0.5, "rate": 0.01, "l2": 1e-4} | options,
         batch_size=batch_size,
     )
-    state = fitted.last
+    state = {name: tensor.cpu() for name, tensor in fitted.last.items()}
     ranks.check_same(weights=[state[name].double().sum().item() for name in state])
     return {"history": fitted.history, "last": state, "best": fitted.best["welfare"].epoch}
 

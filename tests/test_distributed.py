@@ -11,10 +11,10 @@ import time
 
 import distributed_jobs as jobs
 import numpy as np
-import polars as pl
 import pytest
 import torch
 import torch.multiprocessing as multiprocessing
+from kernel_helpers import needs_gpu
 
 from bidwise import InputError, ranks
 from bidwise.training.batches import Epoch
@@ -140,6 +140,28 @@ def test_distributed_run_goes_on_with_another_number_of_ranks(together, tmp_path
     )
 
 
+@needs_gpu
+def test_distributed_ranks_that_share_a_gpu_train_as_one_process(tmp_path):
+    """Through gloo, since nccl wants a GPU for each."""
+    work = {
+        f"{model} {auctions} {loss}": ("trained", (model, loss, auctions), {"device": "cuda"})
+        for model in ("deepfm", "dcn")
+        for auctions in jobs.AUCTIONS
+        for loss in ("log_plus", "log_plus_teacher")
+    }
+    one, *others = on_ranks(1, work, tmp_path / "1") + on_ranks(2, work, tmp_path / "2")
+    farthest = 0.0
+    for name, expected in one.items():
+        for found in others:
+            assert [e["welfare"] for e in found[name]["history"]] == pytest.approx(
+                [e["welfare"] for e in expected["history"]], rel=1e-5
+            )
+            for key, x in expected["last"].items():
+                farthest = max(farthest, float((found[name]["last"][key].double() - x.double()).abs().max()))
+    print(f"weights differ by {farthest:.1e} at most")
+    assert farthest < 5e-6
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
 def test_distributed_parts_of_a_batch_are_all_of_it_and_whole_auctions(ranks):
     random = torch.Generator().manual_seed(ranks)
@@ -174,6 +196,7 @@ def test_distributed_nothing_happens_on_one_rank():
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """Logged ads of auctions with an id."""
+    pl = pytest.importorskip("polars")
     random = np.random.default_rng(0)
     ads, fields = 12_000, 4
     features = random.integers(0, 30, (ads, fields))
