@@ -1,20 +1,26 @@
 """`sweep` at its edges: URLs, defaults that a grid grows from, trials that fail, words that must be told apart."""
 
 import math
+import shutil
 import signal
 import sys
 import threading
 from http.server import ThreadingHTTPServer
 
 import pytest
-from sweep_helpers import LISTS, market, told, toml_of
+from sweep_helpers import LISTS, market, told, toml_of, without_times
 from test_cli import bidwise_command as typed
 from test_urls import SECRET, Bucket
 
 import bidwise
-from bidwise.tabular import trials
+from bidwise.report.sweep_story import _labels, _uncut
+from bidwise.report.whiskers import Row
+from bidwise.tabular import predict, trials
+from bidwise.tabular import sweep as sweep_module
 from bidwise.tabular.grid import read_grid
+from bidwise.tabular.standings import best_of
 from bidwise.tabular.sweep import sweep
+from bidwise.tabular.sweep_words import verdict
 
 SHARED = {"data": {"click": "y", "bid": "b"}}
 LOSSES = {"train.loss": ["log_loss", "log_plus"]}
@@ -175,3 +181,100 @@ def test_a_table_for_a_configuration_and_a_grid_for_a_training_are_refused_with_
     ):
         assert typed(monkeypatch, *words, "--out", tmp_path / "out") == 2
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+def made(names, by=0.5, seeds=(0, 1)):
+    """Settings as `settings_of` makes them, all alike."""
+    validation = {"log_loss": {"mean": by, "ci_low": None, "ci_high": None}}
+    test = {"welfare": {"mean": 1.0}}
+    shared = {"complete": True, "seeds": list(seeds), "validation": validation, "test": test, "difference": None}
+    return [shared | {"name": name, "loss": name.split(",")[0]} for name in names]
+
+
+def result_of(settings, chosen, baseline=None, seeds=(0, 1)):
+    return {
+        "settings": settings,
+        "chosen": {"setting": chosen, "trial": chosen},
+        "baseline": baseline,
+        "by": "log_loss",
+        "seeds": list(seeds),
+        "trials": [],
+        "grid": {},
+        "config": {},
+    }
+
+
+def test_ties_are_called_ties_and_the_first_of_the_grid_is_taken():
+    settings = made(["log_loss", "log, lam 1", "log, lam 3"])
+    for setting, mean in zip(settings, (0.6, 0.5000004, 0.5), strict=True):
+        setting["validation"] = {"log_loss": {"mean": mean}}
+    assert best_of(settings, "log_loss")["name"] == "log, lam 1"
+    assert verdict(result_of(settings, "log, lam 1"))[0]["text"] == (
+        "log, lam 1 is chosen, but tied with log, lam 3: to the digits shown their validation log loss is the same, "
+        "0.5, the mean of 2 seeds, and the first of the grid is taken."
+    )
+
+
+def test_one_setting_alone_is_not_compared():
+    texts = [each["text"] for each in verdict(result_of(made(["log_loss"]), "log_loss", "log_loss"))]
+    assert texts == [
+        "log_loss is the only setting: its validation log loss is 0.5, the mean of 2 seeds.",
+        "On test its welfare is 1 per auction.",
+    ]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_log_loss_that_lacks_seeds_is_not_called_absent(table, tmp_path, monkeypatch, failing):
+    """Its trials of the last seeds fail; what is left of it is the baseline."""
+    lists = LOSSES | {"train.seed": [0, 1]}
+
+    def some_fail(jobs, workers, say):
+        for job in jobs:
+            bad = job.trial.name in ("log_loss-seed_1", "log_loss-seed_0")[:failing]
+            yield job, "out of luck" if bad else trials.run(job, 1)
+
+    monkeypatch.setattr(sweep_module, "in_processes", some_fail)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    found = sweep(told(table, lists), out=tmp_path / "out")
+    said = " ".join([*(each["text"] for each in found["verdict"]), *found["notes"]])
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "The grid has no log_loss" not in said + page
+    if failing == 1:
+        assert found["baseline"] == "log_loss"
+        assert found["settings"][1]["difference"]["seeds"] == [0]
+        assert "(in seed 0, which both have)" in said
+        assert "log_loss lacks seed 1, whose trials failed" in said
+    else:
+        assert found["baseline"] is None
+        assert "No trial of log_loss has finished" in said
+        assert "No trial of log_loss has finished" in page
+
+
+def test_labels_of_charts_are_whole_and_different(table, tmp_path):
+    names = [f"log_plus, lam {lam}, learning_rate {rate}, l2 0" for lam in (1, 3, 10) for rate in (0.001, 0.003)]
+    labels = _labels({"settings": [{"name": name} for name in names]})
+    assert labels[names[1]] == "lam 1, learning_rate 0.003"
+    long = [f"log_plus_teacher, {label}, weights of ads that are long to tell of" for label in labels.values()]
+    rows = _uncut([Row(name, "+1 %") for name in long])
+    assert all(len(row.name) <= (26 if row.words else 56) for row in rows)
+    drawn = " ".join(row.name for row in rows if not row.words)
+    assert all(name in drawn for name in long)
+    sections = told(
+        table, LOSSES | {"train.lam": [1, 3], "train.learning_rate": [0.01, 0.02], "train.schedule": ["constant"]}
+    )
+    sweep(sections, out=tmp_path / "out", settings=["train.epochs=0.5"])
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert ">log_plus, lam 3, learning_rate 0.02</text>" in page
+    assert "…" not in page
+
+
+def test_stores_of_finished_trials_may_be_deleted(table, tmp_path):
+    out = tmp_path / "out"
+    before = sweep(told(table, {"train.loss": ["log_loss"]}), out=out)
+    store = out / "trials" / "log_loss" / "store"
+
+    shutil.rmtree(store)
+    assert len(predict(out / "trials" / "log_loss", table)) == len(market())
+    grown = sweep(told(table, LOSSES), out=out)
+    assert without_times(grown["trials"][0]) == without_times(before["trials"][0])
+    assert grown["trials"][1]["failed"] is None
