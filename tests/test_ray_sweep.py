@@ -7,6 +7,7 @@ import pytest
 from sweep_helpers import Killer, market, told, without_times
 
 import bidwise
+from bidwise.tabular import trials
 from bidwise.tabular.sweep import sweep
 from bidwise.tabular.trials import device_on_ray
 
@@ -45,7 +46,7 @@ def test_ray_finds_the_numbers_of_local_to_the_last_digit(cluster, table, local,
     lines = []
     found = sweep(told(table, LISTS), out=tmp_path / "out", engine="ray", say=lines.append)
     assert without_times(found) == without_times(local)
-    assert len(lines) == 4
+    assert len(lines) == 5
     environment = json.loads((tmp_path / "out" / "trials" / "log_loss-seed_0" / "environment.json").read_text())
     assert "default_worker" not in environment["command"]  # the command of the sweep, not that of Ray's worker
 
@@ -80,3 +81,19 @@ def test_a_cluster_without_gpus_trains_on_its_cores(cluster):
     assert device_on_ray("auto") == device_on_ray("cpu") == "cpu"
     with pytest.raises(bidwise.InputError, match="the Ray cluster has no GPU"):
         device_on_ray("cuda")
+
+
+def test_a_device_that_the_cluster_does_not_have_is_refused_before_anything_is_written(cluster, table, tmp_path):
+    with pytest.raises(bidwise.InputError, match="the Ray cluster has no GPU"):
+        sweep(told(table, LISTS), out=tmp_path / "out", engine="ray", device="cuda")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_task_raises_is_told_in_plain_words(cluster, table, tmp_path, monkeypatch):
+    def broken(job, threads):
+        raise TypeError("no such\nthing")
+
+    monkeypatch.setattr(trials, "run", broken)
+    found = sweep(told(table, {"train.loss": ["log_loss"]}), out=tmp_path / "out", engine="ray")
+    assert [trial["failed"] for trial in found["trials"]] == ["TypeError: no such thing"]
+    assert "\\u001b" not in (tmp_path / "out" / "result.json").read_text()

@@ -219,7 +219,7 @@ def test_a_finished_sweep_trains_nothing_and_says_the_same(swept, table):
     lines = []
     again = sweep(told(table), out=swept.out, say=lines.append)
     assert again == swept.result
-    assert lines == ["6 of 6 trials are finished already"]
+    assert lines == ["6 trials, not 8: lam means nothing to log_loss", "6 of 6 trials are finished already"]
     assert {path: path.stat().st_mtime_ns for path in (swept.out / "trials").rglob("*")} == before
 
 
@@ -246,8 +246,8 @@ def test_a_grid_may_grow_but_not_shrink(swept, table, tmp_path):
     new = [trial["name"] for trial in found["trials"] if "lam_3" in trial["name"]]
     assert len(found["trials"]) == 8
     assert len(new) == 2
-    assert lines[0] == "6 of 8 trials are finished already"
-    assert len(lines) == 3
+    assert lines[:2] == ["8 trials, not 12: lam means nothing to log_loss", "6 of 8 trials are finished already"]
+    assert len(lines) == 4
     assert {path.name for path in (out / "trials").iterdir()} == {trial["name"] for trial in found["trials"]}
 
 
@@ -334,6 +334,7 @@ def endless_sweep(table, folder):
     heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # also in jobs of a shell
     with subprocess.Popen(words, **pipes, **heard) as running:
         try:
+            assert running.stdout.readline() == "2 trials\n"
             assert running.stdout.readline().startswith("[1/2] epochs_1: validation log loss")
             endless = folder / "out" / "trials" / "epochs_1000000"
             assert until(lambda: at_work_in(endless))

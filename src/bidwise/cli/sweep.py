@@ -51,9 +51,8 @@ def sweep(
     """
     from bidwise.tabular.sweep import sweep as run
     from bidwise.tabular.sweep_words import summary
-    from bidwise.tabular.trials import device_on_ray
 
-    where = device_on_ray(device) if engine == "ray" else device_of(device)
+    where = device if engine == "ray" else device_of(device)  # a cluster has GPUs of its own
     with Bars() as bars:
         result = run(
             config,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bidwise.report.drawing import Picture
@@ -10,11 +12,12 @@ from bidwise.report.losses import in_order, look_of, loss_called
 from bidwise.report.other_stories import setting as words_of
 from bidwise.report.page import OUTCOMES
 from bidwise.report.sections import Cell, Section, Story, Table, drawings
-from bidwise.report.tables import NONE, decimals, number, signed
+from bidwise.report.tables import NONE, decimals, hundredths, number
 from bidwise.report.whiskers import Row, whiskers
 
 Result = Mapping[str, Any]
 SHOWN = 30  # trials that are shown without a click
+LETTERS = {"name": 26, "heading": 56}  # of a line of a chart, uncut
 METRICS = {"welfare": "welfare", "log_loss": "log loss", "auc": "AUC"}
 TITLES = {"welfare": "Welfare", "log_loss": "Log loss", "auc": "AUC"}
 BETTER = {"welfare": "higher is better", "log_loss": "lower is better", "auc": "higher is better"}
@@ -78,9 +81,9 @@ def _validation(key: str, result: Result) -> Section:
     several = len(result["seeds"]) > 1
     table = Table("Settings on validation auctions" + _interval_words(several), "Setting", headings, rows)
     lead = f"The setting is chosen by validation {metric} ({BETTER[by]}), the mean over seeds, and by nothing else."
-    figures = []
+    figures, labels = [], _labels(result)
     lines = [
-        _line(setting, setting["difference"]["validation"][by])
+        _line(labels[setting["name"]], setting, setting["difference"]["validation"][by])
         for setting in result["settings"]
         if setting.get("difference") and setting["difference"]["validation"][by]["mean"] is not None
     ]
@@ -88,7 +91,7 @@ def _validation(key: str, result: Result) -> Section:
         said = "; ".join(f"{row.name}: {row.words}" for row in lines)
         about = f"Difference of validation {metric} to {baseline} inside of seeds, with 95 % intervals. {said}"
         label = f"difference of {metric}, {BETTER[by]}"
-        panel = whiskers(f"Validation {metric}, against {baseline}", lines, label, about)
+        panel = whiskers(f"Validation {metric}, against {baseline}", _uncut(lines), label, about)
         figures = drawings(key, Picture("validation", (panel,)))
         lead += (
             f" Differences are to {baseline} in the same seed; a line is their 95 % interval over seeds, and a mark is "
@@ -99,7 +102,7 @@ def _validation(key: str, result: Result) -> Section:
 
 def _test(key: str, result: Result) -> Section:
     baseline = result["baseline"]
-    rows, lines = [], []
+    rows, lines, labels = [], [], _labels(result)
     for setting in result["settings"]:
         test, cells = setting["test"], []
         found = setting["difference"]["welfare"] if setting.get("difference") else None
@@ -113,7 +116,16 @@ def _test(key: str, result: Result) -> Section:
             look = look_of(setting["loss"])
             ends: list[Any] = [None if found[end] is None else 100 * found[end] for end in ENDS]
             lines.append(
-                Row(setting["name"], change, ends[0], ends[1], ends[2], kind != "unclear", look.colour, look.marker)
+                Row(
+                    labels[setting["name"]],
+                    change,
+                    ends[0],
+                    ends[1],
+                    ends[2],
+                    kind != "unclear",
+                    look.colour,
+                    look.marker,
+                )
             )
         welfare = Cell(_mean(test["welfare"], _places(result, "test", "welfare")))
         others = [
@@ -144,10 +156,13 @@ def _test(key: str, result: Result) -> Section:
         lead += f"A line is the 95 % interval {over}; grey and hollow where it holds 0 or there are too few auctions."
         said = "; ".join(f"{row.name}: {row.words}" for row in lines)
         about = f"Difference of test welfare to {baseline} inside of seeds, in per cent. {said}"
-        panel = whiskers(f"Test welfare, against {baseline}", lines, f"difference of welfare, % of {baseline}", about)
+        label = f"difference of welfare, % of {baseline}"
+        panel = whiskers(f"Test welfare, against {baseline}", _uncut(lines), label, about)
         figures = drawings(key, Picture("test", (panel,)))
     elif baseline is None:
-        lead += "The grid has no log_loss, so there is no baseline to compare with."
+        there = any(setting["loss"] == "log_loss" for setting in result["settings"])
+        lead += "No trial of log_loss has finished" if there else "The grid has no log_loss"
+        lead += ", so there is no baseline to compare with."
     return Section("On test", lead, figures=figures, tables=[table])
 
 
@@ -201,14 +216,38 @@ def _interval_words(several: bool) -> str:
     return ", mean over seeds ± half of its 95 % interval" if several else ""
 
 
-def _line(setting: Result, found: Result) -> Row:
+def _labels(result: Result) -> dict[str, str]:
+    """What charts call the settings: their names without what all of them share.
+
+    >>> names = ["log_plus, lam 1, l2 0", "log_plus, lam 3, l2 0"]
+    >>> list(_labels({"settings": [{"name": name} for name in names]}).values())
+    ['lam 1', 'lam 3']
+    """
+    parts = {setting["name"]: setting["name"].split(", ") for setting in result["settings"]}
+    shared = set.intersection(*map(set, parts.values()))
+    labels = {name: ", ".join(x for x in words if x not in shared) or name for name, words in parts.items()}
+    return labels if len(set(labels.values())) == len(labels) else {name: name for name in parts}
+
+
+def _uncut(lines: Sequence[Row]) -> list[Row]:
+    """Lines whose names are headings above them where one of them has no room, wrapped where one line has none."""
+    if all(len(line.name) <= LETTERS["name"] for line in lines):
+        return list(lines)
+    found = []
+    for line in lines:
+        found += [Row(words) for words in textwrap.wrap(line.name, LETTERS["heading"], break_on_hyphens=False)]
+        found.append(replace(line, name=""))
+    return found
+
+
+def _line(label: str, setting: Result, found: Result) -> Row:
     """A difference over seeds, as a line of a figure."""
     ends = [found[end] for end in ("mean", "ci_low", "ci_high")]
     places = decimals(ends, 2)
     centre, low, high = (number(x, places, sign=True) for x in ends)
     clear = found["ci_low"] is not None and not found["ci_low"] <= 0 <= found["ci_high"]
     look = look_of(setting["loss"])
-    return Row(setting["name"], f"{centre} [{low}, {high}]", ends[0], ends[1], ends[2], clear, look.colour, look.marker)
+    return Row(label, f"{centre} [{low}, {high}]", ends[0], ends[1], ends[2], clear, look.colour, look.marker)
 
 
 def _share(found: Result) -> str:
@@ -216,5 +255,5 @@ def _share(found: Result) -> str:
     if centre is None:
         return NONE
     if low is None or high is None:
-        return f"{signed(100 * centre)} %, no finite interval"
-    return f"{signed(100 * centre)} % [{signed(100 * low)}, {signed(100 * high)}]"
+        return f"{hundredths(centre)} %, too few auctions for an interval"
+    return f"{hundredths(centre)} % [{hundredths(low)}, {hundredths(high)}]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import tomllib
 import types
 import typing
@@ -23,6 +24,7 @@ from bidwise.urls import check_on_disk, shown
 AUTO = "auto"
 BASELINE = "log_loss"
 METRICS = ("welfare", "log_loss", "auc")
+SEEDS = 2**63  # what TOML and torch can hold
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,8 @@ class Train:
             if getattr(self, name) is not None and not pairwise:
                 raise InputError(f"train.{name} is of losses over pairs, such as log_plus, found loss {self.loss}")
         check_whole("train.seed", self.seed, 0)
+        if self.seed >= SEEDS:
+            raise InputError(f"train.seed must be below 2^63, found {self.seed}")
 
     @property
     def losses(self) -> list[str]:
@@ -207,7 +211,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+    except UnicodeDecodeError:
+        raise InputError(f"{path} must be a TOML file, found one that is no text") from None
+    except (tomllib.TOMLDecodeError, IsADirectoryError) as error:
         raise InputError(f"{path} must be a TOML file, found: {error}") from None
 
 
@@ -225,6 +231,8 @@ def merged(
     """A file's sections, options ``{"data.click": "y"}`` above them, and settings ``section.key=value`` above both;
     what is not known is refused with the nearest name."""
     told: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    if "sweep" in sections:
+        raise InputError("a training must have no grid, found a section [sweep]; use bidwise sweep, or leave it out")
     for section, part in sections.items():
         check_name("a section of the configuration", section, SECTIONS)
         if not isinstance(part, Mapping):
@@ -300,6 +308,8 @@ def _one(name: str, wanted: type, value: Any) -> Any:
     if wanted is str and isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value).strip()
     if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise InputError(f"{name} must be finite, found {value}")
         return value
     if wanted is int and isinstance(value, int) and not isinstance(value, bool):
         return value

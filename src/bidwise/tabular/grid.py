@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,18 @@ from bidwise.checks import InputError, check_name
 from bidwise.losses.welfare_loss import LOSSES, WelfareLoss
 from bidwise.models import MODELS
 from bidwise.tabular.config import AUTO, SECTIONS, Config, Model, Train, merged, read_toml, resolved, typed
+from bidwise.urls import shown
 
 MOST = 10_000  # trials
 LONGEST = 100  # letters of a name
+TABLES = (".parquet", ".csv", ".tsv", ".gz")
 LOSS, MODEL, SEED = "train.loss", "model.name", "train.seed"
 #: What rows, auctions and measures depend on: trials that differ in it cannot be compared.
 ALIKE = {"table", "click", "bid", "auction", "auction_size", "time", "weight", "position", "slots", "sampling_rate"}
 ALIKE |= {"truth"}
 
 Identity = tuple[tuple[str, Any], ...]
+Known = tuple[str, Config]  # the name of a trial that is there, and what it was told
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Trial:
     """One training of a grid; ``settings`` are those of the grid's values that mean something to its loss and model."""
 
     name: str
+    setting: str  # what it has in common with those of other seeds and with no others, in words
     config: Config
     settings: dict[str, Any]
 
@@ -39,12 +43,6 @@ class Trial:
     def seed(self) -> int:
         """Of the split, the initial weights and the batches."""
         return self.config.train.seed
-
-    @property
-    def setting(self) -> str:
-        """What the trial has in common with those of other seeds, in words."""
-        words = [_part(key, value, " ") for key, value in self.settings.items() if key != SEED]
-        return ", ".join(words) or self.config.train.loss
 
 
 @dataclass(frozen=True)
@@ -60,23 +58,55 @@ class Grid:
     sections: dict[str, dict[str, Any]]
     lists: dict[str, list[Any]]
 
-    def trials(self, known: Mapping[Identity, str] | None = None) -> list[Trial]:
-        """All different trainings, each checked; ``known`` has the names of those that an earlier grid had."""
-        size = math.prod(map(len, self.lists.values()))
-        if size > MOST:
-            raise InputError(f"[sweep] must have at most {MOST:,} combinations, found {size:,}; shorten its lists")
+    @property
+    def size(self) -> int:
+        """Combinations of the lists, of which some may be the same training."""
+        return math.prod(map(len, self.lists.values()))
+
+    def trials(self, known: Mapping[Identity, Known] | None = None) -> list[Trial]:
+        """All different trainings, each checked; ``known`` has those that are there, which keep name and words."""
+        if self.size > MOST:
+            raise InputError(f"[sweep] must have at most {MOST:,} combinations, found {self.size:,}; shorten its lists")
         known = known or {}
         found: dict[Identity, Trial] = {}
-        taken = {name.lower() for name in known.values()}  # some file systems do not tell a from A
+        taken = {name.lower() for name, _ in known.values()}  # some file systems do not tell a from A
+        settings_called: dict[Identity, str] = {}
+        models: set[Model] = set()
         for values in product(*self.lists.values()):
             config, settings = self._resolved(dict(zip(self.lists, values, strict=True)))
             identity = identity_of(config)
             if identity in found:
                 continue
-            name = known.get(identity) or _free(_name(settings, config), taken)
+            if config.model not in models:
+                _check_model(config.model)
+                models.add(config.model)
+            kind = tuple(pair for pair in identity if pair[0] != SEED)
+            if kind not in settings_called:
+                settings_called[kind] = _setting(settings, config, set(settings_called.values()))
+            if identity in known:  # in its own words: what is a default here may have been left open there
+                name, there = known[identity]
+                config = replace(there, data=replace(there.data, table=config.data.table))
+            else:
+                name = _free(_name(settings, config), taken)
             taken.add(name.lower())
-            found[identity] = Trial(name, config, settings)
+            found[identity] = Trial(name, settings_called[kind], config, settings)
         return list(found.values())
+
+    def counted(self, trials: Sequence[Trial]) -> str:
+        """How many trials there are, and why not as many as combinations: ``6 trials, not 8: lam means nothing to
+        log_loss``."""
+        number = f"{len(trials):,} trial{'s' if len(trials) > 1 else ''}"
+        if len(trials) == self.size:
+            return number
+        idle: dict[str, dict[str, None]] = {}
+        for trial in trials:
+            for key in self.lists:
+                if key not in trial.settings:
+                    section, _, name = key.partition(".")
+                    to = trial.config.model.name if section == "model" else trial.config.train.loss
+                    idle.setdefault(name, {})[to] = None
+        why = "; ".join(f"{name} means nothing to {', '.join(to)}" for name, to in idle.items())
+        return f"{number}, not {self.size:,}: {why or 'the others are the same'}"
 
     def _resolved(self, settings: dict[str, Any]) -> tuple[Config, dict[str, Any]]:
         """The configuration of a combination, and what is left of it without values that mean nothing to it."""
@@ -92,9 +122,14 @@ class Grid:
                 settings.pop(f"{section}.{name}", None)
         return resolved(told), settings
 
+    def shown_sections(self) -> dict[str, dict[str, Any]]:
+        """What all trials share, as it may be passed on: the table's URL without password and signature."""
+        data = self.sections["data"]
+        return self.sections | {"data": data | {"table": shown(data["table"])} if data.get("table") else data}
+
     def to_toml(self) -> str:
         """The file that gives this grid again."""
-        parts = {**self.sections, "sweep": {json.dumps(key): values for key, values in self.lists.items()}}
+        parts = {**self.shown_sections(), "sweep": {json.dumps(key): values for key, values in self.lists.items()}}
         lines = []
         for section, part in parts.items():  # JSON's words for numbers, text and lists are also TOML's
             lines += [f"[{section}]", *(f"{key} = {json.dumps(x, ensure_ascii=False)}" for key, x in part.items()), ""]
@@ -103,6 +138,11 @@ class Grid:
 
 def read_grid(config: str | Path | Mapping[str, Any], settings: Sequence[str] = ()) -> Grid:
     """The grid of a TOML file or of its sections, with settings ``section.key=value`` above what all trials share."""
+    if not isinstance(config, Mapping) and Path(config).suffix.lower() in TABLES:
+        raise InputError(
+            f"CONFIG must be a TOML file with a section [sweep], found the table {shown(config)}; name it there: "
+            "table in [data]"
+        )
     told = config if isinstance(config, Mapping) else read_toml(Path(config))
     sections = {section: part for section, part in told.items() if section != "sweep"}
     for section in sections:
@@ -123,9 +163,37 @@ def read_grid(config: str | Path | Mapping[str, Any], settings: Sequence[str] = 
 
 
 def identity_of(config: Config) -> Identity:
-    """What makes two trainings the same; the table may have moved, and 1 is 1.0."""
-    flat = {**config.flat(), "data.table": None}
+    """What makes two trainings the same, defaults filled in; the table may have moved, and 1 is 1.0."""
+    flat = {**_defaults(config), **config.flat(), "data.table": None}
     return tuple(sorted((key, tuple(x) if isinstance(x, list) else x) for key, x in flat.items()))
+
+
+def _defaults(config: Config) -> dict[str, Any]:
+    """What the model and the losses take where nothing is said."""
+    parameters = inspect.signature(MODELS[config.model.name]).parameters
+    keys = [key for key in Model.__dataclass_fields__ if key in parameters]
+    found = {f"model.{key}": parameters[key].default for key in keys} | {"train.precision": "float32"}
+    pairwise = [loss for name in config.train.losses if isinstance(loss := LOSSES[name], WelfareLoss)]
+    for key, own in {
+        "lam": {float(loss.lam) for loss in pairwise},
+        "sigma": {float(loss.options["sigma"]) for loss in pairwise},
+    }.items():
+        if len(own) == 1:  # losses of auto could have several
+            found[f"train.{key}"] = own.pop()
+    return found
+
+
+def _check_model(model: Model) -> None:
+    """Raise unless the model can be built, on a table of two small fields."""
+    try:
+        MODELS[model.name]([2, 2], **model.options)
+    except InputError as error:
+        raise InputError(f"model.{error}, in {model.name}") from None
+    except (ValueError, RuntimeError) as error:  # torch's words for what does not fit into the memory, and others
+        found = ", ".join(f"{key} = {_word(value)}" for key, value in model.options.items())
+        raise InputError(
+            f"[model] must be a model that can be built, found {model.name} with {found}: {str(error).splitlines()[0]}"
+        ) from None
 
 
 def _lists(part: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -164,6 +232,16 @@ def _applies(told: Mapping[str, Mapping[str, Any]], section: str, name: str) -> 
     if name == "candidates":
         return train.loss == AUTO
     return any(isinstance(LOSSES[loss], WelfareLoss) for loss in train.losses)
+
+
+def _setting(settings: Mapping[str, Any], config: Config, taken: set[str]) -> str:
+    """The words of a setting; where another has the same, lists and text as TOML writes them."""
+    told = {key: value for key, value in settings.items() if key != SEED}
+    words = ", ".join(_part(key, value, " ") for key, value in told.items()) or config.train.loss
+    if words not in taken:
+        return words
+    exact = (f"{key.partition('.')[2]} {json.dumps(value, ensure_ascii=False)}" for key, value in told.items())
+    return _free(", ".join(exact), {word.lower() for word in taken})
 
 
 def _name(settings: Mapping[str, Any], config: Config) -> str:

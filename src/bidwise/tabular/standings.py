@@ -88,7 +88,7 @@ def mean_of(values: Iterable[float | None]) -> Result:
 
 
 def best_of(settings: Sequence[Result], by: str) -> Result | None:
-    """The complete setting with the best mean validation metric; the first of equals."""
+    """The complete setting with the best mean validation metric; the first of those tied to the digits shown."""
     return _best([setting for setting in settings if setting["complete"]], by, lambda x: x["validation"][by]["mean"])
 
 
@@ -99,13 +99,28 @@ def best_trial(setting: Result, trials: Sequence[Result], by: str) -> Result | N
 
 def _best(found: Sequence[Result], by: str, of: Callable[[Result], float | None]) -> Result | None:
     sign = 1 if METRICS[by].higher_is_better else -1
-    known = [(value, each) for each in found if (value := of(each)) is not None]
+    known = [(as_shown(value), each) for each in found if (value := of(each)) is not None]
     return max(known, key=lambda pair: sign * pair[0])[1] if known else None
 
 
+def as_shown(value: float) -> float:
+    """A validation metric to the digits that are shown: smaller differences choose nothing.
+
+    >>> as_shown(0.4512349) == as_shown(0.4512251), as_shown(0.45123) == as_shown(0.45124)
+    (True, False)
+    """
+    return float(f"{value:.5g}")
+
+
 def baseline_of(settings: Sequence[Result], by: str) -> Result | None:
-    """What others are compared with: the log loss, with the settings that validation chooses for it."""
-    return best_of([setting for setting in settings if setting["loss"] == BASELINE], by)
+    """What others are compared with: the log loss, with the settings that validation chooses for it.
+
+    Where all of its settings lack a seed, one of those that lack the fewest.
+    """
+    own = [setting for setting in settings if setting["loss"] == BASELINE and setting["seeds"]]
+    most = max((len(setting["seeds"]) for setting in own), default=0)
+    own = [setting for setting in own if len(setting["seeds"]) == most]
+    return _best(own, by, lambda x: x["validation"][by]["mean"]) or next(iter(own), None)
 
 
 def differences(

@@ -15,11 +15,12 @@ from bidwise.data.store import SCHEMA
 from bidwise.engines import ENGINES, started_ray
 from bidwise.runs import alone, environment, plain, read_json, writable, write_json, write_text
 from bidwise.tabular.config import METRICS, SECTIONS, read_toml, resolved
-from bidwise.tabular.grid import Grid, Identity, Trial, identity_of, read_grid
+from bidwise.tabular.grid import Grid, Identity, Known, Trial, identity_of, read_grid
 from bidwise.tabular.standings import baseline_of, best_of, best_trial, differences, numbers_of, settings_of
 from bidwise.tabular.sweep_words import notes, verdict
 from bidwise.tabular.table import fingerprint, scan
-from bidwise.tabular.trials import Ended, Job, finished, in_processes, on_ray
+from bidwise.tabular.trials import Ended, Job, device_on_ray, finished, in_processes, on_ray
+from bidwise.urls import scheme_of, shown
 
 Progress = Callable[[str, float], None]  # what is being done, and the share that is done
 
@@ -51,9 +52,9 @@ def sweep(
         settings: ``["train.epochs=5"]``, above what all trials share.
         by: validation metric that the best setting is chosen by: ``welfare``, ``log_loss`` or ``auc``; ``train.metric``
             by default.
-        device: ``cpu`` or ``cuda``.
+        device: ``cpu`` or ``cuda``; with ``ray`` also ``auto``, a GPU where the cluster has one.
         progress: called as ``progress("trials", 0.4)``.
-        say: called with a line for every trial that ends.
+        say: called with a line that counts the trials, and with one for every trial that ends.
     """
     check_name("engine", engine, ENGINES)
     if workers is not None:
@@ -64,24 +65,28 @@ def sweep(
     first = grid.trials()[0].config
     if first.data.table is None:
         raise InputError("the configuration must name the table to train on, found no table in [data]")
-    table = Path(first.data.table).absolute()
+    table = first.data.table
+    if scheme_of(table) is None:  # workers may be in another folder
+        table = str(Path(table).absolute())
     scan(table)
     _check_grown(writable(out), grid)
     if engine == "ray":
         started_ray()  # or an error, before anything is written
-    show = progress or (lambda work, done: None)
+        device = device_on_ray(device)
+    show, tell = progress or (lambda work, done: None), say or (lambda line: None)
     with alone(out) as folder:
         trials = grid.trials(_known(folder))
         _check_table(folder, trials, table)
         write_text(folder / "config.toml", grid.to_toml())
-        failed = _run(folder, trials, table, engine, workers, device, by, show, say or (lambda line: None))
+        tell(grid.counted(trials))
+        failed = _run(folder, trials, table, engine, workers, device, by, show, tell)
         result = _compared(folder, grid, trials, failed, by, show)
         _write(folder, result, device)
     return result
 
 
 def _check_grown(folder: Path, grid: Grid) -> None:
-    """Raise unless the folder is new, or has a sweep all of whose trials are in this grid."""
+    """Raise unless the folder is new, or has a sweep all of whose trials with a result are in this grid."""
     path = folder / "config.toml"
     if not path.exists() and not (folder / "result.json").exists():
         return
@@ -90,11 +95,15 @@ def _check_grown(folder: Path, grid: Grid) -> None:
         raise InputError(
             f"out must be a new folder or one of the same sweep, found {folder}, which has a run of another kind"
         )
-    before = read_grid(there)
     here = {identity_of(trial.config) for trial in grid.trials()}
-    lost = [trial.name for trial in before.trials() if identity_of(trial.config) not in here]
+    lost = [
+        name
+        for identity, (name, _) in _known(folder).items()
+        if identity not in here and (folder / "trials" / name / "result.json").is_file()
+    ]
     if not lost:
         return
+    before = read_grid(there)
     told = [_flat(each) | each.lists for each in (before, grid)]
     words = []
     for key in dict.fromkeys([*told[0], *told[1]]):
@@ -104,23 +113,21 @@ def _check_grown(folder: Path, grid: Grid) -> None:
     raise InputError(
         f"out must be a new folder or one of a sweep that this one has all trials of, found {folder} with "
         f"{', '.join(words) or 'others'}, so {len(lost)} of its trials, as {lost[0]}, are not in this grid, which may "
-        "grow but not shrink; choose another folder"
+        "grow but not shrink where results are; choose another folder"
     )
 
 
 def _flat(grid: Grid) -> dict[str, Any]:
-    return {f"{section}.{key}": x for section, part in grid.sections.items() for key, x in part.items()}
+    return {f"{section}.{key}": x for section, part in grid.shown_sections().items() for key, x in part.items()}
 
 
-def _known(folder: Path) -> dict[Identity, str]:
+def _known(folder: Path) -> dict[Identity, Known]:
     """Trials that are there, by what makes them the same: a grid with more keys would call them otherwise."""
-    return {
-        identity_of(resolved(read_toml(path))): path.parent.name
-        for path in sorted((folder / "trials").glob("*/config.toml"))
-    }
+    there = {path.parent.name: resolved(read_toml(path)) for path in sorted((folder / "trials").glob("*/config.toml"))}
+    return {identity_of(config): (name, config) for name, config in there.items()}
 
 
-def _check_table(folder: Path, trials: Sequence[Trial], table: Path) -> None:
+def _check_table(folder: Path, trials: Sequence[Trial], table: str) -> None:
     """Raise unless the trials that are there began with the rows that the table has now."""
     begun = [path for trial in trials if (path := folder / "trials" / trial.name / "store" / SCHEMA).is_file()]
     now = fingerprint(table) if begun else ""
@@ -128,14 +135,14 @@ def _check_table(folder: Path, trials: Sequence[Trial], table: Path) -> None:
         if read_json(path)["table"]["fingerprint"] != now:
             raise InputError(
                 f"out must be a new folder or one of the same table, found {path.parents[1]}, which began with other "
-                f"rows than {table} has now; choose another folder, or delete that one"
+                f"rows than {shown(table)} has now; choose another folder, or delete that one"
             )
 
 
 def _run(
     folder: Path,
     trials: Sequence[Trial],
-    table: Path,
+    table: str,
     engine: str,
     workers: int | None,
     device: str,

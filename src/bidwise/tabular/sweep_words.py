@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bidwise.tabular.config import BASELINE
+from bidwise.tabular.standings import as_shown
 from bidwise.tabular.words import aligned
 
 Result = Mapping[str, Any]
@@ -26,24 +27,59 @@ def verdict(result: Result) -> list[dict[str, str]]:
     metric = result["by"].replace("_", " ")
     seeds = f", the mean of {len(best['seeds'])} seeds" if len(best["seeds"]) > 1 else ""
     value = best["validation"][result["by"]]["mean"]
-    of = f" of {len(settings)} settings" if len(settings) > 1 else ""
-    text = f"{best['name']} is chosen: its validation {metric} is the best{of}, {value:.5g}{seeds}."
+    tied = _tied(settings, best, result["by"])
+    if len(settings) == 1:
+        text = f"{best['name']} is the only setting: its validation {metric} is {value:.5g}{seeds}."
+    elif tied:
+        among = f"{', '.join(tied[:3])}{f' and {len(tied) - 3} more' if len(tied) > 3 else ''}"
+        text = (
+            f"{best['name']} is chosen, but tied with {among}: to the digits shown their validation {metric} is the "
+            f"same, {value:.5g}{seeds}, and the first of the grid is taken."
+        )
+    else:
+        text = f"{best['name']} is chosen: its validation {metric} is the best of {len(settings)} settings, "
+        text += f"{value:.5g}{seeds}."
     return [{"kind": "", "text": text}, *_tested(result, best), *_failed(failed, result)]
+
+
+def _tied(settings: Sequence[Result], best: Result, by: str) -> list[str]:
+    """The other settings that could be chosen as well."""
+    means = {each["name"]: each["validation"][by]["mean"] for each in settings if each["complete"]}
+    shown = {name: as_shown(mean) for name, mean in means.items() if mean is not None}
+    return [name for name, mean in shown.items() if name != best["name"] and mean == shown[best["name"]]]
+
+
+def _no_baseline(result: Result) -> str:
+    """Why nothing is compared with the log loss."""
+    if any(each["loss"] == BASELINE for each in result["settings"]):
+        return f"No trial of {BASELINE} has finished to compare it with."
+    return f"The grid has no {BASELINE} to compare it with."
+
+
+def _lacking(result: Result) -> list[int]:
+    """Seeds that the baseline lacks: its differences are in the others alone."""
+    if result["baseline"] is None:
+        return []
+    return [seed for seed in result["seeds"] if seed not in _named(result["settings"], result["baseline"])["seeds"]]
 
 
 def _tested(result: Result, best: Result) -> list[dict[str, str]]:
     baseline = result["baseline"]
     welfare = best["test"]["welfare"]["mean"]
     if baseline is None:
-        text = f"On test it has welfare {welfare:.5g} per auction. The grid has no {BASELINE} to compare it with."
-        return [{"kind": "", "text": text}]
+        return [{"kind": "", "text": f"On test it has welfare {welfare:.5g} per auction. {_no_baseline(result)}"}]
     if best["name"] == baseline:
         kind = "No other loss" if len({each["loss"] for each in result["settings"]}) > 1 else "No other setting"
-        return [{"kind": "", "text": f"{kind} was better on validation; on test its welfare is {welfare:.5g}."}]
+        text = f"{kind} was better on validation; on test its welfare is {welfare:.5g}."
+        if len(result["settings"]) == 1:
+            text = f"On test its welfare is {welfare:.5g} per auction."
+        return [{"kind": "", "text": text}]
     found = best["difference"]["welfare"]
     outcome, change = found["outcome"], change_words(found)
     tuned = sum(each["loss"] == BASELINE for each in result["settings"]) > 1
     against = f"{baseline}" + (f", the best {BASELINE} by validation" if tuned else "")
+    if _lacking(result):
+        against += f" (in {_seed_words(best['difference']['seeds'])}, which both have)"
     match outcome:
         case "better" | "worse":
             text = f"On test, which nothing was chosen by, it changes welfare by {change} against {against}."
@@ -80,6 +116,11 @@ def notes(result: Result) -> list[str]:
         else f"A seed decides the random split into training, validation and test ads, {parts}. Splits of one table "
         "share most of their ads: an interval over seeds is narrower than one over new tables would be.",
     ]
+    if _lacking(result):
+        told.append(
+            f"{result['baseline']} lacks {_seed_words(_lacking(result))}, whose trials failed: differences to it are "
+            "taken in the other seeds alone. The same command tries them again."
+        )
     if len(seeds) > 1:
         told.append(
             "Settings are compared inside of a seed, on the same ads and auctions, and the differences are averaged: "
@@ -108,21 +149,33 @@ def notes(result: Result) -> list[str]:
     return told
 
 
+def _seed_words(seeds: Sequence[int]) -> str:
+    """``[0] -> "seed 0"``, ``[0, 2] -> "seeds 0, 2"``."""
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
 def change_words(found: Result) -> str:
     """A difference to the baseline with its interval, in per cent where there is something to take them of.
 
     >>> change_words({"difference": 0.2, "relative": 0.1, "relative_ci_low": -0.05, "relative_ci_high": 0.25})
     '+10.00 % [−5.00, +25.00]'
+    >>> change_words({"difference": -1e-9, "relative": -1e-9, "relative_ci_low": None, "relative_ci_high": None})
+    '0.00 % (too few auctions for an interval)'
     """
     if found["difference"] is None:
         return "an unknown amount"
     if found["relative"] is None:
         return f"{found['difference']:+.3g}".replace("-", "−")
     low, high = found["relative_ci_low"], found["relative_ci_high"]
-    interval = (
-        ", without a finite interval" if low is None or high is None else f" [{100 * low:+.2f}, {100 * high:+.2f}]"
-    )
-    return f"{100 * found['relative']:+.2f} %{interval}".replace("-", "−")
+    if low is None or high is None:
+        return f"{_per_cent(found['relative'])} % (too few auctions for an interval)"
+    return f"{_per_cent(found['relative'])} % [{_per_cent(low)}, {_per_cent(high)}]"
+
+
+def _per_cent(share: float) -> str:
+    """Hundredths with their sign, 0 without one."""
+    words = f"{100 * share:+.2f}".replace("-", "−")
+    return "0.00" if words[1:] == "0.00" else words
 
 
 def summary(result: Result) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -24,8 +25,10 @@ from bidwise.tabular.grid import Trial
 from bidwise.tabular.pipeline import finish, measured
 from bidwise.tabular.predict import load_run
 from bidwise.tabular.prepare import prepare
+from bidwise.urls import shown
 
 TRIES = 3  # of a trial whose process is killed
+KILLED = -9  # exit code of SIGKILL, which also a system without memory sends
 VALIDATION = "validation.json"
 ERROR = "error.txt"  # of a trial that failed for a reason that is no user's
 VALIDATED = ("welfare", "log_loss", "auc")
@@ -37,7 +40,7 @@ class Job:
     """A trial, and what another process or machine must know to run it."""
 
     trial: Trial
-    table: Path
+    table: str
     folder: Path
     device: str
     command: list[str]  # that asked for it
@@ -68,18 +71,37 @@ def run(job: Job, threads: int) -> str | None:
             found["welfare"] *= prepared.about["mean_bid"]
             write_json(folder / VALIDATION, {name: found[name] for name in (*VALIDATED, "ads", "auctions")})
             (folder / ERROR).unlink(missing_ok=True)
+    except KeyboardInterrupt:
+        raise
     except (InputError, OSError) as error:
-        return " ".join(str(error).split())
-    except Exception as error:  # the other trials go on
-        with alone(folder):
-            write_text(folder / ERROR, traceback.format_exc())
-        return f"{type(error).__name__}: {' '.join(str(error).split())}; see {folder / ERROR}"
+        return _plain(error).replace(job.table, shown(job.table)) or type(error).__name__
+    except BaseException as error:  # the other trials go on
+        why = f"{type(error).__name__}: {_plain(error)}".removesuffix(": ")
+        why, told = (text.replace(job.table, shown(job.table)) for text in (why, traceback.format_exc()))
+        with suppress(Exception):  # a full disk has no place for it
+            with alone(folder):
+                write_text(folder / ERROR, told)
+            why += f"; see {folder / ERROR}"
+        return why
     return None
 
 
-def killed(times: int) -> str:
-    """What is said of a trial whose process ended without a word."""
-    return f"it was killed {times} times; does it fit into the memory? With fewer workers each has more of it"
+def _plain(error: BaseException) -> str:
+    """The words of an error on one line, without the codes that colour a terminal."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", str(error)).split())
+
+
+def killed(times: int, code: int | None = KILLED) -> str:
+    """What is said of a trial whose process ended without a word, by its exit code.
+
+    >>> killed(3, -signal.SIGSEGV), killed(3, 1)
+    ('its process was ended 3 times, by SIGSEGV', 'its process ended 3 times, with exit code 1')
+    """
+    if code == KILLED:
+        return f"it was killed {times} times; does it fit into the memory? With fewer workers each has more of it"
+    if code is not None and code < 0:
+        return f"its process was ended {times} times, by {signal.Signals(-code).name}"
+    return f"its process ended {times} times, with exit code {code}"
 
 
 def in_processes(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> Iterator[Ended]:
@@ -102,12 +124,12 @@ def in_processes(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) 
                 try:
                     failed = worker.pipe.recv()
                 except GONE:
-                    worker.end()
+                    code = worker.end(patience=5)
                     if times < TRIES:
                         say(f"{job.trial.name} was killed; it goes on in a new process, try {times + 1} of {TRIES}")
                         waiting.insert(0, job)
                     else:
-                        yield job, killed(times)
+                        yield job, killed(times, code)
                 else:
                     idle.append(worker)
                     yield job, failed
@@ -130,10 +152,13 @@ class _Worker:
         with suppress(OSError):  # it was killed while it waited, which its pipe says again
             self.pipe.send(job)
 
-    def end(self) -> None:
+    def end(self, patience: float = 0) -> int | None:
+        """End the process; its exit code, where it ended by itself."""
+        self.process.join(patience)
         self.pipe.close()
         self.process.terminate()
         self.process.join()
+        return self.process.exitcode
 
 
 def _serve(pipe: Connection, threads: int) -> None:
@@ -181,8 +206,10 @@ def on_ray(jobs: Sequence[Job], workers: int | None) -> Iterator[Ended]:
                 failed = ray.get(ended)
             except ray.exceptions.WorkerCrashedError:
                 failed = killed(TRIES)
+            except ray.exceptions.RayTaskError as error:
+                failed = f"{type(error.cause).__name__}: {_plain(error.cause)}".removesuffix(": ")
             except ray.exceptions.RayError as error:
-                failed = f"Ray ended it: {str(error).strip().splitlines()[0]}"
+                failed = f"Ray ended it: {_plain(error)}"
             yield job, failed
     finally:
         for each in running:
