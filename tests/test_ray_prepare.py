@@ -16,7 +16,7 @@ from bidwise.cli.prepare import prepare_criteo
 from bidwise.data.bids import Bids
 from bidwise.data.criteo import files as criteo_files
 from bidwise.data.criteo import runs as criteo_runs
-from bidwise.data.criteo.prepare import prepare
+from bidwise.data.criteo.prepare import WORK, prepare
 from bidwise.data.criteo.world import simulate
 
 ray = pytest.importorskip("ray")
@@ -137,7 +137,7 @@ def test_what_one_engine_began_the_other_finishes(tmp_path, raw, first, stop):
 
     with pytest.raises(KeyboardInterrupt):
         prepare(raw, out, on_error="skip", engine=first, progress=cut)
-    there = {path: path.stat().st_ino for path in (out / "unfinished").glob("*.run")}
+    there = {path: path.stat().st_ino for path in (out / WORK).glob("*.run")}
     assert there or stop == "Drawing bids"
     kept = []
 
@@ -198,7 +198,7 @@ def test_a_task_whose_workers_all_die_ends_the_run_and_the_run_goes_on(tmp_path,
             OSError, match="Ray lost the worker of a task 1 times; mend the cluster, and the same command"
         ):
             prepare(raw, tmp_path / "out", on_error="skip", engine="ray")
-    assert list((tmp_path / "out" / "unfinished").glob("*.run"))
+    assert list((tmp_path / "out" / WORK).glob("*.run"))
     prepare(raw, tmp_path / "out", on_error="skip", engine="ray")
     assert contents(tmp_path / "out") == contents(whole)
 
