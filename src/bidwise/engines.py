@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +14,7 @@ from bidwise.checks import InputError, check_name
 
 ENGINES = ("local", "ray")
 ATTEMPTS = 4  # at a task whose worker dies
+ANSWER = 5  # seconds that a cluster has to answer
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -139,6 +141,22 @@ def started_ray() -> Any:
             "engine must be local here, found ray, which is not installed; pip install 'bidwise[ray]'"
         ) from None
     if not ray.is_initialized():
+        _check_answers(os.environ.get("RAY_ADDRESS", ""))
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
     return ray
+
+
+def _check_answers(address: str) -> None:
+    """Raise where nothing answers at ``host:port`` or ``ray://host:port``, for which Ray would wait minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():  # auto, local or none
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
+    except (OSError, OverflowError, UnicodeError) as error:  # no such machine, port or name
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"RAY_ADDRESS must be the address of a Ray cluster, found {address}, where none answers ({reason}); "
+            "start one there with ray start --head, or unset RAY_ADDRESS"
+        ) from None
