@@ -7,7 +7,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import chdir, nullcontext
+from contextlib import chdir, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
 
 from bidwise.checks import InputError, check_name
@@ -69,6 +69,12 @@ class Ray:
         self.ray = started_ray()
 
     def in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> None:
+        try:
+            self._in_order(work, tasks, then)
+        except self.ray.exceptions.RayError as error:  # in starting or stopping tasks: the cluster itself is gone
+            raise _lost("the cluster", error) from error
+
+    def _in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> None:
         ray, folder = self.ray, os.getcwd()
         shared = ray.put(work)  # once, with all it holds; tasks are small
         call = ray.remote(max_retries=ATTEMPTS - 1)(_call)
@@ -89,19 +95,24 @@ class Ray:
                     ) from error
                 raise cause from None
             except ray.exceptions.RayError as error:
-                raise OSError(
-                    f"Ray lost the worker of a task {ATTEMPTS} times; mend the cluster, and the same command goes on "
-                    f"where it stopped; Ray says: {' '.join(str(error).split())}"
-                ) from error
+                raise _lost(f"the worker of a task {ATTEMPTS} times", error) from error
 
         def stop(under_way: Iterable[Any]) -> None:
             tickets = list(under_way)
-            for ticket in tickets:
-                ray.cancel(ticket)
-            if tickets:
-                ray.wait(tickets, num_returns=len(tickets), fetch_local=False)
+            with suppress(ray.exceptions.RayError):  # a cluster that is gone; what went wrong first is told
+                for ticket in tickets:
+                    ray.cancel(ticket)
+                if tickets:
+                    ray.wait(tickets, num_returns=len(tickets), fetch_local=False)
 
         _in_order(start, result, stop, 2 * cores, tasks, then)
+
+
+def _lost(what: str, error: Exception) -> OSError:
+    return OSError(
+        f"Ray lost {what}; mend the cluster, and the same command goes on where it stopped; "
+        f"Ray says: {' '.join(str(error).split())}"
+    )
 
 
 def _call(work: Callable[[Task], Result], folder: str, task: Task) -> Result:
