@@ -79,13 +79,17 @@ class Ray:
         shared = ray.put(work)  # once, with all it holds; tasks are small
         call = ray.remote(max_retries=ATTEMPTS - 1)(_call)
         cores = int(ray.cluster_resources().get("CPU", 1))
+        raylet = _raylet(ray)
 
         def start(task: Task) -> Any:
             return call.remote(shared, folder, task)
 
         def result(ticket: Any) -> Any:
             try:
-                return ray.get(ticket)
+                while True:
+                    with suppress(ray.exceptions.GetTimeoutError):
+                        return ray.get(ticket, timeout=1)
+                    _check_raylet(raylet)
             except ray.exceptions.RayTaskError as error:
                 cause, words = error.cause, str(error.cause).strip().splitlines()
                 if isinstance(cause, ray.exceptions.RayError) or "failed to import" in str(cause):
@@ -99,6 +103,8 @@ class Ray:
 
         def stop(under_way: Iterable[Any]) -> None:
             tickets = list(under_way)
+            if tickets and not _listens(raylet):  # its tasks died with it, and Ray would wait for them
+                return
             with suppress(ray.exceptions.RayError):  # a cluster that is gone; what went wrong first is told
                 for ticket in tickets:
                     ray.cancel(ticket)
@@ -106,6 +112,34 @@ class Ray:
                     ray.wait(tickets, num_returns=len(tickets), fetch_local=False)
 
         _in_order(start, result, stop, 2 * cores, tasks, then)
+
+
+def _raylet(ray: Any) -> tuple[str, int] | None:
+    """Host and port of Ray's process on this machine; ``None`` for clients, ``ray://``, which have none."""
+    if ray.util.client.ray.is_connected():
+        return None
+    own = ray.get_runtime_context().get_node_id()
+    return next((node["NodeManagerAddress"], node["NodeManagerPort"]) for node in ray.nodes() if node["NodeID"] == own)
+
+
+def _listens(raylet: tuple[str, int] | None) -> bool:
+    try:
+        if raylet is not None:
+            socket.create_connection(raylet, ANSWER).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:  # slow, which is not dead
+        pass
+    return True
+
+
+def _check_raylet(raylet: tuple[str, int] | None) -> None:
+    """Raise where the raylet has died: Ray takes 15 seconds to see it, and may then end this process without a word."""
+    if not _listens(raylet):
+        raise OSError(
+            "Ray's process on this machine, the raylet, has died; start the cluster again, and the same command goes "
+            "on where it stopped"
+        )
 
 
 def _lost(what: str, error: Exception) -> OSError:
