@@ -16,9 +16,10 @@ from bidwise.cli.prepare import prepare_criteo
 from bidwise.data.criteo import files as criteo_files
 from bidwise.data.criteo import lines as criteo_lines
 from bidwise.data.criteo import passes as criteo_passes
+from bidwise.data.criteo import prepare as criteo_prepare
 from bidwise.data.criteo import runs as criteo_runs
 from bidwise.data.criteo.lines import parse
-from bidwise.data.criteo.prepare import prepare, split_sizes
+from bidwise.data.criteo.prepare import WORK, prepare, split_sizes
 from bidwise.data.criteo.tokens import Vocabulary
 from bidwise.data.store import Store
 
@@ -205,7 +206,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch, suffix):
     store = prepare(raw, tmp_path / "out")
     assert len(parsed) == blocks  # none twice
     assert same(whole, store)
-    assert not (tmp_path / "out" / "unfinished").exists()
+    assert not (tmp_path / "out" / WORK).exists()
 
 
 KILLED = """
@@ -221,8 +222,22 @@ def test_a_process_that_was_killed_goes_on(tmp_path):
     raw = write(tmp_path / "raw.txt", raw_lines(700))
     killed = subprocess.run([sys.executable, "-c", KILLED, str(raw), str(tmp_path / "out")], check=False)
     assert killed.returncode == 9
-    assert list((tmp_path / "out" / "unfinished").glob("*.run"))
+    assert list((tmp_path / "out" / WORK).glob("*.run"))
     assert same(prepare(raw, tmp_path / "whole"), prepare(raw, tmp_path / "out"))
+
+
+def test_what_an_earlier_version_left_unfinished_is_made_anew(tmp_path, monkeypatch):
+    raw = write(tmp_path / "raw.gz", raw_lines(700))
+    whole = prepare(raw, tmp_path / "whole")
+    with monkeypatch.context() as patch:  # as it was: other bounds of blocks, another folder
+        patch.setattr(criteo_prepare, "WORK", criteo_prepare.OLD_WORK)
+        patch.setattr(criteo_prepare, "OLD_WORK", "nothing")
+        patch.setattr(criteo_files, "BLOCK", 15_000)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(raw, tmp_path / "out", progress=cut_after(4))
+    assert list((tmp_path / "out" / "unfinished").glob("*.run"))
+    assert same(whole, prepare(raw, tmp_path / "out"))
+    assert not (tmp_path / "out" / "unfinished").exists()
 
 
 def test_a_store_cut_off_while_files_got_their_names_goes_on(tmp_path, monkeypatch):

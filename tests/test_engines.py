@@ -3,14 +3,19 @@
 import gzip
 import pickle
 import random
+import re
+import socket
 import subprocess
 import sys
 import threading
 import weakref
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
+from test_cli import bidwise_command as typed
+from test_train import market
 
 from bidwise import engines
 from bidwise.checks import InputError
@@ -77,6 +82,65 @@ def test_the_command_calls_the_engine_as_it_is_typed(tmp_path):
     assert found.returncode == 2
     assert found.stderr.startswith("bidwise: --engine must be local here, found ray, which is not installed; pip")
     assert found.stderr.count("\n") == 1
+
+
+def test_both_commands_refuse_another_engine_alike(tmp_path, monkeypatch, capsys):
+    raw = simulate(tmp_path / "raw.txt", 10).out
+    market(auctions=30).write_csv(tmp_path / "ads.csv")
+    toml = f'[data]\ntable = "{tmp_path}/ads.csv"\nclick = "click"\nbid = "bid"\n[sweep]\n"train.seed" = [0, 1]\n'
+    (tmp_path / "sweep.toml").write_text(toml)
+    told = []
+    for words in (
+        ["prepare", "criteo", raw, tmp_path / "out"],
+        ["sweep", tmp_path / "sweep.toml", "--out", tmp_path / "out"],
+    ):
+        assert typed(monkeypatch, *words, "--engine", "spark") == 2
+        told.append(capsys.readouterr().err)
+    assert told == ["bidwise: --engine must be one of local, ray, found 'spark'\n"] * 2
+    assert not (tmp_path / "out").exists()
+
+
+class Unstarted(ModuleType):
+    """Ray as far as starting it goes."""
+
+    def __init__(self):
+        super().__init__("ray")
+        self.asked = []
+
+    def is_initialized(self):
+        return False
+
+    def init(self, **options):
+        self.asked.append(options)
+
+
+@pytest.mark.parametrize("before", ["", "ray://"])
+@pytest.mark.parametrize(
+    "place", ["127.0.0.1:{free}", "localhost:{free}", "[::1]:{free}", "no.such.invalid:6379", "127.0.0.1:99999"]
+)
+def test_an_address_where_no_cluster_answers_is_named_at_once(before, place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", ray := Unstarted())
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = before + place.format(free=taken.getsockname()[1])
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        words = (
+            rf"^RAY_ADDRESS must be .* found {re.escape(address)}, where none answers \(.+\); .* ray start --head, or"
+        )
+        with pytest.raises(InputError, match=words):
+            engines.started_ray()
+    assert not ray.asked
+
+
+@pytest.mark.parametrize("address", [None, "", "auto", "local", "127.0.0.1:{port}", "ray://localhost:{port}"])
+def test_other_addresses_are_for_ray(address, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", ray := Unstarted())
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        if address is not None:
+            monkeypatch.setenv("RAY_ADDRESS", address.format(port=server.getsockname()[1]))
+        assert engines.started_ray() is ray
+    assert len(ray.asked) == 1
 
 
 def test_results_come_in_the_order_of_tasks_to_the_thread_that_asked():

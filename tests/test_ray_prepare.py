@@ -4,6 +4,8 @@ import gzip
 import importlib
 import os
 import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from bidwise.cli.prepare import prepare_criteo
 from bidwise.data.bids import Bids
 from bidwise.data.criteo import files as criteo_files
 from bidwise.data.criteo import runs as criteo_runs
-from bidwise.data.criteo.prepare import prepare
+from bidwise.data.criteo.prepare import WORK, prepare
 from bidwise.data.criteo.world import simulate
 
 ray = pytest.importorskip("ray")
@@ -137,7 +139,7 @@ def test_what_one_engine_began_the_other_finishes(tmp_path, raw, first, stop):
 
     with pytest.raises(KeyboardInterrupt):
         prepare(raw, out, on_error="skip", engine=first, progress=cut)
-    there = {path: path.stat().st_ino for path in (out / "unfinished").glob("*.run")}
+    there = {path: path.stat().st_ino for path in (out / WORK).glob("*.run")}
     assert there or stop == "Drawing bids"
     kept = []
 
@@ -198,9 +200,44 @@ def test_a_task_whose_workers_all_die_ends_the_run_and_the_run_goes_on(tmp_path,
             OSError, match="Ray lost the worker of a task 1 times; mend the cluster, and the same command"
         ):
             prepare(raw, tmp_path / "out", on_error="skip", engine="ray")
-    assert list((tmp_path / "out" / "unfinished").glob("*.run"))
+    assert list((tmp_path / "out" / WORK).glob("*.run"))
     prepare(raw, tmp_path / "out", on_error="skip", engine="ray")
     assert contents(tmp_path / "out") == contents(whole)
+
+
+KILLED = """
+import os, signal, threading, time
+from pathlib import Path
+from bidwise import engines
+from bidwise.cli import main
+from bidwise.data.criteo import passes
+def slow(*words):
+    time.sleep(60)
+def name(process):
+    return Path(f"/proc/{process}/comm").read_text().strip()
+def started_ray(started=engines.started_ray):
+    ray = started()
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    (raylet,) = [process for process in children if name(process) == "raylet"]
+    threading.Timer(2, os.kill, (int(raylet), signal.SIGKILL)).start()
+    return ray
+passes._runs, engines.started_ray = slow, started_ray
+main()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
+def test_a_raylet_that_dies_is_one_line(tmp_path, raw):
+    words = ["prepare", "criteo", str(raw[0]), str(tmp_path / "out"), "--on-error", "skip", "--engine", "ray"]
+    alone = os.environ | {"RAY_ADDRESS": "local"}
+    found = subprocess.run(
+        [sys.executable, "-c", KILLED, *words], capture_output=True, text=True, check=False, env=alone
+    )
+    assert found.returncode == 2
+    told = [line for line in found.stderr.splitlines() if line.startswith("bidwise")]
+    assert len(told) == 1
+    assert "the raylet, has died; start the cluster again, and the same command goes on" in told[0]
+    assert "Traceback" not in found.stderr
 
 
 def test_files_that_a_worker_does_not_see_are_named(tmp_path, raw, monkeypatch):

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import threading
+import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -16,6 +17,7 @@ from test_cli import bidwise_command as typed
 from test_train import SMALL, market
 
 import bidwise
+from bidwise import runs
 from bidwise.data.locations import location_of, same_place
 from bidwise.data.tables import read_ads
 from bidwise.tabular import predict, train
@@ -107,6 +109,7 @@ def host(table):
     Bucket.objects = {
         "ads/log.parquet": parquet(table),
         "ads/log.csv": table.write_csv().encode(),
+        "ads/my log.csv": table.write_csv().encode(),
         "ads/log.tsv.gz": gzip.compress(tsv.encode()),
         "ads/day=1/part-0.parquet": parquet(table[:half]),
         "ads/day=2/part-0.parquet": parquet(table[half:]),
@@ -203,6 +206,19 @@ def test_evaluate_a_url_is_evaluate_the_file(host, local, tmp_path, monkeypatch)
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["{host}/ads/log.parquet?{s}", "{HOST}/ads/log.parquet?{s}", "{host}/ads/my log.csv?{s}", "s3://a:{s}@ads/log.csv"],
+)
+def test_a_secret_is_used_and_not_written_down(name, host, tmp_path, monkeypatch, capfd):
+    url = name.format(host=host, HOST=host.upper(), s=SECRET)
+    assert typed(monkeypatch, "train", url, "--out", tmp_path / "run", *OPTIONS, *QUICK) == 0
+    written = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(written) > 5
+    assert not any(SECRET.encode() in text for text in written)
+    assert SECRET not in "".join(capfd.readouterr())
+
+
 def test_a_signature_is_used_and_not_kept(host, local, tmp_path, monkeypatch):
     url = f"{host}/ads/log.parquet?{SECRET}"
     assert typed(monkeypatch, "train", url, "--out", tmp_path / "run", *OPTIONS, *QUICK) == 0
@@ -232,6 +248,10 @@ def test_a_signature_is_used_and_not_kept(host, local, tmp_path, monkeypatch):
         ("s3://busy/a.parquet", "s3://busy/a.parquet cannot be read: Server returned non-2xx status code: 503"),
         ("az://box/a.parquet", "there are no credentials; set AZURE_STORAGE_ACCOUNT_NAME"),
         ("hdfs://ads/a.parquet", "must be a file or a URL of a kind that can be read: s3://, gs://"),
+        (
+            "{host}/elsewhere/a.csv",
+            "a.csv cannot be read: the server says that it has moved and not where to; check the",
+        ),
         ("{host}/locked/a.csv", "access was denied; does it need a password or a signature?"),
         ("{host}/ads/*.csv", "must be one file, found a pattern: http:// cannot list files"),
     ],
@@ -257,6 +277,46 @@ def test_without_credentials_the_variables_are_named(host, monkeypatch):
         bidwise.InputError, match=r"^s3://mine/a.parquet cannot be read: there are no cred.* set AWS_ACC"
     ):
         read("s3://mine/a.parquet")
+
+
+@pytest.mark.parametrize("name", ["elsewhere/a.csv", "locked/a.csv", "ads/none.csv"])
+def test_no_error_has_a_signature(name, host):
+    with pytest.raises(bidwise.InputError) as refused:
+        read(f"{host}/{name}?{SECRET}")
+    assert f"{host}/{name}" in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "object-store error: Generic HTTP error: Error performing HEAD {url} in 2s, after 10 retries  - "
+        "Server returned non-2xx status code: 503:  (location: my (1).csv?{s}) (path: http://host)",
+        "object-store error: Unable parse source url. Url: {url}, Error: invalid port number (path: {url})",
+        "object-store error: not supported (location: my (1).csv?{s})",
+        "bytes could not be parsed at {url}",
+    ],
+)
+def test_words_of_polars_are_told_without_the_url(words):
+    url = f"http://host/my (1).csv?{SECRET}"
+    told = str(location_of(url).error(OSError(words.format(url=url, s=SECRET))))
+    assert re.match(
+        r"http://host/my \(1\)\.csv cannot be read: (Server returned.* 503|Unable|not supp|bytes could)", told
+    )
+    assert SECRET not in told
+
+
+def test_a_bucket_without_a_region(host, monkeypatch):
+    for name in ("AWS_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")  # nothing answers
+    words = "check the network, AWS_REGION and, for a store of your own, AWS_ENDPOINT_URL$"
+    with warnings.catch_warnings(record=True) as warned:  # polars swallows what a warning raises
+        warnings.simplefilter("always")
+        with pytest.raises(bidwise.InputError, match=words):
+            read("s3://no-region/a.csv")
+    assert not warned
 
 
 def test_a_store_that_does_not_answer(host, monkeypatch):
@@ -305,6 +365,30 @@ def test_a_pattern_on_disk_and_a_file_with_the_marks_of_one(table, tmp_path):
         read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("s3://key:SECRET@ads/log.csv", "s3://ads/log.csv"),
+        ("s3://key:SEC/RET@ads/log.csv", "s3://ads/log.csv"),
+        ("S3:/key:SECRET@ads/log.csv", "s3://ads/log.csv"),
+        ("gs://SECRET@ads/log@2.csv", "gs://ads/log@2.csv"),
+        ("hf://datasets/us/ads@main/log.csv", "hf://datasets/us/ads@main/log.csv"),
+        ("abfss://box@account.dfs.core.windows.net/log.csv", "abfss://box@account.dfs.core.windows.net/log.csv"),
+        ("HTTP://host:81/log@2.csv?sig=SECRET", "http://host:81/log@2.csv"),
+        ("http:/host/log.csv?sig=S@SECRET", "http://host/log.csv"),
+        ("http:///me:SECRET@host/log.csv", "http://host/log.csv"),
+        ("https://me:SEC/RET@host/log.csv#SECRET", "https://host/log.csv"),
+        ("http://[::1]:81/log@2.csv", "http://[::1]:81/log@2.csv"),
+        ("http://host/my file.csv?sig=SECRET", "http://host/my file.csv"),
+        ("ads/day=1@2/log.csv", "ads/day=1@2/log.csv"),
+    ],
+)
+def test_no_name_has_a_secret(url, name, monkeypatch):
+    assert shown(url) == name
+    monkeypatch.setattr("sys.argv", ["bidwise", "train", url, f"--table={url}", "--set", f"data.table={url}", "a b"])
+    assert runs.environment()["command"] == f"bidwise train {name} --table={name} --set data.table={name} a b"
+
+
 def test_names_of_places():
     assert url_of(Path("S3://bucket/a.csv")) == "s3://bucket/a.csv"
     assert location_of(Path("s3://bucket/a.csv")) == location_of("s3://bucket/a.csv")
@@ -312,5 +396,7 @@ def test_names_of_places():
     assert shown(Path("ads/a.csv")) == "ads/a.csv"
     assert same_place("s3://b/a.csv", Path("s3://b/a.csv"))
     assert same_place("x/../a.csv", Path("a.csv"))
+    assert same_place("HTTPS://h/a.csv?id=1", "https://h/a.csv?id=1")
+    assert not same_place("https://h/get.csv?id=1", "https://h/get.csv?id=2")
     assert not same_place("s3://b/a.csv", "a.csv")
     assert not same_place("a.csv", None)

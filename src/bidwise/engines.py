@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import chdir, nullcontext
+from contextlib import chdir, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
 
 from bidwise.checks import InputError, check_name
 
 ENGINES = ("local", "ray")
 ATTEMPTS = 4  # at a task whose worker dies
+ANSWER = 5  # seconds that a cluster has to answer
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -67,17 +69,27 @@ class Ray:
         self.ray = started_ray()
 
     def in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> None:
+        try:
+            self._in_order(work, tasks, then)
+        except self.ray.exceptions.RayError as error:  # in starting or stopping tasks: the cluster itself is gone
+            raise _lost("the cluster", error) from error
+
+    def _in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> None:
         ray, folder = self.ray, os.getcwd()
         shared = ray.put(work)  # once, with all it holds; tasks are small
         call = ray.remote(max_retries=ATTEMPTS - 1)(_call)
         cores = int(ray.cluster_resources().get("CPU", 1))
+        raylet = _raylet(ray)
 
         def start(task: Task) -> Any:
             return call.remote(shared, folder, task)
 
         def result(ticket: Any) -> Any:
             try:
-                return ray.get(ticket)
+                while True:
+                    with suppress(ray.exceptions.GetTimeoutError):
+                        return ray.get(ticket, timeout=1)
+                    _check_raylet(raylet)
             except ray.exceptions.RayTaskError as error:
                 cause, words = error.cause, str(error.cause).strip().splitlines()
                 if isinstance(cause, ray.exceptions.RayError) or "failed to import" in str(cause):
@@ -87,19 +99,54 @@ class Ray:
                     ) from error
                 raise cause from None
             except ray.exceptions.RayError as error:
-                raise OSError(
-                    f"Ray lost the worker of a task {ATTEMPTS} times; mend the cluster, and the same command goes on "
-                    f"where it stopped; Ray says: {' '.join(str(error).split())}"
-                ) from error
+                raise _lost(f"the worker of a task {ATTEMPTS} times", error) from error
 
         def stop(under_way: Iterable[Any]) -> None:
             tickets = list(under_way)
-            for ticket in tickets:
-                ray.cancel(ticket)
-            if tickets:
-                ray.wait(tickets, num_returns=len(tickets), fetch_local=False)
+            if tickets and not _listens(raylet):  # its tasks died with it, and Ray would wait for them
+                return
+            with suppress(ray.exceptions.RayError):  # a cluster that is gone; what went wrong first is told
+                for ticket in tickets:
+                    ray.cancel(ticket)
+                if tickets:
+                    ray.wait(tickets, num_returns=len(tickets), fetch_local=False)
 
         _in_order(start, result, stop, 2 * cores, tasks, then)
+
+
+def _raylet(ray: Any) -> tuple[str, int] | None:
+    """Host and port of Ray's process on this machine; ``None`` for clients, ``ray://``, which have none."""
+    if ray.util.client.ray.is_connected():
+        return None
+    own = ray.get_runtime_context().get_node_id()
+    return next((node["NodeManagerAddress"], node["NodeManagerPort"]) for node in ray.nodes() if node["NodeID"] == own)
+
+
+def _listens(raylet: tuple[str, int] | None) -> bool:
+    try:
+        if raylet is not None:
+            socket.create_connection(raylet, ANSWER).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:  # slow, which is not dead
+        pass
+    return True
+
+
+def _check_raylet(raylet: tuple[str, int] | None) -> None:
+    """Raise where the raylet has died: Ray takes 15 seconds to see it, and may then end this process without a word."""
+    if not _listens(raylet):
+        raise OSError(
+            "Ray's process on this machine, the raylet, has died; start the cluster again, and the same command goes "
+            "on where it stopped"
+        )
+
+
+def _lost(what: str, error: Exception) -> OSError:
+    return OSError(
+        f"Ray lost {what}; mend the cluster, and the same command goes on where it stopped; "
+        f"Ray says: {' '.join(str(error).split())}"
+    )
 
 
 def _call(work: Callable[[Task], Result], folder: str, task: Task) -> Result:
@@ -139,6 +186,22 @@ def started_ray() -> Any:
             "engine must be local here, found ray, which is not installed; pip install 'bidwise[ray]'"
         ) from None
     if not ray.is_initialized():
+        _check_answers(os.environ.get("RAY_ADDRESS", ""))
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
     return ray
+
+
+def _check_answers(address: str) -> None:
+    """Raise where nothing answers at ``host:port`` or ``ray://host:port``, for which Ray would wait minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():  # auto, local or none
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
+    except (OSError, OverflowError, UnicodeError) as error:  # no such machine, port or name
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"RAY_ADDRESS must be the address of a Ray cluster, found {address}, where none answers ({reason}); "
+            "start one there with ray start --head, or unset RAY_ADDRESS"
+        ) from None

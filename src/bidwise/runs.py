@@ -6,7 +6,6 @@ import json
 import math
 import os
 import platform
-import re
 import subprocess
 import sys
 import tomllib
@@ -22,7 +21,7 @@ import torch
 import bidwise
 from bidwise import ranks
 from bidwise.checks import InputError
-from bidwise.urls import check_on_disk, shown
+from bidwise.urls import check_on_disk, shown_command
 
 fcntl: ModuleType | None
 try:
@@ -206,8 +205,8 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
     Run folders are passed on: the user's home is ``~`` in the command, and URLs have no password and no signature.
     """
-    command = " ".join(["bidwise" if Path(sys.argv[0]).stem in ("bidwise", "__main__") else sys.argv[0], *sys.argv[1:]])
-    command = re.sub(r"https?://\S+", lambda url: shown(url[0]), command)
+    program = "bidwise" if Path(sys.argv[0]).stem in ("bidwise", "__main__") else sys.argv[0]
+    command = shown_command([program, *sys.argv[1:]])
     home = os.path.expanduser("~")
     if len(home) > 1:
         command = command.replace(home, "~")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from bidwise.checks import InputError
 
 WEB = ("http", "https")
+NAMES = ("abfs", "abfss")  # container@account: no password
+USER = re.compile(r"[^/]*@|[^/:[]*:(?!\d*(?:/|$))[^@]*@")  # name:password@, which may have slashes; no host:port/
+IN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/.*", re.DOTALL)  # after key= too, and with spaces
 
 
 def scheme_of(place: str | Path) -> str | None:
@@ -24,7 +27,8 @@ def scheme_of(place: str | Path) -> str | None:
 def url_of(place: str | Path) -> str:
     """The URL with both its slashes: ``Path("s3://bucket/a") -> "s3://bucket/a"``."""
     scheme, _, rest = str(place).partition(":")
-    return f"{scheme.lower()}://{rest.removeprefix('/').removeprefix('/')}"
+    rest = rest.lstrip("/") if scheme.lower() in WEB else rest.removeprefix("/").removeprefix("/")
+    return f"{scheme.lower()}://{rest}"
 
 
 def shown(place: str | Path) -> str:
@@ -36,10 +40,20 @@ def shown(place: str | Path) -> str:
     scheme = scheme_of(place)
     if scheme is None:
         return str(place)
-    if scheme not in WEB:
-        return url_of(place)
-    parts = urlsplit(url_of(place))
-    return f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    rest = url_of(place).partition("://")[2]
+    if scheme in WEB:
+        rest = re.split("[?#]", rest, maxsplit=1)[0]
+    user = None if scheme in NAMES else USER.match(rest)
+    return f"{scheme}://{rest[user.end() :] if user else rest}"
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """What was typed, with every URL as :func:`shown` has it.
+
+    >>> shown_command(["train", "--set", "data.table=HTTP://host/my ads.csv?signature=abc"])
+    'train --set data.table=http://host/my ads.csv'
+    """
+    return " ".join(IN_WORD.sub(lambda url: shown(url[0]), word) for word in words)
 
 
 def check_on_disk(argument: str, found: str | Path, expected: str, mend: str) -> None:

@@ -21,7 +21,7 @@ def prepare_criteo(
     on_error: Literal["strict", "skip"] = "strict",
     bids: Literal["deepfm", "lognormal", "advertiser", "ctr", "none"] = "deepfm",
     bid_noise: float = 0.1,
-    engine: Literal["local", "ray"] = "local",
+    engine: str = "local",
 ) -> None:
     """Raw Criteo text, one or several files, as a store for training: RAW [RAW ...] OUT, the last is the folder.
 
@@ -52,8 +52,9 @@ def prepare_criteo(
     bid_noise:
         Standard deviation of the noise on log bids of deepfm and advertiser; the paper says 0.1 and 1.
     engine:
-        local, the cores of this machine, or ray, a Ray cluster whose machines all see RAW and OUT under the same paths.
-        The store is the same, and one may finish what the other began.
+        local, the cores of this machine; or ray, a Ray cluster (RAY_ADDRESS, or one that this machine belongs to): all
+        of its machines must see RAW and OUT under the same names, on a shared file system. The store is the same, and
+        one may finish what the other began.
     """
     if len(paths) < 2:
         raise bidwise.InputError(

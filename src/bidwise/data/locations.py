@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,19 +47,22 @@ class Location:
 
     def scan(self, **options: Any) -> pl.LazyFrame:
         """The table, not read yet; ``options`` are those of text. Folders such as ``day=7`` are columns of Parquet."""
+        warnings.filterwarnings("ignore", r"'\(default_\)region' not set", UserWarning)  # polars asks the bucket for it
         if self.kind == ".parquet":
             return pl.scan_parquet(self.where, glob=self.several, hive_partitioning=self.several)
         return pl.scan_csv(self.where, separator=SEPARATORS[self.kind], glob=self.several, **options)
 
     def error(self, error: Exception) -> InputError:
         """What went wrong, in one line that says what to do."""
-        text = " ".join(str(error).split())
+        text = re.sub(r" \(location: .*?(?= \(path: |$)", "", " ".join(str(error).split()))  # with the signature
         if isinstance(error, pl.exceptions.NoDataError):
             return InputError(f"{self.name} must hold ads, found an empty file")
         if isinstance(error, FileNotFoundError) or "expanded paths were empty" in text:
             return InputError(f"{self.name}: no {'file has such a name' if self.several else 'such file'}")
-        if isinstance(self.where, Path) or not FROM_AFAR.search(text):
+        if isinstance(self.where, Path):
             return InputError(f"{self.name} cannot be read: {str(error).strip().splitlines()[0]}")
+        if not FROM_AFAR.search(text):
+            return InputError(f"{self.name} cannot be read: {self._without_urls(str(error).strip().splitlines()[0])}")
         keys = KEYS[scheme_of(self.where) or ""]
         if isinstance(error, PermissionError):
             mend = f"check {keys}, and that they may read it" if keys else "does it need a password or a signature?"
@@ -66,13 +70,19 @@ class Location:
         if NO_KEY.search(text):
             return InputError(f"{self.name} cannot be read: there are no credentials; set {keys}")
         if "configured region" in text:
-            return InputError(f"{self.name} cannot be read: its bucket is in another region; set AWS_REGION")
+            moved = "its bucket is in another region; set AWS_REGION"
+            nowhere = "the server says that it has moved and not where to; check the URL"
+            return InputError(f"{self.name} cannot be read: {moved if keys == S3 else nowhere}")
         if "(Connect)" in text:
             reason = text.rpartition(": ")[2].partition(" (os error")[0]
-            own = " and, for a store of your own, AWS_ENDPOINT_URL" if keys == S3 else ""
+            own = ", AWS_REGION and, for a store of your own, AWS_ENDPOINT_URL" if keys == S3 else ""
             return InputError(f"{self.name} cannot be reached: {reason}; check the network{own}")
-        reason = text.removeprefix("object-store error: ").rpartition(" (path: ")[0].rpartition(" - ")[2]
-        return InputError(f"{self.name} cannot be read: {re.sub('https?://[^ ]+', '...', reason or text)}")
+        reason = (text.rpartition(" (path: ")[0] or text).rpartition(" - ")[2].removeprefix("object-store error: ")
+        return InputError(f"{self.name} cannot be read: {self._without_urls(reason)}")
+
+    def _without_urls(self, text: str) -> str:
+        """Words of polars, which may name the URL with its password or signature."""
+        return re.sub(r"[A-Za-z][\w+.-]+://\S+", "...", text.replace(str(self.where), "..."))
 
 
 def location_of(table: str | Path) -> Location:
@@ -106,7 +116,7 @@ def same_place(one: object, other: object) -> bool:
     if not isinstance(one, str | Path) or not isinstance(other, str | Path):
         return one is other
     if scheme_of(one) or scheme_of(other):
-        return shown(one) == shown(other)
+        return url_of(one) == url_of(other)  # with what is asked for after the question mark
     return Path(one).resolve() == Path(other).resolve()
 
 

@@ -21,7 +21,8 @@ from bidwise.data.store import SCHEMA, SPLITS, Field, Store, finish
 from bidwise.engines import Engine, engine_of
 from bidwise.runs import alone, open_folder
 
-WORK = "unfinished"  # folder inside OUT, gone in the end
+WORK = "unfinished-2"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
+OLD_WORK = "unfinished"  # of earlier versions, whose runs hold other lines
 
 
 def prepare(
@@ -80,6 +81,7 @@ def _in_folder(
     progress: Progress | None,
 ) -> Store:
     folder = open_folder(out, _config(files, truth, options, bids))
+    shutil.rmtree(folder / OLD_WORK, ignore_errors=True)
     show = progress or (lambda work, share: None)
     if (folder / SCHEMA).is_file():
         store = Store(folder)
