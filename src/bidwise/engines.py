@@ -180,7 +180,7 @@ def started_ray() -> Any:
     """The module ray, connected: to the cluster that RAY_ADDRESS names or this machine belongs to, else to a local one
     of this machine's cores that ends with the process."""
     try:
-        import ray
+        import ray  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         raise InputError(
             "engine must be local here, found ray, which is not installed; pip install 'bidwise[ray]'"
