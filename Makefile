@@ -25,7 +25,7 @@ test-kernels: $(INSTALLED)
 # What needs Ray, on a cluster of this machine's cores: preprocessing, sweeps and Ray Train, with workers that are killed.
 test-ray: $(INSTALLED)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v tests/test_ray_*.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -vv tests/test_ray_*.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
