@@ -12,8 +12,14 @@ demo: $(INSTALLED)
 		--patience 12 --validation-auctions 500 --out runs/demo
 	$(BIN)/bidwise report runs/demo $(RESULTS) --out runs/demo/page.html
 
+# Tests that start processes of their own mostly wait for them: they run beside the others, and speak in the end. One
+# thread each: on busy cores several wait for each other.
+APART := tests/test_distributed.py tests/test_sweep.py tests/test_sweep_edges.py
+test: export OMP_NUM_THREADS := 1
 test: lint types browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore-glob='tests/test_ray_*'  # one thread: on busy cores several wait for each other
+	@$(BIN)/python -m pytest $(APART) > .pytest_apart.log 2>&1 & apart=$$!; \
+	$(BIN)/python -m pytest --ignore-glob='tests/test_ray_*' $(addprefix --ignore=,$(APART)); rest=$$?; \
+	wait $$apart; apart=$$?; cat .pytest_apart.log; exit $$((rest + apart))
 
 # The GPU kernels without a GPU: Triton's interpreter runs them on the CPU. Triton is large, and this takes a quarter of
 # an hour. About a thousand tests need a GPU, where the same files run whole: they are skipped, and the end says so.
