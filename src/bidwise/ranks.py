@@ -7,6 +7,7 @@ DistributedDataParallel does.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from bidwise.checks import InputError
 
 PATIENCE = timedelta(hours=24)  # with rank 0, which may read a large table while the others wait
+GOES_ON = "the same command goes on from the last checkpoint, with any number of ranks"
 Found = TypeVar("Found")
 _patient: list[Any] = []  # the group of those who wait for rank 0
 
@@ -66,9 +68,11 @@ def launched(device: str) -> Iterator[str]:
         store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=here, world_size=number)
         _patient.append(dist.new_group(backend="gloo", timeout=PATIENCE))
+    before = signal.signal(signal.SIGTERM, _stopped)
     try:
         with _told():
             yield device
+        signal.signal(signal.SIGTERM, before)  # not after an error, which is yet to be told
     finally:
         _patient.clear()
         dist.destroy_process_group()
@@ -82,10 +86,14 @@ def _told() -> Iterator[None]:
     except RuntimeError as error:  # gloo, nccl and the store each have their own words, all of this kind
         if not isinstance(error, dist.DistError) and not any(x in str(error) for x in ("gloo/", "Gloo", "NCCL")):
             raise
-        raise ConnectionError(
-            "another rank is gone: its process has ended or cannot be reached; the same command goes on from the last "
-            "checkpoint, with any number of ranks"
-        ) from error
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, which comes next: there is an error to be told
+        raise ConnectionError(f"another rank is gone: its process has ended or cannot be reached; {GOES_ON}") from error
+
+
+def _stopped(*_: object) -> None:
+    """What torchrun's signal to end does, which may come before gloo tells that a rank is gone."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise ConnectionError(f"another rank is gone, or torchrun was told to stop; {GOES_ON}")
 
 
 def first(work: Callable[[], Found], *, tell: bool = False) -> Found | None:
