@@ -22,7 +22,7 @@ from benchmarks.harness import write
 from benchmarks.table import write_page
 from bidwise import LOSSES, WelfareLoss
 from bidwise.data import Ads
-from bidwise.losses.welfare_loss import unchecked
+from bidwise.losses.named import unchecked
 from bidwise.models import DCN, DeepFM
 from bidwise.training.batches import Batch, Shuffle
 from bidwise.training.run import Options, Run

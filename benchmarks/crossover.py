@@ -1,4 +1,4 @@
-"""Fit `SPEEDS` of bidwise.losses.choice to the measured times of `direct` and `fast`.
+"""Fit `SPEEDS` of bidwise.losses.dispatch to the measured times of `direct` and `fast`.
 
 python -m benchmarks.losses crossover && python -m benchmarks.crossover
 """

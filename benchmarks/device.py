@@ -18,8 +18,8 @@ from torch import Tensor
 from benchmarks.device_training import epoch, one_rank, side_by_side, steps, without_graph
 from benchmarks.harness import write
 from bidwise import pairwise_welfare_loss
-from bidwise.losses import choice
-from bidwise.losses.pairwise import pair_sum
+from bidwise.losses import dispatch
+from bidwise.losses.definition import pair_sum
 
 Row = dict[str, object]
 SIZES = (256, 1024, 2048, 4096, 10_000, 16_384, 65_536, 262_144, 1_048_576)
@@ -157,14 +157,14 @@ def _ours(tensors: Sequence[Tensor], options: dict[str, object], method: str, of
 def _all_pairs(tensors: Sequence[Tensor], options: dict[str, object], offsets: Tensor | None = None) -> Tensor:
     """All pairs in a kernel, however many there are."""
     names = ("PANELS_FROM", "CLICKS_FROM", "COVARIANCE_FROM")
-    before = {name: getattr(choice, name) for name in names}
+    before = {name: getattr(dispatch, name) for name in names}
     try:
         for name in names:
-            setattr(choice, name, 1 << 40)
+            setattr(dispatch, name, 1 << 40)
         return _ours(tensors, options, "triton", offsets)
     finally:
         for name, value in before.items():
-            setattr(choice, name, value)
+            setattr(dispatch, name, value)
 
 
 def ragged() -> Iterator[Row]:

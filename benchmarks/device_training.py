@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from benchmarks.categories import cardinalities
 from bidwise import fit
 from bidwise.data import Ads
-from bidwise.losses.welfare_loss import named_loss
+from bidwise.losses.named import named_loss
 from bidwise.models import MODELS
-from bidwise.training.distributed import average_gradients
+from bidwise.training.across_ranks import average_gradients
 from bidwise.training.precision import PRECISIONS
 from bidwise.training.run import Options, Run
 

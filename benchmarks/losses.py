@@ -17,7 +17,7 @@ from torch import Tensor
 
 import bidwise
 from benchmarks.harness import peak_mb, together, write
-from bidwise.losses.pairwise import GAPS, SURROGATES, gap_of
+from bidwise.losses.definition import GAPS, SURROGATES, gap_of
 
 NAMED = {
     "log": {},

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from benchmarks.categories import STEPS, cardinalities, drawn
 from benchmarks.harness import DOCS, read, write
 from benchmarks.table import write_page
-from bidwise import ranks
+from bidwise import distributed
 from bidwise.models import DCN, DeepFM
 from bidwise.report.drawing import COLOURS, SOFT, STYLE
 from bidwise.training.run import Options, Run
@@ -64,7 +64,7 @@ def timed(run: Run, wire: Wire) -> dict[str, float]:
         start = time.perf_counter()
         run.advance(number)
     steps = torch.tensor(SECONDS / (time.perf_counter() - start))
-    steps = max(3, int(ranks.stacked(steps)[0] if ranks.count() > 1 else steps))  # as many on every rank
+    steps = max(3, int(distributed.stacked(steps)[0] if distributed.count() > 1 else steps))  # as many on every rank
     batches = len(run.shuffle) - 1  # the last one is smaller
     wire.bytes, wire.seconds, start = 0, 0.0, time.perf_counter()
     for number in range(steps):
@@ -80,7 +80,7 @@ def on_rank(rank: int, number: int, way: str, port: int, folder: str) -> None:
     torch.set_num_threads(1)
     values = cardinalities(VALUES)
     ads, wire, found = drawn(values, ADS), Wire(), {}
-    with ranks.launched("cpu"):
+    with distributed.launched("cpu"):
         for model, loss, batch in CASES:
             options = Options(1, batch, 1e-3, "constant", None, 1)
             found[model.__name__, loss, batch] = timed(Run(model(values), ads, None, STEPS[loss], {}, options, 0), wire)

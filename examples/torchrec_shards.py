@@ -21,7 +21,7 @@ from torchrec.distributed.sharding_plan import construct_module_sharding_plan, r
 from torchrec.distributed.types import ShardingEnv, ShardingPlan
 
 import bidwise
-from bidwise import ranks
+from bidwise import distributed
 from bidwise.training import AcrossRanks
 
 ADS, STEPS, WIDTH, RATE = 64, 8, 8, 0.5  # ads of a batch over all ranks
@@ -56,7 +56,7 @@ def fresh() -> Model:
 
 def sharded() -> nn.Module:
     """The model with one table by rows over all ranks and the others whole on some rank."""
-    number = ranks.count()
+    number = distributed.count()
     ways = {name: table_wise(rank=k % number, compute_kernel="fused") for k, name in enumerate(FIELDS)}
     ways["ad"] = row_wise(compute_kernel="fused")
     model = fresh()
@@ -87,11 +87,12 @@ def batch_of(step: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def main() -> None:
-    with ranks.launched("cpu"):
-        model = sharded() if ranks.count() > 1 else fresh()
+    with distributed.launched("cpu"):
+        model = sharded() if distributed.count() > 1 else fresh()
         loss = AcrossRanks(bidwise.WelfareLoss(gap="positive"))
         dense = torch.optim.SGD([x for name, x in model.named_parameters() if "bags" not in name], lr=RATE)
-        here = slice(ranks.rank() * ADS // ranks.count(), (ranks.rank() + 1) * ADS // ranks.count())
+        rank, ranks = distributed.rank(), distributed.count()
+        here = slice(rank * ADS // ranks, (rank + 1) * ADS // ranks)
         for step in range(STEPS):
             ids, clicks, bids = (x[..., here] for x in batch_of(step))
             features = KeyedJaggedTensor(
@@ -101,8 +102,8 @@ def main() -> None:
             found = loss(model(features), clicks, bids)
             found.backward()
             dense.step()
-            if ranks.rank() == 0:
-                print(f"step {step}: loss {found.item():.6f} over {ADS} ads on {ranks.count()} rank(s)", flush=True)
+            if distributed.rank() == 0:
+                print(f"step {step}: loss {found.item():.6f} over {ADS} ads on {ranks} rank(s)", flush=True)
 
 
 if __name__ == "__main__":

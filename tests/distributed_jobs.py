@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import bidwise
-from bidwise import InputError, ranks
+from bidwise import InputError, distributed
 from bidwise.data import Ads, stack
 from bidwise.models import DCN, MLP, BatchNorm, DCNv2, DeepFM, SparseLogisticRegression
 from bidwise.training import AcrossRanks, fit
@@ -75,7 +75,7 @@ def trained(model, loss, auctions, *, count=500, batch_size=64, device="cpu", **
         batch_size=batch_size,
     )
     state = {name: tensor.cpu() for name, tensor in fitted.last.items()}
-    ranks.check_same(weights=[state[name].double().sum().item() for name in state])
+    distributed.check_same(weights=[state[name].double().sum().item() for name in state])
     return {"history": fitted.history, "last": state, "best": fitted.best["welfare"].epoch}
 
 
@@ -106,7 +106,7 @@ class Normed(nn.Module):
 
 def own_model():
     """A model of a user, with batch norm, whose initial weights differ between ranks: those of rank 0 count."""
-    torch.manual_seed(7 + ranks.rank())
+    torch.manual_seed(7 + distributed.rank())
     fitted = fit(Normed(), _numbers(1), loss="log", epochs=2, batch_size=33)
     return {"last": fitted.last}
 
@@ -138,9 +138,9 @@ def odd_model():
 def own_loop_normed():
     """Batch norm and dropout of bidwise in a loop of one's own: equal parts are parts of the whole batch."""
     model = MODELS["dcn"]()
-    wrapped = DistributedDataParallel(model) if ranks.count() > 1 else model
+    wrapped = DistributedDataParallel(model) if distributed.count() > 1 else model
     ads = ads_of(64, 1)
-    part = slice(64 * ranks.rank() // ranks.count(), 64 * (ranks.rank() + 1) // ranks.count())
+    part = slice(64 * distributed.rank() // distributed.count(), 64 * (distributed.rank() + 1) // distributed.count())
     found = AcrossRanks(bidwise.WelfareLoss())(wrapped(ads.features[part]), ads.clicks[part], ads.bids[part])
     found.backward()
     return {"loss": found.detach(), **{name: p.grad.clone() for name, p in model.named_parameters()}}
@@ -150,10 +150,10 @@ def own_loop(auctions):
     """DistributedDataParallel and a loss across ranks, where ranks have different numbers of ads."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0))
-    wrapped = DistributedDataParallel(model) if ranks.count() > 1 else model
+    wrapped = DistributedDataParallel(model) if distributed.count() > 1 else model
     ads = _numbers(1)
     bounds = [0, 10, 40, 60, 100]
-    here = bounds if ranks.count() == 1 else _own_part(bounds)
+    here = bounds if distributed.count() == 1 else _own_part(bounds)
     part = slice(here[0], here[-1])
     offsets = torch.tensor(here) - here[0] if auctions else None
     loss = AcrossRanks(bidwise.WelfareLoss(lam=2.0))
@@ -164,7 +164,7 @@ def own_loop(auctions):
 
 def _own_part(bounds):
     auctions = len(bounds) - 1
-    first, last = (auctions * k // ranks.count() for k in (ranks.rank(), ranks.rank() + 1))
+    first, last = (auctions * k // distributed.count() for k in (distributed.rank(), distributed.rank() + 1))
     return bounds[first : last + 1]
 
 
@@ -188,22 +188,22 @@ def refused():
     """What every rank is told when ranks disagree, or the model cannot be trained together."""
     told = {}
     for name, work in {
-        "seed": lambda: fit(Normed(), _numbers(1), seed=ranks.rank(), epochs=1),
-        "train": lambda: fit(Normed(), _numbers(1 + ranks.rank()), epochs=1),
+        "seed": lambda: fit(Normed(), _numbers(1), seed=distributed.rank(), epochs=1),
+        "train": lambda: fit(Normed(), _numbers(1 + distributed.rank()), epochs=1),
         "norm": lambda: fit(Normed(norm=nn.BatchNorm1d), _numbers(1), epochs=1),
         "wrapped": lambda: fit(DistributedDataParallel(Normed()), _numbers(1), epochs=1),
         "graph": lambda: fit(Normed(), _numbers(1), epochs=1, graph=True),
         "valid": lambda: fit(
             Normed(),
             _numbers(1),
-            valid=_numbers(1 + ranks.rank()),
-            metric="auc" if ranks.rank() else "log_loss",
+            valid=_numbers(1 + distributed.rank()),
+            metric="auc" if distributed.rank() else "log_loss",
             epochs=1,
         ),
-        "out on some": lambda: fit(Normed(), _numbers(1), epochs=1, out=None if ranks.rank() else "somewhere"),
+        "out on some": lambda: fit(Normed(), _numbers(1), epochs=1, out=None if distributed.rank() else "somewhere"),
         "out": lambda: fit(Normed(), _numbers(1), epochs=1, out=__file__),
         "offsets": lambda: AcrossRanks(bidwise.WelfareLoss())(
-            torch.zeros(2), torch.ones(2), torch.ones(2), torch.tensor([0, 2]) if ranks.rank() else None
+            torch.zeros(2), torch.ones(2), torch.ones(2), torch.tensor([0, 2]) if distributed.rank() else None
         ),
     }.items():
         try:
@@ -215,13 +215,13 @@ def refused():
 
 def unseen(folder):
     """What is said where ranks mean different folders by the same name."""
-    os.makedirs(f"{folder}/{ranks.rank()}")
-    os.chdir(f"{folder}/{ranks.rank()}")
+    os.makedirs(f"{folder}/{distributed.rank()}")
+    os.chdir(f"{folder}/{distributed.rank()}")
     ads = ads_of(600, 1)
     table = {f"f{k}": ads.features[:, k].numpy() for k in range(5)}
     table |= {"click": ads.clicks.numpy(), "bid": ads.bids.numpy()}
     try:
-        bidwise.tabular.train(table, out="run", click="click", bid="bid", loss="log_loss")
+        bidwise.table.train(table, out="run", click="click", bid="bid", loss="log_loss")
     except InputError as error:
         return type(error).__name__, str(error)
 
@@ -230,6 +230,6 @@ def on_rank(rank, number, port, jobs, folder):
     """One rank: all jobs, and what each gave in a file."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
-    with ranks.launched("cpu"):
+    with distributed.launched("cpu"):
         found = {name: globals()[function](*given, **more) for name, (function, given, more) in jobs.items()}
     torch.save(found, f"{folder}/{rank}.pt")

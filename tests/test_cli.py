@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import bidwise
-from bidwise.cli import main, terminal
+from bidwise.cli import main, reproduce_command, terminal
 
 
 def table_of(auctions=400, size=6, seed=0):
@@ -265,9 +265,9 @@ def test_core_modules_need_torch_and_numpy_alone():
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked}))\nimport bidwise\n"
     code += "bidwise.WelfareLoss, bidwise.run_auction, bidwise.theory, bidwise.diagnose, bidwise.evaluation.Metrics\n"
     code += "bidwise.fit, bidwise.models.MLP, bidwise.data.WORLDS\n"
-    code += "import bidwise.experiments.synthetic, bidwise.experiments.regimes, bidwise.experiments.criteo.experiment\n"
-    code += "import bidwise.data.store, bidwise.training.rows, bidwise.training.graph, bidwise.losses.fused_panels\n"
-    code += "from bidwise.data.criteo.device import simulated_ads\n"
+    code += "import bidwise.paper.synthetic, bidwise.paper.regimes, bidwise.paper.criteo.experiment\n"
+    code += "import bidwise.data.store, bidwise.training.rows, bidwise.kernels.graph, bidwise.kernels.fused_panels\n"
+    code += "from bidwise.data.worlds.on_device import simulated_ads\n"
     code += "ads = simulated_ads(1000)\n"
     code += "model = bidwise.models.DeepFM(ads.cardinalities, embedding=2, hidden=(4,))\n"
     code += "bidwise.fit(model, ads.train, loss='log_plus', epochs=1)\n"
@@ -289,10 +289,9 @@ def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
 
 
 def test_a_run_that_goes_on_says_so(tmp_path, capsys, monkeypatch):
-    from bidwise.cli import reproduce
 
     for name in ("report", "write_figures"):
-        monkeypatch.setattr(f"bidwise.report.runs.{name}", lambda *given: None)
+        monkeypatch.setattr(f"bidwise.report.build.{name}", lambda *given: None)
     (tmp_path / "pieces").mkdir()
 
     def run(show):
@@ -302,8 +301,8 @@ def test_a_run_that_goes_on_says_so(tmp_path, capsys, monkeypatch):
         (tmp_path / "result.json").unlink(missing_ok=True)
         if number:
             (tmp_path / "pieces" / f"{number}.pt").touch()
-        reproduce._experiment(run, tmp_path, lambda result: "found")
+        reproduce_command._experiment(run, tmp_path, lambda result: "found")
         told = capsys.readouterr().out
         assert (words in told) if words else ("Going on" not in told)
-    reproduce._experiment(run, tmp_path, lambda result: "found")  # finished: nothing goes on
+    reproduce_command._experiment(run, tmp_path, lambda result: "found")  # finished: nothing goes on
     assert "Going on" not in capsys.readouterr().out

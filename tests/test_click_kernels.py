@@ -14,10 +14,11 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 import bidwise
-from bidwise.losses import choice, fused_clicks, fused_panels
-from bidwise.losses.choice import kernel_stage
-from bidwise.losses.fused_clicks import click_sums
-from bidwise.losses.pairwise import Family
+from bidwise.kernels import fused_clicks, fused_panels
+from bidwise.kernels.fused_clicks import click_sums
+from bidwise.losses import dispatch
+from bidwise.losses.definition import Family
+from bidwise.losses.dispatch import kernel_stage
 
 pytestmark = gpu_or_interpreter
 
@@ -297,7 +298,7 @@ def loss_and_gradient(columns, method, offsets=None, **options):
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_the_loss_by_clicks_is_the_loss(repeats, reduction, kappa, monkeypatch):
-    monkeypatch.setattr(choice, "CLICKS_FROM", 20)
+    monkeypatch.setattr(dispatch, "CLICKS_FROM", 20)
     columns = tuple(x.view(repeats, -1).squeeze(0) for x in make(100 * repeats))
     called = []
     monkeypatch.setattr(fused_clicks, "click_sums", lambda *x: called.append(True) or click_sums(*x))
@@ -316,13 +317,13 @@ def test_the_loss_by_clicks_is_the_loss(repeats, reduction, kappa, monkeypatch):
 
 def test_clicks_are_taken_where_they_help(monkeypatch):
     """Few ads of a large auction are clicked; a teacher's CTR is above 0 for all."""
-    monkeypatch.setattr(choice, "CLICKS_FROM", 4096)
+    monkeypatch.setattr(dispatch, "CLICKS_FROM", 4096)
     if not CUDA:
         stage = partial(kernel_stage, "triton")
     else:
         stage = partial(kernel_stage, "auto")
     positive = Family("positive", "logistic", 1.0)
-    large, small = (torch.zeros(ads, device=DEVICE) for ads in (choice.CLICKS_FROM, choice.CLICKS_FROM - 1))
+    large, small = (torch.zeros(ads, device=DEVICE) for ads in (dispatch.CLICKS_FROM, dispatch.CLICKS_FROM - 1))
     for weighted in (False, True):
         assert stage(positive, "clicks", weighted, large, None) == "clicks"
         assert stage(positive, "clicks", weighted, small, None) == "pairs"

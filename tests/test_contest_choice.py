@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bidwise
-from bidwise.evaluation.choice import choose
+from bidwise.study.keep_best import choose
 
 SEEDS = 200
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from bidwise.checks import InputError
-from bidwise.cli.prepare import prepare_criteo
-from bidwise.data.criteo import files as criteo_files
-from bidwise.data.criteo import lines as criteo_lines
-from bidwise.data.criteo import passes as criteo_passes
-from bidwise.data.criteo import prepare as criteo_prepare
-from bidwise.data.criteo import runs as criteo_runs
-from bidwise.data.criteo.lines import parse
-from bidwise.data.criteo.prepare import WORK, prepare, split_sizes
-from bidwise.data.criteo.tokens import Vocabulary
+from bidwise.cli.prepare_command import prepare_criteo
 from bidwise.data.store import Store
+from bidwise.paper.preprocessing import lines as criteo_lines
+from bidwise.paper.preprocessing import passes as criteo_passes
+from bidwise.paper.preprocessing import prepare_criteo as criteo_prepare
+from bidwise.paper.preprocessing import raw_files as criteo_files
+from bidwise.paper.preprocessing import sorted_blocks as criteo_runs
+from bidwise.paper.preprocessing.lines import parse
+from bidwise.paper.preprocessing.prepare_criteo import WORK, prepare, split_sizes
+from bidwise.paper.preprocessing.tokens import Vocabulary
 
 COLUMNS = ("features", "clicks", "truth")
 GOOD = "\t".join(["1", *["5"] * 13, *["0a1b2c3d"] * 26])
@@ -211,8 +211,8 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch, suffix):
 
 KILLED = """
 import os, sys
-from bidwise.data.criteo import files as criteo_files
-from bidwise.data.criteo.prepare import prepare
+from bidwise.paper.preprocessing import raw_files as criteo_files
+from bidwise.paper.preprocessing.prepare_criteo import prepare
 criteo_files.BLOCK, criteo_files.PIECE = 20_000, 3_000
 prepare(sys.argv[1], sys.argv[2], progress=lambda work, share: share > 0.4 and os._exit(9))
 """

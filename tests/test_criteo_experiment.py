@@ -13,21 +13,21 @@ import pytest
 import torch
 
 import bidwise
-from bidwise.data.criteo.prepare import prepare
-from bidwise.data.criteo.world import simulate
 from bidwise.data.store import Store
+from bidwise.data.worlds.criteo_world import simulate
+from bidwise.evaluation.auc import _auc_on_device, auc
 from bidwise.evaluation.bins import binned, equal_mass_bins
 from bidwise.evaluation.bins import calibration_error as calibration_error_by_bins
 from bidwise.evaluation.metrics import CTR_BINS
-from bidwise.evaluation.ranks import _auc_on_device, auc
-from bidwise.experiments.criteo import Config, experiment, run
-from bidwise.experiments.criteo.numbers import chosen_lams, of_protocol
-from bidwise.experiments.criteo.plan import LAM, LAMS, LOSSES, planned, trial_of, work
-from bidwise.experiments.criteo.source import source_of
-from bidwise.experiments.criteo.trial import Arena, Auctions, Trial, calibration_error, loss_of, measured
-from bidwise.experiments.pieces import Job, Pieces
 from bidwise.models import SparseLogisticRegression
-from bidwise.runs import load, read_json
+from bidwise.paper.criteo import Config, experiment, run
+from bidwise.paper.criteo.dataset import source_of
+from bidwise.paper.criteo.numbers import chosen_lams, of_protocol
+from bidwise.paper.criteo.plan import LAM, LAMS, LOSSES, planned, trial_of, work
+from bidwise.paper.criteo.trial import Arena, Auctions, Trial, calibration_error, loss_of, measured
+from bidwise.paper.preprocessing.prepare_criteo import prepare
+from bidwise.run_folder import load, read_json
+from bidwise.study.pieces import Job, Pieces
 
 TINY = Config(
     models=("logistic_regression",), losses=("log_plus", "distilled"), repeats=2, auction_size=32, cuts=2, every=1
@@ -37,7 +37,7 @@ TINY = Config(
 @pytest.fixture(scope="module", autouse=True)
 def short_segments():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bidwise.experiments.criteo.runtime.SECONDS", 0.001)
+        patch.setattr("bidwise.paper.criteo.runtime.SECONDS", 0.001)
         yield
 
 

@@ -11,10 +11,10 @@ from test_experiment_page import ENVIRONMENT, browser, check_in_a_browser  # noq
 from test_report import Page
 
 from bidwise.checks import InputError
-from bidwise.experiments.criteo.paper import PAPER, PAPER_RUNTIME
-from bidwise.experiments.criteo.words import criteo_notes, criteo_summary, criteo_verdict
+from bidwise.paper.criteo.criteo_sentences import criteo_notes, criteo_summary, criteo_verdict
+from bidwise.paper.criteo.reported import PAPER, PAPER_RUNTIME
+from bidwise.report.build import pictures, read_run, report, runs_page, write_figures
 from bidwise.report.criteo.findings import finding, paper_gain
-from bidwise.report.runs import pictures, read_run, report, runs_page, write_figures
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 WITH_LAM = ("log_weighted", "log_teacher", "log_plus", "log_plus_teacher")

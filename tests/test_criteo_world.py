@@ -10,10 +10,10 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
 
-from bidwise.data.criteo import world as criteo_world
-from bidwise.data.criteo.columns import COUNTS, NAMES, Category
-from bidwise.data.criteo.raw import hex_names, lines
-from bidwise.data.criteo.world import CHUNK, chunks, simulate, true_ctr
+from bidwise.data.worlds import criteo_world as criteo_world
+from bidwise.data.worlds.criteo_columns import COUNTS, NAMES, Category
+from bidwise.data.worlds.criteo_text import hex_names, lines
+from bidwise.data.worlds.criteo_world import CHUNK, chunks, simulate, true_ctr
 
 SHORT, LONG = 5000, CHUNK + 3000  # LONG goes over the border of a chunk
 HEX = set("0123456789abcdef")

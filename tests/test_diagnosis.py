@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bidwise
-from bidwise.losses.diagnosis import COUNTS, Part, diagnose, shares_by_bid
+from bidwise.diagnosis import COUNTS, Part, diagnose, shares_by_bid
 
 LOG = Member("clicks", "signed", "logistic", None)
 LOG_TEACHER = Member("teacher", "signed", "logistic", 3.0)

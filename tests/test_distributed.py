@@ -16,7 +16,7 @@ import torch
 import torch.multiprocessing as multiprocessing
 from kernel_helpers import needs_gpu
 
-from bidwise import InputError, ranks
+from bidwise import InputError, distributed
 from bidwise.training.batches import Epoch
 
 GRADIENTS = {
@@ -185,11 +185,11 @@ def test_distributed_parts_of_a_batch_are_all_of_it_and_whole_auctions(ranks):
 
 
 def test_distributed_nothing_happens_on_one_rank():
-    assert (ranks.count(), ranks.rank(), ranks.share()) == (1, 0, None)
-    assert ranks.first(lambda: "found", tell=True) == "found"
+    assert (distributed.count(), distributed.rank(), distributed.share()) == (1, 0, None)
+    assert distributed.first(lambda: "found", tell=True) == "found"
     with pytest.raises(InputError, match="mine"):
-        ranks.first(lambda: (_ for _ in ()).throw(InputError("mine")))
-    with ranks.launched("cpu") as device:
+        distributed.first(lambda: (_ for _ in ()).throw(InputError("mine")))
+    with distributed.launched("cpu") as device:
         assert device == "cpu"
 
 

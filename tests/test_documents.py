@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import bidwise
-from bidwise.tabular.config import SECTIONS, resolved
-from bidwise.tabular.grid import ALIKE, read_grid
+from bidwise.table.config import SECTIONS, resolved
+from bidwise.table.grid import ALIKE, read_grid
 
 ROOT = Path(__file__).parent.parent
 
@@ -83,9 +83,9 @@ def test_the_example_table_can_be_trained_on(tmp_path):
     example.main(tmp_path, auctions=300)
     roles = {"click": "click", "bid": "bid", "auction": "auction", "time": "time", "truth": "truth"}
     quick = {"model": "logistic_regression", "loss": "log_loss", "epochs": 1}
-    found = bidwise.tabular.train(tmp_path / "ads.parquet", out=tmp_path / "run", **roles, **quick)
+    found = bidwise.table.train(tmp_path / "ads.parquet", out=tmp_path / "run", **roles, **quick)
     assert {column["name"] for column in found["columns"]} >= {"site", "device", "brand_id", "age_days", "price"}
-    assert len(bidwise.tabular.predict(tmp_path / "run", tmp_path / "new_ads.parquet")) > 0
+    assert len(bidwise.table.predict(tmp_path / "run", tmp_path / "new_ads.parquet")) > 0
 
 
 def test_train_page_shows_every_key_of_the_configuration():

@@ -17,16 +17,16 @@ import pytest
 from test_cli import bidwise_command as typed
 from test_train import market
 
-from bidwise import engines
+from bidwise import runners
 from bidwise.checks import InputError
-from bidwise.data.criteo import files as criteo_files
-from bidwise.data.criteo import prepare as criteo_prepare
-from bidwise.data.criteo import runs as criteo_runs
-from bidwise.data.criteo.files import blocks
-from bidwise.data.criteo.parts import counted_parts
-from bidwise.data.criteo.prepare import prepare
-from bidwise.data.criteo.tokens import Tally
-from bidwise.data.criteo.world import simulate
+from bidwise.data.worlds.criteo_world import simulate
+from bidwise.paper.preprocessing import prepare_criteo as criteo_prepare
+from bidwise.paper.preprocessing import raw_files as criteo_files
+from bidwise.paper.preprocessing import sorted_blocks as criteo_runs
+from bidwise.paper.preprocessing.parts import counted_parts
+from bidwise.paper.preprocessing.prepare_criteo import prepare
+from bidwise.paper.preprocessing.raw_files import blocks
+from bidwise.paper.preprocessing.tokens import Tally
 
 
 class Apart:
@@ -128,7 +128,7 @@ def test_an_address_where_no_cluster_answers_is_named_at_once(before, place, mon
             rf"^RAY_ADDRESS must be .* found {re.escape(address)}, where none answers \(.+\); .* ray start --head, or"
         )
         with pytest.raises(InputError, match=words):
-            engines.started_ray()
+            runners.started_ray()
     assert not ray.asked
 
 
@@ -139,7 +139,7 @@ def test_other_addresses_are_for_ray(address, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         if address is not None:
             monkeypatch.setenv("RAY_ADDRESS", address.format(port=server.getsockname()[1]))
-        assert engines.started_ray() is ray
+        assert runners.started_ray() is ray
     assert len(ray.asked) == 1
 
 
@@ -150,7 +150,7 @@ def test_results_come_in_the_order_of_tasks_to_the_thread_that_asked():
         found.append(result)
         threads.add(threading.current_thread())
 
-    engines.engine_of("local").in_order(lambda task: task**2, range(50), then)
+    runners.engine_of("local").in_order(lambda task: task**2, range(50), then)
     assert found == [task**2 for task in range(50)]
     assert threads == {threading.current_thread()}
     found.clear()
@@ -161,7 +161,7 @@ def test_results_come_in_the_order_of_tasks_to_the_thread_that_asked():
         return task
 
     with pytest.raises(InputError, match=r"^found 3$"):
-        engines.engine_of("local").in_order(work, range(50), then)
+        runners.engine_of("local").in_order(work, range(50), then)
     assert found == [0, 1, 2]
 
 

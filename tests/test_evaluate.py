@@ -584,7 +584,7 @@ def test_files_are_written_whole(tmp_path, monkeypatch):
         evaluate(ads_of(50), out=other)
     assert [path.name for path in other.iterdir()] == ["report.html"]
 
-    monkeypatch.setattr("bidwise.report.page.evaluation_page", fails)
+    monkeypatch.setattr("bidwise.report.evaluation_page.evaluation_page", fails)
     with pytest.raises(RuntimeError):
         evaluate(ads_of(50), out=out)
     assert (out / "result.json").read_text() == before

@@ -11,8 +11,8 @@ from test_report import CHROMIUM, FLAGS, Page
 
 import bidwise
 from bidwise.checks import InputError
+from bidwise.report.build import pictures, read_run, report, runs_page, write_figures
 from bidwise.report.curves import apart
-from bidwise.report.runs import pictures, read_run, report, runs_page, write_figures
 
 PAPER = ["log_loss", "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher"]
 NAMES = [*PAPER, "ranknet", "log_plus", "log_plus_teacher", "distilled"]

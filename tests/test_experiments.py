@@ -16,8 +16,14 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 import bidwise
-from bidwise.experiments import contest, maps, regimes, synthetic
-from bidwise.experiments.contest import (
+from bidwise.losses.named import needs_teacher
+from bidwise.paper import maps, regimes, synthetic
+from bidwise.study import contest
+from bidwise.paper.summary import regimes_summary, synthetic_summary
+from bidwise.paper.synthetic_sentences import claims, points, verdict
+from bidwise.paper.test_measures import gain, measured
+from bidwise.run_folder import read_json
+from bidwise.study.contest import (
     BATCHES,
     CONTEST,
     INITIAL,
@@ -32,11 +38,6 @@ from bidwise.experiments.contest import (
     student,
     train,
 )
-from bidwise.experiments.measures import gain, measured
-from bidwise.experiments.summary import regimes_summary, synthetic_summary
-from bidwise.experiments.words import claims, points, verdict
-from bidwise.losses.welfare_loss import needs_teacher
-from bidwise.runs import read_json
 
 TINY = {"repeats": 2, "epochs": 2, "validation_auctions": 20, "test_auctions": 30, "training_ads": 600}
 SHELL = [sys.executable, "-m", "bidwise", "reproduce", "synthetic", "--repeats", "2", "--epochs", "4"]

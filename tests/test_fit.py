@@ -22,6 +22,7 @@ from torch import nn
 import bidwise
 from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, World, stack
+from bidwise.losses import api, named
 from bidwise.models import DCN, MLP, DeepFM, LogisticRegression, SparseLogisticRegression
 from bidwise.training import METRICS, Variants, fit, loop, predict, run, validation
 from bidwise.training.batches import Orders, Shuffle
@@ -1122,13 +1123,12 @@ def test_a_folder_of_other_embeddings_weights_or_steps_is_refused(tmp_path, left
 
 
 def test_fit_checks_values_once_and_not_in_every_step(monkeypatch):
-    from bidwise.losses import methods, welfare_loss
 
     def check(*arguments):
         raise AssertionError("checked again")
 
     train, _ = repeat(0, ads=100)
-    for module, names in ((methods, ("check_between", "check_bids")), (welfare_loss, ("check_between", "check_bids"))):
+    for module, names in ((api, ("check_between", "check_bids")), (named, ("check_between", "check_bids"))):
         for name in names:
             monkeypatch.setattr(module, name, check)
     for loss in bidwise.LOSSES:

@@ -10,8 +10,9 @@ from kernel_helpers import read_bounds_of_loops
 
 import bidwise
 from bidwise import BidWeightedLogLoss, WelfareLoss
-from bidwise.losses import choice, fused
-from bidwise.losses.methods import kernel_loss
+from bidwise.kernels import fused_pairs
+from bidwise.losses import dispatch
+from bidwise.losses.api import kernel_loss
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
@@ -135,7 +136,7 @@ def test_loss_and_gradient_are_those_of_the_definition(member, case):
 @every_case
 @some_members
 def test_small_auctions_in_tiles(case, member, monkeypatch):
-    monkeypatch.setattr(fused, "SMALL_TO", 0)
+    monkeypatch.setattr(fused_pairs, "SMALL_TO", 0)
     assert_right(member, case)
 
 
@@ -143,9 +144,9 @@ def test_small_auctions_in_tiles(case, member, monkeypatch):
 @every_large_case
 @every_member
 def test_large_batches_pair_by_pair(member, case, monkeypatch):
-    monkeypatch.setattr(choice, "COVARIANCE_FROM", 1 << 40)
-    monkeypatch.setattr(choice, "PANELS_FROM", 1 << 40)
-    monkeypatch.setattr(choice, "CLICKS_FROM", 1 << 40)
+    monkeypatch.setattr(dispatch, "COVARIANCE_FROM", 1 << 40)
+    monkeypatch.setattr(dispatch, "PANELS_FROM", 1 << 40)
+    monkeypatch.setattr(dispatch, "CLICKS_FROM", 1 << 40)
     assert_right(member, case)
 
 
@@ -167,9 +168,9 @@ def test_reductions(case, reduction, pair_mean, member):
 @some_members
 @pytest.mark.parametrize("case", ["n=129", "ragged", "repeats"])
 def test_small_batches_on_the_way_of_large_ones(case, member, monkeypatch):
-    monkeypatch.setattr(fused, "SMALL_TO", 0)
-    monkeypatch.setattr(fused, "PREPARE_FROM", 1)
-    monkeypatch.setattr(fused, "ONE_PROGRAM_TO", 16)
+    monkeypatch.setattr(fused_pairs, "SMALL_TO", 0)
+    monkeypatch.setattr(fused_pairs, "PREPARE_FROM", 1)
+    monkeypatch.setattr(fused_pairs, "ONE_PROGRAM_TO", 16)
     assert_right(member, case)
     ads, exact = batch(case)
     run = partial(log_loss_by_kernel, power=0.0, value="clicks", reduction="mean")
@@ -336,8 +337,8 @@ def test_second_derivatives_of_the_log_loss():
 
 
 def test_without_pairs_where_auctions_are_large(monkeypatch):
-    monkeypatch.setattr(choice, "COVARIANCE_FROM", 20)
-    monkeypatch.setattr(choice, "PANELS_FROM", 20)
+    monkeypatch.setattr(dispatch, "COVARIANCE_FROM", 20)
+    monkeypatch.setattr(dispatch, "PANELS_FROM", 20)
     for case in ("n=31", "repeats_of_one_auction"):
         for member in (*SOME[:2], Member("teacher", "signed", "hinge", None)):
             ads, exact = batch(case)

@@ -19,7 +19,7 @@ from helpers import (
 )
 
 import bidwise
-import bidwise.losses.pairwise as pair_module
+import bidwise.losses.definition as pair_module
 
 every_member = pytest.mark.parametrize("member", MEMBERS, ids=str)
 

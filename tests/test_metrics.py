@@ -14,10 +14,9 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from sklearn.metrics import log_loss as sklearn_log_loss
 
 from bidwise.auctions import run_auction, welfare
-from bidwise.evaluation import ranks
+from bidwise.evaluation.auc import _inversions, auc, auction_auc, rank_agreement
 from bidwise.evaluation.bins import equal_mass_bins
 from bidwise.evaluation.metrics import Metrics
-from bidwise.evaluation.ranks import auc, auction_auc, rank_agreement
 
 seeded = settings(derandomize=True, deadline=None, database=None, max_examples=60)
 seeds = st.integers(0, 2**20)
@@ -353,7 +352,7 @@ def test_rank_agreement_of_wide_auctions(width, levels):
 def test_inversions_of_a_reversed_row_are_all_pairs(width):
     falling = np.arange(width)[::-1]
     table = np.stack([falling, falling[::-1], np.zeros(width, np.int64)])
-    assert ranks._inversions(table).tolist() == [width * (width - 1) // 2, 0, 0]
+    assert _inversions(table).tolist() == [width * (width - 1) // 2, 0, 0]
 
 
 def test_one_auction_of_a_hundred_thousand_ads():

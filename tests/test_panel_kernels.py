@@ -12,10 +12,10 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from bidwise.losses import fused_panels
-from bidwise.losses.fused_panels import panel_sums
+from bidwise.kernels import fused_panels
+from bidwise.kernels.fused_panels import panel_sums
+from bidwise.losses.definition import Ads, Family
 from bidwise.losses.linear_time import signed_sums
-from bidwise.losses.pairwise import Ads, Family
 from bidwise.segments import Auctions
 
 pytestmark = gpu_or_interpreter

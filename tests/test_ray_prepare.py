@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bidwise import engines
+from bidwise import runners
 from bidwise.checks import InputError
-from bidwise.cli.prepare import prepare_criteo
+from bidwise.cli.prepare_command import prepare_criteo
 from bidwise.data.bids import Bids
-from bidwise.data.criteo import files as criteo_files
-from bidwise.data.criteo import runs as criteo_runs
-from bidwise.data.criteo.prepare import WORK, prepare
-from bidwise.data.criteo.world import simulate
+from bidwise.data.worlds.criteo_world import simulate
+from bidwise.paper.preprocessing import raw_files as criteo_files
+from bidwise.paper.preprocessing import sorted_blocks as criteo_runs
+from bidwise.paper.preprocessing.prepare_criteo import WORK, prepare
 
 ray = pytest.importorskip("ray")
 pytestmark = [  # what Ray leaves to the garbage collector when it starts and ends its own processes
@@ -64,7 +64,7 @@ def contents(folder):
 
 
 def test_every_file_of_the_store_is_the_same(tmp_path, raw):
-    bars = {engine: {} for engine in engines.ENGINES}
+    bars = {engine: {} for engine in runners.ENGINES}
     for engine, shown in bars.items():
         options = {"on_error": "skip", "min_count": 3, "seed": 5, "bids": Bids("ctr")}
         prepare(raw, tmp_path / engine, engine=engine, progress=shown.__setitem__, **options)
@@ -82,7 +82,7 @@ def test_every_file_of_the_store_is_the_same(tmp_path, raw):
 def test_the_command_takes_paths_of_the_folder_it_is_in(tmp_path, raw, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = [Path(path.name) for path in raw]
-    for engine in engines.ENGINES:
+    for engine in runners.ENGINES:
         prepare_criteo(*names, Path(engine), on_error="skip", engine=engine)
     assert contents(tmp_path / "local") == contents(tmp_path / "ray")
     assert "1,391 ads, with their true CTR" in capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_errors_are_those_of_a_single_machine(tmp_path, raw, fault):
     spoil, on_error, words = FAULTS[fault]
     spoil(raw)
     told = []
-    for engine in engines.ENGINES:
+    for engine in runners.ENGINES:
         with pytest.raises(InputError, match=words) as error:
             prepare(raw, tmp_path / "out", on_error=on_error, engine=engine)
         told.append((type(error.value), str(error.value)))
@@ -128,7 +128,7 @@ def test_errors_are_those_of_a_single_machine(tmp_path, raw, fault):
 
 
 @pytest.mark.parametrize("stop", ["Reading lines", "Counting values", "Writing ads", "Drawing bids"])
-@pytest.mark.parametrize("first", engines.ENGINES)
+@pytest.mark.parametrize("first", runners.ENGINES)
 def test_what_one_engine_began_the_other_finishes(tmp_path, raw, first, stop):
     whole, out = tmp_path / "whole", tmp_path / "out"
     prepare(raw, whole, on_error="skip")
@@ -147,7 +147,7 @@ def test_what_one_engine_began_the_other_finishes(tmp_path, raw, first, stop):
         if work == "Writing ads":
             kept.append({path: path.stat().st_ino for path in there} == there)
 
-    (second,) = {*engines.ENGINES} - {first}
+    (second,) = {*runners.ENGINES} - {first}
     prepare(raw, out, on_error="skip", engine=second, progress=look)
     assert all(kept)  # none is parsed again
     assert contents(out) == contents(whole)
@@ -155,7 +155,7 @@ def test_what_one_engine_began_the_other_finishes(tmp_path, raw, first, stop):
 
 def test_a_task_whose_worker_is_killed_is_tried_again(tmp_path, raw, monkeypatch):
     whole = prepare(raw, tmp_path / "whole", on_error="skip").folder
-    in_order, killed = engines.Ray.in_order, tmp_path / "killed"
+    in_order, killed = runners.Ray.in_order, tmp_path / "killed"
     killed.mkdir()
 
     def deadly(work, step, task):
@@ -175,7 +175,7 @@ def test_a_task_whose_worker_is_killed_is_tried_again(tmp_path, raw, monkeypatch
         steps.append(getattr(work, "func", work).__name__)
         in_order(engine, partial(deadly, work, steps[-1]), tasks, then)
 
-    monkeypatch.setattr(engines.Ray, "in_order", deadly_in_order)
+    monkeypatch.setattr(runners.Ray, "in_order", deadly_in_order)
     prepare(raw, tmp_path / "out", on_error="skip", engine="ray", progress=lambda work, share: None)
     assert steps == ["_runs", "counted", "_counts", "_ads"]
     died = [int(path.name.split()[1]) for path in killed.iterdir()]
@@ -187,14 +187,14 @@ def test_a_task_whose_worker_is_killed_is_tried_again(tmp_path, raw, monkeypatch
 def test_a_task_whose_workers_all_die_ends_the_run_and_the_run_goes_on(tmp_path, raw, monkeypatch):
     whole = prepare(raw, tmp_path / "whole", on_error="skip").folder
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "ATTEMPTS", 1)
-        in_order = engines.Ray.in_order
+        patch.setattr(runners, "ATTEMPTS", 1)
+        in_order = runners.Ray.in_order
 
         def deadly(work, task):
             return os.kill(os.getpid(), signal.SIGKILL) if task == 9 else work(task)
 
         patch.setattr(
-            engines.Ray, "in_order", lambda engine, work, *rest: in_order(engine, partial(deadly, work), *rest)
+            runners.Ray, "in_order", lambda engine, work, *rest: in_order(engine, partial(deadly, work), *rest)
         )
         with pytest.raises(
             OSError, match="Ray lost the worker of a task 1 times; mend the cluster, and the same command"
@@ -208,20 +208,20 @@ def test_a_task_whose_workers_all_die_ends_the_run_and_the_run_goes_on(tmp_path,
 KILLED = """
 import os, signal, threading, time
 from pathlib import Path
-from bidwise import engines
+from bidwise import runners
 from bidwise.cli import main
-from bidwise.data.criteo import passes
+from bidwise.paper.preprocessing import passes
 def slow(*words):
     time.sleep(60)
 def name(process):
     return Path(f"/proc/{process}/comm").read_text().strip()
-def started_ray(started=engines.started_ray):
+def started_ray(started=runners.started_ray):
     ray = started()
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     (raylet,) = [process for process in children if name(process) == "raylet"]
     threading.Timer(2, os.kill, (int(raylet), signal.SIGKILL)).start()
     return ray
-passes._runs, engines.started_ray = slow, started_ray
+passes._runs, runners.started_ray = slow, started_ray
 main()
 """
 
@@ -241,14 +241,14 @@ def test_a_raylet_that_dies_is_one_line(tmp_path, raw):
 
 
 def test_files_that_a_worker_does_not_see_are_named(tmp_path, raw, monkeypatch):
-    in_order = engines.Ray.in_order
+    in_order = runners.Ray.in_order
 
     def elsewhere(engine, work, tasks, then):
         tasks = list(tasks)
         raw[0].unlink()
         in_order(engine, work, tasks, then)
 
-    monkeypatch.setattr(engines.Ray, "in_order", elsewhere)
+    monkeypatch.setattr(runners.Ray, "in_order", elsewhere)
     with pytest.raises(OSError, match=r"raw must be on a file system that all machines .* found no .*a\.txt on"):
         prepare(raw, tmp_path / "out", on_error="skip", engine="ray")
 
@@ -256,7 +256,7 @@ def test_files_that_a_worker_does_not_see_are_named(tmp_path, raw, monkeypatch):
 def test_values_are_put_into_the_cluster_once_however_large(cluster):
     weights = np.arange(3_000_000.0)  # more than Ray lets a function hold
     found = []
-    engines.Ray().in_order(lambda at: float(weights[at]), range(40), found.append)
+    runners.Ray().in_order(lambda at: float(weights[at]), range(40), found.append)
     assert found == list(map(float, range(40)))
 
 
@@ -269,7 +269,7 @@ def test_errors_of_a_later_task_wait_for_those_before(cluster):
         return task
 
     with pytest.raises(InputError, match=r"^found 3$"):
-        engines.Ray().in_order(work, range(10), found.append)
+        runners.Ray().in_order(work, range(10), found.append)
     assert found == [0, 1, 2]
 
 
@@ -284,4 +284,4 @@ def test_workers_of_another_version_are_named(cluster):
     with pytest.raises(
         OSError, match=r"^all machines .* the same version of bidwise.*No module named 'bidwise.nothing'$"
     ):
-        engines.Ray().in_order(Unknown(), range(3), print)
+        runners.Ray().in_order(Unknown(), range(3), print)

@@ -7,9 +7,9 @@ import pytest
 from sweep_helpers import Killer, market, told, without_times
 
 import bidwise
-from bidwise.tabular import trials
-from bidwise.tabular.sweep import sweep
-from bidwise.tabular.trials import device_on_ray
+from bidwise.table import trials
+from bidwise.table.sweep import sweep
+from bidwise.table.trials import device_on_ray
 
 pytest.importorskip("ray")
 pytestmark = [  # what Ray leaves to the garbage collector when it starts and ends its own processes

@@ -31,10 +31,10 @@ def cluster():
 
 
 def work(options):
-    from bidwise import ranks
+    from bidwise import distributed
 
     found = jobs.trained("dcn", "log_plus", "one", out=f"{options['folder']}/run")
-    torch.save((ranks.count(), found), f"{options['folder']}/{ranks.rank()}.pt")
+    torch.save((distributed.count(), found), f"{options['folder']}/{distributed.rank()}.pt")
 
 
 def test_ray_train_workers_are_ranks(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.image import imread
 
 import bidwise
-from bidwise.report.page import evaluation_page
+from bidwise.report.evaluation_page import evaluation_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
@@ -264,7 +264,7 @@ def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
     columns = {"ctr": ["first", "second"], "click": "click", "bid": "bid", "auction": "auction"}
     found = bidwise.evaluate(table, **columns, rounds=199, out=tmp_path / "made")
     assert (tmp_path / "made/report.html").read_text("utf-8") == evaluation_page(json.loads(found.to_json()))
-    monkeypatch.setattr("bidwise.report.page.evaluation_page", lambda result: 1 / 0)
+    monkeypatch.setattr("bidwise.report.evaluation_page.evaluation_page", lambda result: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         found.write(tmp_path / "none")
     assert not (tmp_path / "none").exists()

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 import bidwise
-from bidwise import InputError, runs
-from bidwise.runs import alone
+from bidwise import InputError, run_folder
+from bidwise.run_folder import alone
 
 WRITERS = {
-    "text": lambda path, number: runs.write_text(path, str(number)),
-    "json": lambda path, number: runs.write_json(path, {"number": number}),
-    "tensors": lambda path, number: runs.save(path, {"number": torch.tensor(number)}),
+    "text": lambda path, number: run_folder.write_text(path, str(number)),
+    "json": lambda path, number: run_folder.write_json(path, {"number": number}),
+    "tensors": lambda path, number: run_folder.save(path, {"number": torch.tensor(number)}),
 }
 
 
@@ -43,7 +43,7 @@ def test_a_file_is_written_and_written_again(tmp_path, writer):
         WRITERS[writer](path, number)
         assert only(tmp_path, "file")
     if writer == "tensors":
-        assert runs.load(path)["number"].item() == 2
+        assert run_folder.load(path)["number"].item() == 2
     else:
         assert "2" in path.read_text()
 
@@ -89,13 +89,13 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path, writer, monkeyp
 
 def test_what_cannot_be_saved_leaves_no_file(tmp_path):
     with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
-        runs.save(tmp_path / "file", {"function": lambda: None})
+        run_folder.save(tmp_path / "file", {"function": lambda: None})
     assert os.listdir(tmp_path) == []
 
 
 def test_json_comes_back(tmp_path):
-    runs.write_json(tmp_path / "a.json", {"x": [1.5, math.nan], "y": "ü"})
-    assert runs.read_json(tmp_path / "a.json") == {"x": [1.5, None], "y": "ü"}
+    run_folder.write_json(tmp_path / "a.json", {"x": [1.5, math.nan], "y": "ü"})
+    assert run_folder.read_json(tmp_path / "a.json") == {"x": [1.5, None], "y": "ü"}
 
 
 @pytest.mark.parametrize("content", [None, "{", "[1, "])
@@ -104,7 +104,7 @@ def test_what_is_not_json_is_named(tmp_path, content):
     if content is not None:
         path.write_text(content)
     with pytest.raises(InputError, match=r"a\.json must be a JSON file that bidwise wrote, found: "):
-        runs.read_json(path)
+        run_folder.read_json(path)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_what_is_not_json_is_named(tmp_path, content):
     ],
 )
 def test_plain_values_are_what_json_can_hold(found, expected):
-    value = runs.plain(found)
+    value = run_folder.plain(found)
     assert value == expected
     assert type(value) is type(expected)
     assert json.loads(json.dumps(value, allow_nan=False)) == expected
@@ -147,14 +147,14 @@ CONFIG = {
 
 
 def test_a_folder_keeps_its_configuration(tmp_path):
-    folder = runs.open_folder(tmp_path / "deep" / "run", CONFIG)
+    folder = run_folder.open_folder(tmp_path / "deep" / "run", CONFIG)
     text = (folder / "config.toml").read_text(encoding="utf-8")
     there = tomllib.loads(text)
     expected = {key: value for key, value in CONFIG.items() if value is not None} | {"seeds": [1, 2]}
     assert there == expected
     assert there["nested"] is True
     (folder / "kept").write_text("kept")
-    assert runs.open_folder(folder, CONFIG) == folder
+    assert run_folder.open_folder(folder, CONFIG) == folder
     assert (folder / "config.toml").read_text(encoding="utf-8") == text
     assert (folder / "kept").read_text() == "kept"
 
@@ -170,32 +170,32 @@ def test_a_folder_keeps_its_configuration(tmp_path):
     ],
 )
 def test_another_configuration_is_refused_by_its_difference(tmp_path, changes, words):
-    runs.open_folder(tmp_path, CONFIG)
+    run_folder.open_folder(tmp_path, CONFIG)
     before = (tmp_path / "config.toml").read_bytes()
     with pytest.raises(InputError, match=f"^out must be a new folder .* with {words}; choose another folder"):
-        runs.open_folder(tmp_path, CONFIG | changes)
+        run_folder.open_folder(tmp_path, CONFIG | changes)
     assert (tmp_path / "config.toml").read_bytes() == before
 
 
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "config.toml").write_text("loss = = log")
     with pytest.raises(InputError, match=r"config\.toml must be a configuration that bidwise wrote, found: "):
-        runs.open_folder(tmp_path, CONFIG)
+        run_folder.open_folder(tmp_path, CONFIG)
 
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(InputError, match=r"out must be a folder, found the file .*file$"):
-            runs.writable(out)
+            run_folder.writable(out)
 
 
 def test_a_folder_must_be_writable(tmp_path, monkeypatch):
-    assert runs.writable(tmp_path / "new" / "run") == tmp_path / "new" / "run"
+    assert run_folder.writable(tmp_path / "new" / "run") == tmp_path / "new" / "run"
     assert os.listdir(tmp_path) == []
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(InputError, match=f"out must be a folder that can be written to, found {tmp_path}, which"):
-        runs.writable(tmp_path / "new" / "run")
+        run_folder.writable(tmp_path / "new" / "run")
 
 
 # where a run was made
@@ -203,7 +203,7 @@ def test_a_folder_must_be_writable(tmp_path, monkeypatch):
 
 def test_environment_says_where_a_run_was_made(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/bidwise", "train", "ads.parquet"])
-    found = runs.environment()
+    found = run_folder.environment()
     fields = ["bidwise", "commit", "command", "machine", "cores", "threads", "python", "torch", "numpy"]
     assert list(found) == fields
     assert found["bidwise"] == bidwise.__version__
@@ -213,17 +213,17 @@ def test_environment_says_where_a_run_was_made(monkeypatch):
     assert found["threads"] == torch.get_num_threads()
     assert found["cores"] == os.cpu_count()
     assert found["machine"]
-    assert runs.plain(found) == found
+    assert run_folder.plain(found) == found
 
 
 def test_environment_tells_nobody_where_the_user_lives(monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.setattr(sys, "argv", ["/home/somebody/lab/train.py", "--out=/home/somebody/run", "/data/ads.parquet"])
-    found = runs.environment()
+    found = run_folder.environment()
     assert found["command"] == "~/lab/train.py --out=~/run /data/ads.parquet"
     assert "somebody" not in json.dumps(found)
     monkeypatch.setenv("HOME", "/")
-    assert "/data/ads.parquet" in runs.environment()["command"]
+    assert "/data/ads.parquet" in run_folder.environment()["command"]
 
 
 def git(folder, *words):
@@ -232,36 +232,36 @@ def git(folder, *words):
 
 
 def test_the_commit_is_that_of_the_sources(tmp_path, monkeypatch):
-    for name in ("runs.py", "__init__.py"):
-        shutil.copy(Path(runs.__file__).parent / name, tmp_path / name)
-    monkeypatch.setattr(runs, "__file__", str(tmp_path / "runs.py"))
+    for name in ("run_folder.py", "__init__.py"):
+        shutil.copy(Path(run_folder.__file__).parent / name, tmp_path / name)
+    monkeypatch.setattr(run_folder, "__file__", str(tmp_path / "run_folder.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert runs._commit() is None
+    assert run_folder._commit() is None
     git(tmp_path, "init", "-q")
     (tmp_path / "other").write_text("")
     git(tmp_path, "add", "other")
     git(tmp_path, "commit", "-qm", "another project, with bidwise installed inside")
-    assert runs._commit() is None
+    assert run_folder._commit() is None
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "sources")
-    clean = runs._commit()
+    clean = run_folder._commit()
     assert clean
     assert not clean.endswith("+")
-    (tmp_path / "runs.py").write_text("")
-    assert runs._commit() == clean + "+"
+    (tmp_path / "run_folder.py").write_text("")
+    assert run_folder._commit() == clean + "+"
 
 
 def test_a_damaged_file_is_named(tmp_path):
     path = tmp_path / "kept.pt"
-    runs.save(path, {"numbers": torch.arange(5)})
-    assert torch.equal(runs.load(path)["numbers"], torch.arange(5))
+    run_folder.save(path, {"numbers": torch.arange(5)})
+    assert torch.equal(run_folder.load(path)["numbers"], torch.arange(5))
     whole = path.read_bytes()
     for damaged in (b"", b"junk", whole[: len(whole) // 2], whole[:-1]):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=r"kept\.pt must be a file that bidwise wrote, found a damaged one"):
-            runs.load(path)
+            run_folder.load(path)
     with pytest.raises(FileNotFoundError):
-        runs.load(tmp_path / "nothing.pt")
+        run_folder.load(tmp_path / "nothing.pt")
 
 
 def test_a_folder_is_written_by_one_run_at_a_time(tmp_path):
@@ -277,7 +277,8 @@ def test_a_folder_is_written_by_one_run_at_a_time(tmp_path):
 
 def test_the_lock_of_a_killed_run_is_gone(tmp_path):
     script = (
-        "import sys, time, bidwise.runs\nwith bidwise.runs.alone(sys.argv[1]): print(1, flush=True); time.sleep(60)"
+        "import sys, time\nfrom bidwise.run_folder import alone\n"
+        "with alone(sys.argv[1]): print(1, flush=True); time.sleep(60)"
     )
     held = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
     assert held.stdout.readline()

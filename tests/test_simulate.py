@@ -8,8 +8,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from bidwise import InputError
-from bidwise.cli.simulate import simulate_criteo
-from bidwise.data.criteo.world import CHUNK, chunks, simulate
+from bidwise.cli.simulate_command import simulate_criteo
+from bidwise.data.worlds.criteo_world import CHUNK, chunks, simulate
 
 SHORT = 5000
 

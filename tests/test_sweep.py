@@ -18,12 +18,12 @@ from test_experiment_page import browser, check_in_a_browser  # noqa: F401 (a fi
 
 import bidwise
 from bidwise.cli import app
-from bidwise.report.runs import report
-from bidwise.tabular import predict, train
-from bidwise.tabular.grid import read_grid
-from bidwise.tabular.standings import best_of, mean_of
-from bidwise.tabular.sweep import sweep
-from bidwise.tabular.trials import finished
+from bidwise.report.build import report
+from bidwise.table import predict, train
+from bidwise.table.compare import best_of, mean_of
+from bidwise.table.grid import read_grid
+from bidwise.table.sweep import sweep
+from bidwise.table.trials import finished
 
 SHARED = {"data": {"click": "y", "bid": "b"}}
 
@@ -382,7 +382,7 @@ def test_the_page_says_what_seeds_are_and_that_choosing_by_test_is_cheating(swep
     ):
         assert words in page
     timed = dict(swept.result, config=swept.result["config"] | {"data.time": "t"}, seeds=[0])
-    from bidwise.tabular.sweep_words import notes
+    from bidwise.table.sweep_sentences import notes
 
     assert any("the split goes by time" in note for note in notes(timed))
     assert any("There is one seed" in note for note in notes(timed))

@@ -15,12 +15,12 @@ from test_urls import SECRET, Bucket
 import bidwise
 from bidwise.report.sweep_story import _labels, _uncut
 from bidwise.report.whiskers import Row
-from bidwise.tabular import predict, trials
-from bidwise.tabular import sweep as sweep_module
-from bidwise.tabular.grid import read_grid
-from bidwise.tabular.standings import best_of
-from bidwise.tabular.sweep import sweep
-from bidwise.tabular.sweep_words import verdict
+from bidwise.table import predict, trials
+from bidwise.table import sweep as sweep_module
+from bidwise.table.compare import best_of
+from bidwise.table.grid import read_grid
+from bidwise.table.sweep import sweep
+from bidwise.table.sweep_sentences import verdict
 
 SHARED = {"data": {"click": "y", "bid": "b"}}
 LOSSES = {"train.loss": ["log_loss", "log_plus"]}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bidwise.checks import InputError
-from bidwise.data.tables import cut_auctions, read_ads
+from bidwise.data.read_table import cut_auctions, read_ads
 
 COLUMNS = {
     "model": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],

@@ -11,14 +11,14 @@ import torch
 
 import bidwise
 from bidwise.cli import app
-from bidwise.evaluation.ranks import auc
-from bidwise.report.runs import read_run, runs_page
+from bidwise.data.infer_types import inferred
+from bidwise.data.splits import auction_size, halves, split, times_of
+from bidwise.evaluation.auc import auc
+from bidwise.report.build import read_run, runs_page
 from bidwise.report.train_story import train_story
-from bidwise.tabular import predict, train
-from bidwise.tabular.columns import inferred
-from bidwise.tabular.config import Config, Data, resolved
-from bidwise.tabular.prepare import prepare
-from bidwise.tabular.splits import auction_size, halves, split, times_of
+from bidwise.table import predict, train
+from bidwise.table.config import Config, Data, resolved
+from bidwise.table.encode import prepare
 
 ROLES = {"click": "click", "bid": "bid"}
 SMALL = {"model": "logistic_regression", "epochs": 3, "learning_rate": 0.02, "loss": "log_loss"}

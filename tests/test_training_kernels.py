@@ -20,7 +20,7 @@ from bidwise.training.variants import Variants
 pytest.importorskip("triton", reason="needs triton: make test-kernels installs it")
 if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1 as make test-kernels sets it", allow_module_level=True)
-from bidwise.models.fused import activated
+from bidwise.kernels.embedding_kernels import activated
 
 CARDINALITIES = [4, 30, 9]
 
@@ -270,7 +270,7 @@ def test_every_step_and_every_layer_drops_other_units(name):
         return activated(inputs, bias, dropout, seed, steps, begin)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bidwise.models.fused.activated", look)
+        patch.setattr("bidwise.kernels.embedding_kernels.activated", look)
         ids = batch(0)[0].to(DEVICE)
         model(ids), model(ids)
     assert int(model.deep.steps) == 2
@@ -518,8 +518,8 @@ def test_ads_that_stay_on_the_host_give_the_numbers_of_ads_on_the_gpu(monkeypatc
     models = [DeepFM(CARDINALITIES, hidden=(32,), std=0.1).to(DEVICE) for _ in range(2)]
     options = {"loss": "log_plus", "epochs": 2.5, "batch_size": 250, "every": 0.5}
     there = bidwise.fit(models[0], ads, **options)
-    monkeypatch.setattr("bidwise.training.source.SHARE", 0.0)
-    monkeypatch.setattr("bidwise.training.source.CHUNK", 900)
+    monkeypatch.setattr("bidwise.training.feeder.SHARE", 0.0)
+    monkeypatch.setattr("bidwise.training.feeder.CHUNK", 900)
     streamed = bidwise.fit(models[1], ads, **options)
     for name, tensor in there.last.items():
         assert torch.equal(tensor, streamed.last[name]), name

@@ -17,11 +17,11 @@ from test_cli import bidwise_command as typed
 from test_train import SMALL, market
 
 import bidwise
-from bidwise import runs
+from bidwise import run_folder
 from bidwise.data.locations import location_of, same_place
-from bidwise.data.tables import read_ads
-from bidwise.tabular import predict, train
-from bidwise.tabular.table import read
+from bidwise.data.read_table import read_ads
+from bidwise.table import predict, train
+from bidwise.table.roles import read
 from bidwise.urls import shown, url_of
 
 SECRET = "X-Amz-Signature=0123abc"
@@ -386,7 +386,7 @@ def test_a_pattern_on_disk_and_a_file_with_the_marks_of_one(table, tmp_path):
 def test_no_name_has_a_secret(url, name, monkeypatch):
     assert shown(url) == name
     monkeypatch.setattr("sys.argv", ["bidwise", "train", url, f"--table={url}", "--set", f"data.table={url}", "a b"])
-    assert runs.environment()["command"] == f"bidwise train {name} --table={name} --set data.table={name} a b"
+    assert run_folder.environment()["command"] == f"bidwise train {name} --table={name} --set data.table={name} a b"
 
 
 def test_names_of_places():

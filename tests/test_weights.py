@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import bidwise
 from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, stack
-from bidwise.losses.welfare_loss import BidWeightedLogLoss, unchecked
+from bidwise.losses.named import BidWeightedLogLoss, unchecked
 from bidwise.models import MLP, LogisticRegression, SparseLogisticRegression
 from bidwise.training import METRICS, Variants, fit, predict
 from bidwise.training.batches import Shuffle

@@ -7,19 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bidwise import data, evaluation, models, tabular, theory, training
+    from bidwise import data, evaluation, models, table, theory, training
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
     from bidwise.checks import InputError
+    from bidwise.diagnosis import diagnose
     from bidwise.evaluation.evaluate import evaluate
     from bidwise.evaluation.result import Evaluation
-    from bidwise.losses import (
-        LOSSES,
-        BidWeightedLogLoss,
-        WelfareLoss,
-        diagnose,
-        log_loss,
-        pairwise_welfare_loss,
-    )
+    from bidwise.losses import LOSSES, BidWeightedLogLoss, WelfareLoss, log_loss, pairwise_welfare_loss
     from bidwise.training import fit, predict
 
 __version__ = "0.1.0"
@@ -27,19 +21,19 @@ __version__ = "0.1.0"
 _HOMES = {
     "bidwise.auctions": ("Outcome", "optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare"),
     "bidwise.checks": ("InputError",),
+    "bidwise.diagnosis": ("diagnose",),
     "bidwise.evaluation.evaluate": ("evaluate",),
     "bidwise.evaluation.result": ("Evaluation",),
     "bidwise.losses": (
         "LOSSES",
         "BidWeightedLogLoss",
         "WelfareLoss",
-        "diagnose",
         "log_loss",
         "pairwise_welfare_loss",
     ),
     "bidwise.training": ("fit", "predict"),
 }
-_PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "tabular", "theory", "training")
+_PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "table", "theory", "training")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "LOSSES",
@@ -62,7 +56,7 @@ __all__ = [
     "revenue",
     "run_auction",
     "surplus",
-    "tabular",
+    "table",
     "theory",
     "training",
     "welfare",

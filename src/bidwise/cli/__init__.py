@@ -8,13 +8,13 @@ import sys
 from cyclopts import App, CycloptsError
 
 import bidwise
-from bidwise.cli.evaluate import evaluate
-from bidwise.cli.prepare import prepare_criteo
-from bidwise.cli.reproduce import criteo, regimes, report, synthetic
-from bidwise.cli.simulate import simulate_criteo
-from bidwise.cli.sweep import sweep
+from bidwise.cli.evaluate_command import evaluate
+from bidwise.cli.prepare_command import prepare_criteo
+from bidwise.cli.reproduce_command import criteo, regimes, report, synthetic
+from bidwise.cli.simulate_command import simulate_criteo
+from bidwise.cli.sweep_command import sweep
 from bidwise.cli.terminal import as_typed
-from bidwise.cli.train import predict, train
+from bidwise.cli.train_command import predict, train
 
 app = App(
     name="bidwise",
@@ -38,7 +38,7 @@ TOGETHER = ("train", "--help", "--version")  # commands for several ranks
 
 
 def _refuse(command: str) -> None:
-    from bidwise.ranks import ElsewhereError
+    from bidwise.distributed import ElsewhereError
 
     kind = ElsewhereError if int(os.environ.get("RANK", 0)) else bidwise.InputError
     raise kind(f"torchrun is for bidwise train, found {command}; run it without torchrun")
@@ -57,7 +57,7 @@ def main() -> None:
     except (CycloptsError, ValueError, OSError) as error:
         if isinstance(error, ValueError) and not isinstance(error, bidwise.InputError):
             raise
-        from bidwise.ranks import ElsewhereError  # late: torch takes a second
+        from bidwise.distributed import ElsewhereError  # late: torch takes a second
 
         rank = int(os.environ.get("RANK", 0))
         if not rank or not isinstance(error, ElsewhereError | CycloptsError):  # rank 0 says it

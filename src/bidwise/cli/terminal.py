@@ -51,10 +51,10 @@ class Bars:
         from rich.console import Console
         from rich.progress import Progress
 
-        from bidwise import ranks
+        from bidwise import distributed
 
         console = Console(stderr=True)
-        self.quiet = ranks.rank() > 0  # one voice for all ranks
+        self.quiet = distributed.rank() > 0  # one voice for all ranks
         self.progress = Progress(console=console, transient=True, disable=self.quiet or not console.is_terminal)
         self.progress.start()
         self.tasks: dict[str, int] = {}

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ads import Ads
-from bidwise.runs import read_json, whole_file, write_json
+from bidwise.run_folder import read_json, whole_file, write_json
 
 FORMAT = "bidwise store"
 VERSION = 1

@@ -1,5 +1,6 @@
 """Honest measurement: metrics, calibration, paired comparison, and `evaluate`, which does all of it for a table."""
 
+from bidwise.evaluation.auc import auc, auction_auc, rank_agreement
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import compared
 from bidwise.evaluation.intervals import (
@@ -10,7 +11,6 @@ from bidwise.evaluation.intervals import (
     student_quantile,
 )
 from bidwise.evaluation.metrics import Metrics
-from bidwise.evaluation.ranks import auc, auction_auc, rank_agreement
 
 __all__ = [
     "CALIBRATORS",

@@ -20,17 +20,7 @@ from numpy.typing import ArrayLike
 from bidwise.auctions import ad_numbers, auctions_of
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_between, check_name, check_not_negative
-from bidwise.evaluation.fitting import (
-    EDGE,
-    by_score,
-    last_of,
-    likeliest_line,
-    logit,
-    pooled,
-    separable,
-    shift,
-    sigmoid,
-)
+from bidwise.evaluation.fitting import EDGE, by_score, last_of, likeliest_line, logit, pooled, separable, shift, sigmoid
 
 SAME = 1e-9  # logits all within this are one prediction, which says nothing about a slope
 TINY = 1e-290  # isotonic CTRs below are 0: neighbours there are so near that the slope between them overflows

@@ -15,7 +15,7 @@ from bidwise.auctions import slot_multipliers, welfare
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.locations import same_place
-from bidwise.data.tables import AdTable, Table, cut_auctions, read_ads
+from bidwise.data.read_table import AdTable, Table, cut_auctions, read_ads
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import compared, pairs_of
 from bidwise.evaluation.intervals import difference_to_average

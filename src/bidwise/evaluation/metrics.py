@@ -14,8 +14,8 @@ from torch import Tensor
 from bidwise.auctions import Outcome, ad_numbers, auctions_of, run_auction
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_between, check_weights
+from bidwise.evaluation.auc import auc, auction_auc, clicked_ads, rank_agreement
 from bidwise.evaluation.bins import binned, calibration_error, curve, equal_mass_bins
-from bidwise.evaluation.ranks import auc, auction_auc, clicked_ads, rank_agreement
 from bidwise.segments import Auctions
 
 CTR_BINS = 20

@@ -10,7 +10,7 @@ from typing import Any
 import bidwise
 from bidwise.checks import InputError
 from bidwise.evaluation.verdict import summary
-from bidwise.runs import plain, writable
+from bidwise.run_folder import plain, writable
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ class Evaluation:
 
     def write(self, out: str | Path) -> None:
         """``out/result.json`` and ``out/report.html``: both, or none of them."""
-        from bidwise.report.page import evaluation_page  # late: matplotlib takes a second, and not everyone writes
+        from bidwise.report.evaluation_page import (
+            evaluation_page,  # late: matplotlib takes a second, and not everyone writes
+        )
 
         folder = check_folder(out)
         pages = {"result.json": self.to_json(), "report.html": evaluation_page(plain(asdict(self)))}

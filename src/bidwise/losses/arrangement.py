@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bidwise.losses.pairwise import Ads
+from bidwise.losses.definition import Ads
 from bidwise.segments import Auctions
 
 

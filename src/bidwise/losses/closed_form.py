@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bidwise.losses.pairwise import Ads, Family, PairSums
+from bidwise.losses.definition import Ads, Family, PairSums
 from bidwise.segments import Auctions
 
 

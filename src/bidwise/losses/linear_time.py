@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bidwise.losses.arrangement import Arrangement, sort_inside
-from bidwise.losses.pairwise import Ads, Family, PairSums
+from bidwise.losses.definition import Ads, Family, PairSums
 from bidwise.losses.panels import chebyshev, logistic_sums
 from bidwise.losses.prefix_sums import step_sums
 from bidwise.segments import Auctions

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bidwise.losses.arrangement import Arrangement
-from bidwise.losses.pairwise import Family, PairSums
+from bidwise.losses.definition import Family, PairSums
 from bidwise.segments import Auctions
 
 WIDTH = 1.0  # of a panel, in units of sigma * eCPM

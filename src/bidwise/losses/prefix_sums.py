@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bidwise.losses.arrangement import Arrangement
-from bidwise.losses.pairwise import Family, PairSums
+from bidwise.losses.definition import Family, PairSums
 
 
 def step_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums:

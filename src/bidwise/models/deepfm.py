@@ -72,7 +72,7 @@ class DeepFM(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Logits of ads."""
         if self.table.adds_up():
-            from bidwise.models.fused import factorized
+            from bidwise.kernels.embedding_kernels import factorized
 
             self.table.check(features)
             linear, flat = factorized(self.table.weight, features, self.table.starts, self.table.sums)

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bidwise import ranks
+from bidwise import distributed
 from bidwise.checks import InputError, check_positive, check_whole
-from bidwise.gpu import available
+from bidwise.kernels.gpu import available
 
 
 class Embeddings(nn.Module):
@@ -28,7 +28,7 @@ class Embeddings(nn.Module):
 
     ``sparse`` says whether gradients hold only the rows that a batch looked up. An optimizer may then leave all others
     alone, and a step does not take longer for a longer table. On a GPU an optimizer may set ``sums``, where gradients
-    are added up instead (:mod:`bidwise.models.fused`).
+    are added up instead (:mod:`bidwise.kernels.embedding_kernels`).
 
     >>> table = Embeddings([3, 2], 4, std=0.1, random=torch.Generator().manual_seed(0))
     >>> table(torch.tensor([[0, 1], [2, 0]])).shape, table.weight.shape
@@ -68,7 +68,7 @@ class Embeddings(nn.Module):
         """The vectors of ids."""
         self.check(ids)
         if self.adds_up():
-            from bidwise.models.fused import looked_up
+            from bidwise.kernels.embedding_kernels import looked_up
 
             return looked_up(self.weight, ids, self.starts, self.sums)
         return F.embedding(ids + self.starts, self.weight, sparse=self.sparse)
@@ -244,10 +244,10 @@ class Perceptron(nn.Module):
 
     def _fused(self, inputs: Tensor) -> Tensor:
         """The same on a GPU, with random numbers of its own: bias, ReLU and dropout of a layer are one kernel."""
-        from bidwise.models.fused import activated
+        from bidwise.kernels.embedding_kernels import activated
 
         active, dropout = inputs, self.dropout if self.training else 0.0
-        begin = ranks.place(len(inputs))[1]
+        begin = distributed.place(len(inputs))[1]
         for k, weight in enumerate(self.weights):
             seed = self.seed * 1_000_003 % 2**44 + (k << 48)
             active = active @ weight
@@ -266,7 +266,7 @@ class Perceptron(nn.Module):
         """For each layer 0 or 1 / (1 - dropout), drawn at once."""
         random = torch.Generator(like.device).manual_seed((self.seed * 1_000_003 + int(self.steps)) % 2**32)
         self.steps += 1
-        ads, begin = ranks.place(len(like))  # drawn for the whole batch: the same on any number of ranks
+        ads, begin = distributed.place(len(like))  # drawn for the whole batch: the same on any number of ranks
         drawn = torch.rand(ads, sum(self.hidden), generator=random, device=like.device, dtype=torch.float32)
         drawn = drawn[begin : begin + len(like)]
         kept = (drawn >= self.dropout).to(like.dtype).mul_(1 / (1 - self.dropout))
@@ -287,20 +287,20 @@ class BatchNorm(nn.BatchNorm1d):
         """The normed units."""
         if not self.training:
             return super().forward(active)
-        batch = ranks.share()
-        if batch is None and ranks.count() > 1:
-            told = ranks.stacked(torch.tensor(len(active), device=active.device))
-            batch = ranks.Share(tuple(told.tolist()))
+        batch = distributed.share()
+        if batch is None and distributed.count() > 1:
+            told = distributed.stacked(torch.tensor(len(active), device=active.device))
+            batch = distributed.Share(tuple(told.tolist()))
         if (len(active) if batch is None else batch.ads) < 2 and self.running_mean is not None:
             return F.batch_norm(
                 active, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
         return super().forward(active) if batch is None else self._across(active, batch)
 
-    def _across(self, active: Tensor, batch: ranks.Share) -> Tensor:
+    def _across(self, active: Tensor, batch: distributed.Share) -> Tensor:
         """Mean and variance from those of each rank: Σ (x - mean)² = Σ_r [Σ (x - mean_r)² + n_r (mean_r - mean)²]."""
         mean = active.sum(0) / max(len(active), 1)
-        there = ranks.gathered(torch.stack([mean, (active - mean).square().sum(0)]))
+        there = distributed.gathered(torch.stack([mean, (active - mean).square().sum(0)]))
         means, squares = there.unbind(1)  # (ranks, units)
         sizes = torch.tensor(batch.sizes, dtype=active.dtype, device=active.device)[:, None]
         mean = (sizes * means).sum(0) / batch.ads

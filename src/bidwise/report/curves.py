@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bidwise.report.drawing import COLOURS, SOFT, Look, Panel, Picture, shortened, ticks
-from bidwise.report.losses import PROTOCOLS, in_order, look_of
+from bidwise.report.loss_styles import PROTOCOLS, in_order, look_of
 
 Result = Mapping[str, Any]
 BAND = 0.4  # share of the height: wider bands would cover each other, and are left out

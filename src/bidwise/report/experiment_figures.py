@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from bidwise.report.drawing import COLOURS, INK, NARROW, Panel, Picture, ticks
-from bidwise.report.losses import FAMILIES, PROTOCOLS, family_of, in_order, loss_called
-from bidwise.report.tables import number, per_cent, points
+from bidwise.report.html_tables import number, per_cent, points
+from bidwise.report.loss_styles import FAMILIES, PROTOCOLS, family_of, in_order, loss_called
 from bidwise.report.whiskers import Row, whiskers
 
 Result = Mapping[str, Any]

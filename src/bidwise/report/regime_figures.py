@@ -10,8 +10,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
 from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, UNCLEAR, Panel, Picture
-from bidwise.report.losses import in_order
-from bidwise.report.tables import hundredths
+from bidwise.report.html_tables import hundredths
+from bidwise.report.loss_styles import in_order
 
 Result = Mapping[str, Any]
 BETTER, WORSE = COLOURS[0], COLOURS[1]

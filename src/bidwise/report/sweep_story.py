@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from bidwise.report.drawing import Picture
-from bidwise.report.losses import in_order, look_of, loss_called
-from bidwise.report.other_stories import setting as words_of
-from bidwise.report.page import OUTCOMES
+from bidwise.report.evaluation_page import OUTCOMES
+from bidwise.report.html_tables import NONE, decimals, hundredths, number
+from bidwise.report.loss_styles import in_order, look_of, loss_called
+from bidwise.report.pages import setting as words_of
 from bidwise.report.sections import Cell, Section, Story, Table, drawings
-from bidwise.report.tables import NONE, decimals, hundredths, number
 from bidwise.report.whiskers import Row, whiskers
 
 Result = Mapping[str, Any]

@@ -6,16 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bidwise.report.curves import learning_curves
-from bidwise.report.experiment_figures import (
-    distributions,
-    families_drawn,
-    surrogates,
-    welfare_by_loss,
-)
-from bidwise.report.losses import PROTOCOLS, in_order, loss_called, protocol_words
+from bidwise.report.experiment_figures import distributions, families_drawn, surrogates, welfare_by_loss
+from bidwise.report.html_tables import NONE, decimals, number, per_cent, points
+from bidwise.report.loss_styles import PROTOCOLS, in_order, loss_called, protocol_words
 from bidwise.report.regime_figures import outcome
 from bidwise.report.sections import Cell, Section, Story, Table, drawings
-from bidwise.report.tables import NONE, decimals, number, per_cent, points
 
 Result = Mapping[str, Any]
 FINDINGS = {"better": "▲ better", "worse": "▼ worse", "unclear": "≈ cannot be told", "same": "= the same", "none": NONE}

@@ -11,11 +11,11 @@ from matplotlib.ticker import FuncFormatter
 
 from bidwise.report.curves import fit_curves, mean_of, named_lines
 from bidwise.report.drawing import Panel, Picture
-from bidwise.report.losses import look_of, loss_called
-from bidwise.report.other_stories import evaluation_story
-from bidwise.report.page import OUTCOMES
+from bidwise.report.evaluation_page import OUTCOMES
+from bidwise.report.html_tables import NONE, decimals, number, signed
+from bidwise.report.loss_styles import look_of, loss_called
+from bidwise.report.pages import evaluation_story
 from bidwise.report.sections import Cell, Section, Story, Table, drawings
-from bidwise.report.tables import NONE, decimals, number, signed
 from bidwise.report.whiskers import Row, whiskers
 
 Result = Mapping[str, Any]

@@ -11,7 +11,7 @@ Statements about expectations take a list of instances, each as likely as the ot
 
 from bidwise.theory.certificate import Certificate, welfare_certificate
 from bidwise.theory.instance import Instance, Sides, squared_error
-from bidwise.theory.ranking import (
+from bidwise.theory.ranking_bounds import (
     click_order_agreement,
     composite_margin,
     covariance_form,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bidwise.auctions import ad_numbers, welfare
 from bidwise.checks import check_between, check_bids, check_name, check_positive
-from bidwise.losses.pairwise import pair_sum
+from bidwise.losses.definition import pair_sum
 
 ROUNDING = 1e-9  # relative: what float64 sums over a few hundred pairs may lose, with room to spare
 

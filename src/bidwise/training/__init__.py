@@ -1,7 +1,7 @@
 """Training for any loss, one model or many at once."""
 
+from bidwise.training.across_ranks import AcrossRanks
 from bidwise.training.adam import Adam
-from bidwise.training.distributed import AcrossRanks
 from bidwise.training.loop import fit
 from bidwise.training.selection import Best, Fit
 from bidwise.training.validation import METRICS, Metric, predict

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bidwise import ranks
+from bidwise import distributed
 from bidwise.checks import InputError, check_name, check_positive
-from bidwise.gpu import available
+from bidwise.kernels.gpu import available
 from bidwise.models.layers import Embeddings
 
 UPDATES = ("lazy", "dense")
@@ -43,7 +43,7 @@ class Adam(torch.optim.Adam):
             parameter.dtype == torch.float32 for parameter in parameters
         )
         single &= len({id(table.weight) for table in self.tables}) == len(self.tables)  # each its own gradients
-        single &= ranks.count() == 1  # rows that travel are tensors
+        single &= distributed.count() == 1  # rows that travel are tensors
         # with l2, dense updates give every row a gradient in every step: nothing to make up for
         kernels = single and available(device) and not (self.tables and updates == "dense" and l2)
         self.rate = torch.tensor(rate, dtype=torch.float32, device=device) if gpu or kernels else rate

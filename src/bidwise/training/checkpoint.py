@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from bidwise import ranks
+from bidwise import distributed
 from bidwise.data.store import checksum
-from bidwise.runs import environment, load, plain, save, write_json, write_text
+from bidwise.run_folder import environment, load, plain, save, write_json, write_text
 from bidwise.training.run import Place, Run
 from bidwise.training.selection import Best
 
@@ -31,13 +31,13 @@ def save_checkpoint(folder: Path, run: Run) -> None:
 def load_checkpoint(folder: Path, run: Run) -> None:
     """Put everything where it stood, if the folder has a checkpoint; rank 0 reads it to ranks that do not see it."""
     path = folder / "checkpoint.pt"
-    known = ranks.first(lambda: checksum(path) if path.exists() else None, tell=True)
+    known = distributed.first(lambda: checksum(path) if path.exists() else None, tell=True)
     if known is None:
         return
-    if ranks.all_of(path.exists() and checksum(path) == known):
+    if distributed.all_of(path.exists() and checksum(path) == known):
         there = load(path)  # each for itself: what is sent is held several times over
     else:
-        there = ranks.first(lambda: load(path), tell=True)
+        there = distributed.first(lambda: load(path), tell=True)
     run.model.load_state_dict(there["model"])
     run.optimizer.load_state_dict(there["optimizer"])
     device = next(run.model.parameters()).device

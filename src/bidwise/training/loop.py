@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bidwise import ranks
+from bidwise import distributed
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
-from bidwise.losses.welfare_loss import LOSSES, needs_teacher
-from bidwise.runs import open_folder
+from bidwise.losses.named import LOSSES, needs_teacher
+from bidwise.run_folder import open_folder
+from bidwise.training.across_ranks import AcrossRanks
 from bidwise.training.arguments import check_loss, check_parts
 from bidwise.training.checkpoint import load_checkpoint, save_checkpoint, write_result
-from bidwise.training.distributed import AcrossRanks
 from bidwise.training.precision import matmul_precision
 from bidwise.training.run import Options, Run
 from bidwise.training.selection import Fit
@@ -123,11 +123,11 @@ def _fitted(
     out: str | Path | None,
     progress: Callable[[float], None] | None,
 ) -> Fit:
-    ranks.check_same(out="none" if out is None else "a folder")
+    distributed.check_same(out="none" if out is None else "a folder")
     run = Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed, graph)
     folder = None
     if out is not None:
-        folder = ranks.first(lambda: open_folder(out, run.config(loss)))  # on rank 0 alone, which writes
+        folder = distributed.first(lambda: open_folder(out, run.config(loss)))  # on rank 0 alone, which writes
         load_checkpoint(Path(out), run)
     saved = time.monotonic()
     try:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bidwise.kernels import triton
-from bidwise.models.fused import PEAKS
+from bidwise.kernels.adam_kernels import add, catch_up, claim, tick, update, update_all
+from bidwise.kernels.embedding_kernels import PEAKS
+from bidwise.kernels.triton_or_none import triton
 from bidwise.models.layers import Embeddings
-from bidwise.training.kernels import add, catch_up, claim, tick, update, update_all
 
 ADS, WARPS = 16, 1  # of a tile of gradients; ads that looked up the same row are added up inside of it
 UPDATE_ADS, UPDATE_WARPS = 32, 4  # of a tile of rows to update

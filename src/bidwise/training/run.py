@@ -14,19 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bidwise import ranks
+from bidwise import distributed
 from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.data.ads import Ads
-from bidwise.gpu import available
-from bidwise.losses.welfare_loss import BidWeightedLogLoss, WelfareLoss, unchecked
+from bidwise.kernels.gpu import available
+from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss, unchecked
 from bidwise.models import MODELS
 from bidwise.models.layers import trust
+from bidwise.training.across_ranks import average_gradients, check_ranks, logits_across, loss_across
 from bidwise.training.adam import UPDATES, Adam
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle
-from bidwise.training.distributed import average_gradients, check_ranks, logits_across, loss_across
+from bidwise.training.feeder import fits, source
 from bidwise.training.precision import PRECISIONS
 from bidwise.training.selection import NEAR, Fit
-from bidwise.training.source import fits, source
 from bidwise.training.validation import Metric, one_number_per_ad
 from bidwise.training.variants import Variants
 
@@ -101,7 +101,7 @@ class Run:
         )
         told = {"model": words(model), "loss": words(loss), "seed": self.seeds, "metric": list(metrics)}
         check_ranks(model, train, valid, told | asdict(options))
-        ranks.copy_first(list(model.state_dict().values()))
+        distributed.copy_first(list(model.state_dict().values()))
         self.model, self.loss, self.metrics, self.options = model, unchecked(loss), metrics, options
         stays = train.features.device != device and not fits(_bytes(train), device)
         self.train = train.to(dtype) if stays else train.to(device).to(dtype)
@@ -165,10 +165,10 @@ class Run:
         """Draw the order of a pass; a GPU need not wait for that of the next."""
         more = self.place.passes + 1 < self.options.epochs
         self.epoch = self.orders.next(ahead=more and self.device.type == "cuda")
-        if ranks.count() == 1:
+        if distributed.count() == 1:
             self.source.begin(self.epoch)
             return
-        cuts, here = self.epoch.cuts(ranks.count()), ranks.rank()
+        cuts, here = self.epoch.cuts(distributed.count()), distributed.rank()
         self.cuts = cuts.tolist()
         self.source.begin(self.epoch.part(cuts[:, here], cuts[:, here + 1]))
 
@@ -205,7 +205,7 @@ class Run:
             raise InputError(f"graph must be True, False or None, found {asked!r}")
         whole, tables = self.shuffle.whole, self.optimizer.tables
         missing = {
-            "a single rank": ranks.count() == 1,
+            "a single rank": distributed.count() == 1,
             "a GPU with triton": self.device.type == "cuda" and available(self.device),
             "auctions of one size": whole is not None,
             "tables that kernels update": len(tables) == len(self.optimizer.sums),
@@ -222,26 +222,26 @@ class Run:
         start, stop = self.epoch.bounds(number)
         if self.wants_graph and stop - start == self.shuffle.whole:
             if self.graph is None and self.steps > WARM:
-                from bidwise.training.graph import captured
+                from bidwise.kernels.graph import captured
 
                 self.graph = captured(self, stop - start)
                 self.wants_graph = self.graph is not None
             if self.graph is not None:
                 self.graph.advance(self.source.locate(number))
                 return
-        with ranks.sharing(self.share(number)):
+        with distributed.sharing(self.share(number)):
             loss = self.step(self.source.batch(number))
         if self.place.total is None:
             self.place.total = torch.zeros_like(loss)
         self.place.total += loss
 
-    def share(self, number: int) -> ranks.Share | None:
+    def share(self, number: int) -> distributed.Share | None:
         """How batch ``number`` is shared out between ranks; ``None`` for one rank, which has all of it."""
-        if ranks.count() == 1:
+        if distributed.count() == 1:
             return None
         assert self.epoch is not None
         bounds = self.cuts[number]
-        return ranks.Share(tuple(b - a for a, b in pairwise(bounds)), self.epoch.offsets_of(number))
+        return distributed.Share(tuple(b - a for a, b in pairwise(bounds)), self.epoch.offsets_of(number))
 
     def step(self, batch: Batch) -> Tensor:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
@@ -259,7 +259,7 @@ class Run:
             why = "all parameters of model are frozen" if not logits.requires_grad else "a loss without a gradient"
             raise InputError(f"loss must depend on parameters of model that can be trained, found {why}")
         (losses.sum() if losses.dim() else losses).backward()  # type: ignore[no-untyped-call]
-        if ranks.count() > 1:
+        if distributed.count() > 1:
             rows = [table.weight for table in self.optimizer.tables if table.sparse]
             average_gradients(list(self.model.parameters()), rows)
         self.optimizer.step()
@@ -296,7 +296,7 @@ class Run:
     def evaluate(self) -> None:
         """The metrics of this epoch, and the weights where they are the best so far."""
         self.optimizer.flush()
-        ranks.copy_first(list(self.model.buffers()))  # parts of others may keep what each rank has seen
+        distributed.copy_first(list(self.model.buffers()))  # parts of others may keep what each rank has seen
         self._check()
         epoch = self._evaluated()
         entry: dict[str, Any] = {"epoch": epoch, "loss": self.losses.double().cpu()}
@@ -309,7 +309,7 @@ class Run:
             logits = logits_across(self.model, self.valid.features)
             for name, metric in self.metrics.items():
                 value = metric.of(logits, self.valid).to(self.device)
-                ranks.copy_first([value])  # a metric of a user's may be random: all must choose alike
+                distributed.copy_first([value])  # a metric of a user's may be random: all must choose alike
                 entry[name] = value.cpu()
                 if bool(entry[name].isnan().any()):
                     raise InputError(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
-from bidwise.evaluation.ranks import auc
+from bidwise.evaluation.auc import auc
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import InputError
-from bidwise.losses.welfare_loss import unchecked
+from bidwise.losses.named import unchecked
 
 
 class Variants(nn.Module):

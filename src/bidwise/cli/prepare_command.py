@@ -1,0 +1,125 @@
+"""``bidwise prepare``: raw data as a store that models are trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import bidwise
+from bidwise.cli.terminal import Bars
+
+if TYPE_CHECKING:
+    from bidwise.data.store import Store
+
+
+def prepare_criteo(
+    *paths: Path,
+    min_count: int = 10,
+    split: str = "8,1,1",
+    seed: int = 0,
+    integers: Literal["winners", "printed"] = "winners",
+    on_error: Literal["strict", "skip"] = "strict",
+    bids: Literal["deepfm", "lognormal", "advertiser", "ctr", "none"] = "deepfm",
+    bid_noise: float = 0.1,
+    engine: str = "local",
+) -> None:
+    """Raw Criteo text, one or several files, as a store for training: RAW [RAW ...] OUT, the last is the folder.
+
+    Splits and shuffles the ads, turns values into ids, and gives every ad a bid. A run that was cut off goes on where
+    it stopped. The disk needs about 340 bytes for each line while it runs: 16 GB for all of Criteo.
+
+    bidwise prepare criteo train.txt stores/criteo
+
+    Parameters
+    ----------
+    paths:
+        Raw files in the layout of the challenge's train.txt, plain or gzip, then the folder to write. If RAW.ctr.npy
+        is beside each file, as bidwise simulate leaves it, the store knows the true CTR.
+    min_count:
+        Categories seen less often in the training ads count as rare.
+    split:
+        Shares of training, validation and test ads.
+    seed:
+        Seed of the random order and of the bids.
+    integers:
+        How integers become categories: winners, floor((ln x)^2) as the challenge's winners did, or printed,
+        floor(log2 x) as the paper prints, which puts 3 with 1 and 4 to 7 with 2.
+    on_error:
+        At a malformed line: strict stops, skip leaves it out and counts it.
+    bids:
+        deepfm (the paper's: an untrained network), lognormal, advertiser (a level for each value of C7), ctr
+        (correlated with the true CTR) or none.
+    bid_noise:
+        Standard deviation of the noise on log bids of deepfm and advertiser; the paper says 0.1 and 1.
+    engine:
+        local, the cores of this machine; or ray, a Ray cluster (RAY_ADDRESS, or one that this machine belongs to): all
+        of its machines must see RAW and OUT under the same names, on a shared file system. The store is the same, and
+        one may finish what the other began.
+    """
+    if len(paths) < 2:
+        raise bidwise.InputError(
+            f"RAW and OUT are needed, found {' '.join(map(str, paths)) or 'neither'}; "
+            "as in bidwise prepare criteo train.txt stores/criteo"
+        )
+    *raw, out = paths
+    shares = _shares(split)
+
+    from bidwise.data.bids import Bids
+    from bidwise.data.store import SCHEMA
+    from bidwise.paper.preprocessing.prepare_criteo import prepare
+
+    there = (out / SCHEMA).is_file()
+    with Bars() as bars:
+        store = prepare(
+            raw,
+            out,
+            min_count=min_count,
+            split=shares,
+            seed=seed,
+            integers=integers,
+            on_error=on_error,
+            bids=None if bids == "none" else Bids(bids, noise=bid_noise, seed=seed),
+            engine=engine,
+            progress=bars.show,
+        )
+    if there:
+        print(f"{out} is there already, from the same files with the same options; nothing to do\n")
+    print(summary(store))
+    written = "" if there else f"Written: {out}. "
+    print(f"\n{written}Next: bidwise reproduce criteo --data {out} --models deepfm --repeats 3 --out runs/criteo")
+
+
+def summary(store: Store) -> str:
+    """What a store holds, in a few lines and a short table of its fields."""
+    schema = store.schema
+    lines = [f"{schema['rows']:,} ads" + (", with their true CTR" if store.has("truth") else "")]
+    for name, ads in store.splits.items():
+        lines.append(f"  {name:<6} {ads:>12,} ads, click rate {schema['click_rate'][name]:.4f}")
+    skipped = schema["skipped"]
+    if skipped["lines"]:
+        reasons = ", ".join(f"{kind} {count:,}" for kind, count in skipped["reasons"].items())
+        lines.append(
+            f"{skipped['lines']:,} malformed lines were skipped ({reasons}); see {store.folder / 'skipped.log'}"
+        )
+    if "bids" in schema:
+        found = schema["bids"]
+        low, high = found["quantiles"]["0.01"], found["quantiles"]["0.99"]
+        lines.append(f"bids {found['kind']}: mean {found['mean']:.3f}, 98 % between {low:.3f} and {high:.3f}")
+    lines.append("\nids of each field, and the share of training ads whose value is rare or missing")
+    cells = [
+        f"{field.name:<4}{field.values:>10,} {schema['rare'][field.name]:>6.1%} {schema['missing'][field.name]:>6.1%}"
+        for field in store.fields
+    ]
+    height = -(-len(cells) // 3)
+    head = f"{'':<4}{'ids':>10} {'rare':>6} {'miss.':>6}"
+    lines.append("    ".join([head] * 3))
+    lines.extend("    ".join(cells[row::height]) for row in range(height))
+    return "\n".join(lines)
+
+
+def _shares(split: str) -> tuple[int, ...]:
+    """``8,1,1`` as numbers."""
+    try:
+        return tuple(int(word) for word in split.split(","))
+    except ValueError:
+        raise bidwise.InputError(f"split must be three whole numbers such as 8,1,1, found {split!r}") from None

@@ -1,0 +1,262 @@
+"""``bidwise reproduce`` and ``bidwise report``: the paper's experiments, and pages about runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from bidwise.cli.terminal import Bars, device_of
+
+
+def synthetic(
+    *,
+    out: Path,
+    reading: str = "plotted",
+    protocol: str = "both",
+    repeats: int = 30,
+    epochs: int = 100,
+    seed: int = 0,
+    losses: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    patience: int | None = None,
+    validation_auctions: int = 2000,
+    init: str = "glorot",
+    device: str = "auto",
+) -> None:
+    """Do pairwise losses raise welfare? The paper's synthetic experiment, and the same with every loss tuned.
+
+    Prints a table for each protocol and a verdict; writes OUT/result.json, OUT/report.html and OUT/figures. A run that
+    was cut off goes on where it stopped. 30 repeats take half an hour on two cores, 5 with --patience 12 three minutes.
+
+    bidwise reproduce synthetic --repeats 5 --patience 12 --out runs/synthetic
+
+    Parameters
+    ----------
+    out:
+        Folder of the run.
+    reading:
+        The world: plotted (the paper's, as its figure shows it), printed (with the weights that the paper prints),
+        misspecified (a linear student, clicks that depend on squares) or misspecified_rare (the same with a click rate
+        near 0.24).
+    protocol:
+        converged (the paper's: all epochs, lam = 3), tuned (each loss its own epoch and lam) or both.
+    repeats:
+        Markets, each with its own ads; intervals are over repeats.
+    epochs:
+        Passes over the training ads.
+    seed:
+        Seed of all random numbers.
+    losses:
+        Names out of the ten that take part, separated by spaces; log_loss always does [default: all].
+    patience:
+        In the tuned protocol, stop after so many epochs without a better validation welfare [default: never].
+    validation_auctions:
+        Auctions that epoch and lam are chosen by.
+    init:
+        Initial weights of the network: glorot or torch.
+    device:
+        cpu, cuda, or auto for a GPU where there is one.
+    """
+    from bidwise.paper.summary import synthetic_summary
+    from bidwise.paper.synthetic import Config, run
+    from bidwise.study.contest import CONTEST
+
+    config = Config(
+        reading=reading,
+        protocol=protocol,
+        repeats=repeats,
+        epochs=epochs,
+        seed=seed,
+        losses=CONTEST if losses is None else _names(losses),
+        patience=patience,
+        validation_auctions=validation_auctions,
+        init=init,
+    )
+    _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out, synthetic_summary)
+
+
+def regimes(
+    *,
+    out: Path,
+    repeats: int = 10,
+    epochs: int = 20,
+    seed: int = 0,
+    training_ads: int = 40_000,
+    validation_ads: int = 100_000,
+    test_ads: int = 200_000,
+    device: str = "auto",
+) -> None:
+    """Where does a welfare loss pay? Its gain over a tuned log loss, from one kind of market to another.
+
+    Three maps: how wrong the model is and whether bids follow clicks; how far bids spread and how many ads compete; how
+    strong the teacher is. About ten minutes on a GPU; on two cores an hour and a half, in pieces: a run that was cut
+    off goes on where it stopped. Writes OUT/result.json, OUT/report.html and OUT/figures.
+
+    Parameters
+    ----------
+    out:
+        Folder of the run.
+    repeats:
+        Markets in each cell, at least 2.
+    epochs:
+        Passes over the training ads; each loss has its own best epoch of them.
+    seed:
+        Seed of all random numbers.
+    training_ads:
+        Ads that a student is trained on.
+    validation_ads:
+        Ads of the auctions that epoch and lam are chosen by.
+    test_ads:
+        Ads of the auctions that welfare is measured on.
+    device:
+        cpu, cuda, or auto for a GPU where there is one.
+    """
+    from bidwise.paper.regimes import Config, run
+    from bidwise.paper.summary import regimes_summary
+
+    config = Config(repeats, epochs, seed, training_ads, validation_ads, test_ads)
+    _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out, regimes_summary)
+
+
+def criteo(
+    *,
+    out: Path,
+    data: Path | None = None,
+    rows: int | None = None,
+    models: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    losses: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    protocol: str = "both",
+    repeats: int = 10,
+    seed: int = 0,
+    auction_size: int = 256,
+    cuts: int = 10,
+    every: float = 0.25,
+    l2: float = 0.0,
+    embeddings: str = "lazy",
+    batch_size: int | None = None,
+    lam_repeats: int | None = None,
+    precision: str = "float32",
+    workers: int = 1,
+    device: str = "auto",
+) -> None:
+    """Do welfare losses pay on Criteo? The paper's experiment with DeepFM and DCN, and the same with every loss tuned.
+
+    Takes a store of bidwise prepare criteo (--data), or simulates ads on the device (--rows). Prints tables and a
+    verdict; writes OUT/result.json, OUT/report.html and OUT/figures. Every model, loss, lam and repeat is a piece: a
+    run that was cut off goes on after the last one. On a million rows a repeat takes DeepFM about an hour on two cores,
+    DCN several.
+
+    bidwise reproduce criteo --data store --models deepfm --repeats 3 --out runs/criteo
+
+    bidwise reproduce criteo --rows 10000000 --batch-size 4096 --lam-repeats 1 --workers 4 --out runs/criteo-10m
+
+    Parameters
+    ----------
+    out:
+        Folder of the run.
+    data:
+        Folder that bidwise prepare criteo wrote.
+    rows:
+        In place of a folder: how many ads of the simulated world to draw on the device, for a GPU.
+    models:
+        deepfm, dcn, dcnv2, logistic_regression, separated by commas or spaces [default: deepfm dcn].
+    losses:
+        Names of losses; log_loss always takes part [default: log_loss, log_weighted and log_teacher (the paper's),
+        log_plus and log_plus_teacher (ours), distilled (the control)].
+    protocol:
+        converged (the paper's: all epochs, lam = 3), tuned (each loss its own epoch and lam) or both.
+    repeats:
+        Trainings of every model, each with its own initial weights and order of ads.
+    seed:
+        Seed of all random numbers.
+    auction_size:
+        Ads of a test auction.
+    cuts:
+        How often validation and test ads are shuffled and cut into auctions; the paper does it once.
+    every:
+        Epochs between looks at the validation auctions.
+    l2:
+        Weight of the squared embeddings in the loss; DeepCTR's default is 1e-5.
+    embeddings:
+        lazy (updates the rows that a batch looked up) or dense (all rows, as Adam does).
+    batch_size:
+        Ads in a batch [default: the paper's, 256 for DeepFM and 512 for DCN].
+    lam_repeats:
+        Choose lam once, on so many first repeats, which alone train every lam [default: in each repeat].
+    precision:
+        float32, or mixed for products of matrices on the tensor cores of a GPU.
+    workers:
+        Trainings at once: threads on a GPU, processes on a CPU.
+    device:
+        cpu, cuda, or auto for a GPU where there is one.
+    """
+    from bidwise.paper.criteo.criteo_sentences import criteo_summary
+    from bidwise.paper.criteo.experiment import run
+    from bidwise.paper.criteo.plan import LOSSES, Config
+
+    config = Config(
+        models=("deepfm", "dcn") if models is None else _names(models),
+        losses=LOSSES if losses is None else _names(losses),
+        protocol=protocol,
+        repeats=repeats,
+        seed=seed,
+        auction_size=auction_size,
+        cuts=cuts,
+        every=every,
+        l2=l2,
+        embeddings=embeddings,
+        rows=rows,
+        batch_size=batch_size,
+        lam_repeats=lam_repeats,
+        precision=precision,
+    )
+    where = device_of(device)
+    _experiment(lambda show: run(config, data, out, device=where, workers=workers, progress=show), out, criteo_summary)
+
+
+def _names(words: list[str]) -> tuple[str, ...]:
+    """Names that are separated by commas, by spaces or by both."""
+    return tuple(name.strip() for word in words for name in word.split(",") if name.strip())
+
+
+def report(*runs: Path, out: Path = Path("report.html")) -> None:
+    """One page about one or several runs, to look at and to pass on: it works offline.
+
+    bidwise report runs/synthetic runs/regimes --out report.html
+
+    Parameters
+    ----------
+    runs:
+        Folders of bidwise train, bidwise sweep, bidwise evaluate, bidwise reproduce or bidwise.fit.
+    out:
+        The page to write.
+    """
+    from bidwise.report.build import report as write_page
+
+    write_page(runs, out)
+    print(f"Written: {out}")
+
+
+def _experiment(
+    run: Callable[[Callable[[str, float], None]], dict[str, Any]], out: Path, summary: Callable[[dict[str, Any]], str]
+) -> None:
+    """Run an experiment with a progress bar, say what it found, and leave a page and figures."""
+    from bidwise.run_folder import alone, read_json
+
+    kept = len(list((out / "pieces").glob("*.pt")))
+    if kept and not (out / "result.json").exists():
+        print(f"Going on after {kept} {'part' if kept == 1 else 'parts'} of this run, in {out}", flush=True)
+    with alone(out), Bars() as bars:
+        run(bars.show)
+        result = read_json(out / "result.json")
+        print(summary(result))
+        bars.show("drawing", 0.0)
+        from bidwise.report.build import report as write_page
+        from bidwise.report.build import write_figures
+
+        write_figures(out, result)
+        bars.show("drawing", 0.9)
+        write_page([out], out / "report.html")
+    print(f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'result.json'}; {out / 'figures'}")

@@ -1,0 +1,173 @@
+"""``bidwise train`` and ``bidwise predict``: a model on one's own table, and its predictions for new rows."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+import bidwise
+from bidwise.cli.terminal import Bars, device_of, say
+
+Columns = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
+
+
+def train(
+    table: str,
+    /,
+    *,
+    out: Path,
+    click: str | None = None,
+    bid: str | None = None,
+    auction: str | None = None,
+    numeric: Columns = None,
+    categorical: Columns = None,
+    ignore: Columns = None,
+    time: str | None = None,
+    teacher: str | None = None,
+    weight: str | None = None,
+    position: str | None = None,
+    slots: str | None = None,
+    sampling_rate: float | None = None,
+    truth: str | None = None,
+    auction_size: int | None = None,
+    model: str | None = None,
+    loss: str | None = None,
+    metric: str | None = None,
+    seed: int | None = None,
+    settings: Annotated[list[str] | None, Parameter(name="--set", consume_multiple=True, negative=())] = None,
+    device: str = "auto",
+) -> None:
+    """Train a CTR model on a table of logged ads, and evaluate it on the newest of them.
+
+    Says what every column is taken for, trains with early stopping on validation auctions, and evaluates on test ads
+    that nothing was chosen by. Writes OUT/report.html, OUT/result.json and the model. The same command goes on where
+    it was cut off. Under torchrun all processes train one model together, on the same files. Examples:
+
+    bidwise train ads.parquet --click click --bid bid --auction id --time time --out runs/mine
+
+    bidwise train 's3://bucket/day=*/*.parquet' --click click --bid bid --out runs/mine
+
+    bidwise train config.toml --out runs/mine --set train.learning_rate=3e-4
+
+    torchrun --standalone --nproc-per-node 2 -m bidwise train config.toml --out runs/mine
+
+    Parameters
+    ----------
+    table:
+        Parquet, CSV or TSV file, one row per logged ad; also a URL (s3://, gs://, az://, https://) or, quoted, a
+        pattern such as 'day=*/*.parquet'. Or a TOML file with sections data, model and train, as a run leaves it in
+        OUT/config.toml; options win over the file.
+    out:
+        Folder of the run.
+    click:
+        Column of clicks, 0 or 1.
+    bid:
+        Column of cost-per-click bids.
+    auction:
+        Column that says which ads compete [default: random auctions].
+    numeric:
+        Columns of numbers, separated by spaces [default: inferred].
+    categorical:
+        Columns of categories, separated by spaces [default: inferred].
+    ignore:
+        Columns that the model must not see, separated by spaces: what is not known before the click.
+    time:
+        Column to split by: the oldest 80 % train, the next 10 % choose, the newest 10 % test [default: at random].
+    teacher:
+        Column of logged CTR predictions, for losses that need a teacher [default: a log-loss model is trained].
+    weight:
+        Column of weights of ads.
+    position:
+        Column of the slot an ad was logged in, from 1; a click in slot k counts 1/alpha_k. Needs --slots.
+    slots:
+        Position multipliers, the first 1, separated by commas: 1,0.8,0.6.
+    sampling_rate:
+        Share of the ads without a click that the table holds; each then counts 1/rate.
+    truth:
+        Column of true CTR, where it is known (simulations): the test is then by expected welfare.
+    auction_size:
+        Without --auction: ads of the auctions that validation and test are cut into, at most [default: 256].
+    model:
+        deepfm, dcn, dcnv2 or logistic_regression [default: deepfm].
+    loss:
+        log_loss, log_plus or any other in bidwise.LOSSES; or auto: trains five, compares them on validation auctions
+        and keeps log_loss unless another is better beyond doubt [default: auto].
+    metric:
+        What the epoch is chosen by: log_loss, welfare (needs thousands of validation auctions) or auc [default:
+        log_loss].
+    seed:
+        Seed of the split, the initial weights and the batches [default: 0].
+    settings:
+        Any setting as section.key=value, separated by spaces: train.epochs=5 model.hidden=64,64 data.bins=16.
+    device:
+        cpu, cuda, or auto for a GPU where there is one.
+    """
+    given: dict[str, Any] = {
+        name: value
+        for name, value in locals().items()
+        if name not in ("table", "out", "settings", "device") and value is not None
+    }
+
+    from bidwise import distributed
+    from bidwise.table.config import read_toml, resolved
+    from bidwise.table.pipeline import begun, finish, fits_of, model_of, option_key
+    from bidwise.table.train_sentences import described, standing, summary
+
+    options = {option_key(name): value for name, value in given.items()}
+    sections: dict[str, Any] = {}
+    if table.lower().endswith(".toml"):
+        sections = read_toml(Path(table))
+    else:
+        options["data.table"] = table
+    config = resolved(sections, options, settings or [])
+    if config.data.table is None:
+        raise bidwise.InputError(f"{table} must name the table to train on, found no table in [data]")
+    with distributed.launched(device_of(device)) as where, ExitStack() as held:
+        if distributed.rank():  # the first one speaks
+            held.enter_context(redirect_stdout(held.enter_context(open(os.devnull, "w"))))
+        with Bars() as bars:
+            prepared = held.enter_context(begun(config.data.table, config, out, bars.show))
+            parameters = sum(each.numel() for each in model_of(config, prepared.store.cardinalities).parameters())
+        losses = fits_of(config)
+        say("\n".join([described(prepared, parameters, losses, where), *standing(prepared, losses)]))
+        print(flush=True)
+        with Bars() as bars:
+            result = finish(prepared, device=where, progress=bars.show)
+        say(summary(result))
+        print(
+            f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'evaluation' / 'report.html'}, more about the"
+        )
+        print(f"test; {out / 'test.parquet'}, its predictions; {out / 'result.json'}; {out / 'config.toml'}")
+        print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
+
+
+def predict(run: Path, table: str, /, *, out: Path, column: str = "ctr", device: str = "auto") -> None:
+    """The CTR of new rows, by the model of a run of bidwise train.
+
+    Writes TABLE with one column more. Values that training did not see count as rare. Example:
+
+    bidwise predict runs/mine new.parquet --out predictions.parquet
+
+    Parameters
+    ----------
+    run:
+        Folder of bidwise train.
+    table:
+        Parquet, CSV or TSV file, or its URL, with the columns that the model was trained on; others are kept as they
+        are.
+    out:
+        File to write; ends in .parquet, .csv or .tsv.
+    column:
+        Name of the new column.
+    device:
+        cpu, cuda, or auto for a GPU where there is one.
+    """
+    from bidwise.table.predict import predict as write_predictions
+
+    with Bars() as bars:
+        rows = write_predictions(run, table, out=out, column=column, device=device_of(device), progress=bars.show)
+    print(f"Written: {out}, {rows:,} rows with the column {column!r}")

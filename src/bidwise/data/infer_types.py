@@ -1,0 +1,134 @@
+"""What each column of a table is taken for, and why: roles, categories, numbers, or nothing to learn from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import polars as pl
+
+from bidwise.checks import InputError
+from bidwise.data.encoding import numbers_of
+from bidwise.table.config import Data
+
+FEW = 1000  # different whole numbers, up to which they are names of something rather than amounts
+ROWS_EACH = 20  # rows for each of them
+UNIQUE = 0.5  # different values / rows, above which there is nothing to learn from a category
+LEFT_OUT = "left out"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: ``use`` is its role, ``categorical``, ``numeric`` or ``left out``."""
+
+    name: str
+    use: str
+    values: int
+    missing: float  # share of the rows
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``result.json`` holds it."""
+        return asdict(self)
+
+
+def check_columns(data: Data, frame: pl.DataFrame, name: str) -> None:
+    """Raise unless all columns that are named are there."""
+    named = {**data.roles, **{column: column for column in (*data.numeric, *data.categorical, *data.ignore)}}
+    for column in named.values():
+        if column not in frame.columns:
+            near = get_close_matches(column, frame.columns, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, frame.columns[:12]))}"
+            if "," in column and set(column.split(",")) <= set(frame.columns):
+                hint = "separate columns by spaces"
+            raise InputError(f"{name} has no column {column!r}; {hint}")
+
+
+def inferred(data: Data, frame: pl.DataFrame, name: str = "table") -> list[Column]:
+    """Every column of the table with what it is taken for; columns with a role first.
+
+    Text, booleans and categories are categorical; numbers with decimals are numeric; whole numbers are categorical up
+    to 1,000 different values with 20 rows for each, or where their name ends in "id", and numeric otherwise. Dates,
+    lists, constant columns and categories with more values than half the rows are left out.
+
+    >>> frame = pl.DataFrame({"y": [0, 1] * 40, "b": [1.0, 2.5] * 40, "hour": [3, 4] * 40, "x": [0.5, 0.7] * 40})
+    >>> [(column.name, column.use) for column in inferred(Data(click="y", bid="b"), frame)]
+    [('y', 'click'), ('b', 'bid'), ('hour', 'categorical'), ('x', 'numeric')]
+    """
+    check_columns(data, frame, name)
+    used: dict[str, str] = {}
+    for role, column in data.roles.items():
+        used[column] = f"{used[column]} and {role}" if column in used else role
+    columns = [_with_role(frame[column], role) for column, role in used.items()]
+    columns += [_feature(frame[column], data, name) for column in frame.columns if column not in used]
+    if not any(column.use in ("categorical", "numeric") for column in columns):
+        why = "; ".join(f"{c.name!r}: {c.reason}" for c in columns if c.use == LEFT_OUT)
+        raise InputError(f"{name} must have columns to learn from, found none ({why or 'all columns have a role'})")
+    return columns
+
+
+def _with_role(column: pl.Series, role: str) -> Column:
+    return Column(column.name, role, column.n_unique(), _missing(column), f"named as the {role}")
+
+
+def _feature(column: pl.Series, data: Data, table: str) -> Column:
+    dtype = column.dtype
+    missing = _missing(column)
+    if column.name in data.ignore:
+        return Column(column.name, LEFT_OUT, 0, missing, "named to be ignored")
+    named = next((kind for kind in ("numeric", "categorical") if column.name in getattr(data, kind)), None)
+    odd = dtype.is_nested() or dtype in (pl.Object, pl.Binary)
+    if named and (odd or dtype.is_temporal()):
+        raise InputError(f"{table}: column {column.name!r} must hold text or numbers, found {dtype}")
+    if odd:
+        return Column(column.name, LEFT_OUT, 0, missing, f"neither text nor numbers: {dtype}")
+    known = column.drop_nulls().drop_nans() if dtype.is_float() else column.drop_nulls()
+    values = known.n_unique()
+    if values + (missing > 0) < 2:
+        return Column(column.name, LEFT_OUT, values, missing, "the same in all rows")
+    use, reason = (named, f"named as {named}") if named else _kind(column.name, dtype, values, len(column))
+    if use == "numeric" and named:
+        numbers_of(column)  # an error names the first value that is none
+    if use == "categorical" and values > UNIQUE * len(column):
+        if named:
+            raise InputError(
+                f"categorical must name columns whose values come back, found {column.name!r} with {values:,} values "
+                f"in {len(column):,} rows, more than the rows could teach; name it under ignore"
+            )
+        return Column(column.name, LEFT_OUT, values, missing, "nearly every row has a value of its own")
+    return Column(column.name, use, values, missing, reason)
+
+
+def _kind(name: str, dtype: pl.DataType, values: int, rows: int) -> tuple[str, str]:
+    """What a column is taken for, and why."""
+    if dtype.is_temporal():
+        return LEFT_OUT, "a date or time; name it as --time to split by it"
+    if dtype.is_float() or dtype.is_decimal():
+        return "numeric", "numbers with decimals"
+    if dtype.is_integer():
+        if _words(name)[-1:] == ["id"]:
+            return "categorical", "whole numbers whose name says id"
+        if values <= FEW and values * ROWS_EACH <= rows:
+            return "categorical", f"{values:,} different whole numbers"
+        return "numeric", f"{values:,} different whole numbers"
+    return "categorical", "true or false" if dtype == pl.Boolean else "text"
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name.
+
+    >>> _words("campaign_id"), _words("campaignId"), _words("android")
+    (['campaign', 'id'], ['campaign', 'id'], ['android'])
+    """
+    return [word.lower() for word in re.split(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])", name) if word]
+
+
+def _missing(column: pl.Series) -> float:
+    count = column.null_count()
+    if column.dtype.is_float():
+        count += int(column.is_nan().sum() or 0)
+    elif column.dtype == pl.String:
+        count += int((column.str.strip_chars() == "").sum() or 0)
+    return count / max(len(column), 1)

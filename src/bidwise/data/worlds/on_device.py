@@ -1,0 +1,248 @@
+"""Ads of the simulated Criteo world drawn on a device, as encoded training data: no text, no files.
+
+What `bidwise simulate criteo` and `bidwise prepare criteo` do with text, for data that is used once: 45.8
+million ads take 8 GB of a GPU, and seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.ads import Ads
+from bidwise.data.bids import Bids, drawn
+from bidwise.data.store import FIRST, MISSING, RARE, SPLITS, Field
+from bidwise.data.worlds.criteo_columns import COUNTS, FIELDS, GROUPS, HIDDEN, TIE, Category, Integer
+from bidwise.data.worlds.criteo_world import DIMENSIONS, HEAD, INTERCEPT, LARGE, buckets, side_of, world_effects
+from bidwise.paper.preprocessing.passes import NAMES
+from bidwise.paper.preprocessing.prepare_criteo import sizes_of
+from bidwise.paper.preprocessing.tokens import MAPS
+
+CHUNK = 2**20  # ads that are drawn together, from the seed and the number of the chunk: half a GB
+LEAST = -2  # no column has a smaller integer
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Ads on a device, encoded; ``about`` tells what the schema of a store would."""
+
+    train: Ads
+    valid: Ads
+    test: Ads
+    fields: list[Field]
+    about: dict[str, Any]
+
+    @property
+    def cardinalities(self) -> list[int]:
+        """Values of every field, what models are built for."""
+        return [field.values for field in self.fields]
+
+
+def simulated_ads(
+    rows: int,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    split: Sequence[int] = (8, 1, 1),
+    min_count: int = 10,
+    integers: str = "winners",
+    bids: Bids = Bids(),  # noqa: B008 (frozen)
+    progress: Callable[[float], None] | None = None,
+) -> Drawn:
+    """``rows`` ads of the world whose text :func:`~bidwise.data.worlds.criteo_world.simulate` writes, on ``device``.
+
+    The world is the same: how often values are drawn, what is missing, what makes people click. The ads are others, for
+    uniform numbers come from a generator of the device; a seed means one sample on CPUs and another one on GPUs. Ads
+    are independent, so the first ones are for training and the next ones for validation.
+
+    Args:
+        rows: ads of all splits together.
+        seed: of ads and clicks.
+        split: shares of training, validation and test ads. (1, 0, 0) draws training ads alone.
+        min_count: categories seen less often in the training ads are id 0, rare. Integers are not thinned out.
+        integers: how integers become categories, ``winners`` or ``printed``.
+        bids: which bids the ads get; the network is that of :func:`bidwise.data.bids.attach`, with weights from the
+            same generator of the CPU, and the noise is from a generator of the device.
+        progress: called with the share that is done.
+
+    >>> ads = simulated_ads(1000, seed=0)
+    >>> ads.train.features.shape, ads.train.features.dtype, len(ads.test)
+    (torch.Size([800, 39]), torch.int32, 100)
+    """
+    check_whole("rows", rows, 1)
+    check_whole("seed", seed, 0)
+    check_whole("min_count", min_count, 1)
+    check_name("integers", integers, MAPS)
+    sizes = _sizes(rows, split)
+    device = torch.device(device)
+    features = torch.empty(rows, len(FIELDS), dtype=torch.int32, device=device)
+    clicks = torch.empty(rows, dtype=torch.uint8, device=device)
+    truth = torch.empty(rows, dtype=torch.float32, device=device)
+    world, codes = _world(device), _codes(integers, device)
+    for number, start in enumerate(range(0, rows, CHUNK)):
+        some = slice(start, min(start + CHUNK, rows))
+        chunk = _chunk(seed, number, some.stop - some.start, device)
+        truth[some] = _true_ctr(chunk, world)
+        clicks[some] = chunk.chance < truth[some]
+        features[some] = codes(chunk).T
+        if progress is not None:
+            progress(some.stop / rows)
+    fields, about = [], {}
+    for index, name in enumerate(NAMES):
+        values, about[name] = _encode(features[:, index], sizes[0], 1 if index < len(COUNTS) else min_count)
+        fields.append(Field(name, values))
+    parts = {
+        split: (features[end - size : end], clicks[end - size : end], truth[end - size : end])
+        for split, size, end in zip(SPLITS, sizes, accumulate(sizes), strict=True)
+    }
+    ids, ctr = ({split: part[at] for split, part in parts.items()} for at in (0, 2))
+    found, told = drawn(ids, ctr, fields, bids)
+    train, valid, test = (Ads(*part[:2], found[split], truth=part[2]) for split, part in parts.items())
+    return Drawn(
+        train,
+        valid,
+        test,
+        fields=fields,
+        about={
+            "source": "criteo, simulated",
+            "options": {"min_count": min_count, "split": tuple(split), "seed": seed, "integers": integers},
+            "rows": rows,
+            "rare": {name: found[0] for name, found in about.items()},
+            "missing": {name: found[1] for name, found in about.items()},
+            "bids": told,
+        },
+    )
+
+
+class Chunk(NamedTuple):
+    """Ads as they are drawn."""
+
+    values: Tensor  # (39, ads) int32: integers, then ranks of categories by frequency, from 0; 0 where missing
+    missing: Tensor  # (39, ads)
+    chance: Tensor  # (ads,) float32, uniform: a click where it is below the CTR
+
+
+def _chunk(seed: int, number: int, rows: int, device: torch.device) -> Chunk:
+    """Chunk ``number`` of ``seed``: the distributions of ``world._chunk``, its equations in float64."""
+    (state,) = np.random.SeedSequence(seed, spawn_key=(number,)).generate_state(1, np.uint64).tolist()
+    random = torch.Generator(device).manual_seed(state >> 1)
+
+    def uniform(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        return torch.rand(shape, generator=random, device=device, dtype=dtype)
+
+    hidden, gaps, chance = uniform(HIDDEN, rows), uniform(GROUPS, rows), uniform(rows, dtype=torch.float32)
+    values = torch.empty(len(FIELDS), rows, dtype=torch.int32, device=device)
+    missing = torch.empty(len(FIELDS), rows, dtype=torch.bool, device=device)
+    for index, field in enumerate(FIELDS):
+        own = uniform(rows)
+        # tied to the hidden variable where own < TIE; what is left of own is uniform again
+        quantile = torch.where(own < TIE, hidden[field.hidden], (own - TIE) / (1 - TIE))
+        torch.lt(gaps[field.group], field.missing, out=missing[index])
+        values[index] = _at_quantile(field, quantile).masked_fill_(missing[index], 0)
+    return Chunk(values, missing, chance)
+
+
+def _at_quantile(field: Integer | Category, uniform: Tensor) -> Tensor:
+    """``field.drawn`` for a tensor; overwrites it."""
+    if isinstance(field, Integer):
+        odds = uniform / (1 - uniform)
+        return (odds.log_().mul_(field.shape).exp_().mul_(field.scale) - field.shift).floor_().clamp_(max=field.most)
+    rest = 1 - (field.values + 1) ** (1 - field.power)
+    rank = uniform.mul_(-rest).log1p_().div_(1 - field.power).exp_().floor_().sub_(1)
+    return rank.clamp_(0, field.values - 1)
+
+
+class World(NamedTuple):
+    """What makes people click, on a device."""
+
+    effects: Tensor  # (39, HEAD + 1) float64
+    vectors: Tensor  # (39, DIMENSIONS, HEAD + 1) float64
+    buckets: Tensor  # (LARGE + 2,) int32, tokens of counts
+
+
+def _world(device: torch.device) -> World:
+    effects, vectors = world_effects()
+    return World(
+        torch.from_numpy(effects).to(device),
+        torch.from_numpy(vectors).movedim(2, 1).contiguous().to(device),
+        torch.from_numpy(buckets().astype(np.int32)).to(device),
+    )
+
+
+def _true_ctr(chunk: Chunk, world: World) -> Tensor:
+    """``world.true_ctr`` of drawn ads, ``(ads,)`` float32, by the same formula in float64."""
+    logit = torch.full_like(chunk.chance, INTERCEPT, dtype=torch.float64)
+    sides = logit.new_zeros(2, DIMENSIONS, len(logit))
+    for index, field in enumerate(FIELDS):
+        values = chunk.values[index]
+        if isinstance(field, Integer):
+            token = world.buckets.index_select(0, values.clamp(-1, LARGE) + 1)
+        else:
+            token = values.clamp(max=HEAD - 1) + 1
+        token.masked_fill_(chunk.missing[index], 0)
+        logit += world.effects[index].index_select(0, token)
+        if field.vector:
+            sides[side_of(field)] += world.vectors[index].index_select(1, token)
+    user, ad = sides
+    return torch.sigmoid(logit + (user * ad).sum(0)).float()
+
+
+def _codes(integers: str, device: torch.device) -> Callable[[Chunk], Tensor]:
+    """Values as whole numbers from 1 on that can be counted, 0 where missing: ``(39, ads)`` int32."""
+    table = torch.from_numpy(_integer_codes(integers)).to(device)
+
+    def codes(chunk: Chunk) -> Tensor:
+        found = chunk.values + 1
+        for index in range(len(COUNTS)):
+            found[index] = table.index_select(0, chunk.values[index] - LEAST)
+        return found.masked_fill_(chunk.missing, 0)
+
+    return codes
+
+
+@lru_cache(maxsize=1)
+def _integer_codes(integers: str) -> NDArray[np.int16]:
+    """Codes of the integers from LEAST to the largest of all columns, in the order of their tokens."""
+    every = np.arange(LEAST, max(field.most for field in COUNTS) + 1)
+    parts = [MAPS[integers].tokens(part) for part in np.array_split(every, 64)]  # in cache
+    return np.concatenate([(part - LEAST + 1).astype(np.int16) for part in parts])
+
+
+def _encode(column: Tensor, train: int, min_count: int) -> tuple[int, tuple[float, float]]:
+    """Codes become ids in place: 0 rare, 1 missing, then values by falling frequency in training, ties by value.
+
+    Returns how many ids there are, and the shares of training ads with rare and with missing values.
+    """
+    codes = column.contiguous()
+    counts = torch.bincount(codes[:train], minlength=int(codes.max()) + 1)
+    often = counts >= min_count
+    often[0] = False
+    kept = often.nonzero().squeeze(1)
+    order = counts[kept].sort(descending=True, stable=True).indices
+    ids = torch.full_like(counts, RARE, dtype=torch.int32)
+    ids[kept[order]] = torch.arange(FIRST, FIRST + len(kept), dtype=torch.int32, device=ids.device)
+    ids[0] = MISSING
+    column.copy_(ids.index_select(0, codes))
+    missing, common = int(counts[0]), int(counts[kept].sum())
+    return FIRST + len(kept), ((train - missing - common) / train, missing / train)
+
+
+def _sizes(rows: int, split: Sequence[int]) -> list[int]:
+    if len(split) != 3:
+        raise InputError(f"split must be three shares such as (8, 1, 1), found {tuple(split)}")
+    for share, least in zip(split, (1, 0, 0), strict=True):
+        check_whole("split", share, least)
+    sizes = sizes_of(rows, split)
+    if any(size < 1 for size, share in zip(sizes, split, strict=True) if share):
+        words = ",".join(map(str, split))
+        raise InputError(f"rows must be enough for every part of the split {words}, found {rows:,}; ask for more")
+    return sizes

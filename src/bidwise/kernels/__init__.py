@@ -1,0 +1,1 @@
+"""Everything that runs on a GPU: Triton kernels, their launchers, CUDA graphs."""

@@ -1,0 +1,248 @@
+"""Parts of models as single GPU kernels, in Triton: what a step looks up, the factorization machine, hidden layers.
+
+Each is the formula of :mod:`bidwise.models.layers` with its gradient. A small step is launches more than arithmetic;
+these take away two of three. Gradients of embeddings do not become tensors as long as the table: they go to a
+:class:`Sums`, which an optimizer provides.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bidwise.kernels.triton_or_none import jit, tl, triton
+
+PEAKS = 64  # places for the largest gradient, so that programs do not wait for one another
+ROWS = 256  # ads of a tile of a hidden layer
+
+
+class Sums(Protocol):
+    """Where gradients of embeddings are added up."""
+
+    peak: Tensor  # (PEAKS,) int32, bits of the largest absolute gradient of the batch
+
+    def expect(self, ids: Tensor) -> None:
+        """The vectors of ``ids`` are about to be read."""
+
+    def add(self, ids: Tensor, gradient: Tensor) -> None:
+        """Add the gradients ``(ads, fields, width)`` of the vectors of ``ids``; `peak` knows the largest."""
+
+
+def looked_up(weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> Tensor:
+    """The vectors of ids: ``(ads, fields) -> (ads, fields, width)``."""
+    found: Tensor = _LookUp.apply(weight, ids, starts, sums)  # type: ignore[no-untyped-call]
+    return found
+
+
+def factorized(weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> tuple[Tensor, Tensor]:
+    """First-order weights and factorization machine, ``(ads,)``, and vectors side by side, ``(ads, fields * width)``.
+
+    A row of ``weight`` holds the first-order weight and the vector of a value, as in :class:`bidwise.models.DeepFM`.
+    """
+    linear, flat = _Factorized.apply(weight, ids.contiguous(), starts, sums)  # type: ignore[no-untyped-call]
+    return linear, flat
+
+
+def activated(inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor, begin: int = 0) -> Tensor:
+    """relu(inputs + bias), of which ``dropout`` are left out and the others scaled up, ``(ads, units)``.
+
+    Which are left out depends on ``seed`` and ``steps``, a number on the device that may change between replays of a
+    graph; these are the ads from ``begin`` on of a batch that several ranks share.
+    """
+    found: Tensor = _Activated.apply(inputs, bias, dropout, seed, steps, begin)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _LookUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.sums = sums
+        sums.expect(ids)
+        return F.embedding(ids + starts, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
+        (ids,) = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        size = 1024
+        ctx.sums.peak.zero_()
+        _peak[(triton.cdiv(gradient.numel(), 4 * size),)](
+            gradient, ctx.sums.peak, gradient.numel(), SIZE=size, PEAKS=PEAKS
+        )
+        ctx.sums.add(ids, gradient)
+        return None, None, None, None
+
+
+class _Factorized(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> tuple[Tensor, Tensor]:
+        (ads, fields), width = ids.shape, weight.shape[1]
+        columns = fields * (width - 1)
+        # rows begin at multiples of 16 bytes, without which products of matrices are slower by half
+        linear, flat = weight.new_empty(ads), weight.new_empty(ads, -(-columns // 4) * 4)[:, :columns]
+        sums.expect(ids)
+        if ads:
+            _gather[(ads,)](ids, starts, weight, linear, flat, flat.stride(0), **_tile(fields, width))
+        ctx.save_for_backward(weight, ids, starts)
+        ctx.sums = sums
+        return linear, flat
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_linear: Tensor, d_flat: Tensor) -> tuple[None, ...]:
+        weight, ids, starts = ctx.saved_tensors
+        (ads, fields), width = ids.shape, weight.shape[1]
+        gradient = weight.new_empty(ads, fields, width)
+        ctx.sums.peak.zero_()
+        if ads:
+            tile = _tile(fields, width)
+            columns = (d_linear.contiguous(), d_flat.contiguous())
+            _scatter[(ads,)](ids, starts, weight, *columns, gradient, ctx.sums.peak, **tile, PEAKS=PEAKS)
+        ctx.sums.add(ids, gradient)
+        return None, None, None, None
+
+
+class _Activated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor, begin: int) -> Tensor:
+        out = torch.empty_like(inputs)
+        units, size = inputs.shape[1], 1024
+        grid = (max(1, triton.cdiv(inputs.numel(), size)),)
+        # models also run without `fit`, which sees to the device
+        with torch.cuda.device_of(inputs):  # type: ignore[no-untyped-call]
+            _activate[grid](
+                inputs, bias, out, steps, seed, inputs.numel(), units, dropout, begin, SIZE=size, DROPS=dropout > 0
+            )
+        ctx.save_for_backward(out)
+        ctx.dropout = dropout
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (out,) = ctx.saved_tensors
+        ads, units = out.shape
+        gradient = gradient.contiguous()
+        d_inputs = torch.empty_like(out)
+        blocks = triton.cdiv(ads, ROWS)
+        d_bias = out.new_zeros(1, units) if not ads else out.new_empty(blocks, units)
+        if ads:
+            columns = 32
+            grid = (blocks, triton.cdiv(units, columns))
+            _pass_back[grid](
+                gradient, out, d_inputs, d_bias, ads, units, 1 / (1 - ctx.dropout), ROWS=ROWS, COLUMNS=columns
+            )
+        return d_inputs, d_bias[0] if len(d_bias) == 1 else d_bias.sum(0), None, None, None, None
+
+
+def _tile(fields: int, width: int) -> dict[str, int]:
+    rows, columns = triton.next_power_of_2(fields), triton.next_power_of_2(width)
+    return {
+        "FIELDS": fields,
+        "WIDTH": width,
+        "ROWS": rows,
+        "COLUMNS": columns,
+        "num_warps": 4 if rows * columns <= 4096 else 8,
+    }
+
+
+# The kernels. Names of arguments in capitals are known when a kernel is compiled.
+
+
+@jit
+def _vectors(
+    ids, starts, weight, ad, FIELDS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """What an ad looks up, ``(ROWS, COLUMNS)``, 0 outside; which part of that is there, and which of it is a vector."""
+    field, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    row = tl.load(ids + ad * FIELDS + field, mask=field < FIELDS, other=0).to(tl.int64)
+    row += tl.load(starts + field, mask=field < FIELDS, other=0)
+    there = (field < FIELDS)[:, None] & (column < WIDTH)[None, :]
+    found = tl.load(weight + row[:, None] * WIDTH + column[None, :], mask=there, other=0.0)
+    return found, there, there & (column > 0)[None, :]
+
+
+@jit
+def _gather(
+    ids,
+    starts,
+    weight,
+    linear,
+    flat,
+    stride,
+    FIELDS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Σ_f w_f + ½ Σ_k [(Σ_f v_fk)² − Σ_f v_fk²] of an ad, and its vectors side by side."""
+    ad = tl.program_id(0).to(tl.int64)
+    found, _, vector = _vectors(ids, starts, weight, ad, FIELDS, WIDTH, ROWS, COLUMNS)
+    v = tl.where(vector, found, 0.0)
+    total = tl.sum(v, 0)
+    pairs = 0.5 * tl.sum(total * total - tl.sum(v * v, 0), 0)
+    tl.store(linear + ad, tl.sum(tl.sum(found - v, 1), 0) + pairs)
+    field, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    seat = field[:, None] * (WIDTH - 1) + column[None, :] - 1
+    tl.store(flat + ad * stride + seat, found, mask=vector)
+
+
+@jit
+def _scatter(
+    ids, starts, weight, d_linear, d_flat, gradient, peak,
+    FIELDS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PEAKS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of all that an ad looked up: of w_f d_linear, of v_f d_flat + d_linear (Σ_g v_g − v_f)."""
+    ad = tl.program_id(0).to(tl.int64)
+    found, there, vector = _vectors(ids, starts, weight, ad, FIELDS, WIDTH, ROWS, COLUMNS)
+    field, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    v = tl.where(vector, found, 0.0)
+    upstream = tl.load(d_linear + ad)
+    seat = field[:, None] * (WIDTH - 1) + column[None, :] - 1
+    deep = tl.load(d_flat + ad * (FIELDS * (WIDTH - 1)) + seat, mask=vector, other=0.0)
+    slope = tl.where(vector, deep + upstream * (tl.sum(v, 0)[None, :] - v), tl.where(there, upstream, 0.0))
+    tl.store(gradient + ad * (FIELDS * WIDTH) + field[:, None] * WIDTH + column[None, :], slope, mask=there)
+    largest = tl.max(tl.max(tl.abs(slope), 1), 0)
+    tl.atomic_max(peak + ad % PEAKS, largest.to(tl.int32, bitcast=True))
+
+
+@jit
+def _peak(gradient, peak, count, SIZE: tl.constexpr, PEAKS: tl.constexpr):
+    """Bits of the largest absolute number; of numbers that are not negative they rise as the numbers do."""
+    program = tl.program_id(0)
+    largest = tl.zeros((SIZE,), tl.float32)
+    for part in range(4):
+        at = (program.to(tl.int64) * 4 + part) * SIZE + tl.arange(0, SIZE)
+        largest = tl.maximum(largest, tl.abs(tl.load(gradient + at, mask=at < count, other=0.0)))
+    tl.atomic_max(peak + program % PEAKS, tl.max(largest, 0).to(tl.int32, bitcast=True))
+
+
+@jit(do_not_specialize=["seed", "begin"])
+def _activate(inputs, bias, out, steps, seed, count, units, dropout, begin, SIZE: tl.constexpr, DROPS: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    x = tl.load(inputs + at, mask=at < count, other=0.0) + tl.load(bias + at % units, mask=at < count, other=0.0)
+    x = tl.maximum(x, 0.0)
+    if DROPS:
+        drawn = tl.rand(seed + tl.load(steps), (at + begin * units).to(tl.int32))
+        x = tl.where(drawn >= dropout, x / (1 - dropout), 0.0)
+    tl.store(out + at, x, mask=at < count)
+
+
+@jit
+def _pass_back(gradient, out, d_inputs, d_bias, ads, units, scale, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """What is positive was neither cut off nor left out; the bias gets the sum over the tile's ads."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    there = (row < ads)[:, None] & (column < units)[None, :]
+    at = row[:, None] * units + column[None, :]
+    active = tl.load(out + at, mask=there, other=0.0) > 0
+    passed = tl.where(active, tl.load(gradient + at, mask=there, other=0.0) * scale, 0.0)
+    tl.store(d_inputs + at, passed, mask=there)
+    tl.store(d_bias + tl.program_id(0) * units + column, tl.sum(passed, 0), mask=column < units)

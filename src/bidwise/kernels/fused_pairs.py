@@ -1,0 +1,280 @@
+"""The family and the log loss as Triton kernels: a batch in a few launches, without waiting for the GPU.
+
+`pairs` gives every ad its cost and slope over the pairs it is in, `finish` turns them into the loss and its gradient
+and adds the log loss. Every number is added in an order that shapes alone decide, so a result repeats bit for bit.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bidwise.kernels.gpu import interpreted
+from bidwise.kernels.pair_kernels import finish, pairs, prepare, small, total
+from bidwise.kernels.triton_or_none import triton
+from bidwise.losses.closed_form import covariance
+from bidwise.losses.definition import Ads, Family
+from bidwise.segments import Auctions
+
+if TYPE_CHECKING:
+    from bidwise.losses.api import Member
+
+PREPARE_FROM = 1024  # ads: fewer are read as they came by every program, more are turned into eCPM and value once
+SMALL_TO, SMALL_ADS = 512, 2  # ads of an auction whose programs see all partners at once, and ads of a program then
+ONE_PROGRAM_TO = 4096  # ads that one program of `finish` takes, and so writes their loss itself
+
+
+class Tiles(NamedTuple):
+    """How `pairs` is cut: ads of a program, partners at a time, warps, registers of a thread, programs wanted."""
+
+    ads: int
+    partners: int
+    warps: int
+    registers: int
+    programs: int
+
+
+# By the usual size of an auction. A thread holds one partner and all ads of its program, with two or three sums for
+# each pair of them: 16 ads leave enough registers for 16 warps on a multiprocessor.
+TILES = {
+    48: Tiles(16, 32, 2, 128, 1),
+    1024: Tiles(16, 64, 4, 128, 128),
+    4096: Tiles(16, 128, 4, 128, 1056),
+    1 << 31: Tiles(16, 128, 4, 128, 2112),
+}
+
+
+def tiles(ads: int, per_repeat: int, auctions: int) -> tuple[Tiles, int]:
+    """The cut for ``ads`` in auctions of ``per_repeat / auctions`` ads on average, and the shares of their partners.
+
+    >>> tiles(256, 256, 1)
+    (Tiles(ads=16, partners=64, warps=4, registers=128, programs=128), 4)
+    """
+    usual = per_repeat // max(auctions, 1)
+    cut = next(cut for size, cut in TILES.items() if usual <= size)
+    return cut, max(1, min(cut.programs // -(-ads // cut.ads), usual // cut.partners, 32))
+
+
+def fused_loss(
+    logits: Tensor,
+    clicks: Tensor,
+    bids: Tensor,
+    offsets: Tensor | None,
+    teacher: Tensor | None,
+    weights: Tensor | None,
+    member: Member | None,
+    *,
+    lam: float,
+    reduction: str,
+    stage: str = "pairs",
+    gradient: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Rank term plus ``lam`` times the log loss, and the derivative for every logit, ``(..., ads)``.
+
+    ``member`` is None for the log loss alone, and ``weights`` multiply the log loss of each ad. ``stage`` is where
+    the pair sums come from: ``pairs``; ``covariance`` for the signed, unweighted gap; ``panels`` for signed logistic;
+    ``clicks`` for positive logistic of ads of which few have a value.
+    ``reduction="none"`` is of the rank term alone.
+    """
+    if offsets is not None and len(offsets) == 2:
+        offsets = None  # one auction of all ads
+    n, lead = logits.shape[-1], logits.shape[:-1]
+    auctions = 1 if offsets is None else len(offsets) - 1
+    summed = reduction != "none"
+    if logits.numel() == 0 or auctions == 0:
+        shape = lead if summed else (*lead, auctions)
+        return logits.new_zeros(shape, dtype=torch.float32), torch.zeros_like(logits, dtype=torch.float32)
+    z, y, b = _flat(logits), _flat(clicks), _flat(bids)
+    p = None if teacher is None else _flat(teacher)
+    ads, repeats, kappa = z.numel(), z.numel() // n, None if member is None else member.weighting
+    pair_mean = member is not None and member.pair_mean
+    steps = 0 if offsets is None else auctions.bit_length()
+    if offsets is not None:
+        offsets = offsets.contiguous()
+    with torch.cuda.device(z.device) if z.is_cuda else nullcontext():
+        sums = None
+        if member is not None:
+            label = p if member.value == "teacher" and p is not None else y
+            if stage == "pairs" and offsets is None and n <= SMALL_TO and summed:
+                loss, slope = _small_loss(z, y, label, b, p, n, member, lam, reduction, gradient)
+                return loss.view(lead), None if slope is None else slope.view(logits.shape)
+            if stage == "pairs":
+                sums = _pair_sums(z, label, b, p, offsets, n, auctions, steps, member.family, kappa, gradient)
+            else:
+                sums = _other_sums(stage, z, label, b, p, Auctions.of(logits, offsets), member.family, kappa)
+        share = 1 / auctions if reduction == "mean" else 1.0
+        if pair_mean and offsets is None:
+            share /= n * n
+        block = triton.next_power_of_2(min(n, ONE_PROGRAM_TO))
+        if n > ONE_PROGRAM_TO:  # many programs, but no more than the second axis of a grid has
+            block = max(min(1024, block), triton.next_power_of_2(-(-n // 65535)))
+        blocks = -(-n // block)
+        slope = z.new_empty(ads, dtype=torch.float32) if gradient else None
+        costs = z.new_empty(ads, dtype=torch.float32) if not summed else None
+        loss = z.new_empty(repeats, dtype=torch.float32)
+        parts = loss if blocks == 1 else z.new_empty(repeats * blocks, dtype=torch.float64)
+        finish[(repeats, blocks)](
+            z,
+            y,
+            b,
+            z if weights is None else _flat(weights),
+            z if offsets is None else offsets,
+            z if sums is None else sums,
+            z if slope is None else slope,
+            z if costs is None else costs,
+            parts,
+            ads,
+            n,
+            auctions,
+            steps,
+            1 if sums is None else sums.shape[0],
+            share,
+            float(kappa or 0),
+            float(lam) / n if reduction == "mean" else float(lam),
+            RANK=sums is not None,
+            WEIGHTED=kappa is not None,
+            RAGGED=pair_mean and offsets is not None,
+            LOG=lam != 0 and summed,
+            WORTH=weights is not None,
+            GRADIENT=gradient,
+            PER_AD=not summed,
+            BLOCK=block,
+            num_warps=min(max(block // 128, 1), 16),
+            enable_fp_fusion=False,
+        )
+        if blocks > 1 and summed:
+            total[(repeats,)](parts, loss, blocks, BLOCK=1024, num_warps=4)
+    if costs is not None:
+        loss = Auctions.of(logits, offsets).sum(costs)
+    shape = lead if summed else (*lead, auctions)
+    return loss.view(shape), None if slope is None else slope.view(logits.shape)
+
+
+def _small_loss(
+    z: Tensor,
+    y: Tensor,
+    label: Tensor,
+    bids: Tensor,
+    teacher: Tensor | None,
+    n: int,
+    member: Member,
+    lam: float,
+    reduction: str,
+    gradient: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """`fused_loss` of small auctions, each a repeat: their programs see all partners at once, and finish themselves."""
+    ads, kappa = z.numel(), member.weighting
+    surrogate, scale = _surrogate(member.family, kappa)
+    blocks = -(-n // SMALL_ADS)
+    slope = z.new_empty(ads, dtype=torch.float32) if gradient else None
+    parts = z.new_empty(ads // n * blocks, dtype=torch.float64)
+    loss = z.new_empty(ads // n, dtype=torch.float32)
+    small[(ads // n, blocks)](
+        *(z, y, label, bids, z if teacher is None else teacher, z if slope is None else slope, parts, ads, n),
+        *(1 / n**2 if member.pair_mean else 1.0, scale, member.family.sigma, float(kappa or 0)),
+        float(lam) / n if reduction == "mean" else float(lam),
+        GAP=member.family.gap,
+        SURROGATE=surrogate,
+        WEIGHTED=kappa is not None,
+        LOG=lam != 0,
+        GRADIENT=gradient,
+        COMPILED=not interpreted(),
+        BK=SMALL_ADS,
+        BI=max(16, triton.next_power_of_2(n)),
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+    total[(ads // n,)](parts, loss, blocks, BLOCK=triton.next_power_of_2(blocks), num_warps=1)
+    return loss, slope
+
+
+def _surrogate(family: Family, kappa: float | None) -> tuple[str, float]:
+    """The surrogate as kernels call it, and what they multiply eCPM by."""
+    if family.gap == "signed" and kappa is None and family.surrogate != "indicator":
+        return "product", 1.0
+    return family.surrogate, family.sigma * 1.4426950408889634 if family.surrogate == "logistic" else 1.0
+
+
+def _flat(per_ad: Tensor) -> Tensor:
+    """Contiguous, in its own dtype: kernels turn what they load into float32."""
+    return per_ad.detach().reshape(-1).contiguous()
+
+
+def _pair_sums(
+    z: Tensor,
+    label: Tensor,
+    bids: Tensor,
+    teacher: Tensor | None,
+    offsets: Tensor | None,
+    per_repeat: int,
+    auctions: int,
+    steps: int,
+    family: Family,
+    kappa: float | None,
+    gradient: bool,
+) -> Tensor:
+    """Cost and slope of every ad in parts, ``(parts, 2, ads)``: `PairSums` but for right_k, which costs lack."""
+    ads = z.numel()
+    surrogate, scale = _surrogate(family, kappa)
+    weighted, prepared = kappa is not None, ads >= PREPARE_FROM
+    columns = (z, label, bids, z if teacher is None else teacher)
+    if prepared:
+        table = z.new_empty((4, ads), dtype=torch.float32)
+        prepare[(-(-ads // 512),)](
+            *columns, table, ads, scale, float(kappa or 0), WEIGHTED=weighted, BLOCK=512, enable_fp_fusion=False
+        )
+        columns = (table, table, table, table)
+    cut, shares = tiles(ads, per_repeat, auctions)
+    sums = z.new_empty((shares, 2, ads), dtype=torch.float32)
+    pairs[(-(-ads // cut.ads), shares)](
+        *columns,
+        z if offsets is None else offsets,
+        sums,
+        ads,
+        per_repeat,
+        auctions,
+        steps,
+        scale,
+        family.sigma,
+        float(kappa or 0),
+        GAP=family.gap,
+        SURROGATE=surrogate,
+        WEIGHTED=weighted,
+        RAGGED=offsets is not None,
+        PREPARED=prepared,
+        GRADIENT=gradient,
+        COMPILED=not interpreted(),
+        BK=cut.ads,
+        BI=cut.partners,
+        num_warps=cut.warps,
+        maxnreg=cut.registers,
+        enable_fp_fusion=False,
+    )
+    return sums
+
+
+def _other_sums(
+    stage: str,
+    z: Tensor,
+    label: Tensor,
+    bids: Tensor,
+    teacher: Tensor | None,
+    auctions: Auctions,
+    family: Family,
+    kappa: float | None,
+) -> Tensor:
+    """The same sums without pairs, or with few."""
+    if stage in ("panels", "clicks"):
+        from bidwise.kernels.fused_clicks import click_sums
+        from bidwise.kernels.fused_panels import panel_sums
+
+        sums = panel_sums if stage == "panels" else click_sums
+        p = None if teacher is None else teacher.float()
+        return sums(z.float(), label.float(), bids.float(), p, auctions.bounds, auctions.size, family, kappa)
+    b = bids.float()
+    cost, slope = covariance(Ads(b * z.float().sigmoid(), b * label.float()), auctions, family, gradient=True)
+    assert slope is not None
+    return torch.stack([cost, slope])[None]

@@ -1,0 +1,98 @@
+"""A training step as one CUDA graph: gather, forward, loss, backward and update are a single launch from Python."""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+
+from bidwise.kernels.gpu import side_stream
+from bidwise.kernels.triton_or_none import jit, tl, triton
+
+if TYPE_CHECKING:
+    from bidwise.training.run import Run
+
+CAPTURE = threading.Lock()  # runs in other threads go on training meanwhile
+
+
+class Graph:
+    """The step of a run on batches of one size. `advance` repeats what a capture recorded, for the next batch."""
+
+    def __init__(self, run: Run, size: int) -> None:
+        self.size, self.next = size, -1
+        assert run.epoch is not None
+        shuffle, source = run.shuffle, run.source
+        self.at = torch.zeros(1, dtype=torch.int64, device=run.device)
+        offsets = run.epoch.offsets_of(0)
+        offsets = None if offsets is None else offsets.to(run.device)
+        repeats, width, columns = len(run.epoch.order), shuffle.features.shape[1], shuffle.columns.shape[1]
+        features = source.features.new_empty(repeats * size, width)
+        numbers = source.columns.new_empty(columns, repeats * size)  # a column's numbers side by side: no one copies
+        self.kept = (features, numbers, offsets)  # a graph knows places in memory, and keeps nothing there
+        ads = triton.next_power_of_2(max(1, min(64, 4096 // triton.next_power_of_2(width))))
+
+        def fetch() -> None:
+            _fetch[(triton.cdiv(size, ads), repeats)](
+                *(source.order, self.at, source.features, source.columns, features, numbers, source.count, size),
+                *(width, columns, ads, triton.next_power_of_2(width), triton.next_power_of_2(columns)),
+            )
+
+        def step() -> None:
+            fetch()
+            loss = run.step(shuffle.gathered(features, numbers.t(), offsets))
+            assert run.place.total is not None
+            run.place.total.add_(loss)
+            self.at += size
+
+        fetch()  # compiled before it is captured
+        self.graph = torch.cuda.CUDAGraph()
+        # not the one stream that torch has for it: cuBLAS has a workspace for each, which graphs at once must not share
+        stream = side_stream(run.device, "capture")
+        with CAPTURE, torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+            step()
+
+    def advance(self, start: int) -> None:
+        """The step on the batch whose first ad is ``start`` in the order of the epoch."""
+        if start != self.next:
+            self.at.fill_(start)
+        self.next = start + self.size
+        self.graph.replay()
+
+
+def captured(run: Run, size: int) -> Graph | None:
+    """The step of ``run`` as a graph; ``None``, with a warning, where it cannot be one."""
+    try:
+        return Graph(run, size)
+    except RuntimeError as error:
+        run.optimizer.zero_grad()
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        warnings.warn(
+            f"graph: the step could not be captured ({reason}); training goes on without, more slowly. "
+            "graph=False says so from the start",
+            stacklevel=2,
+        )
+        return None
+
+
+@jit
+def _fetch(
+    order, at, features, columns, out_features, out_columns, count, size,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ADS: tl.constexpr, WIDE: tl.constexpr, BROAD: tl.constexpr,
+):  # fmt: skip
+    """Rows of both tables for some ads of a batch, the ones after ``at`` in the order of a repeat."""
+    repeat = tl.program_id(1).to(tl.int64)
+    ad = tl.program_id(0) * ADS + tl.arange(0, ADS)
+    row = tl.load(order + repeat * count + tl.load(at) + ad, mask=ad < size, other=0)
+    seat = repeat * size + ad
+    column = tl.arange(0, WIDE)
+    there = (ad < size)[:, None] & (column < WIDTH)[None, :]
+    found = tl.load(features + row[:, None] * WIDTH + column[None, :], mask=there)
+    tl.store(out_features + seat[:, None] * WIDTH + column[None, :], found, mask=there)
+    column = tl.arange(0, BROAD)
+    there = (ad < size)[:, None] & (column < COLUMNS)[None, :]
+    numbers = tl.load(columns + row[:, None] * COLUMNS + column[None, :], mask=there)
+    ads = size * tl.num_programs(1)
+    tl.store(out_columns + column[None, :] * ads + seat[:, None], numbers, mask=there)

@@ -1,0 +1,109 @@
+"""Which method computes a member of the family: the one asked for, or the faster one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bidwise.checks import InputError
+from bidwise.kernels.gpu import available, installed
+from bidwise.losses.closed_form import covariance
+from bidwise.losses.definition import Family, Method, direct
+from bidwise.losses.linear_time import signed_sums
+from bidwise.losses.positive import dominance
+from bidwise.segments import Auctions
+
+METHODS = ("auto", "direct", "fast", "triton")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What `direct` takes per pair, and `fast` per call and per ad, in nanoseconds."""
+
+    pair: float
+    call: float
+    ad: float
+
+
+# Fitted to benchmarks/results/losses_crossover.csv by `python -m benchmarks.crossover`, on two cores.
+SPEEDS = {
+    ("signed", "logistic"): Speed(pair=1.8, call=3.5e05, ad=2.3e02),
+    ("positive", "logistic"): Speed(pair=2.7, call=4e06, ad=1.6e03),
+    ("order", "logistic"): Speed(pair=2.8, call=3.6e06, ad=1.7e03),
+    ("signed", "hinge"): Speed(pair=0.93, call=5.4e05, ad=1.3e02),
+    ("positive", "hinge"): Speed(pair=1.7, call=3.1e06, ad=1.1e03),
+    ("order", "hinge"): Speed(pair=0.99, call=2.8e06, ad=9.9e02),
+    ("signed", "indicator"): Speed(pair=0.48, call=4.1e05, ad=93),
+    ("positive", "indicator"): Speed(pair=0.63, call=2.3e06, ad=9.6e02),
+    ("order", "indicator"): Speed(pair=1.3, call=2.4e06, ad=1.1e03),
+}
+RAGGED = Speed(pair=1.8, call=0, ad=4e02)  # signed logistic where sizes differ: no auction gets one panel
+
+
+# Ads of an auction from which kernels without pairs are faster on a GPU, and to which all pairs are better than `fast`
+PANELS_FROM = 2048
+CLICKS_FROM = 5120
+COVARIANCE_FROM = 2048
+QUADRATIC_TO = 262_144
+CLICKS_TO = 1_048_576  # as many pairs as QUADRATIC_TO where one ad in four was clicked
+
+
+def on_kernels(logits: Tensor, method: str = "auto") -> bool:
+    """Whether Triton kernels take these logits: for ``triton`` they must, for other methods where there is a GPU."""
+    if method != "triton" and logits.device.type != "cuda":
+        return False
+    ready = available(logits.device) and logits.dtype != torch.float64 and logits.numel() < 1 << 29
+    if method == "triton" and not ready:
+        found = f"{logits.numel()} logits in {logits.dtype} on {logits.device.type}"
+        missing = "" if installed() else " and no triton (pip install triton)"
+        raise InputError(
+            "method='triton' needs triton, a GPU and fewer than 2^29 logits in float32 or half precision, "
+            f"found {found}{missing}; use 'auto', 'direct' or 'fast'"
+        )
+    return ready
+
+
+def kernel_stage(
+    method: str, family: Family, value: str, weighted: bool, logits: Tensor, offsets: Tensor | None
+) -> str | None:
+    """Where the kernels of `fused_pairs` get pair sums from; ``None``: `choose` has a method for this call.
+
+    Shapes decide, so that a GPU need not be waited for.
+    """
+    if method == "direct" or not on_kernels(logits, method):
+        return None
+    auctions = 1 if offsets is None else max(len(offsets) - 1, 1)
+    usual = logits.shape[-1] // auctions
+    if sub_quadratic(family, weighted) is covariance:
+        if auctions == 1 and (method == "fast" or usual >= COVARIANCE_FROM):
+            return "covariance"
+    elif (family.gap, family.surrogate) == ("signed", "logistic") and (method == "fast" or usual >= PANELS_FROM):
+        return "panels"
+    few = (family.gap, family.surrogate, value) == ("positive", "logistic", "clicks") and usual >= CLICKS_FROM
+    if method == "fast" or (method == "auto" and usual > (CLICKS_TO if few else QUADRATIC_TO)):
+        return None
+    return "clicks" if few else "pairs"
+
+
+def choose(method: str, family: Family, weighted: bool, auctions: Auctions) -> Method:
+    """The function behind ``method``, one that is no kernel, for auctions of these sizes."""
+    if method == "direct":
+        return direct
+    fast = sub_quadratic(family, weighted)
+    if method == "fast" or fast is covariance:
+        return fast
+    speed = SPEEDS[family.gap, family.surrogate]
+    if fast is signed_sums and family.surrogate == "logistic" and auctions.size is None:
+        speed = RAGGED
+    return fast if speed.pair * auctions.pairs() > speed.call + speed.ad * auctions.ads else direct
+
+
+def sub_quadratic(family: Family, weighted: bool) -> Method:
+    """The method without pairs; every member has one."""
+    if family.gap != "signed":
+        return dominance
+    if family.surrogate != "indicator" and not weighted:
+        return covariance
+    return signed_sums

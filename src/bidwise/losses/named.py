@@ -1,0 +1,246 @@
+"""The composite that is trained: a rank term on eCPM plus lam times the log loss, and the named losses."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bidwise.checks import (
+    check_ads,
+    check_between,
+    check_bids,
+    check_logits,
+    check_name,
+    check_not_negative,
+    check_offsets,
+    check_positive,
+    check_weights,
+)
+from bidwise.losses.api import VALUES, checked_options, composite_loss, kernel_loss, pairwise_welfare_loss
+from bidwise.losses.dispatch import on_kernels
+from bidwise.losses.pointwise import cross_entropy
+from bidwise.segments import Auctions
+
+
+class WelfareLoss(nn.Module):
+    """Rank term plus lam times the log loss: drop-in for a log loss.
+
+    ``reduction="mean"``: mean over auctions of L / n^2 + lam * mean over ads of the log loss.
+    ``reduction="sum"``: sum of L + lam * sum of the log loss, the literal sums of the paper, not divided by n^2.
+    The other options are those of :func:`bidwise.pairwise_welfare_loss`. Shapes too: with leading dimensions the
+    result has one loss per repeat, and ``lam`` may be a tensor that broadcasts over them: many lam trained at once.
+
+    >>> loss = WelfareLoss(gap="positive", lam=3.0)
+    >>> loss(torch.zeros(3), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 0.5]))
+    tensor(2.2517)
+    """
+
+    def __init__(
+        self,
+        *,
+        value: str = "clicks",
+        gap: str = "signed",
+        surrogate: str = "logistic",
+        sigma: float = 1.0,
+        weighting: float | None = None,
+        lam: float | Tensor = 3.0,
+        pair_mean: bool | None = None,
+        reduction: str = "mean",
+        method: str = "auto",
+        validate: bool | None = None,
+    ) -> None:
+        super().__init__()
+        check_name("reduction", reduction, ("sum", "mean"))
+        if isinstance(lam, Tensor):
+            check_not_negative("lam", lam)
+        else:
+            check_positive("lam", lam, or_zero=True)
+        if pair_mean is None:
+            pair_mean = reduction == "mean"
+        checked_options(gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
+        self.lam: float | Tensor
+        if isinstance(lam, Tensor):
+            self.register_buffer("lam", lam)
+        else:
+            self.lam = lam
+        self.reduction = reduction
+        self.options: dict[str, Any] = {
+            "value": value,
+            "gap": gap,
+            "surrogate": surrogate,
+            "sigma": sigma,
+            "weighting": weighting,
+            "pair_mean": pair_mean,
+            "reduction": reduction,
+            "method": method,
+            "validate": validate,
+        }
+
+    def forward(
+        self,
+        logits: Tensor,
+        clicks: Tensor,
+        bids: Tensor,
+        offsets: Tensor | None = None,
+        teacher: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of a batch; see :func:`bidwise.pairwise_welfare_loss` for the arguments.
+
+        ``weights`` say how much each ad counts: the log loss of an ad counts its weight, the rank term of an auction
+        the mean weight of its ads.
+        """
+        if weights is None and not isinstance(self.lam, Tensor):
+            return composite_loss(logits, clicks, bids, offsets, teacher, self.lam, self.options)
+        if weights is None:
+            rank = pairwise_welfare_loss(logits, clicks, bids, offsets, teacher=teacher, **self.options)  # checks all
+        else:
+            options = self.options | {"reduction": "none"}
+            rank = pairwise_welfare_loss(logits, clicks, bids, offsets, teacher=teacher, **options)
+            weights = check_ads("weights", weights, logits).detach().to(rank.dtype)
+            if _checks_values(self.options["validate"], logits):
+                check_weights(weights)
+            rank = self._over_auctions(rank * _auction_means(weights, offsets))
+        return rank + self.lam * cross_entropy(logits, clicks, weights, self.reduction)
+
+    def _over_auctions(self, rank: Tensor) -> Tensor:
+        return rank.sum(-1) if self.reduction == "sum" else rank.sum(-1) / max(rank.shape[-1], 1)
+
+    def extra_repr(self) -> str:
+        words = ", ".join(f"{name}={option!r}" for name, option in self.options.items())
+        return f"{words}, lam={self.lam.flatten().tolist() if isinstance(self.lam, Tensor) else self.lam}"
+
+
+class BidWeightedLogLoss(nn.Module):
+    """Log loss weighted by bids ** ``power``: the pointwise losses, called as :class:`WelfareLoss` is.
+
+    Power 0 is the log loss, 1 and 1/2 are the paper's weighted baselines. ``value="teacher"`` takes the teacher's CTR
+    as soft labels: plain distillation, the control for losses that use a teacher.
+
+    >>> logits, clicks, bids = torch.zeros(2), torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0])
+    >>> BidWeightedLogLoss(power=1.0)(logits, clicks, bids)
+    tensor(1.3863)
+    """
+
+    def __init__(
+        self, *, power: float = 0.0, value: str = "clicks", reduction: str = "mean", validate: bool | None = None
+    ) -> None:
+        super().__init__()
+        check_name("value", value, VALUES)
+        check_name("reduction", reduction, ("sum", "mean"))
+        self.power, self.value, self.reduction, self.validate = power, value, reduction, validate
+
+    def forward(
+        self,
+        logits: Tensor,
+        clicks: Tensor,
+        bids: Tensor,
+        offsets: Tensor | None = None,
+        teacher: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of a batch; ``offsets`` are checked and otherwise ignored."""
+        logits = check_logits(logits, offsets)
+        bids = check_ads("bids", bids, logits)
+        values = _checks_values(self.validate, logits)
+        if offsets is not None:
+            check_offsets(offsets, logits.shape[-1], logits.device, values=values)
+        if self.value == "clicks":
+            labels = check_ads("clicks", clicks, logits)
+        elif teacher is None:
+            raise ValueError('teacher must be given for value="teacher", found None')
+        else:
+            labels = check_ads("teacher", teacher, logits)
+        if weights is not None:
+            weights = check_ads("weights", weights, logits)
+        if values:
+            check_between(self.value, labels, 0, 1)
+            check_bids(bids)
+            if weights is not None:
+                check_weights(weights)
+        if self.power != 0:
+            dtype = torch.promote_types(logits.dtype, torch.float32)
+            worth = bids.to(dtype) ** self.power
+            weights = worth if weights is None else worth * weights
+        if not torch.compiler.is_compiling() and on_kernels(logits):
+            return kernel_loss(logits, labels, bids, None, None, weights, None, 1.0, self.reduction)
+        return cross_entropy(logits, labels, weights, self.reduction)
+
+    def extra_repr(self) -> str:
+        return f"power={self.power}, value={self.value!r}, reduction={self.reduction!r}"
+
+
+#: The losses of the paper, its baselines and ours, by name; sigma = 1, lam = 3, kappa = 3 where weighted.
+LOSSES: dict[str, nn.Module] = {
+    "log_loss": BidWeightedLogLoss(),
+    "bid_weighted": BidWeightedLogLoss(power=1.0),
+    "sqrt_bid_weighted": BidWeightedLogLoss(power=0.5),
+    "distilled": BidWeightedLogLoss(value="teacher"),
+    "log": WelfareLoss(),
+    "log_weighted": WelfareLoss(weighting=3.0),
+    "hinge": WelfareLoss(surrogate="hinge"),
+    "ranknet": WelfareLoss(gap="order"),
+    "log_teacher": WelfareLoss(value="teacher", weighting=3.0),
+    "hinge_plus_teacher": WelfareLoss(value="teacher", gap="positive", surrogate="hinge", weighting=3.0),
+    "log_plus": WelfareLoss(gap="positive"),
+    "log_plus_teacher": WelfareLoss(value="teacher", gap="positive"),
+}
+
+
+def _checks_values(validate: bool | None, logits: Tensor) -> bool:
+    """Whether values are checked: where nobody said, on the CPU."""
+    if validate is not None:
+        return validate
+    return logits.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _auction_means(weights: Tensor, offsets: Tensor | None) -> Tensor:
+    """Mean weight of the ads of each auction, ``(..., ads) -> (..., auctions)``; of an empty one 0."""
+    if offsets is None:
+        return weights.sum(-1, keepdim=True) / max(weights.shape[-1], 1)
+    auctions = Auctions.of(weights, offsets)
+    means = auctions.sum(weights.reshape(-1)) / auctions.sizes.clamp(min=1)
+    return means.view(*weights.shape[:-1], -1)
+
+
+def needs_teacher(loss: object) -> bool:
+    """Whether a loss, or the named one, looks at a teacher's CTR; losses of others are not known to.
+
+    >>> needs_teacher("log_teacher"), needs_teacher(WelfareLoss())
+    (True, False)
+    """
+    found = LOSSES.get(loss) if isinstance(loss, str) else loss
+    if isinstance(found, WelfareLoss):
+        return found.options["value"] == "teacher" or found.options["weighting"] is not None
+    return isinstance(found, BidWeightedLogLoss) and found.value == "teacher"
+
+
+def named_loss(name: str, *, lam: float | None = None, sigma: float | None = None) -> nn.Module:
+    """A loss by name, with another lam and sigma than the named one has where they are given and mean anything.
+
+    >>> named_loss("log_plus", lam=0.1).lam, named_loss("log_loss", lam=0.1) is LOSSES["log_loss"]
+    (0.1, True)
+    """
+    found = LOSSES[name]
+    if not isinstance(found, WelfareLoss):
+        return found
+    options = found.options if sigma is None else found.options | {"sigma": sigma}
+    return WelfareLoss(**options, lam=found.lam if lam is None else lam)
+
+
+def unchecked(loss: Any) -> Any:
+    """The same loss without checks of values, for ads that were checked before; losses of others as they are.
+
+    It also takes labels above 1: clicks that are corrected for the slot they were made in.
+    """
+    if not isinstance(loss, WelfareLoss | BidWeightedLogLoss):
+        return loss
+    copied = copy(loss)
+    if isinstance(copied, WelfareLoss):
+        copied.options = copied.options | {"validate": False}
+    else:
+        copied.validate = False
+    return copied

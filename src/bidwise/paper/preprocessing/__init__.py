@@ -1,0 +1,1 @@
+"""Criteo's raw text into a training store."""

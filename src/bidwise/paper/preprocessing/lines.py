@@ -1,0 +1,183 @@
+"""Lines of raw Criteo text as arrays, every field of a block at once; what is wrong with lines that are not."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bidwise.data.worlds.criteo_text import CATEGORIES, INTEGERS
+from bidwise.paper.preprocessing.raw_files import Block
+
+WIDTH = 1 + len(INTEGERS) + len(CATEGORIES)  # fields of a line, the label first
+LARGEST = 2**31 - 1
+
+# Every byte as a code: hex digits as their values, all others with the highest bit set.
+OTHER, TAB, NEWLINE, MINUS, RETURN = 0x80, 0x90, 0x91, 0xA0, 0xB0
+_CODES = bytearray([OTHER] * 256)
+for _code, _digits in enumerate(("0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "aA", "bB", "cC", "dD", "eE", "fF")):
+    for _digit in _digits:
+        _CODES[ord(_digit)] = _code
+for _character, _code in (("\t", TAB), ("\n", NEWLINE), ("-", MINUS), ("\r", RETURN)):
+    _CODES[ord(_character)] = _code
+CODES = bytes(_CODES)
+AT_ONCE = 2**22  # bytes whose arrays stay in cache
+MARGIN = b" " * 8  # around the text, so that eight bytes before or after any field can be read
+
+Words = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The good lines of a block as columns, and which they are.
+
+    Args:
+        clicks: ``(rows,)``, 0 or 1.
+        integers: ``(13, rows)``; 0 where missing.
+        categories: ``(26, rows)``, the number that eight hex digits write; 0 where missing.
+        missing: ``(39, rows)``, integers first.
+        good: one for each line of the block, whether it is a row.
+    """
+
+    clicks: NDArray[np.uint8]
+    integers: NDArray[np.int64]
+    categories: NDArray[np.uint32]
+    missing: NDArray[np.bool_]
+    good: NDArray[np.bool_]
+
+
+def parse(text: bytes) -> Lines:
+    r"""Every field of every line at once; lines that break a rule are left out and named by ``good``.
+
+    >>> found = parse(b"1\t-2" + b"\t" * 13 + b"\t00ff00ff" + b"\t" * 24 + b"\n" + b"0\t1\n")
+    >>> found.integers[0], found.categories[1], found.good
+    (array([-2]), array([16711935], dtype=uint32), array([ True, False]))
+    """
+    bounds = [0]
+    while bounds[-1] < len(text):
+        bounds.append(text.find(b"\n", bounds[-1] + AT_ONCE) + 1 or len(text))
+    parts = [_parsed(text[start:stop]) for start, stop in pairwise(bounds)]
+    names = [field.name for field in dataclasses.fields(Lines)]
+    return Lines(*(np.concatenate([getattr(part, name) for part in parts], -1) for name in names))
+
+
+def _parsed(text: bytes) -> Lines:
+    codes = np.frombuffer((MARGIN + text + MARGIN).translate(CODES), np.uint8)
+    words = np.ndarray((len(codes) - 7,), "<u8", codes.data, strides=(1,))  # the eight bytes from every byte on
+    separators = np.flatnonzero((codes & 0xFE) == TAB)  # tabs and ends of lines
+    last = np.flatnonzero(codes[separators] == NEWLINE)  # of each line
+    starts = np.append(len(MARGIN), separators[last[:-1]] + 1)
+    fields = np.diff(last, prepend=-1)
+    good = fields == WIDTH
+    if not good.all():
+        separators, starts = separators[np.repeat(good, fields)], starts[good]
+    ends = np.ascontiguousarray(separators.reshape(-1, WIDTH).T)
+    ends[-1] -= codes[ends[-1] - 1] == RETURN
+    rows = len(starts)
+
+    clicks = codes[starts]
+    wrong = (ends[0] - starts != 1) | (clicks > 1)
+    integers = np.empty((len(INTEGERS), rows), np.int64)
+    categories = np.empty((len(CATEGORIES), rows), np.uint32)
+    missing = np.empty((WIDTH - 1, rows), np.bool_)
+    for column in range(1, WIDTH):
+        start, end = ends[column - 1] + 1, ends[column]
+        missing[column - 1] = start == end
+        if column <= len(INTEGERS):
+            wrong |= _integers(text, codes, words, start, end, integers[column - 1])
+        else:
+            wrong |= _categories(words, start, end, categories[column - 1 - len(INTEGERS)])
+    if wrong.any():
+        right = ~wrong
+        good[np.flatnonzero(good)[wrong]] = False
+        clicks, integers, categories, missing = (
+            clicks[right],
+            integers[:, right],
+            categories[:, right],
+            missing[:, right],
+        )
+    return Lines(clicks, integers, categories, missing, good)
+
+
+def _integers(
+    text: bytes, codes: NDArray[np.uint8], words: Words, start: NDArray[Any], end: NDArray[Any], out: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Decimal numbers into ``out``; which of them are none. Eight digits are one word: added up pair by pair."""
+    negative = codes[start] == MINUS
+    digits = end - start - negative
+    before = (64 - 8 * np.minimum(digits, 8)).astype(np.uint64)  # bits of the word that are not of this field
+    word = words[end - 8] >> before << before
+    wrong: NDArray[np.bool_] = (
+        (word | (word + np.uint64(0x7676767676767676))) & np.uint64(0x8080808080808080)
+    ) != 0  # above 9
+    wrong |= negative & (digits == 0)
+    word = (word * np.uint64(10) + (word >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
+    word = (word * np.uint64(100) + (word >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
+    word = (word * np.uint64(10_000) + (word >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
+    out[:] = word
+    np.negative(out, out=out, where=negative)
+    for row in np.flatnonzero(digits > 8):
+        found = _integer(text[start[row] - len(MARGIN) : end[row] - len(MARGIN)])
+        wrong[row] = found is None
+        out[row] = found or 0
+    return wrong
+
+
+def _integer(word: bytes) -> int | None:
+    """A whole number of at most 31 bits, or ``None``."""
+    found = int(word) if re.fullmatch(rb"-?[0-9]{1,40}", word) else None
+    return found if found is not None and abs(found) <= LARGEST else None
+
+
+def _categories(words: Words, start: NDArray[Any], end: NDArray[Any], out: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Eight hex digits as a number into ``out``; which are not that. Digits are put together pair by pair."""
+    word = words[start]
+    length = end - start
+    absent = length == 0
+    wrong: NDArray[np.bool_] = ((length != 8) | ((word & np.uint64(0x8080808080808080)) != 0)) & ~absent
+    word = ((word << np.uint64(4)) | (word >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
+    word = ((word << np.uint64(8)) | (word >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
+    out[:] = ((word << np.uint64(16)) | (word >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
+    out[absent] = 0
+    return wrong
+
+
+def faults(block: Block, good: NDArray[np.bool_]) -> list[tuple[int, str, str]]:
+    """Line (from 1), kind of fault, and the fault in words, of every line that is not good."""
+    if good.all():
+        return []
+    lines = block.text.split(b"\n")
+    return [(block.line + int(at) + 1, *fault(lines[at])) for at in np.flatnonzero(~good)]
+
+
+def fault(line: bytes) -> tuple[str, str]:
+    r"""What is wrong with a line: the kind, and what was expected and found.
+
+    >>> fault(b"1\t2")
+    ('fields', 'expected 40 fields between tabs (label, 13 integers, 26 categories), found 2')
+    """
+    words = line.removesuffix(b"\r").split(b"\t")
+    if len(words) != WIDTH:
+        hint = " (is it test.txt, which has no labels? use train.txt)" if len(words) == WIDTH - 1 else ""
+        parts = f"label, {len(INTEGERS)} integers, {len(CATEGORIES)} categories"
+        return "fields", f"expected {WIDTH} fields between tabs ({parts}), found {len(words)}{hint}"
+    label, *values = words
+    if label not in (b"0", b"1"):
+        return "label", f"expected the label 0 or 1, found {_shown(label)}"
+    for name, value in zip(INTEGERS, values, strict=False):
+        if value and _integer(value) is None:
+            return "integer", f"expected {name} to be empty or a whole number below 2^31, found {_shown(value)}"
+    for name, value in zip(CATEGORIES, values[len(INTEGERS) :], strict=True):
+        if value and not re.fullmatch(rb"[0-9a-fA-F]{8}", value):
+            return "category", f"expected {name} to be empty or 8 hex digits, found {_shown(value)}"
+    raise AssertionError("a line without fault")
+
+
+def _shown(word: bytes) -> str:
+    text = word[:24].decode("utf-8", "replace") + ("..." if len(word) > 24 else "")
+    return repr(text)

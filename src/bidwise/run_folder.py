@@ -1,0 +1,249 @@
+"""Run folders: files that are whole or absent, a configuration that must match, and where a run was made."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+import bidwise
+from bidwise import distributed
+from bidwise.checks import InputError
+from bidwise.urls import check_on_disk, shown_command
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary name to write to, which becomes ``path`` in the end: a full disk or a kill leaves the old file."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        with part.open("rb") as file:  # onto the disk first: a power cut leaves the old file or the whole new one
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(out: str | Path) -> Iterator[Path]:
+    """``out`` as a folder that no other process writes to meanwhile; one that stays empty is taken away again.
+
+    The lock is on the folder itself and ends with the process, however it ends.
+    """
+    folder = writable(out)
+    made = [path for path in (folder.absolute(), *folder.absolute().parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out must be a folder that can be made, found {folder}: {error.strerror}") from None
+    held = _lock(folder)
+    try:
+        yield folder
+    finally:
+        if held is not None:
+            os.close(held)
+        with suppress(OSError):  # something is in it
+            for path in made:
+                path.rmdir()
+
+
+def _lock(folder: Path) -> int | None:
+    """A lock on a folder, to be closed; ``None`` where the system has none."""
+    if fcntl is None:
+        return None
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise InputError(
+            f"out must be a folder that no other run writes to, found that one is at work in {folder}; wait for it, or "
+            "choose another folder"
+        ) from None
+    except OSError:  # a file system without locks
+        os.close(held)
+        return None
+    return held
+
+
+def write_text(path: Path, text: str) -> None:
+    """``text`` at ``path``, whole or not at all."""
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, found: Any) -> None:
+    """``found`` as JSON; numbers that are not finite are ``null``."""
+    write_text(path, json.dumps(plain(found), indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds, or an error that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} must be a JSON file that bidwise wrote, found: {error}") from None
+
+
+def save(path: Path, found: Any) -> None:
+    """Tensors, numbers and words in dictionaries and lists, whole or not at all."""
+    with whole_file(path) as part, part.open("wb") as file:
+        try:
+            torch.save(found, file)
+        except RuntimeError as error:  # torch's word for a full disk
+            raise OSError(f"{path.name} could not be written: {str(error).splitlines()[0]}") from error
+
+
+def load(path: Path) -> Any:
+    """What :func:`save` wrote, on the CPU; an error that names the file where it is damaged."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # torch has many words for it
+        raise InputError(f"{path} must be a file that bidwise wrote, found a damaged one; delete it") from error
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold: no numpy, no tensors, no NaN, no infinity."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, torch.Tensor | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:
+    """``out``, made if need be, with ``config.toml`` in it; refuses a folder of another configuration.
+
+    A run of the same configuration goes on where it stopped, so what is there is left alone.
+    """
+    folder = writable(out)
+    stated = {key: value for key, value in config.items() if value is not None}
+    path = folder / "config.toml"
+    if path.exists():
+        try:
+            there = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} must be a configuration that bidwise wrote, found: {error}") from None
+        stated = tomllib.loads(_toml(stated))  # tuples as lists, as they were written
+        check_same(folder, there, stated)
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(path, _toml(stated))
+    return folder
+
+
+def check_same(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raise unless the run in a folder has this configuration."""
+    differing = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+    if "experiment" in differing:
+        differing = ["experiment"]
+    if differing:
+        words = ", ".join(f"{key} = {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
+        raise InputError(
+            f"out must be a new folder or one of the same run, found {folder} with {words}; "
+            "choose another folder, or delete that one"
+        )
+
+
+def writable(out: str | Path) -> Path:
+    """``out`` as a path, if it is or can become a folder that files can be written to; nothing is made yet."""
+    check_on_disk("out", out, "a folder", "copy the folder afterwards")
+    folder = Path(out)
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise InputError(f"out must be a folder, found the file {there}")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"out must be a folder that can be written to, found {there}, which cannot")
+    return folder
+
+
+def _toml(config: Mapping[str, Any]) -> str:
+    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in config.items())
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, np.generic):  # numpy's numbers are words of Python when they are printed
+        value = value.item()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(entry) for entry in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Machine, versions, commit and command of this run; ``environment.json`` of a run folder.
+
+    Run folders are passed on: the user's home is ``~`` in the command, and URLs have no password and no signature.
+    """
+    program = "bidwise" if Path(sys.argv[0]).stem in ("bidwise", "__main__") else sys.argv[0]
+    command = shown_command([program, *sys.argv[1:]])
+    home = os.path.expanduser("~")
+    if len(home) > 1:
+        command = command.replace(home, "~")
+    return {
+        "bidwise": bidwise.__version__,
+        "commit": _commit(),
+        "command": command,
+        "machine": _processor(torch.device(device)),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        **({"ranks": distributed.count()} if distributed.count() > 1 else {}),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def _processor(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """The commit of the sources, ``+`` where they were changed since; ``None`` outside of a checkout."""
+    here = Path(__file__).parent
+    tracked = ["ls-files", "--error-unmatch", "__init__.py"]  # not so where bidwise is installed inside another project
+    asked = (tracked, ["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "."])
+    try:
+        _, commit, changes = (
+            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout
+            for words in asked
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.strip() + ("+" if changes.strip() else "")

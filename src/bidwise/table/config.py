@@ -1,0 +1,316 @@
+"""What a training run is told: three sections of a TOML file, options above it, ``--set`` above both."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from bidwise.auctions import slot_multipliers
+from bidwise.checks import InputError, check_name, check_positive, check_whole
+from bidwise.losses.named import LOSSES, WelfareLoss
+from bidwise.models import MODELS
+from bidwise.run_folder import check_same, writable, write_text
+from bidwise.training.run import Options
+from bidwise.urls import check_on_disk, shown
+
+AUTO = "auto"
+BASELINE = "log_loss"
+METRICS = ("welfare", "log_loss", "auc")
+SEEDS = 2**63  # what TOML and torch can hold
+
+
+@dataclass(frozen=True)
+class Data:
+    """The table and the roles of its columns; columns without a role are features."""
+
+    click: str = ""
+    bid: str = ""
+    table: str | None = None  # the file or URL, where the run was told one
+    auction: str | None = None
+    numeric: tuple[str, ...] = ()  # features whose type is not to be inferred
+    categorical: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    time: str | None = None
+    teacher: str | None = None
+    weight: str | None = None
+    position: str | None = None
+    slots: tuple[float, ...] = (1.0,)
+    sampling_rate: float | None = None
+    truth: str | None = None
+    auction_size: int = 256  # at most, without an auction column
+    bins: int = 32
+    min_count: int | None = None  # None: by the number of training rows
+
+    def __post_init__(self) -> None:
+        for role in ("click", "bid"):
+            if not getattr(self, role):
+                raise InputError(f"{role} must name the column of {role}s, found none: --{role} COLUMN, or in [data]")
+        roles = self.roles
+        for role in ("click", "bid", "weight", "position"):
+            again = [other for other, column in roles.items() if other != role and column == roles.get(role)]
+            if role in roles and again:
+                raise InputError(
+                    f"{role} must be a column of its own, found {roles[role]!r}, which is also the {again[0]}"
+                )
+        named = [*self.numeric, *self.categorical, *self.ignore]
+        for column in named:
+            if column in roles.values():
+                role = next(role for role, its in roles.items() if its == column)
+                raise InputError(f"features must have no other role, found {column!r}, which is the {role}")
+            if named.count(column) > 1:
+                raise InputError(f"numeric, categorical and ignore must name a column once, found {column!r} twice")
+        if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
+            raise InputError(f"sampling_rate must be in (0, 1], found {self.sampling_rate}")
+        slot_multipliers(self.slots)
+        if self.position is not None and len(self.slots) < 2:
+            raise InputError("position needs slots, the multiplier of each slot, such as --slots 1,0.8,0.6; found none")
+        check_whole("auction_size", self.auction_size, 2)
+        check_whole("bins", self.bins, 2)
+        if self.min_count is not None:
+            check_whole("min_count", self.min_count, 1)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Role -> column, of the columns that are no features."""
+        names = ("click", "bid", "auction", "time", "teacher", "weight", "position", "truth")
+        return {role: column for role in names if (column := getattr(self, role))}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model; what is left out is as the model's own defaults have it."""
+
+    name: str = "deepfm"
+    embedding: int | None = None
+    hidden: tuple[int, ...] | None = None
+    dropout: float | None = None
+    cross: int | None = None
+    std: float | None = None
+
+    def __post_init__(self) -> None:
+        check_name("model", self.name, MODELS)
+        known = inspect.signature(MODELS[self.name]).parameters
+        for option in self.options:
+            if option not in known:
+                own = [f.name for f in fields(self) if f.name in known]
+                raise InputError(f"model.{option} is no option of {self.name}, which has {', '.join(own)}")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was said, as the model's class takes it."""
+        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}
+        return {name: value for name, value in said.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Train:
+    """How the model is trained."""
+
+    loss: str = AUTO
+    candidates: tuple[str, ...] = (BASELINE, "sqrt_bid_weighted", "bid_weighted", "log_plus", "log_plus_teacher")
+    metric: str = "log_loss"  # of few auctions welfare is mostly chance
+    epochs: float = 10
+    patience: float = 2
+    every: float = 0.5
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    schedule: str = "constant"
+    l2: float = 0.0
+    precision: str | None = None  # None: float32
+    lam: float | None = None  # None: that of the loss, 3
+    sigma: float | None = None  # None: that of the loss, 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_name("loss", self.loss, [AUTO, *LOSSES])
+        check_name("metric", self.metric, METRICS)
+        for loss in self.candidates:
+            check_name("train.candidates", loss, LOSSES)
+        if len({BASELINE, *self.candidates}) < 2:
+            raise InputError(f"train.candidates must name a loss beside {BASELINE}, found {list(self.candidates)}")
+        for name, value in {"train.learning_rate": self.learning_rate, "train.patience": self.patience}.items():
+            check_positive(name, value)
+        numbers = (self.epochs, self.batch_size, self.learning_rate, self.schedule, self.patience, self.every)
+        Options(*numbers, l2=self.l2, precision=self.precision or "float32")
+        if self.lam is not None:
+            check_positive("train.lam", self.lam, or_zero=True)
+        if self.sigma is not None:
+            check_positive("train.sigma", self.sigma)
+        pairwise = any(isinstance(LOSSES[loss], WelfareLoss) for loss in self.losses)
+        for name in ("lam", "sigma"):
+            if getattr(self, name) is not None and not pairwise:
+                raise InputError(f"train.{name} is of losses over pairs, such as log_plus, found loss {self.loss}")
+        check_whole("train.seed", self.seed, 0)
+        if self.seed >= SEEDS:
+            raise InputError(f"train.seed must be below 2^63, found {self.seed}")
+
+    @property
+    def losses(self) -> list[str]:
+        """The losses that are asked for, the baseline first."""
+        named = [BASELINE, *self.candidates] if self.loss == AUTO else [self.loss]
+        return list(dict.fromkeys(named))
+
+
+@dataclass(frozen=True)
+class Config:
+    """A training run, resolved.
+
+    >>> config = resolved({"data": {"click": "y", "bid": "b"}}, {"train.loss": "log_plus"}, ["train.epochs=3"])
+    >>> config.train.loss, config.train.epochs, config.model.name
+    ('log_plus', 3, 'deepfm')
+    """
+
+    data: Data
+    model: Model = field(default_factory=Model)
+    train: Train = field(default_factory=Train)
+
+    def flat(self) -> dict[str, Any]:
+        """``section.key`` -> value, without what was left open."""
+        found = {}
+        for section in SECTIONS:
+            part = getattr(self, section)
+            for f in fields(part):
+                value = getattr(part, f.name)
+                if f.name == "table" and value is not None:
+                    value = shown(value)
+                if value is not None:
+                    found[f"{section}.{f.name}"] = list(value) if isinstance(value, tuple) else value
+        return found
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """The same by section, as a file has it."""
+        found: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+        for name, value in self.flat().items():
+            section, _, key = name.partition(".")
+            found[section][key] = value
+        return found
+
+    def to_toml(self) -> str:
+        """The file that gives this configuration again."""
+        lines: list[str] = []
+        for section, part in self.sections().items():  # JSON's words for numbers, text and lists are also TOML's
+            lines += [f"[{section}]", *(f"{key} = {json.dumps(x, ensure_ascii=False)}" for key, x in part.items()), ""]
+        return "\n".join(lines)
+
+
+SECTIONS: dict[str, Any] = {"data": Data, "model": Model, "train": Train}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The sections of a configuration file, or an error that names it."""
+    check_on_disk("the configuration", path, "a file", "copy it first")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} must be a TOML file, found one that is no text") from None
+    except (tomllib.TOMLDecodeError, IsADirectoryError) as error:
+        raise InputError(f"{path} must be a TOML file, found: {error}") from None
+
+
+def resolved(
+    sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
+) -> Config:
+    """The configuration that :func:`merged` sections are."""
+    told = merged(sections, options, settings)
+    return Config(**{section: SECTIONS[section](**part) for section, part in told.items()})
+
+
+def merged(
+    sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """A file's sections, options ``{"data.click": "y"}`` above them, and settings ``section.key=value`` above both;
+    what is not known is refused with the nearest name."""
+    told: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    if "sweep" in sections:
+        raise InputError("a training must have no grid, found a section [sweep]; use bidwise sweep, or leave it out")
+    for section, part in sections.items():
+        check_name("a section of the configuration", section, SECTIONS)
+        if not isinstance(part, Mapping):
+            raise InputError(f"[{section}] must be a section with keys, found {part!r}")
+        for key, value in part.items():
+            told[section][key] = typed(section, key, value)
+    for name, value in (options or {}).items():
+        section, _, key = name.partition(".")
+        told[section][key] = typed(section, key, value)
+    for setting in settings:
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        section, dot, key = name.partition(".")
+        if not equals or not dot:
+            raise InputError(f"set must be section.key=value, as train.learning_rate=3e-4, found {setting!r}")
+        check_name("the section of set", section, SECTIONS)
+        told[section][key] = typed(section, key, _value(text))
+    return told
+
+
+def open_run(out: str | Path, config: Config) -> Path:
+    """``out`` as a folder, if it is new or of the same configuration; nothing is made yet."""
+    folder = writable(out)
+    path = folder / "config.toml"
+    if not path.exists() and not (folder / "result.json").exists():
+        return folder
+    told = read_toml(path) if path.exists() else {}
+    if set(told) != set(SECTIONS):
+        raise InputError(
+            f"out must be a new folder or one of the same run, found {folder}, which has a run of another kind"
+        )
+    # the table may have moved: whether it is the same is told by its rows
+    there, here = (each.flat() | {"data.table": None} for each in (resolved(told), config))
+    check_same(folder, there, here)
+    return folder
+
+
+def begin(folder: Path, config: Config) -> None:
+    """Make the folder and leave the configuration there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "config.toml").exists():
+        write_text(folder / "config.toml", config.to_toml())
+
+
+def _value(text: str) -> Any:
+    """What a setting says, as TOML reads it; anything else is text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return float(text)  # .5, which TOML does not know
+    except ValueError:
+        return text
+
+
+def typed(section: str, key: str, value: Any) -> Any:
+    """``value`` as the key wants it; ``"1,0.8"`` is a list where one is expected."""
+    hints = typing.get_type_hints(SECTIONS[section])
+    check_name(f"a key of [{section}]", key, hints)
+    wanted = hints[key]
+    if isinstance(wanted, types.UnionType):
+        wanted = next(kind for kind in typing.get_args(wanted) if kind is not type(None))
+    if typing.get_origin(wanted) is tuple:
+        inner = typing.get_args(wanted)[0]
+        parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+        read = [_value(part.strip()) if isinstance(part, str) and inner is not str else part for part in parts]
+        return tuple(_one(f"{section}.{key}", inner, part) for part in read)
+    return _one(f"{section}.{key}", wanted, value)
+
+
+def _one(name: str, wanted: type, value: Any) -> Any:
+    words = {str: "text", int: "a whole number", float: "a number"}
+    if wanted is str and isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value).strip()
+    if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise InputError(f"{name} must be finite, found {value}")
+        return value
+    if wanted is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise InputError(f"{name} must be {words[wanted]}, found {value!r}")

@@ -1,0 +1,156 @@
+"""`predict`: the CTR of new rows by the model of a run folder, a block at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import nn
+
+from bidwise.checks import InputError, check_name
+from bidwise.data.encoding import Encoder
+from bidwise.data.locations import FROM_AFAR, same_place
+from bidwise.data.read_table import Table
+from bidwise.models import MODELS
+from bidwise.run_folder import load, read_json, whole_file
+from bidwise.table.roles import name_of, scan, unreadable
+from bidwise.training.validation import predict as ctr_of
+from bidwise.urls import check_on_disk
+
+SINKS = (".parquet", ".csv", ".tsv")
+
+
+def load_run(run: str | Path, device: str = "cpu") -> tuple[nn.Module, Encoder]:
+    """The model of a run folder and how it reads columns."""
+    check_on_disk("run", run, "a folder", "copy it first")
+    folder = Path(run)
+    if not folder.is_dir():
+        raise InputError(
+            f"run must be a folder of bidwise train, found {'a file' if folder.exists() else 'nothing'} at {folder}"
+        )
+    for name in ("result.json", "model.json", "model.pt", "encoder.json"):
+        if not (folder / name).is_file():
+            raise InputError(f"run must be a finished run of bidwise train, found no {name} in {folder}")
+    about = read_json(folder / "model.json")
+    if not isinstance(about, dict) or about.get("format") != "bidwise model" or about.get("version") != 1:
+        raise InputError(f"{folder / 'model.json'} must be a model that bidwise train wrote, found something else")
+    encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
+    check_name("model", about["model"], MODELS)
+    model = MODELS[about["model"]](about["cardinalities"], **about["options"])
+    try:
+        model.load_state_dict(load(folder / "model.pt"))
+    except RuntimeError as error:
+        raise InputError(f"{folder / 'model.pt'} must be the weights of model.json, found others") from error
+    return model.to(device), encoder
+
+
+def predict(
+    run: str | Path,
+    table: Table,
+    *,
+    out: str | Path | None = None,
+    column: str = "ctr",
+    device: str = "cpu",
+    progress: Callable[[str, float], None] | None = None,
+) -> pl.DataFrame | int:
+    """The table with the model's CTR as one column more: a frame, or a file at ``out`` and the number of its rows.
+
+    Args:
+        run: folder of `train`.
+        table: as in `train`; needs the columns that the model was trained on and may have any others. Values that
+            training did not see count as rare.
+        out: a file that ends in .parquet, .csv or .tsv. The table is then read and written in blocks.
+        column: name of the new column.
+        device: ``cpu`` or ``cuda``.
+        progress: called as ``progress("predicting", 0.4)``.
+    """
+    rows = scan(table)
+    names = rows.collect_schema().names()
+    if not column:
+        raise InputError("column must be a name, found nothing")
+    if column in names:
+        raise InputError(
+            f"{name_of(table)} has a column {column!r} already; give the predictions another name (column)"
+        )
+    target = None if out is None else _target(out, table)
+    model, encoder = load_run(run, device)
+    encoder.check(names, name_of(table))
+    block = _Block(model, encoder, column, progress)
+    try:
+        block.rows = _count(rows) if progress is not None else 0
+        if target is None:
+            return block(rows.collect(engine="streaming"))
+        _sink(rows, block, target)
+    except (pl.exceptions.PolarsError, InputError, OSError) as error:
+        if block.failed is not None:
+            raise block.failed from None
+        if isinstance(error, pl.exceptions.PolarsError) or FROM_AFAR.search(str(error)):
+            raise unreadable(table, error) from None
+        raise
+    return block.done
+
+
+class _Block:
+    """Adds the predictions to some rows; polars may call it from threads of its own."""
+
+    def __init__(
+        self, model: nn.Module, encoder: Encoder, column: str, progress: Callable[[str, float], None] | None
+    ) -> None:
+        self.model, self.encoder, self.column, self.progress = model, encoder, column, progress
+        self.rows = self.done = 0
+        self.failed: Exception | None = None
+        self.lock = threading.Lock()
+
+    def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
+        with self.lock:
+            try:
+                found = rows.with_columns(pl.Series(self.column, self._ctr(rows), dtype=pl.Float64))
+            except Exception as error:  # polars would wrap it in words of its own
+                self.failed = self.failed or error
+                raise
+            self.done += len(rows)
+            if self.progress is not None and self.rows:
+                self.progress("predicting", self.done / self.rows)
+            return found
+
+    def _ctr(self, rows: pl.DataFrame) -> Any:
+        if rows.is_empty():
+            return np.zeros(0)
+        features = torch.from_numpy(self.encoder.encode(rows))
+        return ctr_of(self.model, features).double().cpu().numpy()
+
+
+def _count(rows: pl.LazyFrame) -> int:
+    return int(rows.select(pl.len()).collect().item())
+
+
+def _target(out: str | Path, table: Table) -> Path:
+    check_on_disk("out", out, "a file", "copy it afterwards")
+    path = Path(out)
+    if path.suffix.lower() not in SINKS:
+        raise InputError(f"out must end in {', '.join(SINKS)}, found {path.name!r}")
+    if path.is_dir():
+        raise InputError(f"out must be a file, found the folder {path}")
+    if same_place(out, table):
+        raise InputError(f"out must be another file than the table, found {path} for both")
+    above = path.absolute().parent
+    if above.exists() and not above.is_dir():
+        raise InputError(f"out must be in a folder, found the file {above}")
+    return path
+
+
+def _sink(rows: pl.LazyFrame, block: _Block, path: Path) -> None:
+    """Stream the rows through the model into a file, which gets its name when it is whole."""
+    schema = pl.Schema({**rows.collect_schema(), block.column: pl.Float64()})
+    told = rows.map_batches(block, schema=schema, streamable=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as part:
+        if path.suffix.lower() == ".parquet":
+            told.sink_parquet(part, engine="streaming")
+        else:
+            told.sink_csv(part, separator="\t" if path.suffix.lower() == ".tsv" else ",", engine="streaming")
