@@ -1,0 +1,116 @@
+"""A difference between two models with its interval: what may be said of it, and how it is written, all alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import ClassVar, Self
+
+from bidwise.evaluation.intervals import Interval, repeat_interval
+
+
+class Outcome(StrEnum):
+    """What a comparison with a baseline found."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    UNCLEAR = "unclear"  # cannot be distinguished
+    TOO_FEW = "few"  # the data cannot tell
+    SAME = "same"  # nothing differs
+
+    @property
+    def mark(self) -> str:
+        """For tables of text: ▲ better, ▼ worse."""
+        return {Outcome.BETTER: "▲", Outcome.WORSE: "▼"}.get(self, " ")
+
+    @property
+    def clear(self) -> bool:
+        """Better or worse."""
+        return self in (Outcome.BETTER, Outcome.WORSE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Model minus baseline with a 95 % interval; a bound that is not finite is not known.
+
+    >>> lift = Estimate(difference=0.0032, ci_low=0.0015, ci_high=0.0049)
+    >>> lift.outcome.value, f"{100 * lift:.2f}"
+    ('better', '+0.32 [+0.15, +0.49]')
+    """
+
+    difference: float
+    ci_low: float = math.nan
+    ci_high: float = math.nan
+    higher_is_better: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, interval: Interval) -> Estimate:
+        """An interval as an estimate."""
+        return Estimate(difference=interval.estimate, ci_low=interval.low, ci_high=interval.high)
+
+    @classmethod
+    def over_repeats(cls, differences: list[float]) -> Estimate:
+        """Mean paired difference with Student's interval; one repeat has none."""
+        if len(differences) == 1:
+            return Estimate(difference=float(differences[0]))
+        return Estimate.of(repeat_interval(differences))
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an interval."""
+        return math.isfinite(self.ci_low) and math.isfinite(self.ci_high)
+
+    @property
+    def enough(self) -> bool:
+        """Whether the data can tell at all."""
+        return True
+
+    @property
+    def outcome(self) -> Outcome:
+        """Better or worse where the interval leaves out 0."""
+        if not self.enough:
+            return Outcome.TOO_FEW
+        if not (self.ci_low > 0 or self.ci_high < 0):
+            return Outcome.UNCLEAR
+        return Outcome.BETTER if (self.ci_low > 0) == self.higher_is_better else Outcome.WORSE
+
+    def __mul__(self, factor: float) -> Self:
+        """The same in other units, ``factor`` above 0."""
+        bounds = (self.difference * factor, self.ci_low * factor, self.ci_high * factor)
+        return replace(self, difference=bounds[0], ci_low=bounds[1], ci_high=bounds[2])
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, unit: float) -> Self:
+        return self * (1 / unit) if unit else self * math.nan
+
+    def __format__(self, spec: str) -> str:
+        """``+0.32 [+0.15, +0.49]``; without digits in ``spec`` as many as the interval deserves."""
+        spec = spec or f".{self.digits}f"
+        if not self.known:
+            return signed(self.difference, spec)
+        return f"{signed(self.difference, spec)} [{signed(self.ci_low, spec)}, {signed(self.ci_high, spec)}]"
+
+    def __str__(self) -> str:
+        return f"{self}"
+
+    @property
+    def digits(self) -> int:
+        """Decimals that show two digits of the interval's half width, at least 2 and at most 6."""
+        half = (self.ci_high - self.ci_low) / 2 if self.known else abs(self.difference)
+        return 2 if not half > 0 else min(6, max(2, 1 - math.floor(math.log10(half))))
+
+
+def signed(number: float, spec: str = ".2f") -> str:
+    """A number with its sign, the minus a real one; 0 has none, and what is not known is a dash.
+
+    >>> signed(0.318), signed(-1.5, ".1f"), signed(-0.001), signed(float("nan"))
+    ('+0.32', '−1.5', '0.00', '–')
+    """
+    if number is None or not math.isfinite(number):
+        return "–"
+    text = format(number, spec)
+    if float(text.replace(",", "").removesuffix("%")) == 0:
+        return text.removeprefix("-")
+    return ("+" + text if number > 0 else text).replace("-", "−")
