@@ -11,7 +11,15 @@ from torch import Tensor
 
 
 class InputError(ValueError):
-    """An argument, a file or a column that cannot be used: what a user can mend."""
+    """An argument, a file or a column that cannot be used: what a user can mend.
+
+    >>> print(InputError("must be at least 1, found 0", argument="rounds"))
+    rounds must be at least 1, found 0
+    """
+
+    def __init__(self, text: str, argument: str | None = None) -> None:
+        super().__init__(text if argument is None else f"{argument} {text}")
+        self.argument = argument  # the shell spells it as its option
 
 
 def check_name(argument: str, found: object, names: Collection[str]) -> None:

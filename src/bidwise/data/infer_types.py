@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from bidwise.checks import InputError
 from bidwise.data.encoding import numbers_of
-from bidwise.table.config import Data
+
+if TYPE_CHECKING:
+    from bidwise.table.config import Data
 
 FEW = 1000  # different whole numbers, up to which they are names of something rather than amounts
 ROWS_EACH = 20  # rows for each of them
@@ -54,6 +56,7 @@ def inferred(data: Data, frame: pl.DataFrame, name: str = "table") -> list[Colum
     lists, constant columns and categories with more values than half the rows are left out.
 
     >>> frame = pl.DataFrame({"y": [0, 1] * 40, "b": [1.0, 2.5] * 40, "hour": [3, 4] * 40, "x": [0.5, 0.7] * 40})
+    >>> from bidwise.table.config import Data
     >>> [(column.name, column.use) for column in inferred(Data(click="y", bid="b"), frame)]
     [('y', 'click'), ('b', 'bid'), ('hour', 'categorical'), ('x', 'numeric')]
     """

@@ -12,8 +12,9 @@ import torch
 import bidwise
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.store import SCHEMA
+from bidwise.ray_runner import started_ray
 from bidwise.run_folder import alone, environment, plain, read_json, writable, write_json, write_text
-from bidwise.runners import ENGINES, started_ray
+from bidwise.runners import ENGINES
 from bidwise.table.compare import baseline_of, best_of, best_trial, differences, numbers_of, settings_of
 from bidwise.table.config import METRICS, SECTIONS, read_toml, resolved
 from bidwise.table.grid import Grid, Identity, Known, Trial, identity_of, read_grid

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from bidwise.checks import InputError, check_name
+from bidwise.ray_runner import started_ray
 from bidwise.run_folder import alone, write_json, write_text
-from bidwise.runners import started_ray
 from bidwise.table.encode import prepare
 from bidwise.table.grid import Trial
 from bidwise.table.pipeline import finish, measured

@@ -27,7 +27,7 @@ from bidwise.paper.preprocessing.raw_files import ends, raw_files, truth_files
 from bidwise.paper.preprocessing.sorted_blocks import Runs
 from bidwise.paper.preprocessing.tokens import MAPS
 from bidwise.run_folder import alone, open_folder
-from bidwise.runners import Engine, engine_of
+from bidwise.runners import Runner, runner_of
 
 WORK = "unfinished-2"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
 OLD_WORK = "unfinished"  # of earlier versions, whose runs hold other lines
@@ -74,7 +74,7 @@ def prepare(
     if bids is not None and bids.kind == "advertiser":
         bids.column(NAMES)
     folder = _checked_out(Path(out))
-    ready = engine_of(engine)
+    ready = runner_of(engine)
     with alone(folder):
         return _in_folder(folder, files, truth, options, bids, ready, progress)
 
@@ -85,7 +85,7 @@ def _in_folder(
     truth: list[Path],
     options: Options,
     bids: Bids | None,
-    engine: Engine,
+    engine: Runner,
     progress: Progress | None,
 ) -> Store:
     folder = open_folder(out, _config(files, truth, options, bids))
@@ -127,7 +127,7 @@ def sizes_of(rows: int, split: Sequence[int]) -> list[int]:
 
 
 def _prepared(
-    files: list[Path], truth: list[Path], folder: Path, options: Options, engine: Engine, show: Progress
+    files: list[Path], truth: list[Path], folder: Path, options: Options, engine: Runner, show: Progress
 ) -> Store:
     work = folder / WORK
     work.mkdir(exist_ok=True)
