@@ -18,7 +18,7 @@ from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.losses.named import LOSSES, WelfareLoss
 from bidwise.models import MODELS
 from bidwise.run_folder import check_same, writable, write_text
-from bidwise.training.run import Options
+from bidwise.training.arguments import Options
 from bidwise.urls import check_on_disk, shown
 
 AUTO = "auto"

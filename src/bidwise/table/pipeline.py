@@ -32,10 +32,8 @@ from bidwise.study.keep_best import Choice, choose
 from bidwise.table.config import AUTO, BASELINE, SECTIONS, Config, read_toml, resolved
 from bidwise.table.encode import Prepared, Progress, prepare, prepared_before, write_parquet
 from bidwise.table.train_sentences import verdict
-from bidwise.training.across_ranks import logits_across
 from bidwise.training.loop import fit
-from bidwise.training.selection import Fit
-from bidwise.training.validation import predict
+from bidwise.training.validation import Fit, logits_across, predict
 
 LEFT_OUT_OF_RESULT = ("options", "version")  # of the evaluation, whose own folder has all of it
 LONG = ("calibration_curve", "by_bid")  # numbers of a model, likewise
@@ -196,7 +194,7 @@ def _fitted(prepared: Prepared, name: str, ads: Ads, valid: Ads, device: str, sh
         metric=options.metric,
         epochs=options.epochs,
         batch_size=options.batch_size,
-        rate=options.learning_rate,
+        learning_rate=options.learning_rate,
         schedule=options.schedule,
         precision=options.precision or "float32",
         patience=options.patience,

@@ -162,7 +162,7 @@ def train(
         metric=arena.selections,
         epochs=setting.epochs,
         batch_size=setting.batch_size,
-        rate=RATE,
+        learning_rate=RATE,
         every=every,
         l2=l2,
         embeddings=embeddings,
