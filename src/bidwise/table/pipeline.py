@@ -227,7 +227,7 @@ def _contest(prepared: Prepared, fits: dict[str, Fit], ads: Ads, show: Progress)
     for at, (name, each) in enumerate(fits.items()):
         show("contest", at / len(fits))
         seen = measured(each.model, ads, prepared.config)
-        welfare[name] = seen.per_auction["welfare"] * prepared.about["mean_bid"]
+        welfare[name] = prepared.in_table_units(seen.per_auction["welfare"])
         weights = seen.per_auction["weight"]
     found = choose(welfare, BASELINE, weights=weights, seed=prepared.config.train.seed)
     show("contest", 1.0)

@@ -68,7 +68,7 @@ def run(job: Job, threads: int) -> str | None:
             finish(prepared, device=job.device)
             ads = prepared.store.ads("valid", auction_size=prepared.auction_size)
             found = measured(load_run(folder, job.device)[0], ads, config).compute()
-            found["welfare"] *= prepared.about["mean_bid"]
+            found["welfare"] = prepared.in_table_units(found["welfare"])
             write_json(folder / VALIDATION, {name: found[name] for name in (*VALIDATED, "ads", "auctions")})
             (folder / ERROR).unlink(missing_ok=True)
     except KeyboardInterrupt:

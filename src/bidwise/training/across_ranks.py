@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from bidwise import distributed
 from bidwise.checks import InputError
-from bidwise.data.ads import Ads
-from bidwise.data.fingerprint import fingerprint
+from bidwise.data.ads import Ads, fingerprint
 from bidwise.models.layers import BatchNorm
 from bidwise.training.validation import logits_of
 

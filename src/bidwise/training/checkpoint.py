@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bidwise import distributed
-from bidwise.data.fingerprint import checksum
-from bidwise.run_folder import environment, load, save, write_json, write_text
+from bidwise.run_folder import checksum, environment, load, save, write_json, write_text
 from bidwise.training.run import Place, Run
 from bidwise.training.selection import Best
 from bidwise.typed_json import to_json

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from bidwise import distributed
 from bidwise.checks import InputError, check_name, check_positive, check_whole
-from bidwise.data.ads import Ads
-from bidwise.data.fingerprint import fingerprint
+from bidwise.data.ads import Ads, fingerprint
 from bidwise.kernels.gpu import available
 from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss, unchecked
 from bidwise.models import MODELS

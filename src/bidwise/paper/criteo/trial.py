@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.auctions import run_auction
-from bidwise.data.ads import Ads
-from bidwise.data.auction_cuts import AuctionCuts
+from bidwise.data.ads import Ads, AuctionCuts
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.metrics import CTR_BINS
 from bidwise.losses.named import named_loss
