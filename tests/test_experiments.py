@@ -18,11 +18,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 import bidwise
 from bidwise.losses.named import needs_teacher
 from bidwise.paper import maps, regimes, synthetic
-from bidwise.study import contest
 from bidwise.paper.summary import regimes_summary, synthetic_summary
 from bidwise.paper.synthetic_sentences import claims, points, verdict
 from bidwise.paper.test_measures import gain, measured
 from bidwise.run_folder import read_json
+from bidwise.study import contest
 from bidwise.study.contest import (
     BATCHES,
     CONTEST,
