@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.data.read_table import cut_auctions, read_ads
-from bidwise.evaluation.comparison import compared
+from bidwise.data.ad_table import cut_auctions, read_ads
+from bidwise.evaluation.comparison import Comparison, compared
+from bidwise.evaluation.estimate import Outcome
 from bidwise.evaluation.evaluate import metrics_of
 from bidwise.evaluation.intervals import repeat_interval
-from bidwise.run_folder import plain, read_json
+from bidwise.run_folder import read_json
 from bidwise.table.config import BASELINE
 from bidwise.table.grid import Trial
 from bidwise.table.trials import VALIDATED, VALIDATION
 from bidwise.training.validation import METRICS
+from bidwise.typed_json import to_json
 
 TESTED = ("welfare", "revenue", "auc", "log_loss", "predicted_over_observed")
 COMPARED = ("welfare", "log_loss")
@@ -32,7 +34,7 @@ def numbers_of(trial: Trial, folder: Path, failed: str | None) -> Result:
     found: Result = {
         "name": trial.name,
         "setting": trial.setting,
-        "settings": plain(trial.settings),
+        "settings": to_json(trial.settings),
         "loss": trial.config.train.loss,
         "seed": trial.seed,
         "failed": failed,
@@ -141,7 +143,7 @@ def differences(
         mine = _joined([_per_auction(folder / trial["name"], trial["kept"]) for trial, _ in pairs])
         # the same ads may be in the tests of several seeds: intervals do not get narrower by seeds
         found = compared({"setting": mine, "baseline": kept[seeds]}, [("setting", "baseline")], cuts=len(seeds))
-        by_auctions = {each["metric"]: each for each in found}
+        by_auctions = {each.metric: each for each in found}
         setting["difference"] = {m: _difference(by_auctions[m], pairs, m) for m in COMPARED} | {
             "seeds": list(seeds),
             "validation": {m: mean_of(_changes(pairs, "validation", m)) for m in VALIDATED},
@@ -149,17 +151,17 @@ def differences(
     show(1.0)
 
 
-def _difference(auctions: Mapping[str, Any], pairs: Sequence[tuple[Result, Result]], metric: str) -> Result:
+def _difference(auctions: Comparison, pairs: Sequence[tuple[Result, Result]], metric: str) -> Result:
     """A difference over test auctions, over seeds, and the interval that holds both; shares of the baseline too."""
     level = float(np.mean([base["test"][metric] for _, base in pairs]))
     seeds = mean_of(_changes(pairs, "test", metric))
-    by_auctions = {end: x if math.isfinite(x := auctions[end]) else None for end in ("difference", *ENDS)}
+    by_auctions = {end: x if math.isfinite(x := getattr(auctions, end)) else None for end in ("difference", *ENDS)}
     both = [by_auctions] if len(pairs) == 1 else [by_auctions, seeds]
     low = _outermost(min, [each["ci_low"] for each in both])
     high = _outermost(max, [each["ci_high"] for each in both])
-    outcome = auctions["outcome"]
-    if outcome in ("better", "worse") and (low is None or high is None or low <= 0 <= high):
-        outcome = "unclear"
+    outcome = auctions.outcome
+    if outcome.clear and (low is None or high is None or low <= 0 <= high):
+        outcome = Outcome.UNCLEAR
     found = {"difference": seeds["mean"], "ci_low": low, "ci_high": high}
     shares = {f"relative{end}": _share(found[name], level) for name, end in RELATIVE.items()}
     return {
@@ -167,7 +169,7 @@ def _difference(auctions: Mapping[str, Any], pairs: Sequence[tuple[Result, Resul
         **shares,
         "over_seeds": seeds,
         "over_auctions": by_auctions,
-        "decisive_auctions": auctions["decisive_auctions"],
+        "decisive_auctions": auctions.decisive_auctions,
         "outcome": outcome,
     }
 

@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,15 @@ from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.named import LOSSES, named_loss, needs_teacher
 from bidwise.models import MODELS
-from bidwise.run_folder import alone, environment, plain, read_json, save, write_json, write_text
+from bidwise.run_folder import environment, locked_folder, read_json, save, write_json, write_text
 from bidwise.study.keep_best import Choice, choose
 from bidwise.table.config import AUTO, BASELINE, SECTIONS, Config, read_toml, resolved
 from bidwise.table.encode import Prepared, Progress, prepare, prepared_before, write_parquet
 from bidwise.table.train_sentences import verdict
 from bidwise.training.loop import fit
 from bidwise.training.validation import Fit, logits_across, predict
+from bidwise.typed_json import to_json
 
-LEFT_OUT_OF_RESULT = ("options", "version")  # of the evaluation, whose own folder has all of it
-LONG = ("calibration_curve", "by_bid")  # numbers of a model, likewise
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
 
 
@@ -86,7 +84,7 @@ def train(
 def begun(table: Table, config: Config, out: str | Path, progress: Progress | None = None) -> Iterator[Prepared]:
     """A run folder that is ready to train in, and no one else's meanwhile; of several ranks the first prepares it."""
     with ExitStack() as held:
-        distributed.first(lambda: held.enter_context(alone(out)))
+        distributed.first(lambda: held.enter_context(locked_folder(out)))
         prepared = distributed.first(lambda: prepare(table, config, out, progress=progress))
         distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else _unseen(out))
         yield prepared or prepared_before(config, Path(out))
@@ -153,13 +151,13 @@ def _result(prepared: Prepared, fits: dict[str, Fit], contest: Ads | None, show:
         "parameters": sum(parameter.numel() for parameter in fits[chosen].model.parameters()),
         "metric": config.train.metric,
         "fits": {name: _told(each, config.train.metric) for name, each in fits.items()},
-        "contest": choice.to_dict() if choice else None,
+        "contest": to_json(choice) if choice else None,
         "chosen": chosen,
-        "evaluation": _shortened(evaluation),
+        "evaluation": to_json(evaluation.without_curves()),
         "notes": prepared.about["notes"],
     }
     result["verdict"] = verdict(result)
-    return plain(result)  # type: ignore[no-any-return]
+    return to_json(result)  # type: ignore[no-any-return]
 
 
 def fits_of(config: Config) -> list[str]:
@@ -224,7 +222,7 @@ def _contest(prepared: Prepared, fits: dict[str, Fit], ads: Ads, show: Progress)
     for at, (name, each) in enumerate(fits.items()):
         show("contest", at / len(fits))
         seen = measured(each.model, ads, prepared.config)
-        welfare[name] = seen.per_auction["welfare"] * prepared.about["mean_bid"]
+        welfare[name] = prepared.in_table_units(seen.per_auction["welfare"])
         weights = seen.per_auction["weight"]
     found = choose(welfare, BASELINE, weights=weights, seed=prepared.config.train.seed)
     show("contest", 1.0)
@@ -294,19 +292,9 @@ def _told(found: Fit, metric: str) -> dict[str, Any]:
     }
 
 
-def _shortened(found: Evaluation) -> dict[str, Any]:
-    told = {name: value for name, value in asdict(found).items() if name not in LEFT_OUT_OF_RESULT}
-    told["models"] = {
-        model: {name: value for name, value in numbers.items() if name not in LONG}
-        for model, numbers in told["models"].items()
-    }
-    told["comparisons"] = [{k: v for k, v in c.items() if k != "distribution"} for c in told["comparisons"]]
-    return told
-
-
 def _write(folder: Path, result: dict[str, Any], there: dict[str, Any]) -> None:
     """The files of a run folder, the result last."""
-    from bidwise.report.build import runs_page  # late: matplotlib takes a second
+    from bidwise.report import write_page  # late: matplotlib takes a second
 
     lines = [
         json.dumps({"loss_function": name, **entry}, allow_nan=False)
@@ -315,6 +303,5 @@ def _write(folder: Path, result: dict[str, Any], there: dict[str, Any]) -> None:
     ]
     write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
     write_json(folder / "environment.json", there)
-    page = runs_page([{"name": folder.resolve().name, "result": result, "environment": there}])
-    write_text(folder / "report.html", page)
+    write_page(result, folder)
     write_json(folder / "result.json", result)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from bidwise import distributed
 from bidwise.checks import InputError, check_name, check_positive, check_whole
-from bidwise.data.ads import Ads
+from bidwise.data.ads import Ads, fingerprint
 from bidwise.losses.named import unchecked
 from bidwise.models.layers import BatchNorm
 from bidwise.training.adam import UPDATES
@@ -147,19 +146,6 @@ def check_ranks(model: nn.Module, train: Ads, valid: Ads | None, settings: dict[
             )
     data = {"train": fingerprint(train, ROWS), "valid": None if valid is None else fingerprint(valid, ROWS)}
     distributed.check_same(**settings, **data)
-
-
-def fingerprint(ads: Ads, rows: int | None = None) -> str:
-    """Sizes and a checksum, by which ads are known to be the same; ``rows`` limits it to about so many of them."""
-    step = 1 if rows is None else max(1, len(ads) // rows)
-    sums = []
-    for field in fields(ads):
-        column = getattr(ads, field.name)
-        if column is not None:
-            some = column[..., ::step, :] if field.name == "features" else column[..., ::step]
-            numbers = some.detach().cpu().contiguous().view(torch.uint8).numpy()
-            sums.append((field.name, zlib.crc32(numbers.data)))
-    return f"{tuple(ads.features.shape)} ads, checksum {zlib.crc32(repr(sums).encode()):08x}"
 
 
 def whole(number: float) -> float:

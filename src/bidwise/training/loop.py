@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
-from bidwise.data.store import checksum
 from bidwise.losses.named import LOSSES, needs_teacher
-from bidwise.run_folder import environment, load, open_folder, plain, save, write_json, write_text
+from bidwise.run_folder import checksum, environment, load, open_folder, save, write_json, write_text
 from bidwise.training.arguments import Options, check_loss, check_parts
 from bidwise.training.run import Position, Run
 from bidwise.training.validation import METRICS, Best, Fit, Metric
+from bidwise.typed_json import to_json
 
 SECONDS = 120  # between checkpoints, where evaluations are farther apart
 
@@ -170,7 +170,7 @@ def save_checkpoint(folder: Path, run: Run) -> None:
         "history": run.fit.history,
     }
     save(folder / "checkpoint.pt", state)
-    lines = (json.dumps(plain(entry), allow_nan=False) for entry in run.fit.history)
+    lines = (json.dumps(to_json(entry), allow_nan=False) for entry in run.fit.history)
     write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
 
 

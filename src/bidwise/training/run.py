@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from bidwise import distributed
 from bidwise.checks import InputError
-from bidwise.data.ads import Ads
+from bidwise.data.ads import Ads, fingerprint
 from bidwise.kernels.gpu import available
 from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss, unchecked
 from bidwise.models import MODELS
 from bidwise.models.layers import trust
 from bidwise.training.adam import Adam
-from bidwise.training.arguments import Options, Variants, check_ranks, fingerprint, one_line, whole
+from bidwise.training.arguments import Options, Variants, check_ranks, one_line, whole
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle
 from bidwise.training.feeder import fits, source
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
