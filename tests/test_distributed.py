@@ -40,13 +40,16 @@ RUNS = {
 }
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def on_ranks(number, work, folder):
     """What each of ``number`` ranks found."""
     folder.mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(jobs.on_rank, (number, port, work, folder), nprocs=number)
+    multiprocessing.spawn(jobs.on_rank, (number, free_port(), work, folder), nprocs=number)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(number)]
 
 
@@ -295,10 +298,15 @@ def test_distributed_command_is_killed_and_goes_on(table, tmp_path):
     ],
 )
 def test_distributed_command_says_once_what_is_wrong(tmp_path, change, words):
-    asked = change(command(tmp_path / "none.parquet", tmp_path / "run", 2))
-    found = subprocess.run(asked, capture_output=True, text=True, timeout=60)
-    assert found.returncode != 0
-    assert found.stderr.count(words) == 1
+    """Two ranks, in the environment that torchrun gives them."""
+    asked = change(command(tmp_path / "none.parquet", tmp_path / "run", 1))
+    group = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        subprocess.Popen(asked, env=group | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True) for rank in (0, 1)
+    ]
+    told = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [2, 2]
+    assert "".join(told).count(words) == 1
     assert not (tmp_path / "run").exists()
 
 
