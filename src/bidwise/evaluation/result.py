@@ -97,5 +97,7 @@ def check_folder(out: str | Path) -> Path:
     folder = writable(out)
     for name in ("result.json", "report.html"):
         if (folder / name).is_dir():
-            raise InputError(f"out must be a folder to write {name} into, found a folder of that name in {folder}")
+            raise InputError(
+                f"must be a folder to write {name} into, found a folder of that name in {folder}", argument="out"
+            )
     return folder
