@@ -1,207 +1,403 @@
-"""Where tasks run: in threads of this process, or on a Ray cluster. Nothing else of bidwise imports ray."""
+"""One way to run tasks: in this thread, in threads, in processes or on a Ray cluster; resumable if results are files.
+
+Every runner is a pool of threads, and differs in how a thread carries out a call: by itself, by its own process, or by
+a worker of the cluster. A call whose process or worker is killed is tried again, so calls must not mind another try.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import socket
+import signal
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import chdir, nullcontext, suppress
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for_pipes
+from pathlib import Path
+from typing import Any, Protocol
 
+import torch
+
+import bidwise
 from bidwise.checks import InputError, check_name
+from bidwise.run_folder import load, save
 
 ENGINES = ("local", "ray")
-ATTEMPTS = 4  # at a task whose worker dies
-ANSWER = 5  # seconds that a cluster has to answer
+TRIES = 3  # of a call whose process is killed
+LOOK = 0.5  # seconds between looks at how far calls are
+GONE = (EOFError, OSError)  # what a pipe says when the process at its other end was killed
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-Ticket = TypeVar("Ticket")  # of a task that is under way
+Show = Callable[[float], None]  # called with the share of a call that is done
 
 
-class Engine(Protocol):
-    """What maps tasks."""
+class Progress(Protocol):
+    """What is being done, the share of it that is, and where it stands: ``("training", 0.4, "model 2 of 5")``."""
 
-    apart: bool  # whether tasks run in other processes, with which this one shares files but no memory
+    def __call__(self, work: str, done: float, detail: str = "") -> None: ...
 
-    def in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> None:
-        """``then(work(task))`` in the order of the tasks, with a few under way at once.
 
-        ``then`` is called by this thread alone. An error of ``work`` is raised as it is, after all tasks have ended.
+@dataclass(frozen=True)
+class Call:
+    """``function(show, **options)``, ``amount`` of work; other processes import the function by its name."""
+
+    name: str
+    function: Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    amount: float = 1.0
+
+
+class Killed(Exception):
+    """A call whose process ended without a word, in every try."""
+
+    def __init__(self, tries: int, code: int | None) -> None:
+        self.tries, self.code = tries, code
+        super().__init__(tries, code)
+
+    def __str__(self) -> str:
+        """What became of the process, by its exit code.
+
+        >>> str(Killed(3, -signal.SIGSEGV)), str(Killed(3, 1))
+        ('its process was ended 3 times, by SIGSEGV', 'its process ended 3 times, with exit code 1')
         """
+        if self.code == -signal.SIGKILL:
+            return f"it was killed {self.tries} times; does it fit into memory? Fewer workers leave more for each"
+        if self.code is not None and self.code < 0:
+            return f"its process was ended {self.tries} times, by {signal.Signals(-self.code).name}"
+        return f"its process ended {self.tries} times, with exit code {self.code}"
 
 
-def engine_of(name: str) -> Engine:
-    """The engine of that name, ready."""
-    check_name("engine", name, ENGINES)
-    return Threads() if name == "local" else Ray()
+class Runner:
+    """Calls in threads of this process, ``workers`` at once; with one worker, in this thread."""
 
+    shares_memory = True  # with what it runs
 
-class Threads:
-    """Threads of this process: numpy and zlib let other threads work."""
+    def __init__(self, workers: int = 1) -> None:
+        self.workers = workers
+        self.stopping = threading.Event()
 
-    apart = False
+    def execute(self, call: Call, show: Show) -> Any:
+        """Carry out a call in a thread of the pool."""
+        return call.function(show, **call.options)
 
-    def in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        workers = min(cores, 8)
-        with ThreadPoolExecutor(workers) as pool:
+    def stop(self) -> None:
+        """Called once, when no more calls are wanted; those under way may be ended."""
 
-            def start(task: Task) -> Future[Result]:
-                return pool.submit(work, task)
+    def shared(self, value: Any) -> Any:
+        """``value`` as an option of many calls: a cluster sends it once."""
+        return value
 
-            def stop(under_way: Iterable[Future[Result]]) -> None:
-                for future in under_way:
-                    future.cancel()
+    def in_order(self, work: Callable[[Any], Any], tasks: Iterable[Any], then: Callable[[Any], None]) -> None:
+        """``then(work(task))`` in the order of the tasks, by this thread; the first error is raised as it is."""
+        shared = self.shared(work)
+        for _, future in self.run((Call("", _apply, {"work": shared, "task": t}) for t in tasks), ordered=True):
+            then(future.result())
 
-            _in_order(start, Future[Result].result, stop, workers, tasks, then)
+    def run(
+        self, calls: Iterable[Call], *, ordered: bool = False, show: Callable[[Call, float], None] | None = None
+    ) -> Iterator[tuple[Call, Future[Any]]]:
+        """Each call with its finished future, as they end or in the order of the calls, which are taken as needed.
 
+        Leaving the loop early ends what is under way.
+        """
+        tell = show or (lambda call, share: None)
+        if type(self) is Runner and self.workers == 1:
+            yield from self._inline(calls, tell)
+            return
+        self.stopping.clear()
+        shares: dict[Call, float] = {}
 
-class Ray:
-    """The cores of a Ray cluster, each a process of its own. A task whose worker dies is tried again, so tasks must
-    not mind another attempt, even at the same time: a worker that Ray has given up may still be at work."""
+        def work(call: Call) -> Any:
+            def report(share: float) -> None:
+                if self.stopping.is_set():
+                    raise _Stopped
+                shares[call] = share
 
-    apart = True
+            return self.execute(call, report)
 
-    def __init__(self) -> None:
-        self.ray = started_ray()
-
-    def in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> None:
+        pool = ThreadPoolExecutor(self.workers)
+        under_way: deque[tuple[Call, Future[Any]]] = deque()
+        source = iter(calls)
         try:
-            self._in_order(work, tasks, then)
-        except self.ray.exceptions.RayError as error:  # in starting or stopping tasks: the cluster itself is gone
-            raise _lost("the cluster", error) from error
+            while True:
+                while len(under_way) < self.ahead and (call := next(source, None)) is not None:
+                    under_way.append((call, pool.submit(work, call)))
+                if not under_way:
+                    return
+                waited = [under_way[0][1]] if ordered else [future for _, future in under_way]
+                done, _ = wait(waited, LOOK, FIRST_COMPLETED)
+                for started, share in list(shares.items()):
+                    tell(started, share)
+                for pair in [pair for pair in under_way if pair[1] in done]:
+                    under_way.remove(pair)
+                    shares.pop(pair[0], None)
+                    yield pair
+        finally:
+            self.stopping.set()
+            for _, future in under_way:
+                future.cancel()
+            self.stop()
+            pool.shutdown(cancel_futures=True)
 
-    def _in_order(self, work: Callable[[Task], Result], tasks: Iterable[Task], then: Callable[[Result], None]) -> None:
-        ray, folder = self.ray, os.getcwd()
-        shared = ray.put(work)  # once, with all it holds; tasks are small
-        call = ray.remote(max_retries=ATTEMPTS - 1)(_call)
-        cores = int(ray.cluster_resources().get("CPU", 1))
-        raylet = _raylet(ray)
+    @property
+    def ahead(self) -> int:
+        """Calls under way or waiting for a worker."""
+        return self.workers
 
-        def start(task: Task) -> Any:
-            return call.remote(shared, folder, task)
+    @staticmethod
+    def _inline(calls: Iterable[Call], tell: Callable[[Call, float], None]) -> Iterator[tuple[Call, Future[Any]]]:
+        for call in calls:
+            future: Future[Any] = Future()
 
-        def result(ticket: Any) -> Any:
+            def report(share: float, call: Call = call) -> None:
+                tell(call, share)
+
             try:
-                while True:
-                    with suppress(ray.exceptions.GetTimeoutError):
-                        return ray.get(ticket, timeout=1)
-                    _check_raylet(raylet)
-            except ray.exceptions.RayTaskError as error:
-                cause, words = error.cause, str(error.cause).strip().splitlines()
-                if isinstance(cause, ray.exceptions.RayError) or "failed to import" in str(cause):
-                    raise OSError(
-                        "all machines of the cluster must have the same version of bidwise, found a worker that cannot "
-                        f"read its task; Ray says: {words[-1]}"
-                    ) from error
-                raise cause from None
-            except ray.exceptions.RayError as error:
-                raise _lost(f"the worker of a task {ATTEMPTS} times", error) from error
-
-        def stop(under_way: Iterable[Any]) -> None:
-            tickets = list(under_way)
-            if tickets and not _listens(raylet):  # its tasks died with it, and Ray would wait for them
-                return
-            with suppress(ray.exceptions.RayError):  # a cluster that is gone; what went wrong first is told
-                for ticket in tickets:
-                    ray.cancel(ticket)
-                if tickets:
-                    ray.wait(tickets, num_returns=len(tickets), fetch_local=False)
-
-        _in_order(start, result, stop, 2 * cores, tasks, then)
+                future.set_result(call.function(report, **call.options))
+            except Exception as error:
+                future.set_exception(error)
+            yield call, future
 
 
-def _raylet(ray: Any) -> tuple[str, int] | None:
-    """Host and port of Ray's process on this machine; ``None`` for clients, ``ray://``, which have none."""
-    if ray.util.client.ray.is_connected():
+def _apply(show: Show, work: Callable[[Any], Any], task: Any) -> Any:
+    return work(task)
+
+
+class _Stopped(Exception):
+    """Raised in a thread when no more calls are wanted."""
+
+
+class Threads(Runner):
+    """Threads that share data; on a GPU each has a stream of its own."""
+
+    def __init__(self, workers: int, device: torch.device | str = "cpu") -> None:
+        super().__init__(workers)
+        self.device = torch.device(device)
+        self.streams: list[Any] = []  # kept: torch keeps the memory of a stream for that stream
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # what threads share was made on another stream
+            self.streams = [torch.cuda.Stream(self.device) for _ in range(workers)]  # type: ignore[no-untyped-call]
+
+    def execute(self, call: Call, show: Show) -> Any:
+        stream = self.streams.pop() if self.streams else None
+        try:
+            with nullcontext() if stream is None else torch.cuda.stream(stream):
+                return super().execute(call, show)
+        finally:
+            if stream is not None:
+                self.streams.append(stream)
+
+
+class Processes(Runner):
+    """A spawned process for each worker, which share the cores; one that is killed is started again."""
+
+    shares_memory = False
+
+    def __init__(self, workers: int, say: Callable[[str], None] | None = None) -> None:
+        super().__init__(workers)
+        self.say = say or (lambda line: None)
+        self.idle: list[_Process] = []
+        self.busy: set[_Process] = set()
+        self.lock = threading.Lock()
+
+    def execute(self, call: Call, show: Show) -> Any:
+        for attempt in range(1, TRIES + 1):
+            with self.lock:
+                process = self.idle.pop() if self.idle else _Process(max(1, cores() // self.workers))
+                self.busy.add(process)
+            try:
+                value = process.call(call, show)
+            except GONE:
+                code = process.end(patience=5)
+                if self.stopping.is_set():
+                    raise _Stopped from None
+                if attempt == TRIES:
+                    raise Killed(TRIES, code) from None
+                self.say(f"{call.name} was killed; it resumes in a new process, try {attempt + 1} of {TRIES}")
+            else:
+                with self.lock:
+                    self.idle.append(process)
+                if isinstance(value, BaseException):
+                    raise value
+                return value
+            finally:
+                self.busy.discard(process)
+        raise AssertionError
+
+    def stop(self) -> None:
+        with self.lock:
+            for process in [*self.idle, *self.busy]:
+                process.end()
+            self.idle.clear()
+
+
+class _Process:
+    """A process that carries out one call after the other."""
+
+    def __init__(self, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, there = context.Pipe()
+        self.process = context.Process(target=_serve, args=(there, threads), daemon=True)
+        self.process.start()
+        there.close()  # so that the pipe ends with the process
+
+    def call(self, call: Call, show: Show) -> Any:
+        """The value of a call, or the exception that it raised."""
+        self.pipe.send((call.function, dict(call.options)))
+        while True:
+            kind, value = self.pipe.recv()
+            if kind == "value":
+                return value
+            show(value)
+
+    def end(self, patience: float = 0) -> int | None:
+        """End the process; its exit code, where it ended by itself."""
+        self.process.join(patience)
+        self.process.terminate()
+        self.process.join()
+        self.pipe.close()
+        return self.process.exitcode
+
+
+def _serve(pipe: Connection, threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks says what became of it, and ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            function, options = pipe.recv()
+        except GONE:
+            return
+        try:
+            value = function(lambda share: pipe.send(("share", share)), **options)
+        except Exception as error:
+            value = error
+        try:
+            pipe.send(("value", value))
+        except (TypeError, AttributeError, ValueError) as error:  # what cannot travel
+            pipe.send(("value", RuntimeError(f"{type(value).__name__}: {value}: {error}")))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait_for_pipes([parent.sentinel])
+    os._exit(1)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def runner_of(engine: str, workers: int | None = None) -> Runner:
+    """The runner of an engine: ``local``, threads of this process, or ``ray``, the workers of a cluster."""
+    check_name("engine", engine, ENGINES)
+    if engine == "local":
+        return Threads(workers or min(cores(), 8))
+    from bidwise.ray_runner import Ray
+
+    return Ray(workers)
+
+
+@dataclass(frozen=True)
+class Task(Call):
+    """A call whose result is kept in a file; ``key`` says what it is of: a file with another is computed anew.
+
+    ``epochs`` is how many a training has, for the display.
+    """
+
+    key: str = ""
+    epochs: float | None = None
+
+
+class TaskCache:
+    """Results of tasks as files in the folder ``pieces`` of a run, so that a run that was cut off resumes.
+
+    ``expected`` is the amount of work of all tasks together; a model is an amount of 1.
+    """
+
+    def __init__(self, folder: Path, progress: Progress | None = None, expected: float = 1.0) -> None:
+        self.folder = folder / "pieces"
+        self.folder.mkdir(exist_ok=True)
+        self.progress, self.expected = progress, expected
+        self.done, self.shown = 0.0, 0.0
+        self.computed, self.seconds = False, 0.0  # whether a result is new, and what all of them took
+
+    def path(self, name: str) -> Path:
+        """The file of a task."""
+        return self.folder / f"{name}.pt"
+
+    def get(self, name: str, key: str, amount: float, compute: Callable[[Show], Any]) -> Any:
+        """The result of one task, computed in this thread where it is not there."""
+        (value,) = self.all([Task(name, compute, amount=amount, key=key)])
+        return value
+
+    def all(self, tasks: Sequence[Task], runner: Runner | None = None) -> list[Any]:
+        """The results of independent tasks; those that are missing are computed by ``runner``, in this thread if none.
+
+        Finished results are kept whatever happens; the first error ends the others.
+        """
+        runner = runner or Runner()
+        missing = [task for task in tasks if _kept(self.path(task.name), task.key) is None]
+        shares: dict[str, float] = {}
+
+        def show(call: Call, share: float) -> None:
+            shares[call.name] = call.amount * share
+            epochs = call.options["task"].epochs
+            self._show(sum(shares.values()), f", epoch {share * epochs:.1f} of {epochs:g}" if epochs else "")
+
+        calls = [
+            Call(task.name, _compute, {"path": self.path(task.name), "task": task}, task.amount) for task in missing
+        ]
+        try:
+            for call, future in runner.run(calls, show=show):
+                future.result()
+                self.computed = True
+                show(call, 1.0)
+        except (torch.OutOfMemoryError, Killed):
+            raise InputError(
+                f"must fit into memory, found that {runner.workers} do not; use fewer. The same command resumes after "
+                "the last finished part",
+                argument="workers",
+            ) from None
+        return [self._counted(task) for task in tasks]
+
+    def _counted(self, task: Task) -> Any:
+        kept = _kept(self.path(task.name), task.key)
+        assert kept is not None
+        self.seconds += kept["seconds"]
+        self.done += task.amount
+        self._show(0.0)
+        return kept["found"]
+
+    def _show(self, more: float, detail: str = "") -> None:
+        """Never less than before: what several have computed is counted once more when it is read."""
+        self.shown = max(self.shown, min(1.0, (self.done + more) / self.expected))
+        if self.progress is not None:
+            models = max(1, round(self.expected))
+            self.progress("training", self.shown, f"model {min(models, int(self.done + more) + 1)} of {models}{detail}")
+
+
+def _key(key: str) -> str:
+    return f"bidwise {bidwise.__version__}: {key}"
+
+
+def _kept(path: Path, key: str) -> Any:
+    """What a file holds; ``None`` for one that is not there, damaged or of something else: it is computed again."""
+    try:
+        kept = load(path)
+    except (FileNotFoundError, InputError):
         return None
-    own = ray.get_runtime_context().get_node_id()
-    return next((node["NodeManagerAddress"], node["NodeManagerPort"]) for node in ray.nodes() if node["NodeID"] == own)
+    whole = isinstance(kept, dict) and kept.keys() == {"of", "found", "seconds"}
+    return kept if whole and kept["of"] == _key(key) else None
 
 
-def _listens(raylet: tuple[str, int] | None) -> bool:
-    try:
-        if raylet is not None:
-            socket.create_connection(raylet, ANSWER).close()
-    except ConnectionRefusedError:
-        return False
-    except OSError:  # slow, which is not dead
-        pass
-    return True
-
-
-def _check_raylet(raylet: tuple[str, int] | None) -> None:
-    """Raise where the raylet has died: Ray takes 15 seconds to see it, and may then end this process without a word."""
-    if not _listens(raylet):
-        raise OSError(
-            "Ray's process on this machine, the raylet, has died; start the cluster again, and the same command goes "
-            "on where it stopped"
-        )
-
-
-def _lost(what: str, error: Exception) -> OSError:
-    return OSError(
-        f"Ray lost {what}; mend the cluster, and the same command goes on where it stopped; "
-        f"Ray says: {' '.join(str(error).split())}"
-    )
-
-
-def _call(work: Callable[[Task], Result], folder: str, task: Task) -> Result:
-    """A task on a worker, in the folder of the process that asks if it is there too: paths mean the same."""
-    with chdir(folder) if os.path.isdir(folder) else nullcontext():
-        return work(task)
-
-
-def _in_order(
-    start: Callable[[Task], Ticket],
-    result: Callable[[Ticket], Result],
-    stop: Callable[[Iterable[Ticket]], None],
-    ahead: int,
-    tasks: Iterable[Task],
-    then: Callable[[Result], None],
-) -> None:
-    """Tasks are started, up to ``ahead`` of them before the result of the first is asked for."""
-    under_way = deque[Ticket]()
-    try:
-        for task in tasks:
-            under_way.append(start(task))
-            if len(under_way) > ahead:
-                then(result(under_way.popleft()))
-        while under_way:
-            then(result(under_way.popleft()))
-    finally:
-        stop(under_way)
-
-
-def started_ray() -> Any:
-    """The module ray, connected: to the cluster that RAY_ADDRESS names or this machine belongs to, else to a local one
-    of this machine's cores that ends with the process."""
-    try:
-        import ray  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:
-        raise InputError(
-            "engine must be local here, found ray, which is not installed; pip install 'bidwise[ray]'"
-        ) from None
-    if not ray.is_initialized():
-        _check_answers(os.environ.get("RAY_ADDRESS", ""))
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
-    return ray
-
-
-def _check_answers(address: str) -> None:
-    """Raise where nothing answers at ``host:port`` or ``ray://host:port``, for which Ray would wait minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdecimal():  # auto, local or none
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
-    except (OSError, OverflowError, UnicodeError) as error:  # no such machine, port or name
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"RAY_ADDRESS must be the address of a Ray cluster, found {address}, where none answers ({reason}); "
-            "start one there with ray start --head, or unset RAY_ADDRESS"
-        ) from None
+def _compute(show: Show, path: Path, task: Task) -> None:
+    started = time.perf_counter()
+    found = task.function(show, **task.options)
+    save(path, {"of": _key(task.key), "found": found, "seconds": time.perf_counter() - started})

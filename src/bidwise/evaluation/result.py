@@ -11,7 +11,7 @@ import bidwise
 from bidwise.checks import InputError
 from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.metrics import ModelMetrics
-from bidwise.run_folder import alone, result_json, whole_file, writable
+from bidwise.run_folder import check_writable, locked_folder, result_json, whole_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +87,14 @@ class Evaluation:
         from bidwise.report import write_page  # late: matplotlib takes a second, and not everyone writes
 
         check_folder(out)
-        with alone(out) as folder, whole_file(folder / "result.json") as part:
+        with locked_folder(out) as folder, whole_file(folder / "result.json") as part:
             part.write_text(self.to_json(), encoding="utf-8")
             write_page(self, folder)
 
 
 def check_folder(out: str | Path) -> Path:
     """``out`` as a path, if the two files can be written there; nothing is made yet."""
-    folder = writable(out)
+    folder = check_writable(out)
     for name in ("result.json", "report.html"):
         if (folder / name).is_dir():
             raise InputError(

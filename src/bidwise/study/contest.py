@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss
 from bidwise.models.mlp import MLP, LogisticRegression
 from bidwise.study.pieces import Piece
+from bidwise.training.arguments import Variants
 from bidwise.training.loop import fit
-from bidwise.training.selection import State
-from bidwise.training.validation import METRICS, Metric, predict
-from bidwise.training.variants import Variants
+from bidwise.training.validation import METRICS, Metric, State, predict
 
 LAMS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 PAPER = ("log_loss", "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher")
@@ -64,12 +64,9 @@ class Plan:
 BATCHES, TEACHERS_ADS, INITIAL = 1, 500_000, 250_001
 
 
-MOST_SEED = 4000  # torch's generator counts seeds modulo 2^32
-
-
 def seeds_of(seed: int, repeats: int) -> list[int]:
     """One seed for each repeat, of at most a thousand; those of another ``seed`` are others."""
-    return [1_000_003 * seed + 2 * repeat for repeat in range(repeats)]
+    return [derived_seed(seed, repeat) for repeat in range(repeats)]
 
 
 def has_lam(loss: str) -> bool:
@@ -134,7 +131,7 @@ def train(
                 metric=selections,
                 epochs=plan.epochs,
                 batch_size=plan.batch_size,
-                rate=plan.rate,
+                learning_rate=plan.rate,
                 patience=plan.patience,
                 every=plan.every,
                 seed=[seed + BATCHES for seed in seeds],

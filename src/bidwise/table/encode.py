@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
+from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.encoding import Encoder, least_count
 from bidwise.data.infer_types import LEFT_OUT, Column, inferred
-from bidwise.data.read_table import AdTable, Table, read_ads
+from bidwise.data.read_table import Table, read_table, table_fingerprint, table_name
 from bidwise.data.splits import Split, auction_size, split, times_of
-from bidwise.data.store import SCHEMA, SPLITS, Store, create, finish
+from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.evaluation.auc import auc
 from bidwise.run_folder import read_json, whole_file, write_json
 from bidwise.table.config import AUTO, Config, begin, open_run
-from bidwise.table.roles import fingerprint, name_of, read
 
 Progress = Callable[[str, float], None]  # what is being done, and the share that is done
 TELLING = 0.95  # AUC of a single column, beyond what one learns of ads
@@ -51,6 +51,10 @@ class Prepared:
         size: int | None = self.about["auction_size"]
         return size
 
+    def in_table_units(self, welfare: Any) -> Any:
+        """Welfare in the units of the table's bids; the store's are divided by their mean, see :func:`_arrays`."""
+        return welfare * self.about["mean_bid"]
+
 
 def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress | None = None) -> Prepared:
     """Check the table, infer what its columns are, split it, and leave a store in ``out``.
@@ -63,10 +67,12 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     show("reading", 0.0)
     if (folder / "store" / SCHEMA).is_file() and (folder / "test.parquet").is_file():
         return _again(table, config, folder)
-    name = name_of(table)
-    frame = read(table)
+    name = table_name(table)
+    frame = read_table(table)
     data = config.data
-    columns = inferred(data, frame, name)
+    columns = inferred(
+        frame, data.roles, numeric=data.numeric, categorical=data.categorical, ignore=data.ignore, name=name
+    )
     show("reading", 0.4)
     ads = _checked(config, frame, name)
     times = None if data.time is None else times_of(frame[data.time], name)
@@ -84,36 +90,31 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     mean_bid = float(ads.bids[train_rows].mean())
     arrays = _arrays(config, ads, mean_bid, train_rows)
     begin(folder, config)
-    _write_store(folder / "store", frame, encoder, parts, arrays, show)
+    store = StoreWriter(folder / "store", {name: len(part.rows) for name, part in parts.items()})
+    _write_store(store, frame, encoder, parts, arrays, show)
     _write_test(folder / "test.parquet", config, frame, ads, arrays, parts["test"])
     about = {
-        "fingerprint": fingerprint(table, frame),
-        "columns": [column.to_dict() for column in columns],
+        "fingerprint": table_fingerprint(table, frame),
+        "columns": columns,
         "splits": {name: _told(part, ads, times, config, frame) for name, part in parts.items()},
         "auction_size": size,
         "min_count": min_count,
         "mean_bid": mean_bid,
-        "notes": [*_notes(config, columns, parts, times, size), *_tell_tales(folder / "store", encoder, ads, parts)],
+        "notes": [*_notes(config, columns, parts, times, size), *_tell_tales(store, encoder, ads, parts)],
     }
     write_json(folder / "encoder.json", encoder.to_json())
-    finish(
-        folder / "store",
-        fields=encoder.fields,
-        splits={name: len(part.rows) for name, part in parts.items()},
-        vocabulary={},
-        about={"rows": len(frame), "table": about},
-    )
+    finished = store.finish(fields=encoder.fields, vocabulary={}, about={"rows": len(frame), "table": about})
     show("reading", 1.0)
-    return Prepared(folder, config, Store(folder / "store"), encoder)
+    return Prepared(folder, config, finished, encoder)
 
 
 def _again(table: Table, config: Config, folder: Path) -> Prepared:
     """What an earlier run of the same configuration left, if the table is the same still."""
     found = prepared_before(config, folder)
-    if fingerprint(table) != found.about["fingerprint"]:
+    if table_fingerprint(table) != found.about["fingerprint"]:
         raise InputError(
             f"out must be a new folder or one of the same table, found {folder}, which began with other rows than "
-            f"{name_of(table)} has now; choose another folder, or delete that one"
+            f"{table_name(table)} has now; choose another folder, or delete that one"
         )
     return found
 
@@ -126,15 +127,9 @@ def prepared_before(config: Config, folder: Path) -> Prepared:
 def _checked(config: Config, frame: pl.DataFrame, name: str) -> AdTable:
     """The columns with a role, as `evaluate` checks them: all rows in their order."""
     data = config.data
-    prediction = data.teacher
-    columns = [data.click, data.bid, data.truth, data.position, data.weight, data.teacher]
-    chosen = frame.select(cs.by_name(*(column for column in dict.fromkeys(columns) if column)))
-    if prediction is None:
-        prediction = "no prediction" + "_" * sum(map(len, chosen.columns))  # a name that no column has
-        chosen = chosen.with_columns(pl.lit(0.5).alias(prediction))
     ads = read_ads(
-        chosen,
-        ctr=[prediction],
+        frame,
+        ctr=[] if data.teacher is None else [data.teacher],
         click=data.click,
         bid=data.bid,
         truth=data.truth,
@@ -147,9 +142,7 @@ def _checked(config: Config, frame: pl.DataFrame, name: str) -> AdTable:
     if not 0 < clicks < ads.ads:
         share = "all" if clicks else "none"
         raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
-    if data.teacher is not None:
-        return ads
-    return AdTable({}, ads.clicks, ads.bids, ads.offsets, ads.truth, ads.position, ads.weights)
+    return ads
 
 
 def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: int | None, name: str) -> None:
@@ -200,7 +193,7 @@ def _arrays(config: Config, ads: AdTable, mean_bid: float, train_rows: NDArray[n
 
 
 def _write_store(
-    folder: Path,
+    store: StoreWriter,
     frame: pl.DataFrame,
     encoder: Encoder,
     parts: dict[str, Split],
@@ -209,11 +202,11 @@ def _write_store(
 ) -> None:
     features = frame.select(cs.by_name(*encoder.names))
     for at, (name, part) in enumerate(parts.items()):
-        create(folder, name, "features", len(part.rows), len(encoder.columns))[:] = encoder.encode(features[part.rows])
+        store.column(name, "features", width=len(encoder.columns))[:] = encoder.encode(features[part.rows])
         for column, values in arrays.items():
-            create(folder, name, column, len(part.rows))[:] = values[part.rows]
+            store.column(name, column)[:] = values[part.rows]
         if part.offsets is not None:
-            create(folder, name, "offsets", len(part.offsets))[:] = part.offsets
+            store.column(name, "offsets", length=len(part.offsets))[:] = part.offsets
         show("reading", 0.7 + 0.3 * (at + 1) / len(SPLITS))
 
 
@@ -253,18 +246,18 @@ def _told(part: Split, ads: AdTable, times: NDArray[Any] | None, config: Config,
     return told
 
 
-def _tell_tales(store: Path, encoder: Encoder, ads: AdTable, parts: dict[str, Split]) -> list[str]:
+def _tell_tales(store: StoreWriter, encoder: Encoder, ads: AdTable, parts: dict[str, Split]) -> list[str]:
     """Features that tell the click all by themselves: often what is known only afterwards."""
-    seen, new = (np.load(store / name / "features.npy.part", mmap_mode="r") for name in ("train", "valid"))
-    clicked, told = ads.clicks[parts["train"].rows], ads.clicks[parts["valid"].rows]
+    seen, new = (store.written(name, "features") for name in ("train", "valid"))
+    clicked, outcome = ads.clicks[parts["train"].rows], ads.clicks[parts["valid"].rows]
     notes = []
     for at, field in enumerate(encoder.fields):
         count, clicks = (np.bincount(seen[:, at], w, field.values) for w in (None, clicked))
         rate = (clicks + clicked.mean()) / (count + 1)
-        found = auc(rate[new[:, at]], told)
-        if found > TELLING:
+        alone = auc(rate[new[:, at]], outcome)
+        if alone > TELLING:
             notes.append(
-                f"Column {field.name!r} alone tells the clicks with an AUC of {found:.3f}. Is it known before the "
+                f"Column {field.name!r} alone tells the clicks with an AUC of {alone:.3f}. Is it known before the "
                 f"click? If not, leave it out: --ignore {field.name}."
             )
     return notes

@@ -26,15 +26,13 @@ from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.named import LOSSES, named_loss, needs_teacher
 from bidwise.models import MODELS
-from bidwise.run_folder import alone, environment, plain, read_json, save, write_json, write_text
+from bidwise.run_folder import environment, locked_folder, read_json, save, write_json, write_text
 from bidwise.study.keep_best import Choice, choose
 from bidwise.table.config import AUTO, BASELINE, SECTIONS, Config, read_toml, resolved
 from bidwise.table.encode import Prepared, Progress, prepare, prepared_before, write_parquet
 from bidwise.table.train_sentences import verdict
-from bidwise.training.across_ranks import logits_across
 from bidwise.training.loop import fit
-from bidwise.training.selection import Fit
-from bidwise.training.validation import predict
+from bidwise.training.validation import Fit, logits_across, predict
 from bidwise.typed_json import to_json
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
@@ -86,7 +84,7 @@ def train(
 def begun(table: Table, config: Config, out: str | Path, progress: Progress | None = None) -> Iterator[Prepared]:
     """A run folder that is ready to train in, and no one else's meanwhile; of several ranks the first prepares it."""
     with ExitStack() as held:
-        distributed.first(lambda: held.enter_context(alone(out)))
+        distributed.first(lambda: held.enter_context(locked_folder(out)))
         prepared = distributed.first(lambda: prepare(table, config, out, progress=progress))
         distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else _unseen(out))
         yield prepared or prepared_before(config, Path(out))
@@ -159,7 +157,7 @@ def _result(prepared: Prepared, fits: dict[str, Fit], contest: Ads | None, show:
         "notes": prepared.about["notes"],
     }
     result["verdict"] = verdict(result)
-    return plain(result)  # type: ignore[no-any-return]
+    return to_json(result)  # type: ignore[no-any-return]
 
 
 def fits_of(config: Config) -> list[str]:
@@ -194,7 +192,7 @@ def _fitted(prepared: Prepared, name: str, ads: Ads, valid: Ads, device: str, sh
         metric=options.metric,
         epochs=options.epochs,
         batch_size=options.batch_size,
-        rate=options.learning_rate,
+        learning_rate=options.learning_rate,
         schedule=options.schedule,
         precision=options.precision or "float32",
         patience=options.patience,
@@ -224,7 +222,7 @@ def _contest(prepared: Prepared, fits: dict[str, Fit], ads: Ads, show: Progress)
     for at, (name, each) in enumerate(fits.items()):
         show("contest", at / len(fits))
         seen = measured(each.model, ads, prepared.config)
-        welfare[name] = seen.per_auction["welfare"] * prepared.about["mean_bid"]
+        welfare[name] = prepared.in_table_units(seen.per_auction["welfare"])
         weights = seen.per_auction["weight"]
     found = choose(welfare, BASELINE, weights=weights, seed=prepared.config.train.seed)
     show("contest", 1.0)

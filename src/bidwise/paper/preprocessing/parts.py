@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from bidwise.paper.preprocessing import raw_files as raw
 from bidwise.paper.preprocessing.raw_files import Block, check_lines, ended, line_end, packed, texts
-from bidwise.runners import Engine
+from bidwise.runners import Runner
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def parts(files: Sequence[Path]) -> list[Part]:
     return found
 
 
-def counted_parts(files: Sequence[Path], engine: Engine, show: Callable[[str, float], None]) -> list[Part]:
+def counted_parts(files: Sequence[Path], engine: Runner, show: Callable[[str, float], None]) -> list[Part]:
     """All files, cut at ends of lines, with the line that each part begins with: workers count, sums are taken here."""
     of: dict[Path, list[Part]] = {path: [] for path in files}
 

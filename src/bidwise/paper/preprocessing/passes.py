@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.store import create
+from bidwise.data.store import StoreWriter
 from bidwise.data.worlds.criteo_text import CATEGORIES, INTEGERS
 from bidwise.paper.preprocessing.lines import faults, parse
 from bidwise.paper.preprocessing.parts import check_seen, counted_parts
@@ -22,7 +22,7 @@ from bidwise.paper.preprocessing.raw_files import Block, Truth, blocks, check_pa
 from bidwise.paper.preprocessing.sorted_blocks import CELLS, CLICKED, Runs, finished, keys, write_run
 from bidwise.paper.preprocessing.tokens import MAPS, Tally, Vocabulary
 from bidwise.run_folder import write_text
-from bidwise.runners import Engine
+from bidwise.runners import Runner
 
 NAMES = (*INTEGERS, *CATEGORIES)
 KINDS = [np.int32 if name in INTEGERS else np.uint32 for name in NAMES]
@@ -56,14 +56,14 @@ class Options:
 
 
 def read_lines(
-    files: list[Path], truth: list[Path], work: Path, options: Options, engine: Engine, show: Progress
+    files: list[Path], truth: list[Path], work: Path, options: Options, engine: Runner, show: Progress
 ) -> int:
     """First pass: lines into sorted runs; how many runs there are. Blocks with a run are not parsed again."""
     known = {path: Truth(beside) for path, beside in zip(files, truth, strict=False)}
     lines, runs = dict.fromkeys(files, 0), 0
 
     def tasks() -> Iterator[tuple[Iterable[Block], Truth | None]]:
-        if engine.apart:
+        if not engine.shares_memory:
             for part in counted_parts(files, engine, show):
                 lines[part.path] = part.line + part.lines
                 yield part, known.get(part.path)
@@ -144,7 +144,7 @@ def skipped_lines(runs: Runs, folder: Path) -> dict[str, Any]:
 
 
 def count_values(
-    runs: Runs, training: int, work: Path, min_count: int, engine: Engine, show: Progress
+    runs: Runs, training: int, work: Path, min_count: int, engine: Runner, show: Progress
 ) -> list[Vocabulary]:
     """Second pass: how often each value is in the training ads, the first ``training`` in their random order."""
     kept = work / "vocabulary.npz"
@@ -183,10 +183,9 @@ def write_ads(
     runs: Runs,
     vocabularies: list[Vocabulary],
     work: Path,
-    folder: Path,
-    sizes: dict[str, int],
+    writer: StoreWriter,
     truth: bool,
-    engine: Engine,
+    engine: Runner,
     show: Progress,
 ) -> None:
     """Third pass: rows in their random order as ids. A range that is written leaves a mark.
@@ -198,19 +197,19 @@ def write_ads(
     opening = Lock()  # the head of a column is a line of Python, which 3.11 cannot parse in two threads at once
     left = [cells for cells in runs.ranges() if not _mark(work, cells).is_file()]
     if left:
-        for name, size in sizes.items():
-            for column, fields in columns.items():
-                create(folder, name, column, size, fields)
+        for name in writer.splits:
+            for column, width in columns.items():
+                writer.column(name, column, width=width)
 
     def write(ads: Ads) -> float:
         cells, found = ads
         start, begin = int(runs.cells[cells[0]]), 0
-        for name, size in sizes.items():
+        for name, size in writer.splits.items():
             first, last = max(start, begin), min(start + len(found["clicks"]), begin + size)
             if first < last:
-                for column, fields in columns.items():  # opened for this range alone: pages are given back
+                for column, width in columns.items():  # opened for this range alone: pages are given back
                     with opening:
-                        part = create(folder, name, column, size, fields)
+                        part = writer.column(name, column, width=width)
                     part[first - begin : last - begin] = found[column][first - start : last - start]
             begin += size
         _mark(work, cells).touch()
@@ -220,7 +219,7 @@ def write_ads(
         show("Writing ads", share)
 
     found = partial(_ads, runs, vocabularies, truth)
-    if engine.apart:
+    if not engine.shares_memory:
         engine.in_order(found, left, lambda ads: shown(write(ads)))
     else:
         engine.in_order(lambda cells: write(found(cells)), left, shown)

@@ -8,11 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bidwise.checks import InputError
 from bidwise.data.bids import Bids, attach
-from bidwise.data.store import SCHEMA, SPLITS, Field, Store, finish
+from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter
 from bidwise.data.worlds.criteo_text import INTEGERS
 from bidwise.paper.preprocessing.passes import (
     NAMES,
@@ -26,8 +24,8 @@ from bidwise.paper.preprocessing.passes import (
 from bidwise.paper.preprocessing.raw_files import ends, raw_files, truth_files
 from bidwise.paper.preprocessing.sorted_blocks import Runs
 from bidwise.paper.preprocessing.tokens import MAPS
-from bidwise.run_folder import alone, open_folder
-from bidwise.runners import Engine, engine_of
+from bidwise.run_folder import locked_folder, open_folder
+from bidwise.runners import Runner, runner_of
 
 WORK = "unfinished-2"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
 OLD_WORK = "unfinished"  # of earlier versions, whose runs hold other lines
@@ -74,8 +72,8 @@ def prepare(
     if bids is not None and bids.kind == "advertiser":
         bids.column(NAMES)
     folder = _checked_out(Path(out))
-    ready = engine_of(engine)
-    with alone(folder):
+    ready = runner_of(engine)
+    with locked_folder(folder):
         return _in_folder(folder, files, truth, options, bids, ready, progress)
 
 
@@ -85,7 +83,7 @@ def _in_folder(
     truth: list[Path],
     options: Options,
     bids: Bids | None,
-    engine: Engine,
+    engine: Runner,
     progress: Progress | None,
 ) -> Store:
     folder = open_folder(out, _config(files, truth, options, bids))
@@ -127,7 +125,7 @@ def sizes_of(rows: int, split: Sequence[int]) -> list[int]:
 
 
 def _prepared(
-    files: list[Path], truth: list[Path], folder: Path, options: Options, engine: Engine, show: Progress
+    files: list[Path], truth: list[Path], folder: Path, options: Options, engine: Runner, show: Progress
 ) -> Store:
     work = folder / WORK
     work.mkdir(exist_ok=True)
@@ -137,14 +135,13 @@ def _prepared(
         raise InputError(f"raw must have good lines, found {skipped['lines']:,} malformed ones and no other")
     sizes = dict(zip(SPLITS, split_sizes(runs.rows, options.split), strict=True))
     vocabularies = count_values(runs, sizes["train"], work, options.min_count, engine, show)
-    write_ads(runs, vocabularies, work, folder, sizes, bool(truth), engine, show)
+    writer = StoreWriter(folder, sizes)
+    write_ads(runs, vocabularies, work, writer, bool(truth), engine, show)
     show("Checksums", 0.0)
-    clicks = {name: _click_rate(folder / name / "clicks.npy") for name in sizes}
+    clicks = {name: float(writer.written(name, "clicks").mean()) for name in sizes}
     names = MAPS[options.integers].names
-    store = finish(
-        folder,
+    store = writer.finish(
         fields=[Field(name, found.size) for name, found in zip(NAMES, vocabularies, strict=True)],
-        splits=sizes,
         vocabulary=(
             (name, names(found.values) if name in INTEGERS else [f"{value:08x}" for value in found.values.tolist()])
             for name, found in zip(NAMES, vocabularies, strict=True)
@@ -184,12 +181,6 @@ def _config(files: list[Path], truth: list[Path], options: Options, bids: Bids |
         **asdict(options),
         **{"bids" if option == "kind" else f"bid_{option}": value for option, value in drawn.items()},
     }
-
-
-def _click_rate(path: Path) -> float:
-    """Of a column that has its name, or will have it soon: finishing may have been cut off in between."""
-    part = path.with_name(path.name + ".part")
-    return float(np.load(part if part.is_file() else path, mmap_mode="r").mean())
 
 
 def _withdraw(folder: Path) -> None:

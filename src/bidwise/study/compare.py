@@ -1,0 +1,89 @@
+"""Candidates against a baseline on the same test auctions: differences over repeats, over auctions, and over both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bidwise.auctions.columns import Floats
+from bidwise.evaluation.estimate import Estimate, Outcome
+from bidwise.evaluation.intervals import auction_intervals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference(Estimate):
+    """Model minus baseline with two sources of chance, and the interval that holds both of theirs.
+
+    ``repeats``: another training, initial weights and order of the ads. ``auctions``: other ads that meet.
+    """
+
+    repeats: Estimate
+    auctions: Estimate
+    few: bool = False  # the auctions cannot tell
+
+    @classmethod
+    def between(cls, repeats: Estimate, auctions: Estimate, few: bool = False) -> Difference:
+        """Both sources; a single repeat has no interval of its own, and then nothing is clear."""
+        low, high = min(repeats.ci_low, auctions.ci_low), max(repeats.ci_high, auctions.ci_high)
+        known = repeats.known and auctions.known
+        return cls(
+            difference=repeats.difference,
+            ci_low=low if known else math.nan,
+            ci_high=high if known else math.nan,
+            repeats=repeats,
+            auctions=auctions,
+            few=few,
+        )
+
+    @property
+    def enough(self) -> bool:
+        return not self.few
+
+    @property
+    def outcome(self) -> Outcome:
+        """Better or worse where both intervals leave out 0 on the same side."""
+        return super().outcome if self.known or self.few else Outcome.UNCLEAR
+
+
+def paired(chosen: Sequence[Floats], baseline: Sequence[Floats], *, cuts: int = 1, seed: int = 0) -> Difference:
+    """Mean welfare of the chosen models minus that of the baseline's, repeat by repeat over the same auctions.
+
+    Args:
+        chosen, baseline: welfare of each test auction, ``(auctions,)``, for each repeat.
+        cuts: how often the same ads were cut into auctions.
+        seed: of the bootstrap over auctions.
+    """
+    changes = [a - b for a, b in zip(chosen, baseline, strict=True)]
+    repeats = Estimate.over_repeats([float(change.mean()) for change in changes])
+    (interval,) = auction_intervals(np.mean(changes, axis=0), cuts=cuts, seed=seed)
+    return Difference.between(repeats, Estimate.of(interval))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain(Estimate):
+    """A difference in shares of the optimal welfare over repeats; ``ratio`` is the share that the model reaches."""
+
+    ratio: float
+
+
+def gain(welfare: Floats, baseline: Floats, optimal: Floats) -> Gain:
+    """Share of the optimal welfare, and the paired difference to the baseline in its units, over repeats."""
+    estimate = Estimate.over_repeats(((welfare - baseline) / optimal).tolist())
+    return Gain(ratio=float((welfare / optimal).mean()), **vars(estimate))
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean over repeats with its standard error, NaN for one repeat."""
+    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return float(np.mean(values)), error
+
+
+def mean_over(values: Sequence[Any]) -> Estimate:
+    """Mean over repeats with Student's interval; not known where one is missing."""
+    if not values or any(value is None or not math.isfinite(value) for value in values):
+        return Estimate(difference=math.nan)
+    return Estimate.over_repeats(list(values))

@@ -1,0 +1,133 @@
+"""What is trained: a model, a loss with its options, its labels and its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bidwise.data.ads import Ads
+from bidwise.losses.named import LOSSES, WelfareLoss, named_loss, needs_teacher
+from bidwise.models import MODELS
+from bidwise.training import Fit, Metric, Variants, fit
+
+BASELINE = "log_loss"  # what every other loss is compared with, and the teacher of those that need one
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training, but for its ads and its seed.
+
+    Args:
+        loss: a name in :data:`bidwise.LOSSES`.
+        lam, sigma: of a loss over pairs; ``None``: the named loss's own.
+        sums: sums over ads and pairs, as the paper prints its losses, instead of means.
+        teacher: which model's CTR a loss with a teacher learns from, in the words of the study.
+        model: a name in :data:`bidwise.models.MODELS`, or one that the study knows how to build.
+        options: of the model.
+    """
+
+    loss: str = BASELINE
+    lam: float | None = None
+    sigma: float | None = None
+    sums: bool = False
+    teacher: str | None = None
+    model: str = "deepfm"
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    epochs: float = 10
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    schedule: str = "constant"
+    patience: float | None = None
+    every: float = 1
+    l2: float = 0.0
+    embeddings: str = "lazy"
+    precision: str = "float32"
+
+    @property
+    def needs_teacher(self) -> bool:
+        return needs_teacher(self.loss)
+
+    @property
+    def loss_function(self) -> nn.Module:
+        """The loss as a module."""
+        loss = named_loss(self.loss, lam=self.lam, sigma=self.sigma)
+        if self.sums and isinstance(loss, WelfareLoss):
+            return WelfareLoss(**{**loss.options, "lam": loss.lam, "reduction": "sum", "pair_mean": None})
+        return loss
+
+    def build(self, cardinalities: Sequence[int], seed: int) -> nn.Module:
+        """The untrained model over categories."""
+        return MODELS[self.model](list(cardinalities), **self.options, seed=seed)
+
+    def fit(
+        self,
+        model: nn.Module,
+        ads: Ads,
+        *,
+        valid: Ads | None = None,
+        metric: str | Sequence[str | Metric] = "welfare",
+        seed: int | Sequence[int] = 0,
+        loss: nn.Module | None = None,
+        out: Path | None = None,
+        show: Callable[[float], None] | None = None,
+    ) -> Fit:
+        """Train ``model`` by this recipe; ``show`` is called with the share of the epochs that is done."""
+        return fit(
+            model,
+            ads,
+            loss=loss or self.loss_function,
+            valid=valid,
+            metric=metric,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            schedule=self.schedule,
+            patience=self.patience,
+            every=self.every,
+            l2=self.l2,
+            embeddings=self.embeddings,
+            precision=self.precision,
+            seed=seed,
+            out=out,
+            progress=None if show is None else lambda epoch: show(epoch / self.epochs),
+        )
+
+
+def has_lam(loss: str) -> bool:
+    """Whether a loss is a rank term plus lam times the log loss."""
+    return isinstance(LOSSES[loss], WelfareLoss)
+
+
+def grid(recipe: Recipe, losses: Iterable[str], lams: Sequence[float]) -> list[Recipe]:
+    """The recipe with every loss, and every lam where the loss has one."""
+    return [replace(recipe, loss=loss, lam=lam) for loss in losses for lam in (lams if has_lam(loss) else (None,))]
+
+
+def joint_loss(recipes: Sequence[Recipe]) -> Variants:
+    """One loss for models ``(recipes, repeats)``; neighbours that differ in lam alone share their pairs."""
+    groups: list[list[Recipe]] = []
+    for recipe in recipes:
+        like = replace(recipe, lam=None)
+        if groups and has_lam(recipe.loss) and replace(groups[-1][0], lam=None) == like:
+            groups[-1].append(recipe)
+        else:
+            groups.append([recipe])
+    parts: list[tuple[nn.Module, int]] = []
+    for group in groups:
+        loss = group[0].loss_function
+        if isinstance(loss, WelfareLoss):
+            lam = torch.tensor([[recipe.lam] for recipe in group])
+            reduction = "sum" if group[0].sums else "mean"
+            loss = WelfareLoss(**{**loss.options, "lam": lam, "reduction": reduction, "pair_mean": None})
+        parts.append((loss, len(group)))
+    return Variants(parts)
+
+
+def seeds_of(seed: int, repeats: int) -> list[int]:
+    """One seed for each repeat; those of another ``seed`` are others."""
+    return [1_000_003 * seed + 2 * repeat for repeat in range(repeats)]
