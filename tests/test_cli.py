@@ -147,7 +147,7 @@ def test_calibration_table(ads, tmp_path, monkeypatch):
             "column 'slot', row 0: found 9",
         ),
         ({}, [], "--auction or --auction-size must say which ads compete"),
-        ({}, ["--auction-size", "9999"], "--auction-size must be at most the number of ads, 2400, found 9999"),
+        ({}, ["--auction-size", "9999"], "--auction-size must be at most the 2,400 ads, found 9999"),
         ({}, ["--auction", "auction", "--slots", "1,2"], "--slots must be positive and must not rise"),
         ({}, ["--auction", "auction", "--slots", "1,x"], "--slots must be numbers such as 1,0.8,0.6, found '1,x'"),
         ({}, ["--auction", "auction", "--baseline", "c"], "--baseline must be one of the ctr columns"),

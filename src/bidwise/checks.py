@@ -76,7 +76,7 @@ def check_seed(argument: str, found: object) -> None:
     """Raise unless ``found`` is a whole number from 0 to 2^63 - 1."""
     check_whole(argument, found, 0)
     if int(found) > MOST_SEED:  # type: ignore[call-overload]
-        raise InputError(f"{argument} must be at most {MOST_SEED}, found {found}")
+        raise InputError(f"must be at most {MOST_SEED}, found {found}", argument=argument)
 
 
 def derived_seed(seed: int, *parts: int | str) -> int:

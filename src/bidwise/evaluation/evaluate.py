@@ -85,7 +85,7 @@ def evaluate(
     options["slots"] = [float(alpha) for alpha in slots]
     models = [ctr] if isinstance(ctr, str) else list(ctr)
     if not models:
-        raise InputError("ctr must name at least one column of predictions")
+        raise InputError("must name at least one column of predictions", argument="ctr")
     base = baseline or models[0]
     alpha = slot_multipliers(slots).numpy()
     rules: dict[str, Any] = {"slots": slots, "pricing": pricing, "reserve": reserve, "squash": squash}
