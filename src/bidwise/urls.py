@@ -60,5 +60,5 @@ def check_on_disk(argument: str, found: str | Path, expected: str, mend: str) ->
     """Raise for a URL: what is written, and what is read in pieces, must be on a file system."""
     if scheme_of(found) is not None:
         raise InputError(
-            f"{argument} must be {expected} on a file system, found {shown(found)}; mount the bucket or {mend}"
+            f"must be {expected} on a file system, found {shown(found)}; mount the bucket or {mend}", argument=argument
         )

@@ -122,4 +122,6 @@ def _shares(split: str) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in split.split(","))
     except ValueError:
-        raise bidwise.InputError(f"split must be three whole numbers such as 8,1,1, found {split!r}") from None
+        raise bidwise.InputError(
+            f"must be three whole numbers such as 8,1,1, found {split!r}", argument="split"
+        ) from None

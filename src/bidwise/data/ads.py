@@ -206,5 +206,5 @@ def _auctions(ads: int, size: int, split: str | None = None) -> int:
     check_whole("auction_size", size, 1)
     if size > ads:
         where = "" if split is None else f" of {split}"
-        raise InputError(f"auction_size must be at most the {ads:,} ads{where}, found {size}")
+        raise InputError(f"must be at most the {ads:,} ads{where}, found {size}", argument="auction_size")
     return ads // size

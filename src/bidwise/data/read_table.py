@@ -34,7 +34,7 @@ def table_error(table: Table, error: Exception) -> InputError:
     """What kept a table from being read."""
     if isinstance(table, str | Path):
         return location_of(table).error(error)
-    return InputError(f"table cannot be read: {str(error).strip().splitlines()[0]}")
+    return InputError(f"cannot be read: {str(error).strip().splitlines()[0]}", argument="table")
 
 
 def table_fingerprint(table: Table, frame: pl.DataFrame | None = None) -> str:

@@ -56,7 +56,9 @@ class Store:
         self.folder = Path(folder)
         path = self.folder / SCHEMA
         if not path.is_file():
-            raise InputError(f"data must be a folder that bidwise prepare wrote, found no {SCHEMA} in {self.folder}")
+            raise InputError(
+                f"must be a folder that bidwise prepare wrote, found no {SCHEMA} in {self.folder}", argument="data"
+            )
         self.schema: dict[str, Any] = read_json(path)
         if not isinstance(self.schema, dict) or self.schema.get("format") != FORMAT:
             raise InputError(f"{path} must be the schema of a store, found something else")

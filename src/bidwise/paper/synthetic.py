@@ -80,7 +80,7 @@ class Config:
         for loss in self.losses:
             check_name("losses", loss, CONTEST)
         if not self.losses:
-            raise InputError("losses must name at least one loss, found none")
+            raise InputError("must name at least one loss, found none", argument="losses")
         asked = ("log_loss", *self.losses)  # what all others are compared with, and their teacher
         object.__setattr__(self, "losses", tuple(loss for loss in CONTEST if loss in asked))
         check_name("reading", self.reading, SETTINGS)

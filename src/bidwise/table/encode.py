@@ -113,8 +113,9 @@ def _again(table: Table, config: Config, folder: Path) -> Prepared:
     found = prepared_before(config, folder)
     if table_fingerprint(table) != found.about["fingerprint"]:
         raise InputError(
-            f"out must be a new folder or one of the same table, found {folder}, which began with other rows than "
-            f"{table_name(table)} has now; choose another folder, or delete that one"
+            f"must be a new folder or one of the same table, found {folder}, which began with other rows than "
+            f"{table_name(table)} has now; choose another folder, or delete that one",
+            argument="out",
         )
     return found
 

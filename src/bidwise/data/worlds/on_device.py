@@ -238,11 +238,13 @@ def _encode(column: Tensor, train: int, min_count: int) -> tuple[int, tuple[floa
 
 def _sizes(rows: int, split: Sequence[int]) -> list[int]:
     if len(split) != 3:
-        raise InputError(f"split must be three shares such as (8, 1, 1), found {tuple(split)}")
+        raise InputError(f"must be three shares such as (8, 1, 1), found {tuple(split)}", argument="split")
     for share, least in zip(split, (1, 0, 0), strict=True):
         check_whole("split", share, least)
     sizes = sizes_of(rows, split)
     if any(size < 1 for size, share in zip(sizes, split, strict=True) if share):
         words = ",".join(map(str, split))
-        raise InputError(f"rows must be enough for every part of the split {words}, found {rows:,}; ask for more")
+        raise InputError(
+            f"must be enough for every part of the split {words}, found {rows:,}; ask for more", argument="rows"
+        )
     return sizes

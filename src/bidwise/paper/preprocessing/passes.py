@@ -50,7 +50,9 @@ class Options:
         check_name("integers", self.integers, MAPS)
         check_name("on_error", self.on_error, ON_ERROR)
         if len(self.split) != 3:
-            raise InputError(f"split must be three shares such as 8,1,1, found {','.join(map(str, self.split))!r}")
+            raise InputError(
+                f"must be three shares such as 8,1,1, found {','.join(map(str, self.split))!r}", argument="split"
+            )
         for share in self.split:
             check_whole("split", share, 1)
 

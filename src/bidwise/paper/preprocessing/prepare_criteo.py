@@ -165,7 +165,9 @@ def _checked_out(out: Path) -> Path:
     if out.is_file():
         raise InputError(f"out, the last argument, must be a folder, found the file {out}")
     if out.is_dir() and not (out / "config.toml").is_file() and any(out.iterdir()):
-        raise InputError(f"out must be a new folder or one of the same options, found {out} with other files in it")
+        raise InputError(
+            f"must be a new folder or one of the same options, found {out} with other files in it", argument="out"
+        )
     return out
 
 
