@@ -146,7 +146,7 @@ def test_calibration_table(ads, tmp_path, monkeypatch):
             "column 'slot', row 0: found 9",
         ),
         ({}, [], "--auction or --auction-size must say which ads compete"),
-        ({}, ["--auction-size", "9999"], "--auction-size must be at most the number of ads, 2400, found 9999"),
+        ({}, ["--auction-size", "9999"], "--auction-size must be at most the 2,400 ads, found 9999"),
         ({}, ["--auction", "auction", "--slots", "1,2"], "slots must be positive and must not rise"),
         ({}, ["--auction", "auction", "--slots", "1,x"], "slots must be numbers such as 1,0.8,0.6, found '1,x'"),
         ({}, ["--auction", "auction", "--baseline", "c"], "baseline must be one of the ctr columns"),
@@ -267,7 +267,7 @@ def test_core_modules_need_torch_and_numpy_alone():
     code += "bidwise.fit, bidwise.models.MLP, bidwise.data.WORLDS\n"
     code += "import bidwise.paper.synthetic, bidwise.paper.regimes, bidwise.paper.criteo.experiment\n"
     code += "import bidwise.data.store, bidwise.training.rows, bidwise.kernels.graph, bidwise.kernels.fused_panels\n"
-    code += "from bidwise.data.worlds.on_device import simulated_ads\n"
+    code += "from bidwise.data.criteo_device import simulated_ads\n"
     code += "ads = simulated_ads(1000)\n"
     code += "model = bidwise.models.DeepFM(ads.cardinalities, embedding=2, hidden=(4,))\n"
     code += "bidwise.fit(model, ads.train, loss='log_plus', epochs=1)\n"

@@ -16,8 +16,8 @@ from bidwise import runners
 from bidwise.checks import InputError
 from bidwise.cli.prepare_command import prepare_criteo
 from bidwise.data.bids import Bids
-from bidwise.data.worlds.criteo_world import simulate
-from bidwise.paper.preprocessing import raw_files as criteo_files
+from bidwise.data.criteo_text import simulate
+from bidwise.paper.preprocessing import raw_text as criteo_files
 from bidwise.paper.preprocessing import sorted_blocks as criteo_runs
 from bidwise.paper.preprocessing.prepare_criteo import WORK, prepare
 

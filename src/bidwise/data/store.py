@@ -44,6 +44,17 @@ class Field:
     values: int
 
 
+def split_sizes(rows: int, shares: Sequence[int]) -> list[int]:
+    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
+
+    >>> split_sizes(45_840_617, (8, 1, 1))
+    [36672493, 4584062, 4584062]
+    """
+    total = sum(shares)
+    others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
+    return [rows - sum(others), *others]
+
+
 class Store:
     """A folder of columns, one ``.npy`` for each split and column, which is read as it is needed.
 

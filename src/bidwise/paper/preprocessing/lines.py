@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.data.worlds.criteo_text import CATEGORIES, INTEGERS
-from bidwise.paper.preprocessing.raw_files import Block
+from bidwise.data.criteo_text import CATEGORIES, INTEGERS
+from bidwise.paper.preprocessing.raw_text import Block
 
 WIDTH = 1 + len(INTEGERS) + len(CATEGORIES)  # fields of a line, the label first
 LARGEST = 2**31 - 1

@@ -13,18 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.checks import InputError, check_name, check_whole
+from bidwise.checks import InputError, check_name, check_seed, check_whole
+from bidwise.data.criteo_text import INTEGERS, MAPS, NAMES
 from bidwise.data.store import StoreWriter
-from bidwise.data.worlds.criteo_text import CATEGORIES, INTEGERS
 from bidwise.paper.preprocessing.lines import faults, parse
-from bidwise.paper.preprocessing.parts import check_seen, counted_parts
-from bidwise.paper.preprocessing.raw_files import Block, Truth, blocks, check_packed
+from bidwise.paper.preprocessing.raw_text import Block, Truth, blocks, check_seen, check_whole_gzip, counted_parts
 from bidwise.paper.preprocessing.sorted_blocks import CELLS, CLICKED, Runs, finished, keys, write_run
-from bidwise.paper.preprocessing.tokens import MAPS, Tally, Vocabulary
+from bidwise.paper.preprocessing.vocabulary import Tally, Vocabulary
 from bidwise.run_folder import write_text
 from bidwise.runners import Engine
 
-NAMES = (*INTEGERS, *CATEGORIES)
 KINDS = [np.int32 if name in INTEGERS else np.uint32 for name in NAMES]
 ON_ERROR = ("strict", "skip")
 SAMPLES = 10  # lines that were skipped, shown in full
@@ -46,7 +44,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_whole("min_count", self.min_count, 1)
-        check_whole("seed", self.seed, 0)
+        check_seed("seed", self.seed)
         check_name("integers", self.integers, MAPS)
         check_name("on_error", self.on_error, ON_ERROR)
         if len(self.split) != 3:
@@ -104,10 +102,10 @@ def _run(block: Block, known: Truth | None, work: Path, options: Options) -> Non
     found = parse(block.text)
     bad = faults(block, found.good)
     if bad and options.on_error == "strict":
-        check_packed(block.path)
+        check_whole_gzip(block.path)
         line, _, words = bad[0]
         raise InputError(f"{block.path}:{line}: {words}; mend the line, or leave such lines out with --on-error skip")
-    truth = None if known is None else _truth(known.ctr, block, len(found.good))[found.good]
+    truth = None if known is None else known.of(block, len(found.good))[found.good]
     tokens = np.empty((len(NAMES), len(found.clicks)), np.uint32)
     tokens[: len(INTEGERS)] = MAPS[options.integers].tokens(found.integers).view(np.uint32)
     tokens[len(INTEGERS) :] = found.categories
@@ -117,18 +115,6 @@ def _run(block: Block, known: Truth | None, work: Path, options: Options) -> Non
     }
     key = keys(options.seed, block.row, len(found.good))[found.good]
     write_run(work, block.number, key, found.clicks, tokens, found.missing, truth, about)
-
-
-def _truth(known: NDArray[Any], block: Block, lines: int) -> NDArray[np.float32]:
-    """The CTR of a block's lines; where numbers are missing zeros, for the error is raised when lines are counted."""
-    truth = np.zeros(lines, np.float32)
-    there = known[block.line : block.line + lines]
-    truth[: len(there)] = there
-    wrong = np.flatnonzero(~((truth >= 0) & (truth <= 1)))
-    if len(wrong):
-        line = block.line + int(wrong[0]) + 1
-        raise InputError(f"{block.path}.ctr.npy must be between 0 and 1, found {truth[wrong[0]]} for line {line}")
-    return truth
 
 
 def skipped_lines(runs: Runs, folder: Path) -> dict[str, Any]:

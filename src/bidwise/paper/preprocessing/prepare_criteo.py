@@ -10,10 +10,9 @@ from typing import Any
 
 from bidwise.checks import InputError
 from bidwise.data.bids import Bids, attach
-from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter
-from bidwise.data.worlds.criteo_text import INTEGERS
+from bidwise.data.criteo_text import INTEGERS, MAPS, NAMES
+from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter, split_sizes
 from bidwise.paper.preprocessing.passes import (
-    NAMES,
     Options,
     Progress,
     count_values,
@@ -21,14 +20,12 @@ from bidwise.paper.preprocessing.passes import (
     skipped_lines,
     write_ads,
 )
-from bidwise.paper.preprocessing.raw_files import ends, raw_files, truth_files
+from bidwise.paper.preprocessing.raw_text import ends, raw_files, truth_files
 from bidwise.paper.preprocessing.sorted_blocks import Runs
-from bidwise.paper.preprocessing.tokens import MAPS
 from bidwise.run_folder import locked_folder, open_folder
 from bidwise.runners import Engine, engine_of
 
 WORK = "unfinished-2"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
-OLD_WORK = "unfinished"  # of earlier versions, whose runs hold other lines
 
 
 def prepare(
@@ -44,7 +41,7 @@ def prepare(
     engine: str = "local",
     progress: Progress | None = None,
 ) -> Store:
-    """Raw Criteo text as a store in ``out``; one that was cut off goes on where it stopped.
+    """Raw Criteo text as a store in ``out``; one that was cut off resumes.
 
     Three passes: lines are parsed block by block into runs sorted by a random key; training values are counted; runs
     are read key range by key range, which is the random order, and written as ids. Memory holds a few blocks and the
@@ -55,9 +52,9 @@ def prepare(
             one CTR for each line, becomes the column ``truth``.
         out: folder of the store, new or of the same options.
         min_count: categories seen less often in the training ads are id 0, rare. Integers are not thinned out.
-        split: shares of training, validation and test ads; sizes are exact, see :func:`split_sizes`.
+        split: shares of training, validation and test ads; sizes are exact, see :func:`bidwise.data.store.split_sizes`.
         seed: of the order of the ads. It depends on the seed and the number of a line alone.
-        integers: how integers become categories, ``winners`` or ``printed``, see `tokens`.
+        integers: how integers become categories, ``winners`` or ``printed``, see :mod:`bidwise.data.criteo_text`.
         on_error: ``strict`` raises at the first malformed line, ``skip`` leaves such lines out and counts them.
         bids: which bids the ads get; ``None``: none.
         engine: ``local``, threads of this process, or ``ray``, the machines of a Ray cluster, which must all see the
@@ -87,7 +84,9 @@ def _in_folder(
     progress: Progress | None,
 ) -> Store:
     folder = open_folder(out, _config(files, truth, options, bids))
-    shutil.rmtree(folder / OLD_WORK, ignore_errors=True)
+    for other in folder.glob("unfinished*"):  # of earlier versions, whose runs hold other lines
+        if other.name != WORK:
+            shutil.rmtree(other, ignore_errors=True)
     show = progress or (lambda work, share: None)
     if (folder / SCHEMA).is_file():
         store = Store(folder)
@@ -103,27 +102,6 @@ def _in_folder(
     return store
 
 
-def split_sizes(rows: int, split: Sequence[int]) -> list[int]:
-    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
-
-    >>> split_sizes(45_840_617, (8, 1, 1))
-    [36672493, 4584062, 4584062]
-    """
-    sizes = sizes_of(rows, split)
-    if min(sizes) < 1:
-        raise InputError(
-            f"raw must have lines enough for every part of the split {','.join(map(str, split))}, found {rows:,}"
-        )
-    return sizes
-
-
-def sizes_of(rows: int, split: Sequence[int]) -> list[int]:
-    """:func:`split_sizes` whether or not there are ads for every part."""
-    total = sum(split)
-    others = [(2 * rows * share + total) // (2 * total) for share in split[1:]]
-    return [rows - sum(others), *others]
-
-
 def _prepared(
     files: list[Path], truth: list[Path], folder: Path, options: Options, engine: Engine, show: Progress
 ) -> Store:
@@ -134,6 +112,9 @@ def _prepared(
     if not runs.rows:
         raise InputError(f"raw must have good lines, found {skipped['lines']:,} malformed ones and no other")
     sizes = dict(zip(SPLITS, split_sizes(runs.rows, options.split), strict=True))
+    if min(sizes.values()) < 1:
+        shares = ",".join(map(str, options.split))
+        raise InputError(f"raw must have lines enough for every part of the split {shares}, found {runs.rows:,}")
     vocabularies = count_values(runs, sizes["train"], work, options.min_count, engine, show)
     writer = StoreWriter(folder, sizes)
     write_ads(runs, vocabularies, work, writer, bool(truth), engine, show)

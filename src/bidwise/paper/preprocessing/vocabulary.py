@@ -1,61 +1,19 @@
-"""Values of Criteo's fields as ids: integers as categories, counts of values, vocabularies.
-
-Integers become categories by one of two maps. Missing integers are id 1 in both; negative ones (there are some, -1 to
--3) are at most 2 and stay what they are, each with a token of its own.
-
-* ``printed``, the paper's: x for x <= 2 and floor(log2 x) above. As printed, 3 becomes 1 and 4 to 7 become 2: they
-  share the tokens of the values 1 and 2.
-* ``winners``, of the challenge's winners, whom the paper follows: x for x <= 2 and floor((ln x)^2) above, with tokens
-  of their own: 3 and 4 become ``ln2:1``, never the token of the value 1.
-"""
+"""How often values occur in the training ads, and the ids that they get."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bidwise.data.store import FIRST, MISSING, RARE
+from bidwise.run_folder import whole_file
 
-ABOVE = 3  # first token of the winners' logarithms
 PENDING = 2**20  # counted values that wait to be merged
-
-
-def printed(x: NDArray[np.int64]) -> NDArray[np.int32]:
-    """x for x <= 2, floor(log2 x) above.
-
-    >>> printed(np.array([-2, 0, 2, 3, 4, 7, 8])).tolist()
-    [-2, 0, 2, 1, 2, 2, 3]
-    """
-    exponent = np.frexp(np.maximum(x, 1).astype(np.float64))[1] - 1  # exact, where a logarithm is rounded
-    return np.where(x <= 2, x, exponent).astype(np.int32)
-
-
-def winners(x: NDArray[np.int64]) -> NDArray[np.int32]:
-    """x for x <= 2, 3 + floor((ln x)^2) above: the 3 keeps the tokens apart.
-
-    >>> winners(np.array([-2, 0, 2, 3, 4, 5, 100])).tolist()
-    [-2, 0, 2, 4, 4, 5, 24]
-    """
-    logarithm = np.log(np.maximum(x, 1))
-    return np.where(x <= 2, x, ABOVE + np.floor(logarithm * logarithm)).astype(np.int32)
-
-
-class Map(NamedTuple):
-    """Integers to tokens, and tokens as they are called in the vocabulary."""
-
-    tokens: Callable[[NDArray[np.int64]], NDArray[np.int32]]
-    names: Callable[[NDArray[Any]], list[str]]
-
-
-MAPS = {
-    "winners": Map(winners, lambda tokens: [str(t) if t < ABOVE else f"ln2:{t - ABOVE}" for t in tokens.tolist()]),
-    "printed": Map(printed, lambda tokens: [str(t) for t in tokens.tolist()]),
-}
 
 
 class Tally:
@@ -137,15 +95,13 @@ class Vocabulary:
     @staticmethod
     def save(path: Path, vocabularies: Sequence[Vocabulary]) -> None:
         """All fields in one file, whole or not at all."""
-        part = path.with_name(path.name + ".part")
-        with part.open("wb") as file:
-            seen = np.array([(found.rare, found.missing) for found in vocabularies], np.int64)
-            values: dict[str, Any] = {f"{at:03d}": found.values for at, found in enumerate(vocabularies)}
+        with whole_file(path) as part, part.open("wb") as file:
+            seen = np.array([(field.rare, field.missing) for field in vocabularies], np.int64)
+            values: dict[str, Any] = {f"{at:03d}": field.values for at, field in enumerate(vocabularies)}
             np.savez(file, seen=seen, **values)
-        part.replace(path)
 
     @staticmethod
     def load(path: Path) -> list[Vocabulary]:
         """What :meth:`save` wrote."""
-        with np.load(path) as found:
-            return [Vocabulary(found[f"{at:03d}"], int(r), int(m)) for at, (r, m) in enumerate(found["seen"])]
+        with np.load(path) as there:
+            return [Vocabulary(there[f"{at:03d}"], int(r), int(m)) for at, (r, m) in enumerate(there["seen"])]

@@ -1,30 +1,84 @@
-"""The raw layout of the Criteo Display Advertising Challenge: lines of tab-separated text, and files of them."""
+"""Text in the layout of the Criteo Display Advertising Challenge: fields, lines, and files of the simulated world.
+
+Integers become categories by one of two maps. Missing integers are id 1 in both; negative ones (there are some, -1 to
+-3) are at most 2 and stay what they are, each with a token of its own.
+
+* ``printed``, the paper's: x for x <= 2 and floor(log2 x) above. As printed, 3 becomes 1 and 4 to 7 become 2: they
+  share the tokens of the values 1 and 2.
+* ``winners``, of the challenge's winners, whom the paper follows: x for x <= 2 and floor((ln x)^2) above, with tokens
+  of their own: 3 and 4 become ``ln2:1``, never the token of the value 1.
+"""
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.checks import InputError
+from bidwise.checks import InputError, check_seed, check_whole
+from bidwise.data.criteo_world import CHUNK, Chunk, chunk_of
+from bidwise.run_folder import whole_file
+from bidwise.urls import check_on_disk
 
 INTEGERS = tuple(f"I{number}" for number in range(1, 14))
 CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
+NAMES = (*INTEGERS, *CATEGORIES)
 
 BLOCK = 4096  # lines put together at a time: they stay in cache
 VALUES = 2**24  # a category's number takes three bytes of its name, its column the fourth
 BYTES_PER_LINE = (250, 105)  # with its true CTR: as text, gzipped
+ABOVE = 3  # first token of the winners' logarithms
+WORKERS = 4  # chunks in work at once, at most: each takes some 60 MB
+FIRST = 16 * CHUNK  # ads whose clicks are handed back
 
 _HEX = np.frombuffer(b"".join(b"%04x" % number for number in range(2**16)), np.uint32)
 _DIGITS = np.frombuffer(b"".join(b"%04d" % number for number in range(10**4)), np.uint32)
 _LEADING = np.frombuffer(  # without zeros in front; a zero byte, which is dropped, stands for no digit
     b"".join((b"%d" % number).rjust(4, b"\0") for number in range(10**4)), np.uint32
 )
+
+
+def printed(x: NDArray[np.int64]) -> NDArray[np.int32]:
+    """x for x <= 2, floor(log2 x) above.
+
+    >>> printed(np.array([-2, 0, 2, 3, 4, 7, 8])).tolist()
+    [-2, 0, 2, 1, 2, 2, 3]
+    """
+    exponent = np.frexp(np.maximum(x, 1).astype(np.float64))[1] - 1  # exact, where a logarithm is rounded
+    return np.where(x <= 2, x, exponent).astype(np.int32)
+
+
+def winners(x: NDArray[np.int64]) -> NDArray[np.int32]:
+    """x for x <= 2, 3 + floor((ln x)^2) above: the 3 keeps the tokens apart.
+
+    >>> winners(np.array([-2, 0, 2, 3, 4, 5, 100])).tolist()
+    [-2, 0, 2, 4, 4, 5, 24]
+    """
+    logarithm = np.log(np.maximum(x, 1))
+    return np.where(x <= 2, x, ABOVE + np.floor(logarithm * logarithm)).astype(np.int32)
+
+
+class Map(NamedTuple):
+    """Integers to tokens, and tokens as they are called in the vocabulary."""
+
+    tokens: Callable[[NDArray[np.int64]], NDArray[np.int32]]
+    names: Callable[[NDArray[Any]], list[str]]
+
+
+MAPS = {
+    "winners": Map(winners, lambda tokens: [str(t) if t < ABOVE else f"ln2:{t - ABOVE}" for t in tokens.tolist()]),
+    "printed": Map(printed, lambda tokens: [str(t) for t in tokens.tolist()]),
+}
 
 
 def hex_names(column: int, numbers: NDArray[Any]) -> NDArray[np.uint32]:
@@ -103,36 +157,85 @@ def _block(clicks: NDArray[Any], integers: NDArray[Any], categories: NDArray[Any
     return joined
 
 
-def write_raw(out: Path, rows: int, blocks: Iterable[tuple[bytes, NDArray[np.float32]]]) -> Path:
-    """Blocks of text one after the other in ``out``, and the true CTR of their lines beside it; where that is.
+@dataclass(frozen=True)
+class Simulated:
+    """What was written."""
 
-    Both have temporary names until they are whole. The CTR is written piece by piece rather than through a memory map,
-    which a full disk would turn into a crash.
+    out: Path
+    truth: Path  # true CTR, float32, a number for each line of out
+    rows: int
+    click_rate: float
+    first_clicks: NDArray[np.uint8]  # of the first million ads (2^20), or of all
+
+
+def simulate(
+    out: str | Path, rows: int, *, seed: int = 0, progress: Callable[[str, float], None] | None = None
+) -> Simulated:
+    """Write ``rows`` ads to ``out`` in the raw layout, gzipped if it ends in .gz; their true CTR to ``out``.ctr.npy.
+
+    A few chunks are in memory at a time, however many rows there are. The first lines of a longer file are those of a
+    shorter one. The CTR is written piece by piece rather than through a memory map, which a full disk would turn into a
+    crash.
+
+    Args:
+        out: file to write; its folder is made.
+        rows: how many ads.
+        seed: of ads and clicks; what makes people click is the same for all seeds.
+        progress: called with a word and the share that is done.
     """
+    check_whole("rows", rows, 1)
+    check_seed("seed", seed)
+    check_on_disk("out", out, "a file", "copy it afterwards")
+    out = Path(out)
     _check_room(out, rows)
     out.parent.mkdir(parents=True, exist_ok=True)
     truth = out.with_name(out.name + ".ctr.npy")
-    text_part, truth_part = (path.with_name(path.name + ".part") for path in (out, truth))
+    clicks, first = 0, list[NDArray[np.uint8]]()
     try:
-        with text_part.open("wb") as text, truth_part.open("wb") as numbers:
+        with (
+            whole_file(out) as text_part,
+            whole_file(truth) as truth_part,
+            text_part.open("wb") as text,
+            truth_part.open("wb") as numbers,
+            closing(_in_order(rows, seed, out.suffix == ".gz")) as made,
+        ):
             header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
             np.lib.format.write_array_header_1_0(numbers, header)
-            for block, ctr in blocks:
+            for number, (chunk, block) in enumerate(made):
                 text.write(block)
-                numbers.write(ctr.astype("<f4").tobytes())
-            for file in (text, numbers):
-                file.flush()
-                os.fsync(file.fileno())
-        truth_part.replace(truth)
-        text_part.replace(out)
+                numbers.write(chunk.ctr.astype("<f4").tobytes())
+                clicks += int(chunk.clicks.sum())
+                if number < FIRST // CHUNK:
+                    first.append(chunk.clicks)
+                if progress is not None:
+                    progress("simulating", min(1.0, (number + 1) * CHUNK / rows))
     except OSError as error:
         if error.filename is not None:
             raise
         raise OSError(f"{out} could not be written: {error.strerror or error}") from error
+    return Simulated(out, truth, rows, clicks / rows, np.concatenate(first))
+
+
+def _in_order(rows: int, seed: int, compress: bool) -> Generator[tuple[Chunk, bytes], None, None]:
+    """Chunks with their text; a few are in work at once, and handed on in order."""
+
+    def work(number: int) -> tuple[Chunk, bytes]:
+        chunk = chunk_of(seed, number, rows - number * CHUNK)
+        text = lines(chunk.clicks, chunk.integers, chunk.categories, chunk.missing)
+        return chunk, gzip.compress(text, 1, mtime=0) if compress else text
+
+    workers = min(WORKERS, os.cpu_count() or 1)
+    pool = ThreadPoolExecutor(workers)
+    waiting: deque[Future[tuple[Chunk, bytes]]] = deque()
+    try:
+        for number in range(-(-rows // CHUNK)):
+            waiting.append(pool.submit(work, number))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
     finally:
-        text_part.unlink(missing_ok=True)
-        truth_part.unlink(missing_ok=True)
-    return truth
+        pool.shutdown(cancel_futures=True)
 
 
 def _check_room(out: Path, rows: int) -> None:
