@@ -15,7 +15,6 @@ from bidwise.checks import InputError
 from bidwise.cli.prepare_command import prepare_criteo
 from bidwise.data.store import Store, split_sizes
 from bidwise.paper.preprocessing import lines as criteo_lines
-from bidwise.paper.preprocessing import passes as criteo_passes
 from bidwise.paper.preprocessing import prepare_criteo as criteo_prepare
 from bidwise.paper.preprocessing import raw_text as criteo_files
 from bidwise.paper.preprocessing import sorted_blocks as criteo_runs
@@ -193,7 +192,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch, suffix):
     np.save(tmp_path / f"raw.{suffix}.ctr.npy", np.linspace(0, 1, 700, dtype=np.float32))
     whole = prepare(raw, tmp_path / "whole")
     parsed = []
-    monkeypatch.setattr(criteo_passes, "parse", lambda text: (parsed.append(text), parse(text))[1])
+    monkeypatch.setattr(criteo_prepare, "parse", lambda text: (parsed.append(text), parse(text))[1])
     calls = []
     prepare(raw, tmp_path / "counted", progress=lambda work, share: calls.append(work))
     blocks = len(parsed)

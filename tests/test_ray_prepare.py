@@ -210,7 +210,7 @@ import os, signal, threading, time
 from pathlib import Path
 from bidwise import runners
 from bidwise.cli import main
-from bidwise.paper.preprocessing import passes
+from bidwise.paper.preprocessing import prepare_criteo
 def slow(*words):
     time.sleep(60)
 def name(process):
@@ -221,7 +221,7 @@ def started_ray(started=runners.started_ray):
     (raylet,) = [process for process in children if name(process) == "raylet"]
     threading.Timer(2, os.kill, (int(raylet), signal.SIGKILL)).start()
     return ray
-passes._runs, runners.started_ray = slow, started_ray
+prepare_criteo._runs, runners.started_ray = slow, started_ray
 main()
 """
 

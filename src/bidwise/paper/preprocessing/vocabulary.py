@@ -2,46 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bidwise.data.criteo_text import INTEGERS, NAMES
 from bidwise.data.store import FIRST, MISSING, RARE
+from bidwise.paper.preprocessing.sorted_blocks import Runs
 from bidwise.run_folder import whole_file
+from bidwise.runners import Engine
 
+KINDS = [np.int32 if name in INTEGERS else np.uint32 for name in NAMES]
 PENDING = 2**20  # counted values that wait to be merged
+
+Counts = tuple[list[tuple[NDArray[Any], NDArray[Any]]], list[int]]  # of values, and of missing ones, for each field
+
+
+def count_values(
+    runs: Runs, training: int, kept: Path, min_count: int, engine: Engine, show: Callable[[str, float], None]
+) -> list[Vocabulary]:
+    """Vocabularies of the training ads, the first ``training`` in random order; ``kept`` holds them once counted."""
+    if kept.is_file():
+        return Vocabulary.load(kept)
+    tallies = [Tally(kind) for kind in KINDS]
+    done = 0
+
+    def then(counts: Counts) -> None:
+        nonlocal done
+        for tally, counted, missing in zip(tallies, *counts, strict=True):
+            tally.add(*counted)
+            tally.missing += missing
+        done += 1
+        show("Counting values", done / len(runs.paths))
+
+    engine.in_order(partial(_counts, runs, runs.key(training)), range(len(runs.paths)), then)
+    counted = [
+        tally.vocabulary(1 if name in INTEGERS else min_count) for name, tally in zip(NAMES, tallies, strict=True)
+    ]
+    Vocabulary.save(kept, counted)
+    return counted
+
+
+def _counts(runs: Runs, limit: np.uint64, run: int) -> Counts:
+    """Values of each field and how often a run has them in rows with smaller keys; how often they are missing."""
+    rows = runs.below(run, limit)
+    tokens, flags = np.ascontiguousarray(rows["tokens"].T), np.ascontiguousarray(rows["flags"])
+    counted, missing = [], []
+    for field, kind in enumerate(KINDS):
+        present = (flags & np.uint64(1 << field)) == 0
+        counted.append(np.unique(tokens[field][present].view(kind), return_counts=True))
+        missing.append(int(len(rows) - present.sum()))
+    return counted, missing
 
 
 class Tally:
     """How often each value was seen; counts of blocks are merged when they are as many as all before."""
 
     def __init__(self, kind: DTypeLike) -> None:
-        self.type = np.dtype(kind)
-        self.values: NDArray[Any] = np.empty(0, self.type)
+        self.values: NDArray[Any] = np.empty(0, kind)
         self.counts: NDArray[np.int64] = np.empty(0, np.int64)
         self.missing = 0
         self._pending: list[tuple[NDArray[Any], NDArray[np.int64]]] = []
-        self._waiting = 0
 
     def add(self, values: NDArray[Any], counts: NDArray[np.int64]) -> None:
         self._pending.append((values.copy(), counts.copy()))  # they may lie in a worker's memory, which waits for it
-        self._waiting += len(values)
-        if self._waiting > max(PENDING, len(self.values)):
+        if sum(len(values) for values, _ in self._pending) > max(PENDING, len(self.values)):
             self._merge()
 
     def _merge(self) -> None:
-        values = np.concatenate([self.values, *(values for values, _ in self._pending)])
-        counts = np.concatenate([self.counts, *(counts for _, counts in self._pending)])
+        values, counts = (np.concatenate(x) for x in zip((self.values, self.counts), *self._pending, strict=True))
         order = np.argsort(values, kind="stable")
         values = values[order]
         first = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
         self.values = values[first]
         self.counts = np.add.reduceat(counts[order], first) if len(first) else counts
-        self._pending, self._waiting = [], 0
+        self._pending = []
 
     def vocabulary(self, min_count: int) -> Vocabulary:
         """Values seen ``min_count`` times or more, the most frequent first, ties by value."""
