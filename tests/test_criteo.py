@@ -446,7 +446,7 @@ def test_the_command_says_what_it_made_and_what_comes_next(tmp_path, capsys):
         assert words in shown
     assert f"bidwise reproduce criteo --data {out} --models deepfm --repeats 3 --out runs/criteo" in shown
     prepare_criteo(raw, out, on_error="skip")
-    assert "is there already" in capsys.readouterr().out
+    assert "is complete already" in capsys.readouterr().out
     with pytest.raises(InputError, match="bids = 'deepfm' there and 'none' here"):
         prepare_criteo(raw, out, on_error="skip", bids="none")
     with pytest.raises(InputError, match="RAW and OUT are needed"):

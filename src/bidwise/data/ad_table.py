@@ -128,16 +128,16 @@ def cut_auctions(ads: AdTable, size: int, *, seed: int = 0, cuts: int = 1) -> Ad
     >>> cut_auctions(ads, 2, seed=0).offsets
     array([0, 2, 4])
     """
-    found = AuctionCuts.at_random(ads.ads, size, cuts=cuts, seed=seed)
-    assert isinstance(found.rows, Tensor)
+    drawn = AuctionCuts.at_random(ads.ads, size, cuts=cuts, seed=seed)
+    assert isinstance(drawn.rows, Tensor)
     again = f", {cuts} times over" if cuts > 1 else ""
-    rest = f"; {found.left_out:,} ads of an incomplete last auction were left out{' each time' if cuts > 1 else ''}"
+    rest = f"; {drawn.left_out:,} ads of an incomplete last auction were left out{' each time' if cuts > 1 else ''}"
     note = (
         f"The auctions are not real: the ads were shuffled (seed {seed}) and cut into auctions of {size}{again}"
-        f"{rest if found.left_out else ''}."
+        f"{rest if drawn.left_out else ''}."
     )
-    changes = {"left_out": found.left_out, "notes": [*ads.notes, note]}
-    return ads.rows(found.rows.numpy(), found.offsets.numpy(), **changes)
+    changes = {"left_out": drawn.left_out, "notes": [*ads.notes, note]}
+    return ads.rows(drawn.rows.numpy(), drawn.offsets.numpy(), **changes)
 
 
 def _check(

@@ -117,8 +117,8 @@ def simulated_ads(
         for split, size, end in zip(SPLITS, sizes, accumulate(sizes), strict=True)
     }
     ids, ctr = ({split: part[at] for split, part in parts.items()} for at in (0, 2))
-    found, told = drawn(ids, ctr, fields, bids)
-    train, valid, test = (Ads(*part[:2], found[split], truth=part[2]) for split, part in parts.items())
+    bid, about_bids = drawn(ids, ctr, fields, bids)
+    train, valid, test = (Ads(*part[:2], bid[split], truth=part[2]) for split, part in parts.items())
     return Drawn(
         train,
         valid,
@@ -128,9 +128,9 @@ def simulated_ads(
             "source": "criteo, simulated",
             "options": {"min_count": min_count, "split": tuple(split), "seed": seed, "integers": integers},
             "rows": rows,
-            "rare": {name: found[0] for name, found in about.items()},
-            "missing": {name: found[1] for name, found in about.items()},
-            "bids": told,
+            "rare": {name: rare for name, (rare, _) in about.items()},
+            "missing": {name: missing for name, (_, missing) in about.items()},
+            "bids": about_bids,
         },
     )
 
@@ -212,13 +212,13 @@ def _codes(integers: str, device: torch.device) -> Callable[[Chunk], Tensor]:
     """Values as whole numbers from 1 on that can be counted, 0 where missing: ``(39, ads)`` int32."""
     table = torch.from_numpy(_integer_codes(integers)).to(device)
 
-    def codes(chunk: Chunk) -> Tensor:
-        found = chunk.values + 1
+    def coded(chunk: Chunk) -> Tensor:
+        codes = chunk.values + 1
         for index in range(len(COUNTS)):
-            found[index] = table.index_select(0, chunk.values[index] - LEAST)
-        return found.masked_fill_(chunk.missing, 0)
+            codes[index] = table.index_select(0, chunk.values[index] - LEAST)
+        return codes.masked_fill_(chunk.missing, 0)
 
-    return codes
+    return coded
 
 
 @lru_cache(maxsize=1)

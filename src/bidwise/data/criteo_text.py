@@ -134,15 +134,15 @@ def _block(clicks: NDArray[Any], integers: NDArray[Any], categories: NDArray[Any
 
     for number in range(len(INTEGERS)):
         text[:, at] = ord("\t")
-        found, there = integers[:, number], ~missing[:, number]
-        if found.min() < 0:
-            text[:, at + 1] = ord("-") * ((found < 0) & there)
-            found = np.abs(found)
-        if found.max() < 10**4:
-            four(at + 6)[:] = _LEADING.take(found) * there
+        counts, there = integers[:, number], ~missing[:, number]
+        if counts.min() < 0:
+            text[:, at + 1] = ord("-") * ((counts < 0) & there)
+            counts = np.abs(counts)
+        if counts.max() < 10**4:
+            four(at + 6)[:] = _LEADING.take(counts) * there
         else:
-            high = found // 10**4
-            low = found - high * 10**4
+            high = counts // 10**4
+            low = counts - high * 10**4
             four(at + 2)[:] = _LEADING.take(high) * ((high > 0) & there)
             four(at + 6)[:] = np.where(high > 0, _DIGITS.take(low), _LEADING.take(low)) * there
         at += 10

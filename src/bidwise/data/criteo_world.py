@@ -60,14 +60,14 @@ class Integer(NamedTuple):
     def drawn(self, uniform: Floats) -> Floats:
         """The value at quantile ``uniform``."""
         with np.errstate(divide="ignore"):  # log 0 is right: the least value
-            found: Floats = self.scale * np.exp(self.shape * np.log(uniform / (1 - uniform))) - self.shift
-        return np.minimum(np.floor(found, out=found), self.most, out=found)
+            counts: Floats = self.scale * np.exp(self.shape * np.log(uniform / (1 - uniform))) - self.shift
+        return np.minimum(np.floor(counts, out=counts), self.most, out=counts)
 
     def below(self, count: NDArray[Any]) -> Floats:
         """P(x < count), for whole counts from 0 on; nothing is below -1, which stands for all negative ones."""
         odds = (np.where(count < 0, 0.0, count + self.shift) / self.scale) ** (1 / self.shape)
-        found: Floats = np.where(count > self.most, 1.0, odds / (1 + odds))
-        return found
+        share: Floats = np.where(count > self.most, 1.0, odds / (1 + odds))
+        return share
 
 
 class Category(NamedTuple):
@@ -89,16 +89,16 @@ class Category(NamedTuple):
     def drawn(self, uniform: Floats) -> Floats:
         """The value at quantile ``uniform``."""
         rest = 1 - (self.values + 1) ** (1 - self.power)
-        found: Floats = np.exp(np.log1p(-rest * uniform) / (1 - self.power))
-        found = np.floor(found, out=found) - 1
-        return np.clip(found, 0, self.values - 1, out=found)
+        ranks: Floats = np.exp(np.log1p(-rest * uniform) / (1 - self.power))
+        ranks = np.floor(ranks, out=ranks) - 1
+        return np.clip(ranks, 0, self.values - 1, out=ranks)
 
     def below(self, rank: NDArray[Any]) -> Floats:
         """P(k < rank), for ranks from 0 on."""
-        found: Floats = (1 - np.minimum(rank + 1.0, self.values + 1) ** (1 - self.power)) / (
+        share: Floats = (1 - np.minimum(rank + 1.0, self.values + 1) ** (1 - self.power)) / (
             1 - (self.values + 1) ** (1 - self.power)
         )
-        return found
+        return share
 
 
 # Missing rates, largest integers and numbers of values as publicly known of the challenge's 45.8 million ads.
@@ -274,5 +274,5 @@ def _normal(shape: tuple[int, ...]) -> Floats:
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     uniform = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
     radius = np.sqrt(-2 * np.log1p(-uniform[:size]))
-    found: Floats = radius * np.cos(2 * np.pi * uniform[size:])
-    return found.reshape(shape)
+    normal: Floats = radius * np.cos(2 * np.pi * uniform[size:])
+    return normal.reshape(shape)

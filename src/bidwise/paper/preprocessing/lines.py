@@ -88,11 +88,11 @@ def _parsed(text: bytes) -> Lines:
             wrong |= _integers(text, codes, words, start, end, integers[column - 1])
         else:
             wrong |= _categories(words, start, end, categories[column - 1 - len(INTEGERS)])
-    columns: Any = (clicks, integers, categories, missing)
-    if wrong.any():
-        good[np.flatnonzero(good)[wrong]] = False
-        columns = [column[..., ~wrong] for column in columns]
-    return Lines(*columns, good)
+    if not wrong.any():
+        return Lines(clicks, integers, categories, missing, good)
+    good[np.flatnonzero(good)[wrong]] = False
+    right = ~wrong
+    return Lines(clicks[right], integers[:, right], categories[:, right], missing[:, right], good)
 
 
 def _integers(
