@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from numbers import Integral, Real
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Value = TypeVar("Value")
 
 
 class InputError(ValueError):
@@ -16,11 +19,36 @@ class InputError(ValueError):
 
 def check_name(argument: str, found: object, names: Collection[str]) -> None:
     """Raise unless ``found`` is one of ``names``; suggests the nearest."""
-    if isinstance(found, str) and found in names:
-        return
+    if not (isinstance(found, str) and found in names):
+        raise InputError(_unknown(argument, found, names))
+
+
+def _unknown(argument: str, found: object, names: Collection[str]) -> str:
     near = get_close_matches(str(found), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise InputError(f"{argument} must be one of {', '.join(names)}, found {found!r}{hint}")
+    return f"{argument} must be one of {', '.join(names)}, found {found!r}{hint}"
+
+
+class UnknownName(InputError, KeyError):
+    """A name that is not in a table of names."""
+
+    __str__ = Exception.__str__  # that of KeyError would put quotes around a sentence
+
+
+class Named(dict[str, Value]):
+    """Things by name; asking for one that is not there suggests the nearest.
+
+    >>> Named("loss", {"log_plus": 1})["logplus"]
+    Traceback (most recent call last):
+    bidwise.checks.UnknownName: loss must be one of log_plus, found 'logplus'; did you mean 'log_plus'?
+    """
+
+    def __init__(self, argument: str, things: Mapping[str, Value]) -> None:
+        super().__init__(things)
+        self.argument = argument
+
+    def __missing__(self, name: object) -> Value:
+        raise UnknownName(_unknown(self.argument, name, self))
 
 
 def check_positive(argument: str, found: object, *, or_zero: bool = False) -> None:
@@ -83,6 +111,13 @@ def check_between(argument: str, found: Tensor, low: float, high: float) -> None
     least, most = torch.aminmax(found)
     if not (least.item() >= low and most.item() <= high):
         _raise_at(argument, found, ~((found >= low) & (found <= high)), f"in [{low:g}, {high:g}]")
+
+
+def check_values(**columns: Tensor | None) -> None:
+    """Raise unless ``bids`` are finite and above 0, and every other column, ``clicks`` or ``teacher``, is in [0, 1]."""
+    for name, found in columns.items():
+        if found is not None:
+            check_bids(found) if name == "bids" else check_between(name, found, 0, 1)
 
 
 def check_bids(found: Tensor) -> None:
