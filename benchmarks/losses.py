@@ -166,18 +166,18 @@ def named() -> list[dict[str, object]]:
     rows = []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for rate, shift in ((0.25, -1.3), (0.03, -3.9)):
-        batch = Batch.of(256, shift=shift)
-        for name, loss in bidwise.LOSSES.items():
+    batches = {0.25: Batch.of(256, shift=-1.3), 0.03: Batch.of(256, shift=-3.9)}
+    for name, loss in bidwise.LOSSES.items():
+        ways = {"plain": plain_named}
+        if compiler_works():
+            torch.compiler.reset()
+            ways["compiled"] = torch.compile(plain_named)
+        for rate, batch in batches.items():
             tensors = (batch.logits, batch.clicks, batch.bids, batch.teacher)
-            losses = {"plain": lambda t=tensors, n=name: plain_named(*t, n)}
-            if compiler_works():
-                torch.compiler.reset()
-                compiled = torch.compile(plain_named)
-                losses["compiled"] = lambda t=tensors, n=name, f=compiled: f(*t, n)
+            losses = {way: lambda f=f, t=tensors, n=name: f(*t, n) for way, f in ways.items()}
             for method, ours in (("ours", loss), ("unchecked", unchecked(loss))):
                 losses[method] = lambda b=batch, f=ours: f(b.logits, b.clicks, b.bids, None, b.teacher)
-            rows += [row | {"click_rate": rate} for row in timed("named", name, batch, losses, seconds=2.0)]
+            rows += [row | {"click_rate": rate} for row in timed("named", name, batch, losses)]
     torch.set_num_threads(threads)
     return rows
 

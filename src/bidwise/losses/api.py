@@ -155,17 +155,15 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
     ads = PairInputs(s, v, left, right)
     cost, slope = choose(options, ads, auctions)(ads, auctions, options, gradient=gradient)
 
-    per_repeat, shape = 1 if offsets is None else len(offsets) - 1, logits.shape[:-1]
+    per_repeat = 1 if offsets is None else len(offsets) - 1
     share: float | Tensor = 1 / max(per_repeat, 1) if options.reduction == "mean" else 1.0
     if options.pair_mean and auctions.size is not None:
         share = share / max(auctions.size, 1) ** 2
     elif options.pair_mean:
         share = share / auctions.sizes.clamp(min=1).to(dtype).square()
-    loss = auctions.sum(cost).mul_(share)
-    if options.reduction == "none":
-        loss = loss.view(*shape, per_repeat)
-    else:
-        loss = loss.view(shape) if per_repeat == 1 else loss.view(*shape, per_repeat).sum(-1)
+    loss = auctions.sum(cost).mul_(share).view(*logits.shape[:-1], per_repeat)
+    if options.reduction != "none":
+        loss = loss.sum(-1)
     if slope is not None:
         if kappa is not None:  # d right_j / ds_j = kappa right_j (1 - right_j), without cancellation
             slope.addcmul_((-kappa * s).sigmoid_(), cost, value=kappa)
@@ -192,7 +190,7 @@ def kernel_log_loss(batch: Batch, reduction: str) -> Tensor:
 
 def known_gradient(batch: Batch, loss: Tensor, slope: Tensor, reduction: str, again: Any = None) -> Tensor:
     """``loss`` with the gradient ``slope``; ``again`` is the same loss in torch, for second derivatives."""
-    result: Tensor = _KnownGradient.apply(batch.logits, loss, slope, batch.offsets, reduction, again)  # type: ignore[no-untyped-call]
+    result: Tensor = _KnownGradient.apply(batch.logits, (loss, slope), batch.offsets, reduction, again)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -201,8 +199,9 @@ class _KnownGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, loss: Tensor, slope: Tensor, offsets: Tensor | None, reduction: str, again: Any
+        ctx: Any, logits: Tensor, known: tuple[Tensor, Tensor], offsets: Tensor | None, reduction: str, again: Any
     ) -> Tensor:
+        loss, slope = known  # a tuple: a tensor that is returned as it came could not be changed in place
         ctx.save_for_backward(slope, logits)
         ctx.offsets, ctx.reduction, ctx.dtype, ctx.again = offsets, reduction, logits.dtype, again
         return loss
@@ -212,7 +211,7 @@ class _KnownGradient(torch.autograd.Function):
         (slope, logits), offsets = ctx.saved_tensors, ctx.offsets
         if torch.is_grad_enabled() and ctx.again is not None:  # create_graph=True
             again = torch.autograd.grad(ctx.again(logits), logits, upstream, create_graph=True)
-            return *again, None, None, None, None, None
+            return *again, None, None, None, None
         if ctx.reduction == "none" and offsets is not None:
             upstream = upstream.repeat_interleave(offsets.diff(), dim=-1, output_size=slope.shape[-1])
         elif ctx.reduction != "none" and upstream.dim():
@@ -220,7 +219,7 @@ class _KnownGradient(torch.autograd.Function):
         gradient = (slope * upstream).to(ctx.dtype)
         if torch.is_grad_enabled():
             gradient = _OnceOnly.apply(gradient, logits)  # type: ignore[no-untyped-call]
-        return gradient, None, None, None, None, None
+        return gradient, None, None, None, None
 
 
 class _OnceOnly(torch.autograd.Function):

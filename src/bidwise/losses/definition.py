@@ -181,8 +181,8 @@ def _padded(table: PairInputs, filled: Tensor, gap: str) -> tuple[PairInputs, Pa
 
 def _table_sums(i: PairInputs, j: PairInputs, options: PairOptions, gradient: bool) -> PairSums:
     """Cost and slope of one auction ``(ads,)``, or of auctions of equal size ``(auctions, ads)``, as ads i and as j."""
-    rows, on_cpu = None, i.value.device.type == "cpu"
-    if options.gap != "signed" and options.value == "clicks" and on_cpu and i.value.numel():
+    rows = None
+    if options.gap != "signed" and options.value == "clicks" and i.value.device.type == "cpu" and i.value.numel():
         # nothing is at stake for an ad i of least value: for all that were not clicked
         able = (i.value > j.value.amin(-1, keepdim=True)).sum(-1)
         most = int(able.max() if able.dim() else able)
@@ -191,7 +191,7 @@ def _table_sums(i: PairInputs, j: PairInputs, options: PairOptions, gradient: bo
             left = None if i.left is None else i.left.gather(-1, rows)
             i = PairInputs(i.ecpm.gather(-1, rows), value, left)
     height, width = i.ecpm.shape[-1], j.ecpm.shape[-1]
-    at_once = PAIRS_AT_ONCE["cpu" if on_cpu else "cuda"]
+    at_once = PAIRS_AT_ONCE["cuda" if i.value.device.type == "cuda" else "cpu"]
     if i.ecpm.numel() * width <= at_once:
         cost, pulled, slope = pair_block(i, j, options, gradient, i.ecpm.new_empty(3, *i.ecpm.shape, width))
     else:
@@ -204,8 +204,8 @@ def _table_sums(i: PairInputs, j: PairInputs, options: PairOptions, gradient: bo
             for row in range(0, height, rows_at_once):
                 part = some, slice(row, row + rows_at_once)
                 chunk_i, chunk_j = i.at(part), j.at(some)
-                memory = scratch[:, : chunk_j.ecpm.numel() // width, : chunk_i.ecpm.shape[-1]]
-                memory = memory.view(3, *chunk_i.ecpm.shape, width) if i.ecpm.dim() == 1 else memory
+                auction = 0 if i.ecpm.dim() == 1 else slice(len(chunk_j.ecpm))
+                memory = scratch[:, auction, : chunk_i.ecpm.shape[-1]]
                 chunk_cost, chunk_pulled, chunk_slope = pair_block(chunk_i, chunk_j, options, gradient, memory)
                 cost[some] += chunk_cost
                 if pulled is not None and slope is not None and chunk_pulled is not None and chunk_slope is not None:
