@@ -355,7 +355,7 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(table, tmp_path):
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=20)
         assert running.returncode == 130
-        assert said == "bidwise: stopped; the same command goes on where it stopped\n"
+        assert said == "bidwise: stopped; the same command resumes it\n"
         assert not at_work_in(endless)
 
 

@@ -15,6 +15,7 @@ from bidwise.data.infer_types import inferred
 from bidwise.data.splits import auction_size, halves, split, times_of
 from bidwise.evaluation.auc import auc
 from bidwise.report.build import read_run, runs_page
+from bidwise.report.sections import Run
 from bidwise.report.train_story import train_story
 from bidwise.table import predict, train
 from bidwise.table.config import Config, Data, resolved
@@ -329,7 +330,7 @@ def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):
         assert "NaN" not in page
     assert "Which loss?" in (auto.folder / "report.html").read_text()
     assert "Which loss?" not in (run.folder / "report.html").read_text()
-    assert train_story("mine", "a-", auto.result).facts[0][1] == "training ads"
+    assert train_story(Run("mine", auto.result), "a-").facts[0][1] == "training ads"
 
 
 def test_types_are_inferred_and_explained():

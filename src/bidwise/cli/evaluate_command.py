@@ -116,4 +116,4 @@ def _multipliers(slots: str) -> tuple[float, ...]:
     try:
         return tuple(float(word) for word in slots.split(","))
     except ValueError:
-        raise bidwise.InputError(f"slots must be numbers such as 1,0.8,0.6, found {slots!r}") from None
+        raise bidwise.InputError(f"must be numbers such as 1,0.8,0.6, found {slots!r}", argument="slots") from None

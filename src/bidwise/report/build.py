@@ -34,16 +34,18 @@ PAGES = {  # kind -> what makes its page: called with a run and the prefix of it
 def report(runs: Sequence[Path], out: Path) -> None:
     """One page about all the runs, at ``out``; every error names the folder or file that cannot be used."""
     if not runs:
-        raise InputError("runs must name at least one run folder, found none")
+        raise InputError("must name at least one run folder, found none", argument="runs")
     check_on_disk("out", out, "a file", "copy it afterwards")
     out = Path(out)
     if out.is_dir():
-        raise InputError(f"out must be a file, found the folder {out}; add a name such as {out / 'report.html'}")
+        raise InputError(
+            f"must be a file, found the folder {out}; add a name such as {out / 'report.html'}", argument="out"
+        )
     page = runs_page([read_run(Path(run)) for run in runs])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise InputError(f"out must be in a folder, found the file {out.parent}") from None
+        raise InputError(f"must be in a folder, found the file {out.parent}", argument="out") from None
     write_text(out, page)
 
 
@@ -51,10 +53,12 @@ def read_run(folder: Path) -> Run:
     """What a run folder holds; only ``result.json`` must be there."""
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
-        raise InputError(f"run must be a run folder, found {found} at {folder}")
+        raise InputError(f"must be a run folder, found {found} at {folder}", argument="run")
     path = folder / "result.json"
     if not path.is_file():
-        raise InputError(f"run must be a folder with result.json, found none in {folder}; has the run finished?")
+        raise InputError(
+            f"must be a folder with result.json, found none in {folder}; has the run finished?", argument="run"
+        )
     return run_of(folder, typed(read_json(path), str(path)))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -13,76 +13,57 @@ from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.estimate import NONE, Estimate, Outcome
 from bidwise.evaluation.result import Evaluation
 from bidwise.report import evaluation_figures as figures
-from bidwise.report.drawing import Look, Panel, Whisker, drawn, looks, whiskers
+from bidwise.report.drawing import Look, Whisker, looks, whiskers
 from bidwise.report.evaluation_sentences import headline, notes, verdicts
 from bidwise.report.formatting import decimals, number, per_cent, signed
-from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow
+from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow, drawing
 
 DRAWN = 7  # models in a figure of curves; more cannot be distinguished
 OPEN = 40  # rows of comparisons that are shown without a click
 METRICS = {"welfare": "welfare", "revenue": "revenue", "surplus": "surplus", "log_loss": "log loss"}
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of the table of models: ``digits`` significant ones of its largest number, or fixed ``decimals``."""
 
     key: str
     heading: str
     meaning: str
-    digits: int = 5
     decimals: int | None = None
-    per_cent: bool = False
+    digits: int = 5
 
 
 IN_THE_AUCTION = (
-    Column(
-        "welfare", "Welfare", "Bids of the ads shown times their clicks, mean per auction: what ranking by eCPM is for."
-    ),
+    Column("welfare", "Welfare", "Bids of the ads shown times their clicks, mean per auction: why ads rank by eCPM."),
     Column("revenue", "Revenue", "What the advertisers of the shown ads pay, mean per auction."),
     Column("surplus", "Surplus", "Welfare − revenue: what is left to the advertisers, mean per auction."),
-    Column(
-        "share_of_optimum", "Share of optimum", "Welfare / the most that any prediction could reach.", per_cent=True
-    ),
+    Column("share_of_optimum", "Share of optimum", "Welfare / the most that any prediction could reach."),
     Column("regret", "Regret", "Welfare that the best prediction would add, mean per auction.", digits=4),
     Column(
         "winners_predicted_over_observed",
         "Winners’ pred./obs.",
         "Predicted / observed clicks of the ads shown, weighted by bid: winning selects what was overrated.",
-        decimals=3,
+        3,
     ),
     Column(
         "rank_agreement",
         "Rank agreement",
-        "Share of pairs inside auctions that predicted eCPM puts in the order of their value.",
-        decimals=4,
+        "Share of pairs inside auctions that predicted eCPM orders as their value.",
+        4,
     ),
 )
 AS_PREDICTIONS = (
-    Column("auc", "AUC", "Chance that a clicked ad is predicted above an unclicked one, over all ads.", decimals=4),
+    Column("auc", "AUC", "Chance that a clicked ad is predicted above an unclicked one, over all ads.", 4),
+    Column("auc_in_auctions", "gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", 4),
+    Column("log_loss", "Log loss", "Mean −log of the probability given to what happened; lower is better.", 4),
     Column(
-        "auc_in_auctions", "gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", decimals=4
-    ),
-    Column("log_loss", "Log loss", "Mean −log of the probability given to what happened; lower is better.", decimals=4),
-    Column(
-        "normalised_entropy",
-        "Norm. entropy",
-        "Log loss / that of always predicting the mean CTR; below 1 is better than that.",
-        decimals=4,
+        "normalised_entropy", "Norm. entropy", "Log loss / that of always predicting the mean CTR; best below 1.", 4
     ),
     Column("brier", "Brier", "Mean squared error of the predicted CTR; lower is better.", digits=4),
     Column(
-        "calibration_error",
-        "Calib. error",
-        "Mean |predicted − observed CTR| over 20 bins of equal mass; lower is better.",
-        digits=3,
+        "calibration_error", "Calib. error", "Mean |predicted − observed CTR| over 20 bins of equal mass.", digits=3
     ),
-    Column(
-        "predicted_over_observed",
-        "Pred./obs.",
-        "Predicted clicks / observed clicks; 1 is right, above 1 overrates.",
-        decimals=3,
-    ),
+    Column("predicted_over_observed", "Pred./obs.", "Predicted clicks / observed clicks; above 1 overrates.", 3),
 )
 TO_AVERAGE = "Welfare − mean welfare of all models, per auction, ± its standard error: what all models share cancels."
 
@@ -164,7 +145,7 @@ def _column(found: Evaluation, column: Column) -> tuple[str, str, list[str]]:
     """Heading, meaning and cells, with as many decimals as the largest number needs; empty where none has a number."""
     values = [getattr(each, column.key) for each in found.models.values()]
     places = decimals(values, column.digits) if column.decimals is None else column.decimals
-    cells = [per_cent(x) if column.per_cent else number(x, places) for x in values]
+    cells = [per_cent(x) if column.key == "share_of_optimum" else number(x, places) for x in values]
     return column.heading, column.meaning, cells if any(x is not None for x in values) else []
 
 
@@ -196,7 +177,7 @@ def differences_section(found: Evaluation, key: str) -> Section:
         said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
         about = f"Difference of {metric} with 95 % intervals, in per cent of the baseline. {said}"
         panel = whiskers(metric.capitalize(), rows, f"difference of {metric}, % of the baseline", about)
-        drawings.append(_drawing(key + metric, panel))
+        drawings.append(drawing(key + metric, panel))
     return Section(
         "Difference to the baseline",
         "Dot: estimate; line: 95 % interval. Coloured and filled where the interval leaves out 0, grey and hollow "
@@ -204,10 +185,6 @@ def differences_section(found: Evaluation, key: str) -> Section:
         figures=drawings,
         tables=[_calibrated(found)] if twins else [],
     )
-
-
-def _drawing(key: str, panel: Panel, text: str = "") -> Drawing:
-    return Drawing(panel.title, drawn(key, panel), text=text)
 
 
 def _whisker(comparison: Comparison, colour: str) -> Whisker:
@@ -262,11 +239,11 @@ def _calibration(found: Evaluation, key: str, style: Mapping[str, Look]) -> Sect
             by_ctr = {name: models[name].calibration_curve for name in names}
             title = f"Observed against predicted CTR{suffix}"
             panel = figures.calibration_curves(title, by_ctr, style, calibration)
-            drawings.append(_drawing(f"{key}calibration{at}", panel))
+            drawings.append(drawing(f"{key}calibration{at}", panel))
         if any(math.isfinite(part.ratio) for name in names for part in models[name].by_bid):
             by_bid = {name: models[name].by_bid for name in names}
             panel = figures.ratios_by_bid(f"Predicted / observed clicks by bid{suffix}", by_bid, style, ratios)
-            drawings.append(_drawing(f"{key}bids{at}", panel))
+            drawings.append(drawing(f"{key}bids{at}", panel))
     lead = (
         "A model is right on the dashed line. It overrates below the diagonal of the curves (20 bins of equal mass), "
         "and above 1 in the figures by bid."
@@ -303,7 +280,7 @@ def _distribution(key: str, comparison: Comparison, look: Look, cuts: int) -> Dr
     near = moved - lost - won
     text += f", lower in {lost:,} and higher in {won:,}" + (f", barely changed in {near:,}." if near else ".")
     about = f"Distribution over auctions of the change of welfare, {title}. {text}"
-    return _drawing(key, figures.distribution(title, about, spread, look), text)
+    return drawing(key, figures.distribution(title, about, spread, look), text)
 
 
 def _comparisons(found: Evaluation) -> Section:

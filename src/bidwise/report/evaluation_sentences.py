@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bidwise.evaluation.comparison import CHANGED, DECISIVE, Comparison
-from bidwise.evaluation.estimate import NONE, Outcome
+from bidwise.evaluation.estimate import Outcome
 from bidwise.evaluation.result import Evaluation
+from bidwise.report.formatting import aligned, decimals, number
 
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world
 COLUMNS = {  # heading -> (metric, decimals; None: five digits of the largest)
@@ -34,15 +35,10 @@ class Sentence(NamedTuple):
 def summary(found: Evaluation) -> str:
     """The table of models, best welfare marked with ``*``, then the verdict and the notes."""
     columns = [["  model", *(f"* {model}" if model == found.best else f"  {model}" for model in found.models)]]
-    for heading, (metric, decimals) in COLUMNS.items():
+    for heading, (metric, places) in COLUMNS.items():
         values = [getattr(numbers, metric) for numbers in found.models.values()]
-        largest = max((abs(x) for x in values if math.isfinite(x) and x), default=1.0)
-        places = max(0, 4 - math.floor(math.log10(largest))) if decimals is None else decimals
-        columns.append([heading, *(f"{x:,.{places}f}" if math.isfinite(x) else NONE for x in values)])
-    widths = [max(map(len, column)) for column in columns]
-    aligned = [[cell.rjust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]
-    aligned[0] = [cell.ljust(widths[0]) for cell in columns[0]]
-    lines = ["  ".join(row) for row in zip(*aligned, strict=True)]
+        columns.append([heading, *(number(x, decimals(values, 5) if places is None else places) for x in values)])
+    lines = aligned(list(zip(*columns, strict=True)))
     kind = "realised" if found.welfare_of == "clicks" else "expected"
     counts = f"{_count(found.ads, 'ad')} in {_count(found.auctions, 'auction')}"
     counts += f", cut {found.cuts} times" if found.cuts > 1 else ""

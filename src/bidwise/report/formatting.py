@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bidwise.evaluation.estimate import NONE, signed
 
-__all__ = ["NONE", "decimals", "hundredths", "number", "per_cent", "points", "signed"]
+__all__ = ["NONE", "aligned", "decimals", "hundredths", "number", "per_cent", "points", "signed"]
 
 
 def decimals(values: Iterable[float | None], digits: int) -> int:
@@ -63,3 +63,18 @@ def hundredths(share: float) -> str:
     ('−1.23', '−0.001', '0.00')
     """
     return signed(100 * share, ".2f" if abs(share) >= 5e-5 or abs(share) < 5e-6 else ".3f")
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] | None = None) -> list[str]:
+    """The lines of a table for the terminal; columns ``right`` are flush right, by default all but the first.
+
+    >>> print("\\n".join(aligned([["model", "AUC"], ["a", "0.71"]])))
+    model   AUC
+    a      0.71
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = range(1, len(widths)) if right is None else right
+    return [
+        "  ".join(x.rjust(widths[k]) if k in right else x.ljust(widths[k]) for k, x in enumerate(row)).rstrip()
+        for row in rows
+    ]

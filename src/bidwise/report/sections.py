@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from bidwise.report.drawing import NARROW, Picture, drawn
+from bidwise.report.drawing import NARROW, Panel, Picture, drawn
 
 OUTCOMES = {  # outcome -> (sign, words): never shown by colour alone
     "better": ("▲", "Better"),
@@ -110,9 +110,11 @@ class RunPage:
     outcome: str = ""  # of the headline
 
 
+def drawing(key: str, panel: Panel, text: str = "") -> Drawing:
+    """A panel as a figure of a page; ``key`` distinguishes all figures of one page."""
+    return Drawing(panel.title, drawn(key, panel), panel.width <= NARROW, text)
+
+
 def drawings(key: str, picture: Picture) -> list[Drawing]:
     """The panels of a picture as figures of a page; ``key`` distinguishes its runs."""
-    return [
-        Drawing(panel.title, drawn(f"{key}{picture.name}{at}", panel), panel.width <= NARROW)
-        for at, panel in enumerate(picture.panels)
-    ]
+    return [drawing(f"{key}{picture.name}{at}", panel) for at, panel in enumerate(picture.panels)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bidwise.report.formatting import aligned
 from bidwise.table.compare import as_shown
 from bidwise.table.config import BASELINE
-from bidwise.table.train_sentences import aligned
 
 Result = Mapping[str, Any]
 CHEATING = (

@@ -10,6 +10,7 @@ from typing import Any
 from bidwise import distributed
 from bidwise.evaluation.result import Evaluation
 from bidwise.report.evaluation_sentences import verdicts
+from bidwise.report.formatting import aligned
 from bidwise.table.encode import Prepared
 from bidwise.typed_json import from_json
 
@@ -57,18 +58,6 @@ def standing(prepared: Prepared, losses: Sequence[str]) -> list[str]:
 
 def _together() -> str:
     return f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
-
-
-def aligned(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
-    """The lines of a table for the terminal; columns ``right`` are flush on the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if at in right else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def verdict(result: Result) -> list[dict[str, str]]:

@@ -223,5 +223,5 @@ def device_on_ray(name: str) -> str:
         return name
     gpus = started_ray().cluster_resources().get("GPU", 0)
     if name == "cuda" and not gpus:
-        raise InputError("device must be cpu or auto here, found cuda: the Ray cluster has no GPU")
+        raise InputError("must be cpu or auto here, found cuda: the Ray cluster has no GPU", argument="device")
     return "cuda" if gpus else "cpu"
