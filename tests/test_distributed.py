@@ -111,7 +111,7 @@ def test_distributed_disagreement_is_an_error_on_every_rank(together):
         assert told["valid"][1].startswith("metric must be the same on all ranks, found ['log_loss'] on rank 0")
         assert told["out on some"][1].startswith("out must be the same on all ranks, found a folder on rank 0 and none")
         assert told["seed"][1].startswith("seed must be the same on all ranks, found [0] on rank 0 and [1] on rank 1")
-        assert told["train"][1].startswith("train must be the same on all ranks, found 100 ads")
+        assert told["train"][1].startswith("train must be the same on all ranks, found (100, 4) ads")
         assert "found BatchNorm1d as 'norm'; use bidwise.models.BatchNorm" in told["norm"][1]
         assert told["wrapped"][1].endswith("found DistributedDataParallel; fit averages gradients")
         assert told["graph"][1].startswith("graph=True needs a single rank and a GPU with triton")
