@@ -332,5 +332,31 @@ def test_page_in_a_browser(browser, pages, tmp_path, name, width):
     assert [url for url in requests if url not in (file.as_uri(), "data:,")] == []
 
 
+def test_a_page_of_several_runs_folds_them_and_its_navigation_stays_in_view(browser, results, tmp_path):
+    file = tmp_path / "report.html"
+    runs = [
+        Run("one", results["known truth"]),
+        Run("two", results["three calibrated"]),
+        Run("three", results["single"]),
+    ]
+    file.write_text(runs_page(runs), encoding="utf-8")
+    tab = browser.new_page(viewport={"width": 1280, "height": 844})
+    tab.goto(file.as_uri())
+    opened = "[...document.querySelectorAll('details.run')].map(run => run.open)"
+    assert tab.evaluate(opened) == [True, False, False]
+    tab.click("nav a[href='#run1']")
+    assert tab.evaluate(opened) == [True, True, False]
+    assert tab.evaluate("scrollY") > 500
+    assert tab.evaluate("document.querySelector('nav').getBoundingClientRect().top") == 0
+    assert tab.locator("#run1 .headline").is_visible()
+    tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    wide = "[...document.querySelectorAll('table')].filter(t => t.scrollWidth > t.closest('.scroll').clientWidth)"
+    assert tab.evaluate(f"{wide}.map(t => t.caption.textContent)") == []
+    tab.emulate_media(media="print")
+    tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = false)")
+    assert tab.locator("#run2 .headline").is_visible()  # folded on the screen, not on paper
+    tab.close()
+
+
 def _pixels(png):
     return map(tuple, imread(BytesIO(png), format="png")[..., :3].reshape(-1, 3)[::7])

@@ -34,7 +34,9 @@ class Column(NamedTuple):
 
 
 IN_THE_AUCTION = (
-    Column("welfare", "Welfare", "Bids of the ads shown times their clicks, mean per auction: why ads rank by eCPM."),
+    Column(
+        "welfare", "Welfare", "Bids of the ads shown times their clicks, mean per auction: what ranking by eCPM is for."
+    ),
     Column("revenue", "Revenue", "What the advertisers of the shown ads pay, mean per auction."),
     Column("surplus", "Surplus", "Welfare − revenue: what is left to the advertisers, mean per auction."),
     Column("share_of_optimum", "Share of optimum", "Welfare / the most that any prediction could reach."),
@@ -57,7 +59,7 @@ AS_PREDICTIONS = (
     Column("auc_in_auctions", "gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", 4),
     Column("log_loss", "Log loss", "Mean −log of the probability given to what happened; lower is better.", 4),
     Column(
-        "normalised_entropy", "Norm. entropy", "Log loss / that of always predicting the mean CTR; best below 1.", 4
+        "normalised_entropy", "Norm. entropy", "Log loss / that of always predicting the mean CTR; below 1 beats it.", 4
     ),
     Column("brier", "Brier", "Mean squared error of the predicted CTR; lower is better.", digits=4),
     Column(
