@@ -286,7 +286,7 @@ def test_core_modules_need_torch_and_numpy_alone():
     code += "import bidwise.paper.synthetic, bidwise.paper.regimes, bidwise.paper.criteo.experiment\n"
     code += "import bidwise.data.store, bidwise.kernels.adam_kernels\n"
     code += "import bidwise.kernels.graph, bidwise.kernels.fused_panels\n"
-    code += "from bidwise.data.worlds.on_device import simulated_ads\n"
+    code += "from bidwise.data.criteo_device import simulated_ads\n"
     code += "ads = simulated_ads(1000)\n"
     code += "model = bidwise.models.DeepFM(ads.cardinalities, embedding=2, hidden=(4,))\n"
     code += "bidwise.fit(model, ads.train, loss='log_plus', epochs=1)\n"

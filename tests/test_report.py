@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from io import BytesIO
@@ -20,8 +19,6 @@ from bidwise.report.evaluation_sentences import notes, verdicts
 from bidwise.report.sections import Run
 from bidwise.run_folder import read_result, result_from_json
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 NASTY = ["<script>alert(1)</script>", "a$b$", "ü", "广告 \"'&amp;", "{{ 7 * 7 }}", "l" + 80 * "o" + "ng"]
 VOID = {"meta", "link", "br"}
 
@@ -292,17 +289,6 @@ def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         found.write(tmp_path / "none")
     assert not (tmp_path / "none").exists()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed, so no page was opened in a browser")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -179,17 +179,17 @@ def checksum(*parts: Path | torch.Tensor | bytes | str) -> str:
     >>> checksum("ab", b"c") == checksum("abc")
     True
     """
-    found = 0
+    crc = 0
     for part in parts:
         if isinstance(part, Path):
             with part.open("rb") as file:
                 while block := file.read(BYTES_AT_ONCE):
-                    found = zlib.crc32(block, found)
+                    crc = zlib.crc32(block, crc)
         elif isinstance(part, torch.Tensor):
-            found = zlib.crc32(part.detach().cpu().contiguous().view(torch.uint8).numpy().data, found)
+            crc = zlib.crc32(part.detach().cpu().contiguous().view(torch.uint8).numpy().data, crc)
         else:
-            found = zlib.crc32(part.encode() if isinstance(part, str) else part, found)
-    return f"{found:08x}"
+            crc = zlib.crc32(part.encode() if isinstance(part, str) else part, crc)
+    return f"{crc:08x}"
 
 
 def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:

@@ -14,7 +14,7 @@ import bidwise
 from bidwise.auctions.columns import Floats
 from bidwise.checks import MOST_SEED, InputError, check_name, check_whole
 from bidwise.data.ads import Ads, stack
-from bidwise.data.worlds.markets import WORLDS
+from bidwise.data.worlds import WORLDS
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS
 from bidwise.paper.synthetic_sentences import claims, notes, verdict

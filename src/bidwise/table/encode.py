@@ -42,8 +42,8 @@ class Prepared:
     @property
     def about(self) -> dict[str, Any]:
         """What was found in the table."""
-        found: dict[str, Any] = self.store.schema["table"]
-        return found
+        table: dict[str, Any] = self.store.schema["table"]
+        return table
 
     @property
     def auction_size(self) -> int | None:
@@ -96,7 +96,7 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     about = {
         "fingerprint": table_fingerprint(table, frame),
         "columns": columns,
-        "splits": {name: _told(part, ads, times, config, frame) for name, part in parts.items()},
+        "splits": {name: _described(part, ads, times, config, frame) for name, part in parts.items()},
         "auction_size": size,
         "min_count": min_count,
         "mean_bid": mean_bid,
@@ -110,14 +110,14 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
 
 def _again(table: Table, config: Config, folder: Path) -> Prepared:
     """What an earlier run of the same configuration left, if the table is the same still."""
-    found = prepared_before(config, folder)
-    if table_fingerprint(table) != found.about["fingerprint"]:
+    prepared = prepared_before(config, folder)
+    if table_fingerprint(table) != prepared.about["fingerprint"]:
         raise InputError(
             f"must be a new folder or one of the same table, found {folder}, which began with other rows than "
             f"{table_name(table)} has now; choose another folder, or delete that one",
             argument="out",
         )
-    return found
+    return prepared
 
 
 def prepared_before(config: Config, folder: Path) -> Prepared:
@@ -151,9 +151,9 @@ def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: in
     for split_name, words in (("train", "training"), ("valid", "validation")):
         clicks = ads.clicks[parts[split_name].rows]
         if not 0 < clicks.sum() < len(clicks):
-            found = "all" if clicks.sum() else "none"
+            share = "all" if clicks.sum() else "none"
             raise InputError(
-                f"{name} must have clicks and other ads in its {words} rows, found that {found} of the {len(clicks):,} "
+                f"{name} must have clicks and other ads in its {words} rows, found that {share} of the {len(clicks):,} "
                 "were clicked; more rows are needed"
             )
     offsets = parts["valid"].offsets
@@ -177,20 +177,20 @@ def _arrays(config: Config, ads: AdTable, mean_bid: float, train_rows: NDArray[n
             f"column {data.bid!r} must have bids that one model can learn from, found {ads.bids.min():g} to "
             f"{ads.bids.max():g}"
         )
-    found = {"clicks": ads.clicks, "bids": bids}
+    columns = {"clicks": ads.clicks, "bids": bids}
     if data.teacher is not None:
-        found["teacher"] = ads.ctr[data.teacher]
+        columns["teacher"] = ads.ctr[data.teacher]
     if ads.truth is not None:
-        found["truth"] = ads.truth
+        columns["truth"] = ads.truth
     weights = ads.weights
     if data.sampling_rate is not None:
         stands_for = np.where(ads.clicks == 1, 1.0, 1 / data.sampling_rate)
         weights = stands_for if weights is None else weights * stands_for
     if weights is not None:
-        found["weights"] = weights / weights[train_rows].mean()
+        columns["weights"] = weights / weights[train_rows].mean()
     if ads.position is not None:
-        found["exposure"] = np.asarray(data.slots)[ads.position - 1]
-    return found
+        columns["exposure"] = np.asarray(data.slots)[ads.position - 1]
+    return columns
 
 
 def _write_store(
@@ -237,14 +237,18 @@ def write_parquet(path: Path, frame: pl.DataFrame) -> None:
         frame.write_parquet(part)
 
 
-def _told(part: Split, ads: AdTable, times: NDArray[Any] | None, config: Config, frame: pl.DataFrame) -> dict[str, Any]:
+def _described(
+    part: Split, ads: AdTable, times: NDArray[Any] | None, config: Config, frame: pl.DataFrame
+) -> dict[str, Any]:
+    """What a result says of a split."""
     rows = part.rows
-    told: dict[str, Any] = {"ads": len(rows), "click_rate": float(ads.clicks[rows].mean())}
-    told["auctions"] = None if part.offsets is None else len(part.offsets) - 1
+    auctions = None if part.offsets is None else len(part.offsets) - 1
+    about: dict[str, Any] = {"ads": len(rows), "click_rate": float(ads.clicks[rows].mean()), "auctions": auctions}
     if times is not None:
         column = frame[config.data.time or ""]
-        told["from"], told["to"] = (str(column[int(rows[at])]) for at in (times[rows].argmin(), times[rows].argmax()))
-    return told
+        first, last = (str(column[int(rows[at])]) for at in (times[rows].argmin(), times[rows].argmax()))
+        about |= {"from": first, "to": last}
+    return about
 
 
 def _tell_tales(store: StoreWriter, encoder: Encoder, ads: AdTable, parts: dict[str, Split]) -> list[str]:
@@ -271,8 +275,8 @@ def _notes(
     notes = []
     left = [column for column in columns if column.use == LEFT_OUT and column.name not in data.ignore]
     if left:
-        told = "; ".join(f"{column.name} ({column.reason})" for column in left)
-        notes.append(f"Columns that the model does not see: {told}.")
+        words = "; ".join(f"{column.name} ({column.reason})" for column in left)
+        notes.append(f"Columns that the model does not see: {words}.")
     if times is None:
         notes.append(
             "Without a time column the split is at random. Models serve the future: a split by time (--time) is the "

@@ -109,14 +109,14 @@ class _Block:
     def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
         with self.lock:
             try:
-                found = rows.with_columns(pl.Series(self.column, self._ctr(rows), dtype=pl.Float64))
+                predicted = rows.with_columns(pl.Series(self.column, self._ctr(rows), dtype=pl.Float64))
             except Exception as error:  # polars would wrap it in words of its own
                 self.failed = self.failed or error
                 raise
             self.done += len(rows)
             if self.progress is not None and self.rows:
                 self.progress("predicting", self.done / self.rows)
-            return found
+            return predicted
 
     def _ctr(self, rows: pl.DataFrame) -> Any:
         if rows.is_empty():
@@ -147,10 +147,10 @@ def _target(out: str | Path, table: Table) -> Path:
 def _sink(rows: pl.LazyFrame, block: _Block, path: Path) -> None:
     """Stream the rows through the model into a file, which gets its name when it is whole."""
     schema = pl.Schema({**rows.collect_schema(), block.column: pl.Float64()})
-    told = rows.map_batches(block, schema=schema, streamable=True)
+    predicted = rows.map_batches(block, schema=schema, streamable=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as part:
         if path.suffix.lower() == ".parquet":
-            told.sink_parquet(part, engine="streaming")
+            predicted.sink_parquet(part, engine="streaming")
         else:
-            told.sink_csv(part, separator="\t" if path.suffix.lower() == ".tsv" else ",", engine="streaming")
+            predicted.sink_csv(part, separator="\t" if path.suffix.lower() == ".tsv" else ",", engine="streaming")

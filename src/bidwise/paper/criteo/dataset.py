@@ -11,8 +11,8 @@ from typing import Any
 from bidwise.auctions import optimal_welfare
 from bidwise.checks import InputError
 from bidwise.data.ads import AuctionCuts
+from bidwise.data.criteo_device import simulated_ads
 from bidwise.data.store import SPLITS, Store
-from bidwise.data.worlds.on_device import simulated_ads
 from bidwise.paper.criteo.plan import Config
 from bidwise.paper.criteo.trial import Arena, numbers_of
 from bidwise.run_folder import checksum
