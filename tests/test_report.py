@@ -304,14 +304,14 @@ def test_page_in_a_browser(browser, pages, tmp_path, name, width):
     tab.on("requestfailed", lambda request: faults.append(request.url))
     tab.on("request", lambda request: requests.append(request.url))
     tab.goto(file.as_uri())
-    assert tab.locator(".told .headline").first.is_visible()
+    assert tab.locator(".verdicts .headline").first.is_visible()
     boxes = [figure.bounding_box() for figure in tab.locator("figure svg").all()]
     assert boxes
     assert all(box["width"] > 250 and box["height"] > 60 for box in boxes)
     assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
     assert tab.evaluate("[...document.querySelectorAll('table')].every(t => t.closest('.scroll'))")
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 29)"
-    for part in [".told", *(["figure svg"] if name != "no clicks" else [])]:
+    for part in [".verdicts", *(["figure svg"] if name != "no clicks" else [])]:
         assert len(set(_pixels(tab.locator(part).first.screenshot()))) > 20
     tab.close()
     assert faults == []
