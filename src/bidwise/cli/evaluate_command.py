@@ -97,14 +97,14 @@ def evaluate(
 
     check_folder(out)
     with Bars() as bars:
-        found = bidwise.evaluate(table, **options, progress=bars.show)
+        evaluation = bidwise.evaluate(table, **options, progress=bars.show)
     failed = None
     try:
-        found.write(out)
+        evaluation.write(out)
     except OSError as error:  # a full disk does not cost the result: it is shown
         failed = error
     try:
-        say(str(found))
+        say(str(evaluation))
     finally:
         if failed is not None:
             raise failed

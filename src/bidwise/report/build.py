@@ -59,7 +59,7 @@ def read_run(folder: Path) -> Run:
         raise InputError(
             f"must be a folder with result.json, found none in {folder}; has the run finished?", argument="run"
         )
-    return run_of(folder, typed(read_json(path), str(path)))
+    return run_of(folder, typed_result(read_json(path), str(path)))
 
 
 def run_of(folder: Path, result: Any) -> Run:
@@ -74,7 +74,7 @@ def run_of(folder: Path, result: Any) -> Run:
     )
 
 
-def typed(data: Any, where: str = "result.json") -> Any:
+def typed_result(data: Any, where: str = "result.json") -> Any:
     """What ``result.json`` holds as the type of its kind."""
     kind = kind_of(data)
     if kind is None:
@@ -201,26 +201,26 @@ def duration(seconds: float) -> str:
 
 def pictures(run: Run) -> list[Picture]:
     """All pictures of a run that have something to show and are files too."""
-    found: list[Picture] = []
+    drawn: list[Picture] = []
     match kind_of(run.result):
         case "synthetic":
             from bidwise.report.curves import learning_curves
             from bidwise.report.experiment_figures import distributions, surrogates, welfare_by_loss
 
-            found = [surrogates(), *(draw(run.result) for draw in (welfare_by_loss, distributions, learning_curves))]
+            drawn = [surrogates(), *(draw(run.result) for draw in (welfare_by_loss, distributions, learning_curves))]
         case "regimes":
             from bidwise.report.regime_figures import regime_maps
 
-            found = regime_maps(run.result)
+            drawn = regime_maps(run.result)
         case "criteo":
             from bidwise.report.criteo.criteo_figures import criteo_pictures
 
-            found = criteo_pictures(run.result)
+            drawn = criteo_pictures(run.result)
         case "fit":
             from bidwise.report.curves import fit_curves
 
-            found = [fit_curves(run.metrics, run.result.get("best") or {})]
-    return [picture for picture in found if picture.panels]
+            drawn = [fit_curves(run.metrics, run.result.get("best") or {})]
+    return [picture for picture in drawn if picture.panels]
 
 
 def write_figures(folder: Path, result: Any) -> list[Path]:

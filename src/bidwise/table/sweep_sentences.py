@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bidwise.report.formatting import aligned
 from bidwise.table.compare import as_shown
 from bidwise.table.config import BASELINE
 
@@ -180,6 +179,8 @@ def _per_cent(share: float) -> str:
 
 def summary(result: Result) -> str:
     """The settings and the verdict, as they are printed at the end."""
+    from bidwise.report.formatting import aligned  # late: report may import this module
+
     metric, chosen = result["by"].replace("_", " "), result["chosen"]
     against = [f"test, against {result['baseline']}"] if result["baseline"] else []
     rows = [["", "seeds", f"validation {metric}", "test welfare", *against]]

@@ -9,8 +9,6 @@ from typing import Any
 
 from bidwise import distributed
 from bidwise.evaluation.result import Evaluation
-from bidwise.report.evaluation_sentences import verdicts
-from bidwise.report.formatting import aligned
 from bidwise.table.encode import Prepared
 from bidwise.typed_json import from_json
 
@@ -20,6 +18,8 @@ TITLES = {"train": "training", "valid": "validation", "test": "test"}
 
 def described(prepared: Prepared, parameters: int, losses: Sequence[str], device: str) -> str:
     """The columns, the splits and the model, before anything is trained."""
+    from bidwise.report.formatting import aligned  # late: report may import this module
+
     about, config = prepared.about, prepared.config
     rows = [["column", "used as", "values", "missing", "why"]]
     for column in about["columns"]:
@@ -62,6 +62,8 @@ def _together() -> str:
 
 def verdict(result: Result) -> list[dict[str, str]]:
     """What was chosen and why, then what the test rows say of it: sentences with their kind, the headline first."""
+    from bidwise.report.evaluation_sentences import verdicts  # late: report may import this module
+
     sentences = [_chosen(result)]
     evaluation = result["evaluation"]
     chosen = evaluation["models"][result["chosen"]]
@@ -146,6 +148,8 @@ def change_words(entry: Result, contest: Result) -> str:
 
 def summary(result: Result) -> str:
     """The contest and the verdict, as they are printed at the end."""
+    from bidwise.report.formatting import aligned  # late: report may import this module
+
     lines = []
     contest = result["contest"]
     if contest:
