@@ -13,7 +13,7 @@ import torch
 
 import bidwise
 from bidwise.auctions.columns import Floats
-from bidwise.checks import InputError, check_whole
+from bidwise.checks import MOST_SEED, InputError, check_whole
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds.markets import World
 from bidwise.evaluation.calibration import calibrator
@@ -27,7 +27,6 @@ from bidwise.study.contest import (
     CONTEST,
     INITIAL,
     LAMS,
-    MOST_SEED,
     TEACHERS_ADS,
     Contestant,
     Plan,
