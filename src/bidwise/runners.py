@@ -41,7 +41,7 @@ class Progress(Protocol):
     def __call__(self, work: str, done: float, detail: str = "") -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """``function(show, **options)``, ``amount`` of work; other processes import the function by its name."""
 
@@ -207,6 +207,8 @@ class Processes(Runner):
     def execute(self, call: Call, show: Show) -> Any:
         for attempt in range(1, TRIES + 1):
             with self.lock:
+                if self.stopping.is_set():
+                    raise _Stopped
                 process = self.idle.pop() if self.idle else _Process(max(1, cores() // self.workers))
                 self.busy.add(process)
             try:
@@ -218,6 +220,9 @@ class Processes(Runner):
                 if attempt == TRIES:
                     raise Killed(TRIES, code) from None
                 self.say(f"{call.name} was killed; it resumes in a new process, try {attempt + 1} of {TRIES}")
+            except BaseException:  # no more calls are wanted, or this one cannot travel
+                process.end()
+                raise
             else:
                 with self.lock:
                     self.idle.append(process)
@@ -230,9 +235,11 @@ class Processes(Runner):
 
     def stop(self) -> None:
         with self.lock:
-            for process in [*self.idle, *self.busy]:
+            for process in self.idle:
                 process.end()
             self.idle.clear()
+            for process in self.busy:  # each is ended by the thread that waits for it
+                process.process.terminate()
 
 
 class _Process:
@@ -304,7 +311,7 @@ def runner_of(engine: str, workers: int | None = None) -> Runner:
     return Ray(workers)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task(Call):
     """A call whose result is kept in a file; ``key`` says what it is of: a file with another is computed anew.
 
