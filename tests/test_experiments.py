@@ -330,7 +330,7 @@ def test_another_configuration_is_refused_and_named(small):
         ({"auction_size": 1}, "auction_size must be at least 2"),
         ({"training_ads": 1}, "training_ads must be at least 2"),
         ({"seed": -1}, "seed must be at least 0"),
-        ({"seed": 10**17}, "seed must be at most 4000"),
+        ({"seed": 2**63}, "seed must be at most 9223372036854775807"),
         ({"losses": ()}, "losses must name at least one loss"),
     ],
 )

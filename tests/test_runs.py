@@ -16,7 +16,8 @@ import torch
 
 import bidwise
 from bidwise import InputError, run_folder
-from bidwise.run_folder import alone
+from bidwise.run_folder import locked_folder
+from bidwise.typed_json import to_json
 
 WRITERS = {
     "text": lambda path, number: run_folder.write_text(path, str(number)),
@@ -127,7 +128,7 @@ def test_what_is_not_json_is_named(tmp_path, content):
     ],
 )
 def test_plain_values_are_what_json_can_hold(found, expected):
-    value = run_folder.plain(found)
+    value = to_json(found)
     assert value == expected
     assert type(value) is type(expected)
     assert json.loads(json.dumps(value, allow_nan=False)) == expected
@@ -159,6 +160,21 @@ def test_a_folder_keeps_its_configuration(tmp_path):
     assert (folder / "kept").read_text() == "kept"
 
 
+def test_a_configuration_is_written_and_read_where_there_are_torch_and_numpy_alone(tmp_path, monkeypatch):
+    folder = run_folder.open_folder(tmp_path / "one", CONFIG)
+    monkeypatch.setitem(sys.modules, "tomli_w", None)
+    run_folder.open_folder(folder, CONFIG)
+    other = run_folder.open_folder(tmp_path / "other", CONFIG)
+    there, here = (tomllib.loads((out / "config.toml").read_text(encoding="utf-8")) for out in (folder, other))
+    assert there == here
+
+
+def test_tables_lists_and_odd_words_survive_toml():
+    config = {"a": 1, "data": {"slots": (1.0, 0.5), "odd.key": "\x7f \t ' \"", "none": None, "few": []}, "empty": {}}
+    expected = {"a": 1, "data": {"slots": [1.0, 0.5], "odd.key": "\x7f \t ' \"", "few": []}, "empty": {}}
+    assert tomllib.loads(run_folder.to_toml(config)) == expected
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -187,15 +203,15 @@ def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(InputError, match=r"out must be a folder, found the file .*file$"):
-            run_folder.writable(out)
+            run_folder.check_writable(out)
 
 
 def test_a_folder_must_be_writable(tmp_path, monkeypatch):
-    assert run_folder.writable(tmp_path / "new" / "run") == tmp_path / "new" / "run"
+    assert run_folder.check_writable(tmp_path / "new" / "run") == tmp_path / "new" / "run"
     assert os.listdir(tmp_path) == []
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(InputError, match=f"out must be a folder that can be written to, found {tmp_path}, which"):
-        run_folder.writable(tmp_path / "new" / "run")
+        run_folder.check_writable(tmp_path / "new" / "run")
 
 
 # where a run was made
@@ -213,7 +229,7 @@ def test_environment_says_where_a_run_was_made(monkeypatch):
     assert found["threads"] == torch.get_num_threads()
     assert found["cores"] == os.cpu_count()
     assert found["machine"]
-    assert run_folder.plain(found) == found
+    assert to_json(found) == found
 
 
 def test_environment_tells_nobody_where_the_user_lives(monkeypatch):
@@ -266,32 +282,35 @@ def test_a_damaged_file_is_named(tmp_path):
 
 def test_a_folder_is_written_by_one_run_at_a_time(tmp_path):
     out = tmp_path / "deep" / "run"
-    with alone(out):
+    with locked_folder(out):
         (out / "something").write_text("")
-        with pytest.raises(InputError, match="no other run writes to, found that one is at work in"), alone(out):
+        with (
+            pytest.raises(InputError, match=r"no other run writes to, found .*, which is in use by another run"),
+            locked_folder(out),
+        ):
             pass
-    with alone(out):  # free again
+    with locked_folder(out):  # free again
         pass
     assert (out / "something").exists()
 
 
 def test_the_lock_of_a_killed_run_is_gone(tmp_path):
     script = (
-        "import sys, time\nfrom bidwise.run_folder import alone\n"
-        "with alone(sys.argv[1]): print(1, flush=True); time.sleep(60)"
+        "import sys, time\nfrom bidwise.run_folder import locked_folder\n"
+        "with locked_folder(sys.argv[1]): print(1, flush=True); time.sleep(60)"
     )
     held = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
     assert held.stdout.readline()
-    with pytest.raises(InputError, match="at work"), alone(tmp_path):
+    with pytest.raises(InputError, match="in use by another run"), locked_folder(tmp_path):
         pass
     held.kill()
     held.wait()
     held.stdout.close()
-    with alone(tmp_path):
+    with locked_folder(tmp_path):
         pass
 
 
 def test_a_folder_that_stays_empty_is_taken_away(tmp_path):
-    with pytest.raises(InputError), alone(tmp_path / "a" / "b"):
+    with pytest.raises(InputError), locked_folder(tmp_path / "a" / "b"):
         raise InputError("nothing came of it")
     assert not (tmp_path / "a").exists()

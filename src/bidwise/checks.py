@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from difflib import get_close_matches
+from hashlib import blake2b
 from numbers import Integral, Real
+from typing import NoReturn, TypeVar
 
 import torch
 from torch import Tensor
+
+MOST_SEED = 2**63 - 1
+PLAIN_SEEDS = 4000  # beyond, 1,000,003 times a seed is no longer below 2^32
+
+Entry = TypeVar("Entry")
 
 
 class InputError(ValueError):
@@ -45,6 +52,35 @@ def check_whole(argument: str, found: object, least: int) -> None:
         raise InputError(f"{argument} must be a whole number, found {found!r}")
     if int(found) < least:
         raise InputError(f"{argument} must be at least {least}, found {found}")
+
+
+def check_seed(argument: str, found: object) -> None:
+    """Raise unless ``found`` is a whole number from 0 to 2^63 - 1."""
+    check_whole(argument, found, 0)
+    if int(found) > MOST_SEED:  # type: ignore[call-overload]
+        raise InputError(f"{argument} must be at most {MOST_SEED}, found {found}")
+
+
+def derived_seed(seed: int, *parts: int | str) -> int:
+    """A seed for each purpose and repeat of a run, independent of those of other base seeds.
+
+    torch's generator of the CPU reads the low 32 bits of a seed alone. Repeats, the last of ``parts``, are therefore
+    counted from a hash rather than hashed themselves: no two of one run share those bits. Base seeds up to 4,000
+    without a purpose have the numbers that they had before any number was allowed.
+
+    >>> derived_seed(7, 0), derived_seed(7, 2)
+    (7000021, 7000025)
+    >>> derived_seed(2**62, 3) - derived_seed(2**62, 0)
+    6
+    >>> derived_seed(7, "bids", 0) != derived_seed(7, 0)
+    True
+    """
+    check_seed("seed", seed)
+    *purposes, repeat = parts if parts and isinstance(parts[-1], int) else (*parts, 0)
+    if seed <= PLAIN_SEEDS and not purposes:
+        return 1_000_003 * seed + 2 * int(repeat)
+    text = repr((int(seed), *purposes)).encode()
+    return (int.from_bytes(blake2b(text, digest_size=8).digest()) >> 2) + 2 * int(repeat)
 
 
 def check_ads(argument: str, found: object, like: Tensor, of: str = "the shape of logits") -> Tensor:
@@ -147,3 +183,26 @@ def _raise_at(argument: str, found: Tensor, bad: Tensor, expected: str) -> None:
     others = int(bad.sum()) - 1
     more = f" and {others} more" if others else ""
     raise InputError(f"{argument} must be {expected}, found {found[where].item():g} at [{index}]{more}")
+
+
+class UnknownName(InputError, KeyError):
+    """A key that a mapping does not have: for users an input error, for code that looks keys up a ``KeyError``."""
+
+    __str__ = InputError.__str__  # a KeyError would show its message in quotes
+
+
+class Named(dict[str, Entry]):
+    """Things by name; looking up a name that is not there suggests the nearest.
+
+    >>> Named(log=1, hinge=2)["hing"]
+    Traceback (most recent call last):
+    ...
+    bidwise.checks.UnknownName: name must be one of log, hinge, found 'hing'; did you mean 'hinge'?
+    """
+
+    def __missing__(self, name: str) -> NoReturn:
+        try:
+            check_name("name", name, self)
+        except InputError as error:
+            raise UnknownName(str(error)) from None
+        raise AssertionError("unreachable: the name is there")

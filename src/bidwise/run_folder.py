@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import subprocess
 import sys
 import tomllib
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ import torch
 import bidwise
 from bidwise import distributed
 from bidwise.checks import InputError
+from bidwise.typed_json import to_json
 from bidwise.urls import check_on_disk, shown_command
 
 fcntl: ModuleType | None
@@ -31,25 +32,30 @@ except ImportError:  # Windows
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary name to write to, which becomes ``path`` in the end: a full disk or a kill leaves the old file."""
-    part = path.with_name(path.name + ".part")
+def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
+    """A temporary name to write to, which becomes ``path`` in the end: a full disk or a kill leaves the old file.
+
+    ``scratch`` is for intermediate files that two workers may write at once: each has a temporary name of its own, and
+    nothing is forced onto the disk.
+    """
+    part = path.with_name(f"{path.name}{'.' + uuid.uuid4().hex if scratch else ''}.part")
     try:
         yield part
-        with part.open("rb") as file:  # onto the disk first: a power cut leaves the old file or the whole new one
-            os.fsync(file.fileno())
+        if not scratch:  # onto the disk first: a power cut leaves the old file or the whole new one
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
 @contextmanager
-def alone(out: str | Path) -> Iterator[Path]:
-    """``out`` as a folder that no other process writes to meanwhile; one that stays empty is taken away again.
+def locked_folder(out: str | Path) -> Iterator[Path]:
+    """``out`` as a folder that no other process writes to meanwhile; it is removed again if it stays empty.
 
     The lock is on the folder itself and ends with the process, however it ends.
     """
-    folder = writable(out)
+    folder = check_writable(out)
     made = [path for path in (folder.absolute(), *folder.absolute().parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,8 +82,8 @@ def _lock(folder: Path) -> int | None:
     except BlockingIOError:
         os.close(held)
         raise InputError(
-            f"out must be a folder that no other run writes to, found that one is at work in {folder}; wait for it, or "
-            "choose another folder"
+            f"out must be a folder that no other run writes to, found {folder}, which is in use by another run; wait "
+            "for it, or choose another folder"
         ) from None
     except OSError:  # a file system without locks
         os.close(held)
@@ -91,9 +97,9 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, found: Any) -> None:
-    """``found`` as JSON; numbers that are not finite are ``null``."""
-    write_text(path, json.dumps(plain(found), indent=2, allow_nan=False) + "\n")
+def write_json(path: Path, value: Any) -> None:
+    """``value`` as JSON; numbers that are not finite are ``null``."""
+    write_text(path, json.dumps(to_json(value), indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
@@ -104,11 +110,11 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path} must be a JSON file that bidwise wrote, found: {error}") from None
 
 
-def save(path: Path, found: Any) -> None:
+def save(path: Path, value: Any) -> None:
     """Tensors, numbers and words in dictionaries and lists, whole or not at all."""
     with whole_file(path) as part, part.open("wb") as file:
         try:
-            torch.save(found, file)
+            torch.save(value, file)
         except RuntimeError as error:  # torch's word for a full disk
             raise OSError(f"{path.name} could not be written: {str(error).splitlines()[0]}") from error
 
@@ -123,39 +129,23 @@ def load(path: Path) -> Any:
         raise InputError(f"{path} must be a file that bidwise wrote, found a damaged one; delete it") from error
 
 
-def plain(value: Any) -> Any:
-    """What JSON can hold: no numpy, no tensors, no NaN, no infinity."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, torch.Tensor | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
 def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:
     """``out``, made if need be, with ``config.toml`` in it; refuses a folder of another configuration.
 
-    A run of the same configuration goes on where it stopped, so what is there is left alone.
+    A run of the same configuration resumes, so what is there is left alone.
     """
-    folder = writable(out)
-    stated = {key: value for key, value in config.items() if value is not None}
+    folder = check_writable(out)
+    text = to_toml(config)
     path = folder / "config.toml"
     if path.exists():
         try:
             there = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path} must be a configuration that bidwise wrote, found: {error}") from None
-        stated = tomllib.loads(_toml(stated))  # tuples as lists, as they were written
-        check_same(folder, there, stated)
+        check_same(folder, there, tomllib.loads(text))
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(path, _toml(stated))
+    write_text(path, text)
     return folder
 
 
@@ -172,7 +162,7 @@ def check_same(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) 
         )
 
 
-def writable(out: str | Path) -> Path:
+def check_writable(out: str | Path) -> Path:
     """``out`` as a path, if it is or can become a folder that files can be written to; nothing is made yet."""
     check_on_disk("out", out, "a folder", "copy the folder afterwards")
     folder = Path(out)
@@ -184,20 +174,24 @@ def writable(out: str | Path) -> Path:
     return folder
 
 
-def _toml(config: Mapping[str, Any]) -> str:
-    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in config.items())
+def to_toml(config: Mapping[str, Any]) -> str:
+    """A configuration as TOML, mappings as tables; keys without a value are left out."""
+    values = _toml_value(config)
+    try:
+        import tomli_w
+    except ImportError:  # a GPU machine may have torch and numpy alone: what JSON calls a flat value is also TOML's
+        return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
+    return tomli_w.dumps(values)
 
 
-def _toml_value(value: Any) -> str:
-    if isinstance(value, np.generic):  # numpy's numbers are words of Python when they are printed
-        value = value.item()
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
+def _toml_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _toml_value(entry) for key, entry in value.items() if entry is not None}
+    if hasattr(value, "tolist"):  # numpy's numbers and arrays
+        value = value.tolist()
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml_value(entry) for entry in value) + "]"
-    return json.dumps(str(value), ensure_ascii=False)
+        return [_toml_value(entry) for entry in value]
+    return value if isinstance(value, bool | int | float) else str(value)
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -243,12 +243,12 @@ def _experiment(
     run: Callable[[Callable[[str, float], None]], dict[str, Any]], out: Path, summary: Callable[[dict[str, Any]], str]
 ) -> None:
     """Run an experiment with a progress bar, say what it found, and leave a page and figures."""
-    from bidwise.run_folder import alone, read_json
+    from bidwise.run_folder import locked_folder, read_json
 
     kept = len(list((out / "pieces").glob("*.pt")))
     if kept and not (out / "result.json").exists():
         print(f"Going on after {kept} {'part' if kept == 1 else 'parts'} of this run, in {out}", flush=True)
-    with alone(out), Bars() as bars:
+    with locked_folder(out), Bars() as bars:
         run(bars.show)
         result = read_json(out / "result.json")
         print(summary(result))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import bidwise
 from bidwise.checks import InputError
 from bidwise.evaluation.verdict import summary
-from bidwise.run_folder import plain, writable
+from bidwise.run_folder import check_writable, whole_file
+from bidwise.typed_json import to_json
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Evaluation:
 
     def to_json(self) -> str:
         """Plain JSON; numbers that are not defined or not finite are ``null``."""
-        return json.dumps(plain(asdict(self)), indent=2, allow_nan=False)
+        return json.dumps(to_json(asdict(self)), indent=2, allow_nan=False)
 
     def write(self, out: str | Path) -> None:
         """``out/result.json`` and ``out/report.html``: both, or none of them."""
@@ -52,22 +54,16 @@ class Evaluation:
         )
 
         folder = check_folder(out)
-        pages = {"result.json": self.to_json(), "report.html": evaluation_page(plain(asdict(self)))}
+        pages = {"result.json": self.to_json(), "report.html": evaluation_page(to_json(asdict(self)))}
         folder.mkdir(parents=True, exist_ok=True)
-        parts = {folder / name: folder / f"{name}.part" for name in pages}
-        try:
-            for part, text in zip(parts.values(), pages.values(), strict=True):
-                part.write_text(text, encoding="utf-8")
-            for path, part in parts.items():
-                part.replace(path)
-        finally:
-            for part in parts.values():
-                part.unlink(missing_ok=True)
+        with ExitStack() as files:  # renamed when both are written
+            for name, text in pages.items():
+                files.enter_context(whole_file(folder / name)).write_text(text, encoding="utf-8")
 
 
 def check_folder(out: str | Path) -> Path:
     """``out`` as a path, if the two files can be written there; nothing is made yet."""
-    folder = writable(out)
+    folder = check_writable(out)
     for name in ("result.json", "report.html"):
         if (folder / name).is_dir():
             raise InputError(f"out must be a folder to write {name} into, found a folder of that name in {folder}")

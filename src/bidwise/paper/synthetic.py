@@ -12,7 +12,7 @@ import torch
 
 import bidwise
 from bidwise.auctions.columns import Floats
-from bidwise.checks import InputError, check_name, check_whole
+from bidwise.checks import MOST_SEED, InputError, check_name, check_whole
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds.markets import WORLDS
 from bidwise.losses.named import needs_teacher
@@ -22,7 +22,6 @@ from bidwise.paper.test_measures import Measures, band, best_possible, gain, mea
 from bidwise.study.contest import (
     CONTEST,
     LAMS,
-    MOST_SEED,
     PAPER,
     Chosen,
     Contestant,

@@ -16,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from bidwise.run_folder import whole_file
+
 INK, SOFT, UNCLEAR, GRID = "#1f2933", "#52606d", "#8a939e", "#e9ecef"
 WIDTH = 4.8  # inches: on a phone the text is then still as large as print
 NARROW = 4.1  # for figures of many words, which are three in a row on a wide screen
@@ -188,10 +190,6 @@ def _style(key: str) -> Iterator[None]:
 
 
 def _write_bytes(path: Path, data: bytes) -> Path:
-    part = path.with_name(path.name + ".part")
-    try:
+    with whole_file(path) as part:
         part.write_bytes(data)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
     return path

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss
 from bidwise.models.mlp import MLP, LogisticRegression
@@ -64,12 +65,9 @@ class Plan:
 BATCHES, TEACHERS_ADS, INITIAL = 1, 500_000, 250_001
 
 
-MOST_SEED = 4000  # torch's generator counts seeds modulo 2^32
-
-
 def seeds_of(seed: int, repeats: int) -> list[int]:
     """One seed for each repeat, of at most a thousand; those of another ``seed`` are others."""
-    return [1_000_003 * seed + 2 * repeat for repeat in range(repeats)]
+    return [derived_seed(seed, repeat) for repeat in range(repeats)]
 
 
 def has_lam(loss: str) -> bool:

@@ -14,11 +14,12 @@ from bidwise.data.read_table import cut_auctions, read_ads
 from bidwise.evaluation.comparison import compared
 from bidwise.evaluation.evaluate import metrics_of
 from bidwise.evaluation.intervals import repeat_interval
-from bidwise.run_folder import plain, read_json
+from bidwise.run_folder import read_json
 from bidwise.table.config import BASELINE
 from bidwise.table.grid import Trial
 from bidwise.table.trials import VALIDATED, VALIDATION
 from bidwise.training.validation import METRICS
+from bidwise.typed_json import to_json
 
 TESTED = ("welfare", "revenue", "auc", "log_loss", "predicted_over_observed")
 COMPARED = ("welfare", "log_loss")
@@ -32,7 +33,7 @@ def numbers_of(trial: Trial, folder: Path, failed: str | None) -> Result:
     found: Result = {
         "name": trial.name,
         "setting": trial.setting,
-        "settings": plain(trial.settings),
+        "settings": to_json(trial.settings),
         "loss": trial.config.train.loss,
         "seed": trial.seed,
         "failed": failed,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import tomllib
 import types
@@ -17,7 +16,7 @@ from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.losses.named import LOSSES, WelfareLoss
 from bidwise.models import MODELS
-from bidwise.run_folder import check_same, writable, write_text
+from bidwise.run_folder import check_same, check_writable, to_toml, write_text
 from bidwise.training.run import Options
 from bidwise.urls import check_on_disk, shown
 
@@ -195,10 +194,7 @@ class Config:
 
     def to_toml(self) -> str:
         """The file that gives this configuration again."""
-        lines: list[str] = []
-        for section, part in self.sections().items():  # JSON's words for numbers, text and lists are also TOML's
-            lines += [f"[{section}]", *(f"{key} = {json.dumps(x, ensure_ascii=False)}" for key, x in part.items()), ""]
-        return "\n".join(lines)
+        return to_toml(self.sections())
 
 
 SECTIONS: dict[str, Any] = {"data": Data, "model": Model, "train": Train}
@@ -254,7 +250,7 @@ def merged(
 
 def open_run(out: str | Path, config: Config) -> Path:
     """``out`` as a folder, if it is new or of the same configuration; nothing is made yet."""
-    folder = writable(out)
+    folder = check_writable(out)
     path = folder / "config.toml"
     if not path.exists() and not (folder / "result.json").exists():
         return folder

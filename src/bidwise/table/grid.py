@@ -15,6 +15,7 @@ from typing import Any
 from bidwise.checks import InputError, check_name
 from bidwise.losses.named import LOSSES, WelfareLoss
 from bidwise.models import MODELS
+from bidwise.run_folder import to_toml
 from bidwise.table.config import AUTO, SECTIONS, Config, Model, Train, merged, read_toml, resolved, typed
 from bidwise.urls import shown
 
@@ -129,11 +130,7 @@ class Grid:
 
     def to_toml(self) -> str:
         """The file that gives this grid again."""
-        parts = {**self.shown_sections(), "sweep": {json.dumps(key): values for key, values in self.lists.items()}}
-        lines = []
-        for section, part in parts.items():  # JSON's words for numbers, text and lists are also TOML's
-            lines += [f"[{section}]", *(f"{key} = {json.dumps(x, ensure_ascii=False)}" for key, x in part.items()), ""]
-        return "\n".join(lines)
+        return to_toml({**self.shown_sections(), "sweep": self.lists})
 
 
 def read_grid(config: str | Path | Mapping[str, Any], settings: Sequence[str] = ()) -> Grid:

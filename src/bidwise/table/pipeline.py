@@ -27,7 +27,7 @@ from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.named import LOSSES, named_loss, needs_teacher
 from bidwise.models import MODELS
-from bidwise.run_folder import alone, environment, plain, read_json, save, write_json, write_text
+from bidwise.run_folder import environment, locked_folder, read_json, save, write_json, write_text
 from bidwise.study.keep_best import Choice, choose
 from bidwise.table.config import AUTO, BASELINE, SECTIONS, Config, read_toml, resolved
 from bidwise.table.encode import Prepared, Progress, prepare, prepared_before, write_parquet
@@ -36,6 +36,7 @@ from bidwise.training.across_ranks import logits_across
 from bidwise.training.loop import fit
 from bidwise.training.selection import Fit
 from bidwise.training.validation import predict
+from bidwise.typed_json import to_json
 
 LEFT_OUT_OF_RESULT = ("options", "version")  # of the evaluation, whose own folder has all of it
 LONG = ("calibration_curve", "by_bid")  # numbers of a model, likewise
@@ -88,7 +89,7 @@ def train(
 def begun(table: Table, config: Config, out: str | Path, progress: Progress | None = None) -> Iterator[Prepared]:
     """A run folder that is ready to train in, and no one else's meanwhile; of several ranks the first prepares it."""
     with ExitStack() as held:
-        distributed.first(lambda: held.enter_context(alone(out)))
+        distributed.first(lambda: held.enter_context(locked_folder(out)))
         prepared = distributed.first(lambda: prepare(table, config, out, progress=progress))
         distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else _unseen(out))
         yield prepared or prepared_before(config, Path(out))
@@ -161,7 +162,7 @@ def _result(prepared: Prepared, fits: dict[str, Fit], contest: Ads | None, show:
         "notes": prepared.about["notes"],
     }
     result["verdict"] = verdict(result)
-    return plain(result)  # type: ignore[no-any-return]
+    return to_json(result)  # type: ignore[no-any-return]
 
 
 def fits_of(config: Config) -> list[str]:

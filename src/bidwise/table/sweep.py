@@ -13,7 +13,7 @@ import bidwise
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.store import SCHEMA
 from bidwise.ray_runner import started_ray
-from bidwise.run_folder import alone, environment, plain, read_json, writable, write_json, write_text
+from bidwise.run_folder import check_writable, environment, locked_folder, read_json, write_json, write_text
 from bidwise.runners import ENGINES
 from bidwise.table.compare import baseline_of, best_of, best_trial, differences, numbers_of, settings_of
 from bidwise.table.config import METRICS, SECTIONS, read_toml, resolved
@@ -21,6 +21,7 @@ from bidwise.table.grid import Grid, Identity, Known, Trial, identity_of, read_g
 from bidwise.table.roles import fingerprint, scan
 from bidwise.table.sweep_sentences import notes, verdict
 from bidwise.table.trials import Ended, Job, device_on_ray, finished, in_processes, on_ray
+from bidwise.typed_json import to_json
 from bidwise.urls import scheme_of, shown
 
 Progress = Callable[[str, float], None]  # what is being done, and the share that is done
@@ -70,12 +71,12 @@ def sweep(
     if scheme_of(table) is None:  # workers may be in another folder
         table = str(Path(table).absolute())
     scan(table)
-    _check_grown(writable(out), grid)
+    _check_grown(check_writable(out), grid)
     if engine == "ray":
         started_ray()  # or an error, before anything is written
         device = device_on_ray(device)
     show, tell = progress or (lambda work, done: None), say or (lambda line: None)
-    with alone(out) as folder:
+    with locked_folder(out) as folder:
         trials = grid.trials(_known(folder))
         _check_table(folder, trials, table)
         write_text(folder / "config.toml", grid.to_toml())
@@ -204,7 +205,7 @@ def _compared(
         "trials": found,
     }
     result["verdict"], result["notes"] = verdict(result), notes(result)
-    return plain(result)  # type: ignore[no-any-return]
+    return to_json(result)  # type: ignore[no-any-return]
 
 
 def _write(folder: Path, result: Mapping[str, Any], device: str) -> None:

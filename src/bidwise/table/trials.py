@@ -20,7 +20,7 @@ import torch
 
 from bidwise.checks import InputError, check_name
 from bidwise.ray_runner import started_ray
-from bidwise.run_folder import alone, write_json, write_text
+from bidwise.run_folder import locked_folder, write_json, write_text
 from bidwise.table.encode import prepare
 from bidwise.table.grid import Trial
 from bidwise.table.pipeline import finish, measured
@@ -63,7 +63,7 @@ def run(job: Job, threads: int) -> str | None:
     sys.argv = job.command  # of which the run folder tells
     config, folder = job.trial.config, job.folder
     try:
-        with alone(folder):
+        with locked_folder(folder):
             prepared = prepare(job.table, config, folder)
             finish(prepared, device=job.device)
             ads = prepared.store.ads("valid", auction_size=prepared.auction_size)
@@ -79,7 +79,7 @@ def run(job: Job, threads: int) -> str | None:
         why = f"{type(error).__name__}: {_plain(error)}".removesuffix(": ")
         why, told = (text.replace(job.table, shown(job.table)) for text in (why, traceback.format_exc()))
         with suppress(Exception):  # a full disk has no place for it
-            with alone(folder):
+            with locked_folder(folder):
                 write_text(folder / ERROR, told)
             why += f"; see {folder / ERROR}"
         return why

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bidwise import distributed
-from bidwise.data.store import checksum
-from bidwise.run_folder import environment, load, plain, save, write_json, write_text
+from bidwise.data.fingerprint import checksum
+from bidwise.run_folder import environment, load, save, write_json, write_text
 from bidwise.training.run import Place, Run
 from bidwise.training.selection import Best
+from bidwise.typed_json import to_json
 
 
 def save_checkpoint(folder: Path, run: Run) -> None:
@@ -24,7 +25,7 @@ def save_checkpoint(folder: Path, run: Run) -> None:
         "history": run.fit.history,
     }
     save(folder / "checkpoint.pt", standing)
-    lines = (json.dumps(plain(entry), allow_nan=False) for entry in run.fit.history)
+    lines = (json.dumps(to_json(entry), allow_nan=False) for entry in run.fit.history)
     write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bidwise.checks import InputError, check_positive, check_whole
+from bidwise.checks import InputError, Named, check_positive, check_whole
 from bidwise.data.ads import Ads
 
 
@@ -128,9 +128,9 @@ def _paper(scale: float) -> World:
 #: Worlds by name. ``plotted``: the paper's, scaled so that it looks as its figure does; ``printed``: with the weights
 #: it prints, where bids span thirty orders of magnitude; ``misspecified``: clicks depend on squares;
 #: ``misspecified_rare``: the same with a click rate of about 0.24.
-WORLDS = {
-    "plotted": _paper(0.1),
-    "printed": _paper(1.0),
-    "misspecified": World(linear=0.6, spread=0.8, curve=0.275, correlation=0.5),
-    "misspecified_rare": World(linear=0.6, spread=0.8, curve=0.275, correlation=0.5, shift=-1.5),
-}
+WORLDS = Named(
+    plotted=_paper(0.1),
+    printed=_paper(1.0),
+    misspecified=World(linear=0.6, spread=0.8, curve=0.275, correlation=0.5),
+    misspecified_rare=World(linear=0.6, spread=0.8, curve=0.275, correlation=0.5, shift=-1.5),
+)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bidwise.checks import InputError, check_name, check_positive, check_whole
+from bidwise.checks import MOST_SEED, InputError, check_name, check_positive, check_whole
 from bidwise.losses.named import needs_teacher
 from bidwise.paper.criteo.trial import LAM, SETTINGS, Setting, Trial
-from bidwise.study.contest import MOST_SEED, has_lam
+from bidwise.study.contest import has_lam
 from bidwise.training.adam import UPDATES
 from bidwise.training.precision import PRECISIONS
 

@@ -26,7 +26,7 @@ from bidwise.paper.preprocessing.passes import (
 from bidwise.paper.preprocessing.raw_files import ends, raw_files, truth_files
 from bidwise.paper.preprocessing.sorted_blocks import Runs
 from bidwise.paper.preprocessing.tokens import MAPS
-from bidwise.run_folder import alone, open_folder
+from bidwise.run_folder import locked_folder, open_folder
 from bidwise.runners import Runner, runner_of
 
 WORK = "unfinished-2"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
@@ -75,7 +75,7 @@ def prepare(
         bids.column(NAMES)
     folder = _checked_out(Path(out))
     ready = runner_of(engine)
-    with alone(folder):
+    with locked_folder(folder):
         return _in_folder(folder, files, truth, options, bids, ready, progress)
 
 
