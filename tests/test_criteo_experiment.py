@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import bidwise
+from bidwise.data.auction_cuts import AuctionCuts
 from bidwise.data.store import Store
 from bidwise.data.worlds.criteo_world import simulate
 from bidwise.evaluation.auc import _auc_on_device, auc
@@ -24,7 +25,7 @@ from bidwise.paper.criteo import Config, experiment, run
 from bidwise.paper.criteo.dataset import source_of
 from bidwise.paper.criteo.numbers import chosen_lams, of_protocol
 from bidwise.paper.criteo.plan import LAM, LAMS, LOSSES, planned, trial_of, work
-from bidwise.paper.criteo.trial import Arena, Auctions, Trial, calibration_error, loss_of, measured
+from bidwise.paper.criteo.trial import Arena, Trial, calibration_error, loss_of, measured, welfare_over
 from bidwise.paper.preprocessing.prepare_criteo import prepare
 from bidwise.run_folder import load, read_json
 from bidwise.study.pieces import Job, Pieces
@@ -155,10 +156,10 @@ def test_losses_have_the_papers_slope():
 
 def test_measures_agree_with_the_library(store):
     test = store.ads("test", auction_size=32)
-    auctions = Auctions.of(len(test), 32, 3, seed=1)
+    auctions = AuctionCuts.at_random(len(test), 32, cuts=3, seed=1)
     model = SparseLogisticRegression(store.cardinalities, std=0.3)
     found = measured(model, test, auctions)
-    order = auctions.order
+    order = auctions.rows
     ctr = bidwise.predict(model, test).double()
     for key, truth in (("welfare", test.clicks), ("expected_welfare", test.truth)):
         each = bidwise.welfare(ctr[order], truth[order], test.bids[order], auctions.offsets)
@@ -171,22 +172,22 @@ def test_measures_agree_with_the_library(store):
 
 
 def test_cuts_use_every_ad_once_and_are_the_same_for_all():
-    auctions = Auctions.of(100, 32, 3, seed=0)
-    assert len(auctions.order) == 3 * 96
-    for cut in auctions.order.view(3, 96):
+    auctions = AuctionCuts.at_random(100, 32, cuts=3, seed=0)
+    assert len(auctions.rows) == 3 * 96
+    for cut in auctions.rows.view(3, 96):
         assert len(cut.unique()) == 96
-    assert torch.equal(auctions.order, Auctions.of(100, 32, 3, seed=0).order)
-    assert not torch.equal(auctions.order, Auctions.of(100, 32, 3, seed=1).order)
+    assert torch.equal(auctions.rows, AuctionCuts.at_random(100, 32, cuts=3, seed=0).rows)
+    assert not torch.equal(auctions.rows, AuctionCuts.at_random(100, 32, cuts=3, seed=1).rows)
 
 
 def test_validation_welfare_is_that_of_its_auctions(store):
     valid = store.ads("valid", auction_size=32)
-    auctions = Auctions.of(len(valid), 32, 2, seed=0)
+    auctions = AuctionCuts.at_random(len(valid), 32, cuts=2, seed=0)
     logits = torch.randn(len(valid), generator=torch.Generator().manual_seed(0))
-    order = auctions.order
+    order = auctions.rows
     for name, truth in (("welfare", valid.clicks), ("expected_welfare", valid.truth)):
         each = bidwise.welfare(torch.sigmoid(logits)[order], truth[order], valid.bids[order], auctions.offsets)
-        assert float(auctions.metric(name).of(logits, valid)) == pytest.approx(float(each.mean()), rel=1e-6)
+        assert float(welfare_over(auctions, name).of(logits, valid)) == pytest.approx(float(each.mean()), rel=1e-6)
 
 
 def test_a_run_that_was_cut_off_goes_on_and_finds_the_same(store, small, tmp_path, monkeypatch):

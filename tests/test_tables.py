@@ -322,7 +322,7 @@ def test_resampling_cuts_the_ads_again():
     ("size", "cuts", "message"),
     [
         (0, 1, "auction_size must be at least 1, found 0"),
-        (24, 1, "auction_size must be at most the number of ads, 23, found 24"),
+        (24, 1, "auction_size must be at most the 23 ads, found 24"),
         (5, 0, "resample must be at least 1, found 0"),
     ],
 )

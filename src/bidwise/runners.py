@@ -25,7 +25,7 @@ import torch
 
 import bidwise
 from bidwise.checks import InputError, check_name
-from bidwise.run_folder import load, save
+from bidwise.run_folder import load, save, write_json
 
 ENGINES = ("local", "ray")
 TRIES = 3  # of a call whose process is killed
@@ -355,8 +355,7 @@ class TaskCache:
 
         def show(call: Call, share: float) -> None:
             shares[call.name] = call.amount * share
-            epochs = call.options["task"].epochs
-            self._show(sum(shares.values()), f", epoch {share * epochs:.1f} of {epochs:g}" if epochs else "")
+            self._show(sum(shares.values()), call.options["task"], share)
 
         calls = [
             Call(task.name, _compute, {"path": self.path(task.name), "task": task}, task.amount) for task in missing
@@ -382,12 +381,25 @@ class TaskCache:
         self._show(0.0)
         return kept["found"]
 
-    def _show(self, more: float, detail: str = "") -> None:
+    def write(self, result: Any, environment: Mapping[str, Any]) -> None:
+        """``result.json``, and ``environment.json`` where something is new: a look at old results leaves theirs."""
+        write_json(self.folder.parent / "result.json", result)
+        path = self.folder.parent / "environment.json"
+        if self.computed or not path.exists():
+            write_json(path, {**environment, "seconds": round(self.seconds, 1)})
+
+    def _show(self, more: float, task: Task | None = None, share: float = 0.0) -> None:
         """Never less than before: what several have computed is counted once more when it is read."""
         self.shown = max(self.shown, min(1.0, (self.done + more) / self.expected))
-        if self.progress is not None:
-            models = max(1, round(self.expected))
-            self.progress("training", self.shown, f"model {min(models, int(self.done + more) + 1)} of {models}{detail}")
+        if self.progress is None:
+            return
+        models = max(1, round(self.expected))
+        detail = f"model {min(models, int(self.done + more) + 1)} of {models}"
+        if task is not None and task.epochs:
+            if task.amount > 1:  # trained as one
+                detail = f"models {round(self.done) + 1} to {round(self.done + task.amount)} of {models}"
+            detail += f", epoch {share * task.epochs:.1f} of {task.epochs:g}"
+        self.progress("training", self.shown, detail)
 
 
 def _key(key: str) -> str:

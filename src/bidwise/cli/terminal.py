@@ -64,13 +64,14 @@ class Bars:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def show(self, work: str, done: float) -> None:
+    def show(self, work: str, done: float, detail: str = "") -> None:
         if work not in self.tasks:
             self.tasks[work] = self.progress.add_task(work, total=1.0)
-        self.progress.update(self.tasks[work], completed=done)  # type: ignore[arg-type]
+        words = f"{work}: {detail}" if detail else work
+        self.progress.update(self.tasks[work], completed=done, description=words)  # type: ignore[arg-type]
         if self.progress.disable and not self.quiet and time.monotonic() - self.told > SECONDS:
             self.told = time.monotonic()
-            print(f"{work}: {done:.0%}", file=sys.stderr, flush=True)
+            print(f"{words}, {done:.0%}" if detail else f"{work}: {done:.0%}", file=sys.stderr, flush=True)
 
 
 def as_typed(message: str) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bidwise.checks import InputError, check_ads, check_between, check_bids, check_offsets, check_weights
+
+COLUMNS = ("clicks", "bids", "teacher", "truth", "weights", "exposure")  # one number per ad
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,14 @@ class Ads:
         """The same ads with a teacher's CTR."""
         return replace(self, teacher=teacher)
 
+    def take(self, rows: Tensor | slice, offsets: Tensor) -> Ads:
+        """The ads at these rows, cut into auctions at ``offsets``."""
+        columns: dict[str, Any] = {
+            name: None if (column := getattr(self, name)) is None else column[..., rows] for name in COLUMNS
+        }
+        offsets = offsets.to(self.features.device)
+        return replace(self, features=self.features[..., rows, :], offsets=offsets, **columns)
+
     def to(self, where: torch.device | str | torch.dtype) -> Ads:
         """The same ads on another device or in another floating-point precision."""
         moved = {}
@@ -107,7 +118,7 @@ def stack(repeats: Sequence[Ads]) -> Ads:
             sizes = f"{tuple(first.features.shape)} and {tuple(ads.features.shape)}"
             raise InputError(f"repeats must have features of one size, found {sizes}")
     together: dict[str, Tensor | None] = {"offsets": first.offsets}
-    for name in ("features", "clicks", "bids", "teacher", "truth", "weights", "exposure"):
+    for name in ("features", *COLUMNS):
         columns = [getattr(ads, name) for ads in repeats]
         if any((column is None) != (columns[0] is None) for column in columns):
             raise InputError(f"repeats must all have {name}, or none of them")

@@ -12,9 +12,11 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bidwise.auctions.columns import Floats
-from bidwise.checks import InputError, check_whole
+from bidwise.checks import InputError
+from bidwise.data.auction_cuts import AuctionCuts
 from bidwise.data.locations import Location, location_of
 from bidwise.urls import shown
 
@@ -134,22 +136,16 @@ def cut_auctions(ads: AdTable, size: int, *, seed: int = 0, cuts: int = 1) -> Ad
     >>> cut_auctions(ads, 2, seed=0).offsets
     array([0, 2, 4])
     """
-    check_whole("auction_size", size, 1)
-    check_whole("resample", cuts, 1)
-    check_whole("seed", seed, 0)
-    if size > ads.ads:
-        raise InputError(f"auction_size must be at most the number of ads, {ads.ads}, found {size}")
-    random = np.random.default_rng(seed)
-    kept = ads.ads // size * size
-    order = np.concatenate([random.permutation(ads.ads)[:kept] for _ in range(cuts)])
-    left_out = ads.ads - kept
+    found = AuctionCuts.at_random(ads.ads, size, cuts=cuts, seed=seed)
+    assert isinstance(found.rows, Tensor)
     again = f", {cuts} times over" if cuts > 1 else ""
-    rest = f"; {left_out:,} ads of an incomplete last auction were left out{' each time' if cuts > 1 else ''}"
+    rest = f"; {found.left_out:,} ads of an incomplete last auction were left out{' each time' if cuts > 1 else ''}"
     note = (
         f"The auctions are not real: the ads were shuffled (seed {seed}) and cut into auctions of {size}{again}"
-        f"{rest if left_out else ''}."
+        f"{rest if found.left_out else ''}."
     )
-    return ads.rows(order, size * np.arange(len(order) // size + 1), left_out=left_out, notes=[*ads.notes, note])
+    changes = {"left_out": found.left_out, "notes": [*ads.notes, note]}
+    return ads.rows(found.rows.numpy(), found.offsets.numpy(), **changes)
 
 
 def _gathered(ads: AdTable, auction: pl.Series, name: str) -> AdTable:

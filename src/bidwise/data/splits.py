@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
@@ -134,12 +133,7 @@ def auctions_at(ads: Ads, which: NDArray[np.int64]) -> Ads:
     sizes = ads.offsets.diff()[some]
     offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
     rows = torch.arange(int(offsets[-1])) + (ads.offsets[some] - offsets[:-1]).repeat_interleave(sizes)
-    taken = {
-        f.name: found[rows]
-        for f in fields(ads)
-        if f.name != "offsets" and isinstance(found := getattr(ads, f.name), Tensor)
-    }
-    return replace(ads, offsets=offsets, **taken)
+    return ads.take(rows, offsets)
 
 
 def halves(ads: Ads, seed: int) -> tuple[Ads, Ads]:

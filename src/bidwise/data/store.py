@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import warnings
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,8 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from bidwise.checks import InputError, check_name, check_whole
+from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
+from bidwise.data.auction_cuts import AuctionCuts
+from bidwise.data.fingerprint import checksum
 from bidwise.run_folder import read_json, whole_file, write_json
 
 FORMAT = "bidwise store"
@@ -35,7 +36,6 @@ TYPES: dict[str, DTypeLike] = {
     "exposure": np.float32,
     "offsets": np.int64,
 }
-BYTES_AT_ONCE = 2**24
 
 
 @dataclass(frozen=True)
@@ -109,20 +109,17 @@ class Store:
         Splits are in random order, so neighbours are as random as any ads; offsets in the store win over a size.
         """
         check_name("split", split, self.splits)
-        count = self.splits[split]
+        rows: Any = slice(None)
         offsets: torch.Tensor | None = None
         if self.has("offsets", split):
             offsets = _tensor(self.column(split, "offsets"))
         elif auction_size is not None:
-            check_whole("auction_size", auction_size, 1)
-            if count < auction_size:
-                raise InputError(f"auction_size must be at most the {count:,} ads of {split}, found {auction_size}")
-            count -= count % auction_size
-            offsets = torch.arange(0, count + 1, auction_size)
+            cuts = AuctionCuts.of_neighbours(self.splits[split], auction_size, split)
+            rows, offsets = cuts.rows, cuts.offsets
         names = [name for name in self.columns(split) if name != "offsets"]
         if "bids" not in names:
             raise InputError(f"{self.folder} has no bids; add them with bidwise.data.bids")
-        return Ads(offsets=offsets, **{name: _tensor(self.column(split, name)[:count]) for name in names})
+        return Ads(offsets=offsets, **{name: _tensor(self.column(split, name)[rows]) for name in names})
 
     def verify(self) -> None:
         """Raise unless every file has the checksum that the schema tells."""
@@ -229,15 +226,6 @@ def finish(
     }
     write_json(folder / SCHEMA, schema)
     return Store(folder)
-
-
-def checksum(path: Path) -> str:
-    """CRC-32 of a file."""
-    found = 0
-    with path.open("rb") as file:
-        while block := file.read(BYTES_AT_ONCE):
-            found = zlib.crc32(block, found)
-    return f"{found:08x}"
 
 
 def _write_vocabulary(path: Path, pairs: Iterable[tuple[str, Any]]) -> None:

@@ -15,6 +15,7 @@ import bidwise
 from bidwise.auctions.columns import Floats
 from bidwise.checks import MOST_SEED, InputError, check_whole
 from bidwise.data.ads import Ads, stack
+from bidwise.data.auction_cuts import AuctionCuts
 from bidwise.data.worlds.markets import World
 from bidwise.evaluation.calibration import calibrator
 from bidwise.losses.named import needs_teacher
@@ -136,9 +137,8 @@ def sized(metric: str, size: int) -> Metric:
     """Welfare of the same ads cut into auctions of this size: ads are alike, so any of them may compete."""
 
     def of(logits: torch.Tensor, ads: Ads) -> torch.Tensor:
-        auctions = len(ads) // size
-        rows = slice(0, auctions * size)
-        offsets = size * torch.arange(auctions + 1)
+        cuts = AuctionCuts.of_neighbours(len(ads), size)
+        rows, offsets = cuts.rows, cuts.offsets
         seen = ads.truth if metric == "expected_welfare" else ads.clicks
         assert seen is not None
         bids = ads.bids[..., rows]

@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 
 from bidwise.checks import InputError
+from bidwise.data.fingerprint import checksum
 from bidwise.data.locations import Location, location_of
 from bidwise.data.read_table import Table
-from bidwise.data.store import checksum
 from bidwise.urls import shown
 
 

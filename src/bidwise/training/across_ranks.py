@@ -7,9 +7,7 @@ batch. A run is then the same run on any number of ranks, to the rounding of sum
 from __future__ import annotations
 
 import warnings
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
+from bidwise.data.fingerprint import fingerprint
 from bidwise.models.layers import BatchNorm
 from bidwise.training.validation import logits_of
 
@@ -163,15 +162,5 @@ def check_ranks(model: nn.Module, train: Ads, valid: Ads | None, told: dict[str,
                 f"model must norm by the ads of all ranks, found {type(part).__name__} as {name!r}; use "
                 "bidwise.models.BatchNorm, or SyncBatchNorm on GPUs"
             )
-    distributed.check_same(**told, train=_told(train), valid=None if valid is None else _told(valid))
-
-
-def _told(ads: Ads) -> str:
-    """What tells ads from others without reading all of them: sizes, columns, and some rows."""
-    step, sums = max(1, len(ads) // ROWS), {}
-    for field in fields(ads):
-        found = getattr(ads, field.name)
-        if found is not None:
-            some = found[..., ::step, :] if field.name == "features" else found[..., ::step]
-            sums[field.name] = zlib.crc32(some.contiguous().cpu().numpy().tobytes())
-    return f"{len(ads):,} ads, {', '.join(sums)}, checksum {zlib.crc32(repr(sums).encode()):08x}"
+    sampled = None if valid is None else fingerprint(valid, ROWS)
+    distributed.check_same(**told, train=fingerprint(train, ROWS), valid=sampled)

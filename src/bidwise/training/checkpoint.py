@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bidwise import distributed
-from bidwise.data.store import checksum
+from bidwise.data.fingerprint import checksum
 from bidwise.run_folder import environment, load, save, write_json, write_text
 from bidwise.training.run import Place, Run
 from bidwise.training.selection import Best

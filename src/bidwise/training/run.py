@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import time
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.data.ads import Ads
+from bidwise.data.fingerprint import fingerprint
 from bidwise.kernels.gpu import available
 from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss, unchecked
 from bidwise.models import MODELS
@@ -355,21 +355,3 @@ def words(found: Any) -> str:
 def _bytes(ads: Ads) -> int:
     """Of the tables that batches are taken from: features, and clicks, bids, teacher and weights in float32."""
     return ads.features.numel() * ads.features.element_size() + 16 * len(ads) * ads.repeats.numel()
-
-
-def fingerprint(ads: Ads) -> str:
-    """Sizes and a checksum: whether a run is resumed on the ads it began with."""
-    sums = [
-        0 if column is None else zlib.crc32(column.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-        for column in (
-            ads.features,
-            ads.clicks,
-            ads.bids,
-            ads.teacher,
-            ads.truth,
-            ads.offsets,
-            ads.weights,
-            ads.exposure,
-        )
-    ]
-    return f"{tuple(ads.features.shape)} ads, checksum {zlib.crc32(repr(sums).encode()):08x}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,10 +10,12 @@ from typing import Any
 
 from bidwise.auctions import optimal_welfare
 from bidwise.checks import InputError
+from bidwise.data.auction_cuts import AuctionCuts
+from bidwise.data.fingerprint import checksum
 from bidwise.data.store import SPLITS, Store
 from bidwise.data.worlds.on_device import simulated_ads
 from bidwise.paper.criteo.plan import Config
-from bidwise.paper.criteo.trial import Arena, numbers_of, whole_auctions
+from bidwise.paper.criteo.trial import Arena, numbers_of
 
 FIRST = 2**16  # simulated test ads that tell whether they are the same
 
@@ -37,8 +38,8 @@ class Source:
             ctr, clicks = arena.test.truth.double(), arena.test.clicks.double()
             entropy = -(clicks * ctr.log() + (1 - clicks) * (-ctr).log1p()).mean()
             truth = {"auc": numbers_of(ctr, clicks)["auc"], "log_loss": float(entropy)}
-            order = arena.test_auctions.order
-            best = optimal_welfare(ctr[order], arena.test.bids[order].double(), arena.test_auctions.offsets)
+            rows = arena.test_auctions.rows
+            best = optimal_welfare(ctr[rows], arena.test.bids[rows].double(), arena.test_auctions.offsets)
             optimum = float(best.mean())
         return {
             "splits": self.splits,
@@ -86,13 +87,14 @@ def _stored(folder: str, checksum: str, device: str, auction_size: int, cuts: in
 def _simulated(rows: int, device: str, auction_size: int, cuts: int, seed: int) -> Source:
     ads = simulated_ads(rows, seed=seed, device=device)
     parts = {"train": ads.train, "valid": ads.valid, "test": ads.test}
-    cut = (whole_auctions(parts[split], auction_size, split) for split in ("valid", "test"))
+    cut = (
+        AuctionCuts.of_neighbours(len(parts[split]), auction_size, split).of(parts[split])
+        for split in ("valid", "test")
+    )
     arena = Arena.of(ads.train, *cut, auction_size=auction_size, cuts=cuts, seed=seed).to(device)
-    found = 0
-    for column in (ads.test.features[:FIRST], ads.test.clicks[:FIRST], ads.test.bids[:FIRST]):
-        found = zlib.crc32(column.cpu().numpy().tobytes(), found)
+    found = checksum(ads.test.features[:FIRST], ads.test.clicks[:FIRST], ads.test.bids[:FIRST])
     sizes = {split: len(parts[split]) for split in SPLITS}
-    return Source("simulated", f"{found:08x}", arena, ads.cardinalities, sizes, ads.about)
+    return Source("simulated", found, arena, ads.cardinalities, sizes, ads.about)
 
 
 def _arena_of(store: Store, auction_size: int, cuts: int, seed: int) -> Arena:
@@ -101,4 +103,4 @@ def _arena_of(store: Store, auction_size: int, cuts: int, seed: int) -> Arena:
 
 
 def _checksum(store: Store) -> str:
-    return f"{zlib.crc32(repr(sorted(store.schema['files'].items())).encode()):08x}"
+    return checksum(repr(sorted(store.schema["files"].items())))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bidwise.auctions import run_auction
-from bidwise.checks import InputError
 from bidwise.data.ads import Ads
+from bidwise.data.auction_cuts import AuctionCuts
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.metrics import CTR_BINS
 from bidwise.losses.named import named_loss
@@ -60,39 +59,18 @@ class Trial:
         return "-".join(words + ([] if self.teacher is None else [f"by_{self.teacher}"]))
 
 
-@dataclass(frozen=True)
-class Auctions:
-    """Ads cut into auctions several times, without an incomplete last one: ``order`` has the rows, cut after cut."""
+def welfare_over(auctions: AuctionCuts, name: str) -> Metric:
+    """Welfare over these auctions, by clicks or by the true CTR, to select models by."""
+    like = METRICS[name]
 
-    order: Tensor
-    size: int
+    def of(logits: Tensor, ads: Ads) -> Tensor:
+        rows = auctions.to(logits.device).rows
+        worth = ads.clicks if name == "welfare" else ads.truth
+        assert worth is not None
+        bids = ads.bids[rows]
+        return mean_welfare(logits[rows], bids * worth[rows], bids, auctions.offsets)
 
-    @staticmethod
-    def of(ads: int, size: int, cuts: int, seed: int) -> Auctions:
-        """Random cuts, the same for all models."""
-        random = np.random.default_rng(seed)
-        kept = ads // size * size
-        return Auctions(torch.from_numpy(np.concatenate([random.permutation(ads)[:kept] for _ in range(cuts)])), size)
-
-    @property
-    def offsets(self) -> Tensor:
-        return torch.arange(0, len(self.order) + 1, self.size)  # on the CPU, where a common size is looked for
-
-    def to(self, device: str) -> Auctions:
-        return replace(self, order=self.order.to(device))
-
-    def metric(self, name: str) -> Metric:
-        """Welfare over these auctions, by clicks or by the true CTR, to select models by."""
-        like = METRICS[name]
-
-        def of(logits: Tensor, ads: Ads) -> Tensor:
-            order = self.order.to(logits.device)
-            worth = ads.clicks if name == "welfare" else ads.truth
-            assert worth is not None
-            bids = ads.bids[order]
-            return mean_welfare(logits[order], bids * worth[order], bids, self.offsets)
-
-        return Metric(name, like.about, like.higher_is_better, of)
+    return Metric(name, like.about, like.higher_is_better, of)
 
 
 @dataclass(frozen=True)
@@ -102,13 +80,13 @@ class Arena:
     train: Ads
     valid: Ads
     test: Ads
-    valid_auctions: Auctions
-    test_auctions: Auctions
+    valid_auctions: AuctionCuts
+    test_auctions: AuctionCuts
 
     @staticmethod
     def of(train: Ads, valid: Ads, test: Ads, *, auction_size: int, cuts: int, seed: int) -> Arena:
         """Splits, of which validation and test ads are cut into auctions."""
-        cut = [Auctions.of(len(ads), auction_size, cuts, seed) for ads in (valid, test)]
+        cut = [AuctionCuts.at_random(len(ads), auction_size, cuts=cuts, seed=seed) for ads in (valid, test)]
         return Arena(train, valid, test, *cut)
 
     def to(self, device: str) -> Arena:
@@ -118,18 +96,8 @@ class Arena:
     @property
     def selections(self) -> list[Metric]:
         """What epoch and lam are chosen by: validation welfare; for comparison log loss, and where known the truth."""
-        found = [self.valid_auctions.metric("welfare"), METRICS["log_loss"]]
-        return found + ([] if self.valid.truth is None else [self.valid_auctions.metric("expected_welfare")])
-
-
-def whole_auctions(ads: Ads, size: int, split: str) -> Ads:
-    """The ads as far as they fit into whole auctions of neighbours."""
-    if len(ads) < size:
-        raise InputError(f"auction_size must be at most the {len(ads):,} ads of {split}, found {size}")
-    count = len(ads) - len(ads) % size
-    offsets = torch.arange(0, count + 1, size, device=ads.features.device)
-    truth = None if ads.truth is None else ads.truth[:count]
-    return Ads(ads.features[:count], ads.clicks[:count], ads.bids[:count], offsets, truth=truth)
+        found = [welfare_over(self.valid_auctions, "welfare"), METRICS["log_loss"]]
+        return found + ([] if self.valid.truth is None else [welfare_over(self.valid_auctions, "expected_welfare")])
 
 
 def train(
@@ -190,7 +158,7 @@ def loss_of(trial: Trial) -> nn.Module:
     return named_loss(trial.loss, lam=trial.lam, sigma=SIGMA)
 
 
-def measured(model: nn.Module, ads: Ads, auctions: Auctions) -> dict[str, Any]:
+def measured(model: nn.Module, ads: Ads, auctions: AuctionCuts) -> dict[str, Any]:
     """Welfare of every test auction, by clicks and where known by the true CTR, and how good the predictions are.
 
     Everything is computed where the ads are; what comes back is a number for each auction.
@@ -198,11 +166,11 @@ def measured(model: nn.Module, ads: Ads, auctions: Auctions) -> dict[str, Any]:
     device = ads.bids.device
     logits = logits_of(model, ads.features).double().to(device)
     ctr = torch.sigmoid(logits)
-    clicks, order = ads.clicks.double(), auctions.order.to(device)
-    bids = ads.bids.double()[order]
-    sold = run_auction(ctr[order], bids, auctions.offsets)
-    truth = None if ads.truth is None else ads.truth.double()[order]
-    clicked = clicks[order]
+    clicks, rows = ads.clicks.double(), auctions.to(device).rows
+    bids = ads.bids.double()[rows]
+    sold = run_auction(ctr[rows], bids, auctions.offsets)
+    truth = None if ads.truth is None else ads.truth.double()[rows]
+    clicked = clicks[rows]
     return numbers_of(ctr, clicks) | {
         "log_loss": float(cross_entropy(logits, clicks, None, "mean")),
         "welfare": sold.welfare(clicked, bids).cpu(),
