@@ -24,8 +24,9 @@ from bidwise import LOSSES, WelfareLoss
 from bidwise.data import Ads
 from bidwise.losses.named import unchecked
 from bidwise.models import DCN, DeepFM
+from bidwise.training.arguments import Options
 from bidwise.training.batches import Batch, Shuffle
-from bidwise.training.run import Options, Run
+from bidwise.training.run import Run
 
 FIELDS, INTEGERS = 39, 13
 STEPS: dict[str, nn.Module] = {

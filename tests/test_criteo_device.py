@@ -137,7 +137,7 @@ def test_splits_are_columns_that_models_train_on(ads):
         assert len(counts) == values
         assert bool((counts[2:].diff() <= 0).all())
         assert bool((counts[2:] >= (1 if index < len(COUNTS) else 10)).all())
-    fitted = bidwise.fit(SparseLogisticRegression(ads.cardinalities), ads.train, epochs=1, rate=0.01)
+    fitted = bidwise.fit(SparseLogisticRegression(ads.cardinalities), ads.train, epochs=1, learning_rate=0.01)
     assert auc(bidwise.predict(fitted.model, ads.test), ads.test.clicks) > 0.7
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import bidwise
-from bidwise.data.auction_cuts import AuctionCuts
+from bidwise.data.ads import AuctionCuts
 from bidwise.data.store import Store
 from bidwise.data.worlds.criteo_world import simulate
 from bidwise.evaluation.auc import _auc_on_device, auc

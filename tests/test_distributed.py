@@ -111,7 +111,7 @@ def test_distributed_disagreement_is_an_error_on_every_rank(together):
         assert told["valid"][1].startswith("metric must be the same on all ranks, found ['log_loss'] on rank 0")
         assert told["out on some"][1].startswith("out must be the same on all ranks, found a folder on rank 0 and none")
         assert told["seed"][1].startswith("seed must be the same on all ranks, found [0] on rank 0 and [1] on rank 1")
-        assert told["train"][1].startswith("train must be the same on all ranks, found 100 ads")
+        assert told["train"][1].startswith("train must be the same on all ranks, found (100, 4) ads")
         assert "found BatchNorm1d as 'norm'; use bidwise.models.BatchNorm" in told["norm"][1]
         assert told["wrapped"][1].endswith("found DistributedDataParallel; fit averages gradients")
         assert told["graph"][1].startswith("graph=True needs a single rank and a GPU with triton")
@@ -265,7 +265,7 @@ def test_distributed_command_is_killed_and_goes_on(table, tmp_path):
     code, told = without_a_rank(command(table, killed, 2), killed)
     assert code != 0
     assert "another rank is gone" in told
-    assert "the same command goes on from the last checkpoint, with any number of ranks" in told
+    assert "the same command resumes from the last checkpoint, with any number of ranks" in told
     assert not (killed / "result.json").exists()
     assert "goes on after epoch" not in said
     done = len((killed / "fits" / "log_plus" / "metrics.jsonl").read_text().splitlines())

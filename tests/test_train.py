@@ -241,7 +241,7 @@ def test_predict_refuses_what_it_cannot_use(run, table, tmp_path):
         predict(tmp_path / "empty", run.path)
     words = table.with_columns(age=pl.lit("old")).write_csv()
     (tmp_path / "words.csv").write_text(words)
-    with pytest.raises(bidwise.InputError, match=r"column 'age' must hold numbers, found 'old'"):
+    with pytest.raises(bidwise.InputError, match=r"column 'age', row 0: found 'old', which is not a number"):
         predict(run.folder, tmp_path / "words.csv", out=tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 
@@ -350,22 +350,23 @@ def test_types_are_inferred_and_explained():
             "score": random.random(400),
         }
     )
-    found = {column.name: column for column in inferred(Data(click="click", bid="bid"), frame)}
+    roles = {"click": "click", "bid": "bid"}
+    found = {column.name: column for column in inferred(frame, roles)}
     uses = {name: column.use for name, column in found.items()}
     assert {name for name, use in uses.items() if use == "categorical"} == {"text", "flag", "hour", "user_id"}
     assert {name for name, use in uses.items() if use == "numeric"} == {"price", "score"}
     assert {name for name, use in uses.items() if use == "left out"} == {"key", "same", "day", "tags"}
     assert all(column.reason for column in found.values())
-    named = Data(click="click", bid="bid", numeric=("hour",), categorical=("score",), ignore=("text",))
+    named = {"numeric": ("hour",), "categorical": ("score",), "ignore": ("text",)}
     with pytest.raises(
         bidwise.InputError, match=r"'score' with 400 values in 400 rows, more than the rows could teach"
     ):
-        inferred(named, frame)
+        inferred(frame, roles, **named)
     with pytest.raises(bidwise.InputError, match="column 'day' must hold text or numbers, found Date"):
-        inferred(Data(click="click", bid="bid", categorical=("day",)), frame)
-    named = Data(click="click", bid="bid", numeric=("hour",), categorical=("price",), ignore=("text",))
-    told = {column.name: column.use for column in inferred(named, frame.with_columns(price=pl.col("hour") * 7))}
-    assert (told["hour"], told["price"], told["text"]) == ("numeric", "categorical", "left out")
+        inferred(frame, roles, categorical=("day",))
+    cheap = frame.with_columns(price=pl.col("hour") * 7)
+    uses = {column.name: column.use for column in inferred(cheap, roles, **named | {"categorical": ("price",)})}
+    assert (uses["hour"], uses["price"], uses["text"]) == ("numeric", "categorical", "left out")
 
 
 BAD = {

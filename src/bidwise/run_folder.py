@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
+
+BYTES_AT_ONCE = 2**24
 
 
 @contextmanager
@@ -127,6 +130,25 @@ def load(path: Path) -> Any:
         raise
     except Exception as error:  # torch has many words for it
         raise InputError(f"{path} must be a file that bidwise wrote, found a damaged one; delete it") from error
+
+
+def checksum(*parts: Path | torch.Tensor | bytes | str) -> str:
+    """CRC-32 of files, numbers and text, one after the other.
+
+    >>> checksum("ab", b"c") == checksum("abc")
+    True
+    """
+    found = 0
+    for part in parts:
+        if isinstance(part, Path):
+            with part.open("rb") as file:
+                while block := file.read(BYTES_AT_ONCE):
+                    found = zlib.crc32(block, found)
+        elif isinstance(part, torch.Tensor):
+            found = zlib.crc32(part.detach().cpu().contiguous().view(torch.uint8).numpy().data, found)
+        else:
+            found = zlib.crc32(part.encode() if isinstance(part, str) else part, found)
+    return f"{found:08x}"
 
 
 def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.store import Field, Store, create
+from bidwise.data.store import Field, Store
 
 KINDS = ("deepfm", "lognormal", "advertiser", "ctr")
 BLOCK = 2**16  # ads at a time; each block has its own noise, so blocks are part of what a seed means
@@ -98,7 +98,7 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
 
     def part(split: str, start: int, stop: int) -> NDArray[np.float32]:
         """Opened for this block alone, so that its memory is given back."""
-        return create(store.folder, split, "bids", store.splits[split])[start:stop]
+        return store.writer.column(split, "bids")[start:stop]
 
     for done, (split, _, _, start, stop) in enumerate(blocks, 1):
         found = score(split, start, stop)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.read_table import numbers_of
 from bidwise.data.store import FIRST, MISSING, RARE, Field
 
 FORMAT = "bidwise encoder"
@@ -180,23 +181,6 @@ def names_of(column: pl.Series) -> pl.Series:
         column = column.cast(pl.Float64).fill_nan(None)
     text = column.cast(pl.String).str.strip_chars().str.replace(r"^(-?\d+)\.0+$", "${1}")
     return text.replace({"": None, **BOOLEANS})
-
-
-def numbers_of(column: pl.Series) -> Floats:
-    """Values as float64, NaN where they are missing; an error where they are no numbers."""
-    if column.dtype in (pl.String, pl.Categorical) or isinstance(column.dtype, pl.Enum):
-        text = names_of(column)
-        read = text.cast(pl.Float64, strict=False)
-        bad = read.is_null() & text.is_not_null()
-        if bad.any():
-            row = int(bad.to_numpy().argmax())
-            raise InputError(
-                f"column {column.name!r} must hold numbers, found {column[row]!r} in row {row} (rows count from 0)"
-            )
-        column = read
-    elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
-        raise InputError(f"column {column.name!r} must hold numbers, found {column.dtype}")
-    return column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
 
 
 def _vocabulary(column: pl.Series, min_count: int) -> tuple[str, ...]:

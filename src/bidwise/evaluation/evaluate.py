@@ -14,8 +14,9 @@ import numpy as np
 from bidwise.auctions import slot_multipliers, welfare
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.ad_table import AdTable, cut_auctions, read_ads
 from bidwise.data.locations import same_place
-from bidwise.data.read_table import AdTable, Table, cut_auctions, read_ads
+from bidwise.data.read_table import Table
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import compared, pairs_of
 from bidwise.evaluation.intervals import difference_to_average
@@ -84,7 +85,9 @@ def evaluate(
         options[name] = shown(options[name]) if isinstance(options[name], str | Path) else None  # a frame has no name
     options["slots"] = [float(alpha) for alpha in slots]
     models = [ctr] if isinstance(ctr, str) else list(ctr)
-    base = baseline or next(iter(models), "")
+    if not models:
+        raise InputError("ctr must name at least one column of predictions")
+    base = baseline or models[0]
     alpha = slot_multipliers(slots).numpy()
     rules: dict[str, Any] = {"slots": slots, "pricing": pricing, "reserve": reserve, "squash": squash}
     Metrics(**rules)  # a wrong rule is refused before the table is read

@@ -11,7 +11,7 @@ import numpy as np
 from bidwise.evaluation.comparison import CHANGED, DECISIVE
 
 if TYPE_CHECKING:
-    from bidwise.data.read_table import AdTable
+    from bidwise.data.ad_table import AdTable
     from bidwise.evaluation.result import Evaluation
 
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world

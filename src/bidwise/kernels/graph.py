@@ -43,8 +43,8 @@ class Graph:
         def step() -> None:
             fetch()
             loss = run.step(shuffle.gathered(features, numbers.t(), offsets))
-            assert run.place.total is not None
-            run.place.total.add_(loss)
+            assert run.position.total is not None
+            run.position.total.add_(loss)
             self.at += size
 
         fetch()  # compiled before it is captured

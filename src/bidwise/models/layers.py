@@ -247,7 +247,7 @@ class Perceptron(nn.Module):
         from bidwise.kernels.embedding_kernels import activated
 
         active, dropout = inputs, self.dropout if self.training else 0.0
-        begin = distributed.place(len(inputs))[1]
+        begin = distributed.position_in_batch(len(inputs))[1]
         for k, weight in enumerate(self.weights):
             seed = self.seed * 1_000_003 % 2**44 + (k << 48)
             active = active @ weight
@@ -266,7 +266,9 @@ class Perceptron(nn.Module):
         """For each layer 0 or 1 / (1 - dropout), drawn at once."""
         random = torch.Generator(like.device).manual_seed((self.seed * 1_000_003 + int(self.steps)) % 2**32)
         self.steps += 1
-        ads, begin = distributed.place(len(like))  # drawn for the whole batch: the same on any number of ranks
+        ads, begin = distributed.position_in_batch(
+            len(like)
+        )  # drawn for the whole batch: the same on any number of ranks
         drawn = torch.rand(ads, sum(self.hidden), generator=random, device=like.device, dtype=torch.float32)
         drawn = drawn[begin : begin + len(like)]
         kept = (drawn >= self.dropout).to(like.dtype).mul_(1 / (1 - self.dropout))

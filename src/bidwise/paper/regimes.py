@@ -14,8 +14,7 @@ import torch
 import bidwise
 from bidwise.auctions.columns import Floats
 from bidwise.checks import MOST_SEED, InputError, check_whole
-from bidwise.data.ads import Ads, stack
-from bidwise.data.auction_cuts import AuctionCuts
+from bidwise.data.ads import Ads, AuctionCuts, stack
 from bidwise.data.worlds.markets import World
 from bidwise.evaluation.calibration import calibrator
 from bidwise.losses.named import needs_teacher

@@ -14,10 +14,9 @@ from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss
 from bidwise.models.mlp import MLP, LogisticRegression
 from bidwise.study.pieces import Piece
+from bidwise.training.arguments import Variants
 from bidwise.training.loop import fit
-from bidwise.training.selection import State
-from bidwise.training.validation import METRICS, Metric, predict
-from bidwise.training.variants import Variants
+from bidwise.training.validation import METRICS, Metric, State, predict
 
 LAMS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 PAPER = ("log_loss", "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher")
@@ -132,7 +131,7 @@ def train(
                 metric=selections,
                 epochs=plan.epochs,
                 batch_size=plan.batch_size,
-                rate=plan.rate,
+                learning_rate=plan.rate,
                 patience=plan.patience,
                 every=plan.every,
                 seed=[seed + BATCHES for seed in seeds],

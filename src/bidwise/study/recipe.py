@@ -86,7 +86,7 @@ class Recipe:
             metric=metric,
             epochs=self.epochs,
             batch_size=self.batch_size,
-            rate=self.learning_rate,
+            learning_rate=self.learning_rate,
             schedule=self.schedule,
             patience=self.patience,
             every=self.every,

@@ -18,7 +18,7 @@ from bidwise.losses.named import LOSSES, needs_teacher
 from bidwise.models import MODELS
 from bidwise.run_folder import check_same, check_writable, to_toml, write_text
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
-from bidwise.training.run import Options
+from bidwise.training.arguments import Options
 from bidwise.urls import check_on_disk, shown
 
 AUTO = "auto"

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
+from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.encoding import Encoder, least_count
 from bidwise.data.infer_types import inferred
-from bidwise.data.read_table import AdTable, Table, read_ads
+from bidwise.data.read_table import Table, read_table, table_fingerprint, table_name
 from bidwise.data.splits import Split, auction_size, split, times_of
-from bidwise.data.store import SCHEMA, SPLITS, Store, create, finish
+from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.evaluation.auc import auc
 from bidwise.run_folder import read_json, whole_file, write_json
 from bidwise.runners import Progress
 from bidwise.table.config import AUTO, Config, begin, open_run
 from bidwise.table.results import SplitFacts, TableFacts
-from bidwise.table.roles import fingerprint, name_of, read
 from bidwise.typed_json import from_json, to_json
 
 LEAK = 0.95  # AUC of a single column, beyond what one learns of ads
@@ -46,6 +46,10 @@ class Prepared:
         """What was found in the table, which the store's schema holds."""
         return from_json(TableFacts, self.store.schema["table"], str(self.folder / "store" / SCHEMA))
 
+    def in_table_units(self, welfare: Any) -> Any:
+        """Welfare in the units of the table's bids; the store's are divided by their mean, see :func:`_arrays`."""
+        return welfare * self.facts.mean_bid
+
 
 def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress | None = None) -> Prepared:
     """Check the table, infer what its columns are, split it, and leave a store in ``out``.
@@ -58,10 +62,12 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     show("reading", 0.0)
     if (folder / "store" / SCHEMA).is_file() and (folder / "test.parquet").is_file():
         return _again(table, config, folder)
-    name = name_of(table)
-    frame = read(table)
+    name = table_name(table)
+    frame = read_table(table)
     data = config.data
-    columns = inferred(data, frame, name)
+    columns = inferred(
+        frame, data.roles, numeric=data.numeric, categorical=data.categorical, ignore=data.ignore, name=name
+    )
     show("reading", 0.4)
     ads = _checked(config, frame, name)
     times = None if data.time is None else times_of(frame[data.time], name)
@@ -79,37 +85,33 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     mean_bid = float(ads.bids[train_rows].mean())
     arrays = _arrays(config, ads, mean_bid, train_rows)
     begin(folder, config)
-    _write_store(folder / "store", frame, encoder, parts, arrays, show)
+    store = StoreWriter(folder / "store", {name: len(part.rows) for name, part in parts.items()})
+    _write_store(store, frame, encoder, parts, arrays, show)
     _write_test(folder / "test.parquet", config, frame, ads, arrays, parts["test"])
     facts = TableFacts(
-        fingerprint=fingerprint(table, frame),
+        fingerprint=table_fingerprint(table, frame),
         columns=tuple(columns),
         splits={name: _facts(part, ads, times, config, frame) for name, part in parts.items()},
         auction_size=size,
         min_count=min_count,
         mean_bid=mean_bid,
         cut=None if times is None else _on_both_sides(parts, times),
-        leaks=_leaks(folder / "store", encoder, ads, parts),
+        leaks=_leaks(store, encoder, ads, parts),
     )
     write_json(folder / "encoder.json", encoder.to_json())
-    finish(
-        folder / "store",
-        fields=encoder.fields,
-        splits={name: len(part.rows) for name, part in parts.items()},
-        vocabulary={},
-        about={"rows": len(frame), "table": to_json(facts)},
-    )
+    about = {"rows": len(frame), "table": to_json(facts)}
+    finished = store.finish(fields=encoder.fields, vocabulary={}, about=about)
     show("reading", 1.0)
-    return Prepared(folder, config, Store(folder / "store"), encoder)
+    return Prepared(folder, config, finished, encoder)
 
 
 def _again(table: Table, config: Config, folder: Path) -> Prepared:
     """What an earlier run of the same configuration left, if the table is the same still."""
     found = prepared_before(config, folder)
-    if fingerprint(table) != found.facts.fingerprint:
+    if table_fingerprint(table) != found.facts.fingerprint:
         raise InputError(
             f"out must be a new folder or one of the same table, found {folder}, which began with other rows than "
-            f"{name_of(table)} has now; choose another folder, or delete that one"
+            f"{table_name(table)} has now; choose another folder, or delete that one"
         )
     return found
 
@@ -122,15 +124,9 @@ def prepared_before(config: Config, folder: Path) -> Prepared:
 def _checked(config: Config, frame: pl.DataFrame, name: str) -> AdTable:
     """The columns with a role, as `evaluate` checks them: all rows in their order."""
     data = config.data
-    prediction = data.teacher
-    columns = [data.click, data.bid, data.truth, data.position, data.weight, data.teacher]
-    chosen = frame.select(cs.by_name(*(column for column in dict.fromkeys(columns) if column)))
-    if prediction is None:
-        prediction = "no prediction" + "_" * sum(map(len, chosen.columns))  # a name that no column has
-        chosen = chosen.with_columns(pl.lit(0.5).alias(prediction))
     ads = read_ads(
-        chosen,
-        ctr=[prediction],
+        frame,
+        ctr=[] if data.teacher is None else [data.teacher],
         click=data.click,
         bid=data.bid,
         truth=data.truth,
@@ -143,9 +139,7 @@ def _checked(config: Config, frame: pl.DataFrame, name: str) -> AdTable:
     if not 0 < clicks < ads.ads:
         share = "all" if clicks else "none"
         raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
-    if data.teacher is not None:
-        return ads
-    return AdTable({}, ads.clicks, ads.bids, ads.offsets, ads.truth, ads.position, ads.weights)
+    return ads
 
 
 def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: int | None, name: str) -> None:
@@ -196,7 +190,7 @@ def _arrays(config: Config, ads: AdTable, mean_bid: float, train_rows: NDArray[n
 
 
 def _write_store(
-    folder: Path,
+    store: StoreWriter,
     frame: pl.DataFrame,
     encoder: Encoder,
     parts: dict[str, Split],
@@ -205,11 +199,11 @@ def _write_store(
 ) -> None:
     features = frame.select(cs.by_name(*encoder.names))
     for at, (name, part) in enumerate(parts.items()):
-        create(folder, name, "features", len(part.rows), len(encoder.columns))[:] = encoder.encode(features[part.rows])
+        store.column(name, "features", width=len(encoder.columns))[:] = encoder.encode(features[part.rows])
         for column, values in arrays.items():
-            create(folder, name, column, len(part.rows))[:] = values[part.rows]
+            store.column(name, column)[:] = values[part.rows]
         if part.offsets is not None:
-            create(folder, name, "offsets", len(part.offsets))[:] = part.offsets
+            store.column(name, "offsets", length=len(part.offsets))[:] = part.offsets
         show("reading", 0.7 + 0.3 * (at + 1) / len(SPLITS))
 
 
@@ -256,9 +250,9 @@ def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
     return "time" if any(before == after for before, after in edges) else None
 
 
-def _leaks(store: Path, encoder: Encoder, ads: AdTable, parts: dict[str, Split]) -> dict[str, float]:
+def _leaks(store: StoreWriter, encoder: Encoder, ads: AdTable, parts: dict[str, Split]) -> dict[str, float]:
     """Features that predict the click all by themselves, often known only afterwards, with their AUC."""
-    seen, new = (np.load(store / name / "features.npy.part", mmap_mode="r") for name in ("train", "valid"))
+    seen, new = (store.written(name, "features") for name in ("train", "valid"))
     clicked, clicks_of_new = ads.clicks[parts["train"].rows], ads.clicks[parts["valid"].rows]
     leaks = {}
     for at, field in enumerate(encoder.fields):

@@ -33,8 +33,7 @@ from bidwise.study.recipe import BASELINE
 from bidwise.table.config import AUTO, Config, option_key, read_toml, resolved
 from bidwise.table.encode import Prepared, prepare, prepared_before, write_parquet
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
-from bidwise.training import Fit, predict
-from bidwise.training.across_ranks import logits_across
+from bidwise.training.validation import Fit, logits_across, predict
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
 
@@ -166,9 +165,7 @@ def _at_the_mean(model: nn.Module, ads: Ads) -> nn.Module:
     return model
 
 
-def _result(
-    prepared: Prepared, fits: dict[str, Fit], valid: Ads, held_out: Ads | None, show: Progress
-) -> TrainResult:
+def _result(prepared: Prepared, fits: dict[str, Fit], valid: Ads, held_out: Ads | None, show: Progress) -> TrainResult:
     """The loss that is kept, its model in the folder, and the test of all."""
     config, facts = prepared.config, prepared.facts
     choice = None if held_out is None else _choice(prepared, fits, held_out, show)
@@ -195,7 +192,7 @@ def _choice(prepared: Prepared, fits: dict[str, Fit], ads: Ads, show: Progress) 
     for at, (loss, fit) in enumerate(fits.items()):
         show("comparing", at / len(fits))
         auctions = _metrics(fit.model, ads, prepared.config).per_auction
-        welfare[loss], weights = auctions["welfare"] * prepared.facts.mean_bid, auctions["weight"]
+        welfare[loss], weights = prepared.in_table_units(auctions["welfare"]), auctions["weight"]
     show("comparing", 1.0)
     return choose(welfare, BASELINE, weights=weights, seed=prepared.config.train.seed)
 

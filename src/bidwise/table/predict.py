@@ -15,10 +15,9 @@ from torch import nn
 from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
 from bidwise.data.locations import FROM_AFAR, same_place
-from bidwise.data.read_table import Table
+from bidwise.data.read_table import Table, scan_table, table_error, table_name
 from bidwise.models import MODELS
 from bidwise.run_folder import load, read_json, whole_file
-from bidwise.table.roles import name_of, scan, unreadable
 from bidwise.training.validation import predict as ctr_of
 from bidwise.urls import check_on_disk
 
@@ -69,17 +68,17 @@ def predict(
         device: ``cpu`` or ``cuda``.
         progress: called as ``progress("predicting", 0.4)``.
     """
-    rows = scan(table)
+    rows = scan_table(table)
     names = rows.collect_schema().names()
     if not column:
         raise InputError("column must be a name, found nothing")
     if column in names:
         raise InputError(
-            f"{name_of(table)} has a column {column!r} already; give the predictions another name (column)"
+            f"{table_name(table)} has a column {column!r} already; give the predictions another name (column)"
         )
     target = None if out is None else _target(out, table)
     model, encoder = load_run(run, device)
-    encoder.check(names, name_of(table))
+    encoder.check(names, table_name(table))
     block = _Block(model, encoder, column, progress)
     try:
         block.rows = _count(rows) if progress is not None else 0
@@ -90,7 +89,7 @@ def predict(
         if block.failed is not None:
             raise block.failed from None
         if isinstance(error, pl.exceptions.PolarsError) or FROM_AFAR.search(str(error)):
-            raise unreadable(table, error) from None
+            raise table_error(table, error) from None
         raise
     return block.done
 

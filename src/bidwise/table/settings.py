@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.data.read_table import cut_auctions, read_ads
+from bidwise.data.ad_table import cut_auctions, read_ads
 from bidwise.evaluation.comparison import compared
 from bidwise.evaluation.evaluate import metrics_of
 from bidwise.run_folder import read_json, read_result

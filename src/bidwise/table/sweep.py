@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.read_table import scan_table, table_fingerprint
 from bidwise.data.store import SCHEMA
 from bidwise.ray_runner import Ray, device_on_ray, one_line
 from bidwise.run_folder import (
@@ -29,7 +30,6 @@ from bidwise.table.config import METRICS, SECTIONS, Config, Train, flattened, re
 from bidwise.table.grid import Grid, Identity, Known, Trial, identity_of, read_grid
 from bidwise.table.pipeline import run
 from bidwise.table.results import Chosen, SweepResult
-from bidwise.table.roles import fingerprint, scan
 from bidwise.table.settings import baseline_of, best_setting, settings_of, trial_result, with_differences
 from bidwise.urls import scheme_of, shown
 
@@ -78,7 +78,7 @@ def sweep(
         raise InputError("the configuration must name the table to train on, found no table in [data]")
     if scheme_of(table) is None:  # workers may be in another folder
         table = str(Path(table).absolute())
-    scan(table)
+    scan_table(table)
     _check_grown(check_writable(out), grid)
     show, tell = progress or (lambda work, done, detail="": None), say or (lambda line: None)
     if engine == "ray":  # started, or an error, before anything is written
@@ -138,7 +138,7 @@ def _known(folder: Path) -> dict[Identity, Known]:
 def _check_table(folder: Path, trials: Sequence[Trial], table: str) -> None:
     """Raise unless the trials that are there began with the rows that the table has now."""
     stores = [path for trial in trials if (path := folder / "trials" / trial.name / "store" / SCHEMA).is_file()]
-    now = fingerprint(table) if stores else ""
+    now = table_fingerprint(table) if stores else ""
     for path in stores:
         if read_json(path)["table"]["fingerprint"] != now:
             raise InputError(

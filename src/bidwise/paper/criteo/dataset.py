@@ -10,12 +10,12 @@ from typing import Any
 
 from bidwise.auctions import optimal_welfare
 from bidwise.checks import InputError
-from bidwise.data.auction_cuts import AuctionCuts
-from bidwise.data.fingerprint import checksum
+from bidwise.data.ads import AuctionCuts
 from bidwise.data.store import SPLITS, Store
 from bidwise.data.worlds.on_device import simulated_ads
 from bidwise.paper.criteo.plan import Config
 from bidwise.paper.criteo.trial import Arena, numbers_of
+from bidwise.run_folder import checksum
 
 FIRST = 2**16  # simulated test ads that tell whether they are the same
 

@@ -11,7 +11,7 @@ from bidwise.losses.named import needs_teacher
 from bidwise.paper.criteo.trial import LAM, SETTINGS, Setting, Trial
 from bidwise.study.contest import has_lam
 from bidwise.training.adam import UPDATES
-from bidwise.training.precision import PRECISIONS
+from bidwise.training.arguments import PRECISIONS
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 LAMS = (0.1, 1.0, 3.0, 5.0, 10.0)  # the paper's

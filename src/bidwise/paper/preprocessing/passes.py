@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.store import create
+from bidwise.data.store import StoreWriter
 from bidwise.data.worlds.criteo_text import CATEGORIES, INTEGERS
 from bidwise.paper.preprocessing.lines import faults, parse
 from bidwise.paper.preprocessing.parts import check_seen, counted_parts
@@ -183,8 +183,7 @@ def write_ads(
     runs: Runs,
     vocabularies: list[Vocabulary],
     work: Path,
-    folder: Path,
-    sizes: dict[str, int],
+    writer: StoreWriter,
     truth: bool,
     engine: Runner,
     show: Progress,
@@ -198,19 +197,19 @@ def write_ads(
     opening = Lock()  # the head of a column is a line of Python, which 3.11 cannot parse in two threads at once
     left = [cells for cells in runs.ranges() if not _mark(work, cells).is_file()]
     if left:
-        for name, size in sizes.items():
-            for column, fields in columns.items():
-                create(folder, name, column, size, fields)
+        for name in writer.splits:
+            for column, width in columns.items():
+                writer.column(name, column, width=width)
 
     def write(ads: Ads) -> float:
         cells, found = ads
         start, begin = int(runs.cells[cells[0]]), 0
-        for name, size in sizes.items():
+        for name, size in writer.splits.items():
             first, last = max(start, begin), min(start + len(found["clicks"]), begin + size)
             if first < last:
-                for column, fields in columns.items():  # opened for this range alone: pages are given back
+                for column, width in columns.items():  # opened for this range alone: pages are given back
                     with opening:
-                        part = create(folder, name, column, size, fields)
+                        part = writer.column(name, column, width=width)
                     part[first - begin : last - begin] = found[column][first - start : last - start]
             begin += size
         _mark(work, cells).touch()

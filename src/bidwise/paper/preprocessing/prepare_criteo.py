@@ -8,11 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bidwise.checks import InputError
 from bidwise.data.bids import Bids, attach
-from bidwise.data.store import SCHEMA, SPLITS, Field, Store, finish
+from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter
 from bidwise.data.worlds.criteo_text import INTEGERS
 from bidwise.paper.preprocessing.passes import (
     NAMES,
@@ -137,14 +135,13 @@ def _prepared(
         raise InputError(f"raw must have good lines, found {skipped['lines']:,} malformed ones and no other")
     sizes = dict(zip(SPLITS, split_sizes(runs.rows, options.split), strict=True))
     vocabularies = count_values(runs, sizes["train"], work, options.min_count, engine, show)
-    write_ads(runs, vocabularies, work, folder, sizes, bool(truth), engine, show)
+    writer = StoreWriter(folder, sizes)
+    write_ads(runs, vocabularies, work, writer, bool(truth), engine, show)
     show("Checksums", 0.0)
-    clicks = {name: _click_rate(folder / name / "clicks.npy") for name in sizes}
+    clicks = {name: float(writer.written(name, "clicks").mean()) for name in sizes}
     names = MAPS[options.integers].names
-    store = finish(
-        folder,
+    store = writer.finish(
         fields=[Field(name, found.size) for name, found in zip(NAMES, vocabularies, strict=True)],
-        splits=sizes,
         vocabulary=(
             (name, names(found.values) if name in INTEGERS else [f"{value:08x}" for value in found.values.tolist()])
             for name, found in zip(NAMES, vocabularies, strict=True)
@@ -184,12 +181,6 @@ def _config(files: list[Path], truth: list[Path], options: Options, bids: Bids |
         **asdict(options),
         **{"bids" if option == "kind" else f"bid_{option}": value for option, value in drawn.items()},
     }
-
-
-def _click_rate(path: Path) -> float:
-    """Of a column that has its name, or will have it soon: finishing may have been cut off in between."""
-    part = path.with_name(path.name + ".part")
-    return float(np.load(part if part.is_file() else path, mmap_mode="r").mean())
 
 
 def _withdraw(folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.fingerprint import checksum
+from bidwise.run_folder import checksum
 from bidwise.urls import check_on_disk
 
 BLOCK = 2**24  # bytes of text at a time, about 70,000 lines
