@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class AdTable:
     position: NDArray[np.int64] | None = None
     weights: Floats | None = None
     left_out: int = 0
-    notes: list[str] = field(default_factory=list)
+    scattered: bool = False  # whether auctions had to be brought together
 
     @property
     def ads(self) -> int:
@@ -63,7 +63,7 @@ def read_ads(
 ) -> AdTable:
     """The named columns of a table, checked; without ``bid`` all bids are 1, without ``auction`` all ads one auction.
 
-    Auctions scattered over the table are brought together, in the order of their first ads, and ``notes`` says so.
+    Auctions scattered over the table are brought together, in the order of their first ads, and ``scattered`` says so.
 
     Args:
         table: a Parquet, CSV or TSV file (also gzipped) or URL, a polars or pandas frame, or a mapping of columns.
@@ -115,8 +115,7 @@ def read_ads(
     order, offsets = auction_rows(frame[auction], name)
     if order is None:
         return replace(ads, offsets=offsets)
-    note = f"The ads of an auction were not next to each other in the table: they were sorted by {auction!r}."
-    return ads.rows(order, offsets, notes=[*ads.notes, note])
+    return ads.rows(order, offsets, scattered=True)
 
 
 def cut_auctions(ads: AdTable, size: int, *, seed: int = 0, cuts: int = 1) -> AdTable:
@@ -130,14 +129,7 @@ def cut_auctions(ads: AdTable, size: int, *, seed: int = 0, cuts: int = 1) -> Ad
     """
     found = AuctionCuts.at_random(ads.ads, size, cuts=cuts, seed=seed)
     assert isinstance(found.rows, Tensor)
-    again = f", {cuts} times over" if cuts > 1 else ""
-    rest = f"; {found.left_out:,} ads of an incomplete last auction were left out{' each time' if cuts > 1 else ''}"
-    note = (
-        f"The auctions are not real: the ads were shuffled (seed {seed}) and cut into auctions of {size}{again}"
-        f"{rest if found.left_out else ''}."
-    )
-    changes = {"left_out": found.left_out, "notes": [*ads.notes, note]}
-    return ads.rows(found.rows.numpy(), found.offsets.numpy(), **changes)
+    return ads.rows(found.rows.numpy(), found.offsets.numpy(), left_out=found.left_out)
 
 
 def _check(
