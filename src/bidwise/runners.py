@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -99,7 +99,7 @@ class Runner:
 
     def run(
         self, calls: Iterable[Call], *, ordered: bool = False, show: Callable[[Call, float], None] | None = None
-    ) -> Iterator[tuple[Call, Future[Any]]]:
+    ) -> Generator[tuple[Call, Future[Any]], None, None]:
         """Each call with its finished future, as they end or in the order of the calls, which are taken as needed.
 
         Leaving the loop early ends what is under way.

@@ -177,9 +177,9 @@ class Config:
 
     def recipe(self, loss: str) -> Recipe:
         """What is trained with a loss."""
-        given = {f.name: getattr(self.train, f.name, None) for f in fields(Recipe) if f.name != "loss"}
-        given = {name: value for name, value in given.items() if value is not None}
-        return Recipe(loss=loss, model=self.model.name, options=self.model.options, **given)
+        values: dict[str, Any] = {f.name: getattr(self.train, f.name, None) for f in fields(Recipe)}
+        values |= {"loss": loss, "model": self.model.name, "options": self.model.options}
+        return Recipe(**{name: value for name, value in values.items() if value is not None})
 
     def sections(self) -> dict[str, dict[str, Any]]:
         """By section, as a file has it, without what was left open; the table's URL without password and signature."""

@@ -57,7 +57,7 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     Whatever cannot be used is refused before anything is written. A folder that has the store of the same table
     already is taken as it is.
     """
-    show = progress or (lambda work, done: None)
+    show: Progress = progress or (lambda work, done, detail="": None)
     folder = open_run(out, config)
     show("reading", 0.0)
     if (folder / "store" / SCHEMA).is_file() and (folder / "test.parquet").is_file():

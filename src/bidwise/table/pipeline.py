@@ -230,6 +230,7 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Eval
     ads = prepared.store.ads("test")
     table = table.with_columns(pl.Series(loss, _numbers(predict(fit.model, ads))) for loss, fit in fits.items())
     write_parquet(path, table)
+    roles: dict[str, Any] = {role: role if role in table.columns else None for role in ("truth", "position", "weight")}
     models = [*([TEACHER] if TEACHER in table.columns else []), *fits]
     return evaluate(
         path,
@@ -238,7 +239,7 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Eval
         bid="bid",
         auction=None if config.data.auction is None else "auction",
         auction_size=prepared.facts.auction_size,
-        **{role: role if role in table.columns else None for role in ("truth", "position", "weight")},
+        **roles,
         slots=config.data.slots,
         baseline=BASELINE if BASELINE in fits else models[0],
         seed=config.train.seed,

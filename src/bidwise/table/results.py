@@ -173,7 +173,7 @@ class SettingDifference(Difference):
     written: ClassVar[tuple[str, ...]] = ("outcome",)
 
     @classmethod
-    def of(cls, repeats: Estimate, auctions: Comparison, level: float, *, several: bool) -> SettingDifference:
+    def inside_seeds(cls, repeats: Estimate, auctions: Comparison, level: float, *, several: bool) -> SettingDifference:
         """The interval holds both of theirs; of one seed there is that over auctions alone."""
         both = [repeats, auctions] if several else [auctions]
         known = all(each.known for each in both)

@@ -126,7 +126,7 @@ def _against(
     # the same ads may be in the tests of several seeds: seeds do not make intervals over auctions narrower
     comparisons = compared({name: mine, baseline: base}, [(name, baseline)], cuts=len(pairs))
     differences = {
-        each.metric: SettingDifference.of(
+        each.metric: SettingDifference.inside_seeds(
             mean_over([getattr(trial.test, each.metric) - getattr(other.test, each.metric) for trial, other in pairs]),
             replace(each, distribution=None),
             level=float(np.mean([getattr(other.test, each.metric) for _, other in pairs])),
@@ -151,17 +151,11 @@ def _auctions(trials: Sequence[TrialResult], folder: Path) -> dict[str, NDArray[
 def _per_auction(folder: Path, model: str) -> dict[str, NDArray[Any]]:
     result = read_result(folder, TrainResult)
     config, size = result.settings, result.table.auction_size
-    roles = {role: role if role in config.data.roles else None for role in ("auction", "truth", "position")}
-    weighted = config.data.weight or config.data.sampling_rate
-    ads = read_ads(
-        folder / "test.parquet",
-        ctr=[model],
-        click="click",
-        bid="bid",
-        weight="weight" if weighted else None,
-        slots=len(config.data.slots),
-        **roles,
-    )
+    roles: dict[str, Any] = {role: role for role in ("auction", "truth", "position") if role in config.data.roles}
+    if config.data.weight or config.data.sampling_rate:
+        roles["weight"] = "weight"
+    path, slots = folder / "test.parquet", config.data.slots
+    ads = read_ads(path, ctr=[model], click="click", bid="bid", slots=len(slots), **roles)
     if size is not None:
         ads = cut_auctions(ads, size, seed=config.train.seed)
-    return metrics_of(model, ads, {"slots": config.data.slots}).per_auction
+    return metrics_of(model, ads, {"slots": slots}).per_auction

@@ -24,7 +24,7 @@ from bidwise.run_folder import (
     write_result,
     write_text,
 )
-from bidwise.runners import ENGINES, Call, Processes, Progress, Runner, Show
+from bidwise.runners import ENGINES, Call, Killed, Processes, Progress, Runner, Show
 from bidwise.study.select import best
 from bidwise.table.config import METRICS, SECTIONS, Config, Train, flattened, read_toml, resolved
 from bidwise.table.grid import Grid, Identity, Known, Trial, identity_of, read_grid
@@ -34,6 +34,10 @@ from bidwise.table.settings import baseline_of, best_setting, settings_of, trial
 from bidwise.urls import scheme_of, shown
 
 ERROR = "error.txt"  # of a trial that failed for a reason that no user can mend
+
+
+class TrialFailed(Exception):
+    """What went wrong in a trial, in words."""
 
 
 def sweep(
@@ -184,8 +188,8 @@ def _run(
             done += 1
             shares.pop(call.name, None)
             if (error := future.exception()) is not None:
-                failed[call.name] = why = one_line(error) or type(error).__name__
-                words = f"failed: {why}"
+                failed[call.name] = _words(error)
+                words = f"failed: {failed[call.name]}"
             else:
                 found = trial_result(missing[call.name], inside / call.name, None)
                 value = getattr(found.validation, by)
@@ -209,14 +213,22 @@ def run_trial(show: Show, table: str, config: Config, folder: Path, device: str,
     except KeyboardInterrupt:
         raise
     except (InputError, OSError) as error:
-        raise InputError(one_line(error).replace(table, shown(table)) or type(error).__name__) from None
+        raise InputError(_words(error).replace(table, shown(table))) from None
     except BaseException as error:  # the other trials go on
-        why = f"{type(error).__name__}: {one_line(error)}".removesuffix(": ").replace(table, shown(table))
+        why = _words(error).replace(table, shown(table))
         with suppress(Exception):  # a full disk has no place for it
             with locked_folder(folder):
                 write_text(folder / ERROR, traceback.format_exc().replace(table, shown(table)))
             why += f"; see {folder / ERROR}"
-        raise RuntimeError(why) from None
+        raise TrialFailed(why) from None
+
+
+def _words(error: BaseException) -> str:
+    """An error on one line, with its type unless it is made of words for users."""
+    text = one_line(error)
+    if text and isinstance(error, InputError | OSError | TrialFailed | Killed):
+        return text
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def _compared(
