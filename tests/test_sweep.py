@@ -283,7 +283,8 @@ def test_a_trial_that_is_always_killed_costs_only_itself(table, tmp_path):
     out = tmp_path / "out"
     killer = Killer(out / "trials" / "log_plus-lam_1-seed_0", times=3)
     killer.start()
-    found = sweep(told(table), out=out)
+    sections = told(table, epochs=40, patience=40)  # long enough to be killed three times
+    found = sweep(sections, out=out)
     killer.join()
     assert [trial.name for trial in found.failed] == ["log_plus-lam_1-seed_0"]
     assert "it was killed 3 times; does it fit into memory?" in found.failed[0].failed
@@ -291,7 +292,7 @@ def test_a_trial_that_is_always_killed_costs_only_itself(table, tmp_path):
     incomplete = next(each for each in found.settings if not each.complete)
     assert incomplete.seeds == incomplete.difference.seeds == (1,)
     assert found.chosen.setting != incomplete.name
-    assert sweep(told(table), out=out).failed == []
+    assert sweep(sections, out=out).failed == []
 
 
 def test_a_failing_trial_is_told_in_the_end_and_the_others_are_kept(table, tmp_path, capsys, monkeypatch):
