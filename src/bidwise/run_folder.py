@@ -10,7 +10,7 @@ import sys
 import tomllib
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -258,20 +258,22 @@ def _toml_value(value: Any) -> Any:
     return value if isinstance(value, bool | int | float) else str(value)
 
 
-def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Machine, versions, commit and command of this run; ``environment.json`` of a run folder.
+def environment(device: torch.device | str = "cpu", command: Sequence[str] | None = None) -> dict[str, Any]:
+    """Machine, versions, commit and command (that of this process by default); ``environment.json`` of a run folder.
 
     Run folders are passed on: the user's home is ``~`` in the command, and URLs have no password and no signature.
     """
-    program = "bidwise" if Path(sys.argv[0]).stem in ("bidwise", "__main__") else sys.argv[0]
-    command = shown_command([program, *sys.argv[1:]])
+    program, *arguments = sys.argv if command is None else command
+    if Path(program).stem in ("bidwise", "__main__"):
+        program = "bidwise"
+    typed = shown_command([program, *arguments])
     home = os.path.expanduser("~")
     if len(home) > 1:
-        command = command.replace(home, "~")
+        typed = typed.replace(home, "~")
     return {
         "bidwise": bidwise.__version__,
         "commit": _commit(),
-        "command": command,
+        "command": typed,
         "machine": _processor(torch.device(device)),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ import torch
 
 import bidwise
 from bidwise.checks import InputError, check_name
-from bidwise.run_folder import load, save
+from bidwise.run_folder import load, save, write_json
 
 ENGINES = ("local", "ray")
 TRIES = 3  # of a call whose process is killed
@@ -41,7 +41,7 @@ class Progress(Protocol):
     def __call__(self, work: str, done: float, detail: str = "") -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """``function(show, **options)``, ``amount`` of work; other processes import the function by its name."""
 
@@ -99,7 +99,7 @@ class Runner:
 
     def run(
         self, calls: Iterable[Call], *, ordered: bool = False, show: Callable[[Call, float], None] | None = None
-    ) -> Iterator[tuple[Call, Future[Any]]]:
+    ) -> Generator[tuple[Call, Future[Any]], None, None]:
         """Each call with its finished future, as they end or in the order of the calls, which are taken as needed.
 
         Leaving the loop early ends what is under way.
@@ -207,6 +207,8 @@ class Processes(Runner):
     def execute(self, call: Call, show: Show) -> Any:
         for attempt in range(1, TRIES + 1):
             with self.lock:
+                if self.stopping.is_set():
+                    raise _Stopped
                 process = self.idle.pop() if self.idle else _Process(max(1, cores() // self.workers))
                 self.busy.add(process)
             try:
@@ -218,6 +220,9 @@ class Processes(Runner):
                 if attempt == TRIES:
                     raise Killed(TRIES, code) from None
                 self.say(f"{call.name} was killed; it resumes in a new process, try {attempt + 1} of {TRIES}")
+            except BaseException:  # no more calls are wanted, or this one cannot travel
+                process.end()
+                raise
             else:
                 with self.lock:
                     self.idle.append(process)
@@ -230,9 +235,11 @@ class Processes(Runner):
 
     def stop(self) -> None:
         with self.lock:
-            for process in [*self.idle, *self.busy]:
+            for process in self.idle:
                 process.end()
             self.idle.clear()
+            for process in self.busy:  # each is ended by the thread that waits for it
+                process.process.terminate()
 
 
 class _Process:
@@ -304,7 +311,7 @@ def runner_of(engine: str, workers: int | None = None) -> Runner:
     return Ray(workers)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task(Call):
     """A call whose result is kept in a file; ``key`` says what it is of: a file with another is computed anew.
 
@@ -348,8 +355,7 @@ class TaskCache:
 
         def show(call: Call, share: float) -> None:
             shares[call.name] = call.amount * share
-            epochs = call.options["task"].epochs
-            self._show(sum(shares.values()), f", epoch {share * epochs:.1f} of {epochs:g}" if epochs else "")
+            self._show(sum(shares.values()), call.options["task"], share)
 
         calls = [
             Call(task.name, _compute, {"path": self.path(task.name), "task": task}, task.amount) for task in missing
@@ -375,12 +381,25 @@ class TaskCache:
         self._show(0.0)
         return kept["found"]
 
-    def _show(self, more: float, detail: str = "") -> None:
+    def write(self, result: Any, environment: Mapping[str, Any]) -> None:
+        """``result.json``, and ``environment.json`` where something is new: a look at old results leaves theirs."""
+        write_json(self.folder.parent / "result.json", result)
+        path = self.folder.parent / "environment.json"
+        if self.computed or not path.exists():
+            write_json(path, {**environment, "seconds": round(self.seconds, 1)})
+
+    def _show(self, more: float, task: Task | None = None, share: float = 0.0) -> None:
         """Never less than before: what several have computed is counted once more when it is read."""
         self.shown = max(self.shown, min(1.0, (self.done + more) / self.expected))
-        if self.progress is not None:
-            models = max(1, round(self.expected))
-            self.progress("training", self.shown, f"model {min(models, int(self.done + more) + 1)} of {models}{detail}")
+        if self.progress is None:
+            return
+        models = max(1, round(self.expected))
+        detail = f"model {min(models, int(self.done + more) + 1)} of {models}"
+        if task is not None and task.epochs:
+            if task.amount > 1:  # trained as one
+                detail = f"models {round(self.done) + 1} to {round(self.done + task.amount)} of {models}"
+            detail += f", epoch {share * task.epochs:.1f} of {task.epochs:g}"
+        self.progress("training", self.shown, detail)
 
 
 def _key(key: str) -> str:

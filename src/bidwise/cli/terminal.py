@@ -18,32 +18,60 @@ SECONDS = 30  # between lines where there is no terminal
 
 
 class Bars:
-    """A progress bar for each piece of work, on the terminal's error stream; in a log file a line every half minute."""
+    """A progress bar for each piece of work, on the terminal's error stream; in a log file a line every half minute:
+    ``training: 37 %, model 2 of 5, epoch 1.3 of 3, about 4 min left``."""
 
     def __enter__(self) -> Bars:
         from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
         from bidwise import distributed
 
         console = Console(stderr=True)
         self.quiet = distributed.rank() > 0  # one voice for all ranks
-        self.progress = Progress(console=console, transient=True, disable=self.quiet or not console.is_terminal)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[words]}"),
+        )
+        self.progress = Progress(
+            *columns, console=console, transient=True, disable=self.quiet or not console.is_terminal
+        )
         self.progress.start()
         self.tasks: dict[str, int] = {}
-        self.told = time.monotonic()
+        self.started: dict[str, tuple[float, float]] = {}  # when, and with which share
+        self.last_line = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def show(self, work: str, done: float) -> None:
+    def show(self, work: str, done: float, detail: str = "") -> None:
         if work not in self.tasks:
-            self.tasks[work] = self.progress.add_task(work, total=1.0)
-        self.progress.update(self.tasks[work], completed=done)  # type: ignore[arg-type]
-        if self.progress.disable and not self.quiet and time.monotonic() - self.told > SECONDS:
-            self.told = time.monotonic()
-            print(f"{work}: {done:.0%}", file=sys.stderr, flush=True)
+            self.tasks[work] = self.progress.add_task(work, total=1.0, words="")
+        words = ", ".join(filter(None, [detail, self._left(work, done)]))
+        self.progress.update(self.tasks[work], completed=done, words=words)  # type: ignore[arg-type]
+        if self.progress.disable and not self.quiet and time.monotonic() - self.last_line > SECONDS:
+            self.last_line = time.monotonic()
+            print(", ".join(filter(None, [f"{work}: {100 * done:.0f} %", words])), file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """Print above the bars, onto the standard output."""
+        self.progress.stop()
+        say(text)
+        sys.stdout.flush()
+        self.progress.start()
+
+    def _left(self, work: str, done: float) -> str:
+        """How long the rest takes at the speed so far; what an earlier run had done took no time."""
+        from bidwise.report.formatting import duration
+
+        when, before = self.started.setdefault(work, (time.monotonic(), done))
+        passed = time.monotonic() - when
+        if passed < 5 or not before < done < 1:
+            return ""
+        return f"about {duration(passed * (1 - done) / (done - before))} left"
 
 
 def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:

@@ -15,18 +15,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 import bidwise
 from bidwise.checks import InputError
 from bidwise.report.drawing import MARKERS, Picture, shortened, themed, write
+from bidwise.report.formatting import duration
 from bidwise.report.sections import OUTCOMES, Run, RunPage, Section
 from bidwise.run_folder import read_json, result_from_json, write_text
 from bidwise.urls import check_on_disk
 
-RESULTS = {"evaluation": "bidwise.evaluation.result.Evaluation"}  # kind -> its type; others are dictionaries still
+RESULTS = {  # kind -> its type; others are dictionaries still
+    "evaluation": "bidwise.evaluation.result.Evaluation",
+    "train": "bidwise.table.results.TrainResult",
+    "sweep": "bidwise.table.results.SweepResult",
+}
 PAGES = {  # kind -> what makes its page: called with a run and the prefix of its ids
     "evaluation": "bidwise.report.evaluation_page.evaluation_page",
     "synthetic": "bidwise.report.synthetic_story.synthetic_story",
     "regimes": "bidwise.report.pages.regimes_story",
     "criteo": "bidwise.report.criteo.criteo_story.criteo_story",
-    "train": "bidwise.report.train_story.train_story",
-    "sweep": "bidwise.report.sweep_story.sweep_story",
+    "train": "bidwise.report.train_page.train_page",
+    "sweep": "bidwise.report.sweep_page.sweep_page",
     "fit": "bidwise.report.pages.fit_story",
 }
 
@@ -185,18 +190,6 @@ def settings_of(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
 def setting(value: Any) -> str:
     """A setting as words."""
     return ", ".join(map(setting, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    >>> duration(42.4), duration(600), duration(9000)
-    ('42 s', '10 min', '2 h 30 min')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def pictures(run: Run) -> list[Picture]:

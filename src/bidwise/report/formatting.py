@@ -6,9 +6,19 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from bidwise.evaluation.estimate import NONE, signed
+from bidwise.evaluation.estimate import NONE, Estimate, signed
 
-__all__ = ["NONE", "aligned", "decimals", "hundredths", "number", "per_cent", "points", "signed"]
+__all__ = ["NONE", "aligned", "change", "decimals", "duration", "hundredths", "number", "per_cent", "points", "signed"]
+
+
+def change(estimate: Estimate, level: float) -> str:
+    """A difference in per cent of the baseline's ``level``, as it is where that is nothing.
+
+    >>> change(Estimate(difference=0.02, ci_low=0.01, ci_high=0.03), 2.0), change(Estimate(difference=0.02), 0.0)
+    ('+1.00 % [+0.50, +1.50]', '+0.02, without a finite interval')
+    """
+    words = f"{estimate / level:%}" if level > 0 else f"{estimate}"
+    return words if estimate.known or words == NONE else f"{words}, without a finite interval"
 
 
 def decimals(values: Iterable[float | None], digits: int) -> int:
@@ -78,3 +88,15 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] | None = None)
         "  ".join(x.rjust(widths[k]) if k in right else x.ljust(widths[k]) for k, x in enumerate(row)).rstrip()
         for row in rows
     ]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(42.4), duration(600), duration(9000)
+    ('42 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss, named_loss, needs_teacher
 from bidwise.models import MODELS
@@ -128,4 +129,4 @@ def joint_loss(recipes: Sequence[Recipe]) -> Variants:
 
 def seeds_of(seed: int, repeats: int) -> list[int]:
     """One seed for each repeat; those of another ``seed`` are others."""
-    return [1_000_003 * seed + 2 * repeat for repeat in range(repeats)]
+    return [derived_seed(seed, repeat) for repeat in range(repeats)]

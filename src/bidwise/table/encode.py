@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,43 +17,38 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.encoding import Encoder, least_count
-from bidwise.data.infer_types import LEFT_OUT, Column, inferred
+from bidwise.data.infer_types import inferred
 from bidwise.data.read_table import Table, read_table, table_fingerprint, table_name
 from bidwise.data.splits import Split, auction_size, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.evaluation.auc import auc
 from bidwise.run_folder import read_json, whole_file, write_json
+from bidwise.runners import Progress
 from bidwise.table.config import AUTO, Config, begin, open_run
+from bidwise.table.results import SplitFacts, TableFacts
+from bidwise.typed_json import from_json, to_json
 
-Progress = Callable[[str, float], None]  # what is being done, and the share that is done
-TELLING = 0.95  # AUC of a single column, beyond what one learns of ads
+LEAK = 0.95  # AUC of a single column, beyond what one learns of ads
 BIDS = (1e-30, 1e30)  # in units of their mean, what training can tell from 0 and from infinity
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run folder that is ready to train in: ``about`` has columns, splits and notes, as the store's schema does."""
+    """A run folder that is ready to train in."""
 
     folder: Path
     config: Config
     store: Store
     encoder: Encoder
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What was found in the table."""
-        table: dict[str, Any] = self.store.schema["table"]
-        return table
-
-    @property
-    def auction_size(self) -> int | None:
-        """Ads of an auction of the validation and test rows; ``None`` where the table has auctions."""
-        size: int | None = self.about["auction_size"]
-        return size
+    @cached_property
+    def facts(self) -> TableFacts:
+        """What was found in the table, which the store's schema holds."""
+        return from_json(TableFacts, self.store.schema["table"], str(self.folder / "store" / SCHEMA))
 
     def in_table_units(self, welfare: Any) -> Any:
         """Welfare in the units of the table's bids; the store's are divided by their mean, see :func:`_arrays`."""
-        return welfare * self.about["mean_bid"]
+        return welfare * self.facts.mean_bid
 
 
 def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress | None = None) -> Prepared:
@@ -62,7 +57,7 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     Whatever cannot be used is refused before anything is written. A folder that has the store of the same table
     already is taken as it is.
     """
-    show = progress or (lambda work, done: None)
+    show: Progress = progress or (lambda work, done, detail="": None)
     folder = open_run(out, config)
     show("reading", 0.0)
     if (folder / "store" / SCHEMA).is_file() and (folder / "test.parquet").is_file():
@@ -93,17 +88,19 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     store = StoreWriter(folder / "store", {name: len(part.rows) for name, part in parts.items()})
     _write_store(store, frame, encoder, parts, arrays, show)
     _write_test(folder / "test.parquet", config, frame, ads, arrays, parts["test"])
-    about = {
-        "fingerprint": table_fingerprint(table, frame),
-        "columns": columns,
-        "splits": {name: _described(part, ads, times, config, frame) for name, part in parts.items()},
-        "auction_size": size,
-        "min_count": min_count,
-        "mean_bid": mean_bid,
-        "notes": [*_notes(config, columns, parts, times, size), *_tell_tales(store, encoder, ads, parts)],
-    }
+    facts = TableFacts(
+        fingerprint=table_fingerprint(table, frame),
+        columns=tuple(columns),
+        splits={name: _facts(part, ads, times, config, frame) for name, part in parts.items()},
+        auction_size=size,
+        min_count=min_count,
+        mean_bid=mean_bid,
+        cut=None if times is None else _on_both_sides(parts, times),
+        leaks=_leaks(store, encoder, ads, parts),
+    )
     write_json(folder / "encoder.json", encoder.to_json())
-    finished = store.finish(fields=encoder.fields, vocabulary={}, about={"rows": len(frame), "table": about})
+    about = {"rows": len(frame), "table": to_json(facts)}
+    finished = store.finish(fields=encoder.fields, vocabulary={}, about=about)
     show("reading", 1.0)
     return Prepared(folder, config, finished, encoder)
 
@@ -111,7 +108,7 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
 def _again(table: Table, config: Config, folder: Path) -> Prepared:
     """What an earlier run of the same configuration left, if the table is the same still."""
     prepared = prepared_before(config, folder)
-    if table_fingerprint(table) != prepared.about["fingerprint"]:
+    if table_fingerprint(table) != prepared.facts.fingerprint:
         raise InputError(
             f"must be a new folder or one of the same table, found {folder}, which began with other rows than "
             f"{table_name(table)} has now; choose another folder, or delete that one",
@@ -237,66 +234,32 @@ def write_parquet(path: Path, frame: pl.DataFrame) -> None:
         frame.write_parquet(part)
 
 
-def _described(
-    part: Split, ads: AdTable, times: NDArray[Any] | None, config: Config, frame: pl.DataFrame
-) -> dict[str, Any]:
-    """What a result says of a split."""
-    rows = part.rows
-    auctions = None if part.offsets is None else len(part.offsets) - 1
-    about: dict[str, Any] = {"ads": len(rows), "click_rate": float(ads.clicks[rows].mean()), "auctions": auctions}
+def _facts(part: Split, ads: AdTable, times: NDArray[Any] | None, config: Config, frame: pl.DataFrame) -> SplitFacts:
+    rows, first, last = part.rows, None, None
     if times is not None:
         column = frame[config.data.time or ""]
         first, last = (str(column[int(rows[at])]) for at in (times[rows].argmin(), times[rows].argmax()))
-        about |= {"from": first, "to": last}
-    return about
+    auctions = None if part.offsets is None else len(part.offsets) - 1
+    return SplitFacts(len(rows), float(ads.clicks[rows].mean()), auctions, first, last)
 
 
-def _tell_tales(store: StoreWriter, encoder: Encoder, ads: AdTable, parts: dict[str, Split]) -> list[str]:
-    """Features that tell the click all by themselves: often what is known only afterwards."""
+def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
+    """What a cut in time goes through: auctions, which went, whole, to where their oldest ads belong, or times."""
+    edges = [(times[parts[a].rows].max(), times[parts[b].rows].min()) for a, b in pairwise(SPLITS)]
+    if any(before > after for before, after in edges):
+        return "auctions"
+    return "time" if any(before == after for before, after in edges) else None
+
+
+def _leaks(store: StoreWriter, encoder: Encoder, ads: AdTable, parts: dict[str, Split]) -> dict[str, float]:
+    """Features that predict the click all by themselves, often known only afterwards, with their AUC."""
     seen, new = (store.written(name, "features") for name in ("train", "valid"))
-    clicked, outcome = ads.clicks[parts["train"].rows], ads.clicks[parts["valid"].rows]
-    notes = []
+    clicked, clicks_of_new = ads.clicks[parts["train"].rows], ads.clicks[parts["valid"].rows]
+    leaks = {}
     for at, field in enumerate(encoder.fields):
         count, clicks = (np.bincount(seen[:, at], w, field.values) for w in (None, clicked))
         rate = (clicks + clicked.mean()) / (count + 1)
-        alone = auc(rate[new[:, at]], outcome)
-        if alone > TELLING:
-            notes.append(
-                f"Column {field.name!r} alone tells the clicks with an AUC of {alone:.3f}. Is it known before the "
-                f"click? If not, leave it out: --ignore {field.name}."
-            )
-    return notes
-
-
-def _notes(
-    config: Config, columns: list[Column], parts: dict[str, Split], times: NDArray[Any] | None, size: int | None
-) -> list[str]:
-    data = config.data
-    notes = []
-    left = [column for column in columns if column.use == LEFT_OUT and column.name not in data.ignore]
-    if left:
-        words = "; ".join(f"{column.name} ({column.reason})" for column in left)
-        notes.append(f"Columns that the model does not see: {words}.")
-    if times is None:
-        notes.append(
-            "Without a time column the split is at random. Models serve the future: a split by time (--time) is the "
-            "fairer test."
-        )
-    else:
-        edges = [(times[parts[a].rows].max(), times[parts[b].rows].min()) for a, b in pairwise(SPLITS)]
-        if any(before > after for before, after in edges):
-            notes.append("Some auctions last beyond the cut in time: each went, whole, to where its oldest ad belongs.")
-        elif any(before == after for before, after in edges):
-            notes.append("Ads of the same time stand on both sides of a cut: the times are coarse.")
-    if size is not None:
-        notes.append(
-            f"The table names no auctions: training takes random batches of {config.train.batch_size} ads as auctions, "
-            f"validation and test are cut at random into auctions of {size}."
-        )
-    if data.sampling_rate is not None:
-        notes.append(
-            f"Every ad without a click stands for {1 / data.sampling_rate:g}, in training and in all measures, so "
-            "predictions are on the scale of the full data. Auctions hold fewer rivals than they had: read welfare "
-            "with care."
-        )
-    return notes
+        area = auc(rate[new[:, at]], clicks_of_new)
+        if area > LEAK:
+            leaks[field.name] = float(area)
+    return leaks
