@@ -60,7 +60,7 @@ def _unknown(found: object, names: Collection[str]) -> str:
 class UnknownName(InputError, KeyError):
     """A name that is not in a table of names."""
 
-    __str__ = Exception.__str__  # that of KeyError would put quotes around a sentence
+    __str__ = InputError.__str__  # that of KeyError would put quotes around a sentence
 
 
 class Named(dict[str, Entry]):
