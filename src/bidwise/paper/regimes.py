@@ -59,7 +59,7 @@ class Config:
         check_whole("seed", self.seed, 0)
         for name, most in (("repeats", 1000), ("seed", MOST_SEED)):
             if getattr(self, name) > most:
-                raise InputError(f"{name} must be at most {most}, found {getattr(self, name)}")
+                raise InputError(f"must be at most {most}, found {getattr(self, name)}", argument=name)
         check_whole("training_ads", self.training_ads, 2)
         for name in ("validation_ads", "test_ads"):
             check_whole(name, getattr(self, name), max(SIZES))

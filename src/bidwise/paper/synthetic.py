@@ -95,7 +95,7 @@ class Config:
                 check_whole(name, getattr(self, name), least)
         for name, most in (("repeats", 1000), ("seed", MOST_SEED)):
             if getattr(self, name) > most:
-                raise InputError(f"{name} must be at most {most}, found {getattr(self, name)}")
+                raise InputError(f"must be at most {most}, found {getattr(self, name)}", argument=name)
 
 
 def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progress | None = None) -> dict[str, Any]:

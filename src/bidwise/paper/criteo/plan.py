@@ -71,7 +71,7 @@ class Config:
                 continue
             check_whole(name, found, least)
             if most is not None and found > most:
-                raise InputError(f"{name} must be at most {most}, found {found}")
+                raise InputError(f"must be at most {most}, found {found}", argument=name)
         if self.lam_repeats is not None and self.lam_repeats > self.repeats:
             raise InputError(
                 f"must be at most repeats, {self.repeats}, found {self.lam_repeats}", argument="lam_repeats"
