@@ -43,7 +43,7 @@ NOISE = {
 def test_log_loss_is_kept_when_all_candidates_are_noise(kind):
     found = [choose(NOISE[kind](seed), "log_loss", rounds=399, seed=seed) for seed in range(SEEDS)]
     assert np.mean([choice.chosen == "log_loss" for choice in found]) >= 0.95
-    told = np.mean([entry.outcome != "few" for choice in found for entry in choice.entries[1:]])
+    told = np.mean([entry.outcome != "few" for choice in found for entry in choice.candidates[1:]])
     assert told > 0.5 or kind == "few auctions"  # kept by its interval, not because nothing could be told
 
 
@@ -71,7 +71,7 @@ def test_of_several_better_ones_the_best_is_chosen():
     base = np.random.default_rng(0).exponential(size=200)
     found = choose({"a": base, "b": base + 0.1, "c": base + 0.2, "d": base - 0.1}, "a")
     assert found.chosen == "c"
-    assert [entry.outcome for entry in found.entries] == ["baseline", "better", "better", "worse"]
+    assert [entry.outcome for entry in found.candidates] == ["same", "better", "better", "worse"]
     assert found.level == pytest.approx(1 - 0.05 / 3)
 
 
@@ -79,7 +79,7 @@ def test_a_worse_candidate_and_the_same_candidate_do_not_win():
     base = np.random.default_rng(0).exponential(size=200)
     found = choose({"a": base, "b": base, "c": base - 1}, "a")
     assert found.chosen == "a"
-    assert [entry.outcome for entry in found.entries] == ["baseline", "same", "worse"]
+    assert [entry.outcome for entry in found.candidates] == ["same", "same", "worse"]
 
 
 def test_a_gain_in_a_handful_of_auctions_is_not_enough():
@@ -87,7 +87,7 @@ def test_a_gain_in_a_handful_of_auctions_is_not_enough():
     gain = base.copy()
     gain[:20] = 5.0  # always a gain, but 20 auctions are too few to bound what the others hide
     found = choose({"a": base, "b": gain}, "a")
-    assert (found.chosen, found.entries[1].outcome, found.entries[1].changed_auctions) == ("a", "few", 20)
+    assert (found.chosen, found.candidates[1].outcome, found.candidates[1].changed_auctions) == ("a", "few", 20)
 
 
 def test_weights_decide():
@@ -102,7 +102,7 @@ def test_weights_decide():
 def test_intervals_agree_with_those_of_the_evaluation():
     """With a single candidate the level is 95 %, and the interval is that of `auction_intervals`."""
     base, other = contest(0, candidates=2).values()
-    entry = choose({"a": base, "b": other}, "a", rounds=999, seed=3).entries[1]
+    entry = choose({"a": base, "b": other}, "a", rounds=999, seed=3).candidates[1]
     (interval,) = bidwise.evaluation.auction_intervals(other - base, rounds=999, seed=3)
     assert (entry.ci_low, entry.ci_high) == pytest.approx((interval.low, interval.high))
 

@@ -168,7 +168,7 @@ def test_measures_agree_with_the_library(store):
     assert found["revenue"] == pytest.approx(float(paid.mean()))
     metrics = bidwise.evaluation.Metrics().update(ctr, test.clicks, test.bids, test.offsets).compute()
     for key in ("auc", "log_loss", "calibration_error"):
-        assert found[key] == pytest.approx(metrics[key], rel=1e-6)
+        assert found[key] == pytest.approx(getattr(metrics, key), rel=1e-6)
 
 
 def test_cuts_use_every_ad_once_and_are_the_same_for_all():

@@ -15,6 +15,7 @@ from bidwise.paper.criteo.criteo_sentences import criteo_notes, criteo_summary, 
 from bidwise.paper.criteo.reported import PAPER, PAPER_RUNTIME
 from bidwise.report.build import pictures, read_run, report, runs_page, write_figures
 from bidwise.report.criteo.findings import finding, paper_gain
+from bidwise.report.sections import Run
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 WITH_LAM = ("log_weighted", "log_teacher", "log_plus", "log_plus_teacher")
@@ -211,7 +212,7 @@ def blank(value):
 
 
 def run(result, name="criteo"):
-    return {"name": name, "result": result, "environment": ENVIRONMENT, "config": {}, "metrics": []}
+    return Run(name, result, ENVIRONMENT)
 
 
 def small(name):
@@ -420,7 +421,7 @@ def test_page_is_well_formed_and_needs_nothing_else(pages, name):
 
 
 def test_same_run_gives_same_bytes(pages):
-    assert runs_page(json.loads(json.dumps(small("full")))) == pages["full"]
+    assert runs_page(small("full")) == pages["full"]
 
 
 @pytest.mark.parametrize(
@@ -432,7 +433,7 @@ def test_same_run_gives_same_bytes(pages):
     ],
 )
 def test_figures_are_files(tmp_path, result, names):
-    assert [picture.name for picture in pictures(result)] == names
+    assert [picture.name for picture in pictures(run(result))] == names
     paths = write_figures(tmp_path, result)
     assert [path.name for path in paths] == [f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")]
 

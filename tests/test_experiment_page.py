@@ -13,6 +13,8 @@ import bidwise
 from bidwise.checks import InputError
 from bidwise.report.build import pictures, read_run, report, runs_page, write_figures
 from bidwise.report.curves import apart
+from bidwise.report.evaluation_sentences import verdicts
+from bidwise.report.sections import Run
 
 PAPER = ["log_loss", "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher"]
 NAMES = [*PAPER, "ranknet", "log_plus", "log_plus_teacher", "distilled"]
@@ -180,8 +182,7 @@ def evaluation():
         "bid": np.exp(random.normal(0, 0.5, 1800)),
         "auction": np.repeat(np.arange(300), 6),
     }
-    found = bidwise.evaluate(table, ctr=["old", "new"], click="click", bid="bid", auction="auction", rounds=199)
-    return json.loads(found.to_json())
+    return bidwise.evaluate(table, ctr=["old", "new"], click="click", bid="bid", auction="auction", rounds=199)
 
 
 def fitted(members=False):
@@ -209,13 +210,7 @@ ENVIRONMENT = {
 
 
 def run(name, result, metrics=(), config=None, environment=ENVIRONMENT):
-    return {
-        "name": name,
-        "result": result,
-        "environment": environment,
-        "config": config or {},
-        "metrics": list(metrics),
-    }
+    return Run(name, result, environment, config or {}, list(metrics))
 
 
 def nulled(value):
@@ -388,11 +383,11 @@ def test_a_training_run_shows_its_best_epoch(pages):
 
 def test_an_evaluation_shows_its_verdict_and_models(pages):
     result, page = evaluation(), Page(pages["evaluation"])
-    for sentence in result["verdict"]:
-        assert sentence["text"] in page.text
-    for model, numbers in result["models"].items():
+    for sentence in verdicts(result):
+        assert sentence.text in page.text
+    for model, numbers in result.models.items():
         assert model in page.text
-        assert f"{numbers['auc']:.4f}" in page.text
+        assert f"{numbers.auc:.4f}" in page.text
     assert "has not recorded its command" in page.text
 
 
@@ -428,7 +423,7 @@ def test_names_are_text_and_nothing_more(pages):
     page = Page(pages["all"])
     assert HOSTILE in page.text
     assert "b" not in page.tags
-    assert "49" not in re.findall(r"<h2 class=\"run-name\">(.*?)</h2>", pages["all"])[3]
+    assert "49" not in re.findall(r"<span class=\"run-name\">(.*?)</span>", pages["all"])[3]
     assert "i" not in Page(pages["unknown loss"]).tags
     assert "my_<i>loss" in Page(pages["unknown loss"]).text
 
@@ -443,7 +438,7 @@ def test_figures_follow_the_theme(pages):
 
 @pytest.mark.parametrize("name", ["all", "many fits"])
 def test_same_runs_give_same_bytes(pages, name):
-    assert runs_page(json.loads(json.dumps(small(name)))) == pages[name]
+    assert runs_page(small(name)) == pages[name]
 
 
 def test_page_is_small(pages):
@@ -471,7 +466,7 @@ def test_figures_of_runs_without_any(tmp_path):
     assert write_figures(tmp_path, evaluation()) == []
     assert list(tmp_path.iterdir()) == []
     result, metrics = fitted()
-    assert [picture.name for picture in pictures(result, metrics)] == ["fit"]
+    assert [picture.name for picture in pictures(run("fit", result, metrics))] == ["fit"]
 
 
 def folder(path, result, metrics=()):
@@ -488,13 +483,13 @@ def test_report_reads_folders_and_writes_one_page(tmp_path):
     report(runs, tmp_path / "made" / "page.html")
     assert (tmp_path / "made/page.html").read_text(encoding="utf-8") == runs_page([read_run(path) for path in runs])
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["page.html"]
-    assert read_run(runs[1])["config"] == {"loss": "log_plus"}
-    assert len(read_run(runs[1])["metrics"]) == 12
+    assert read_run(runs[1]).config == {"loss": "log_plus"}
+    assert len(read_run(runs[1]).metrics) == 12
 
 
 def test_a_folder_with_a_result_alone_is_enough(tmp_path):
     (tmp_path / "bare").mkdir()
-    (tmp_path / "bare/result.json").write_text(json.dumps(evaluation()), encoding="utf-8")
+    (tmp_path / "bare/result.json").write_text(evaluation().to_json(), encoding="utf-8")
     report([tmp_path / "bare"], tmp_path / "page.html")
     assert "has not recorded" in (tmp_path / "page.html").read_text(encoding="utf-8")
 

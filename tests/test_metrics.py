@@ -4,6 +4,7 @@ import itertools
 import math
 import pickle
 import random
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -65,7 +66,16 @@ def close(found, expected, tolerance=1e-9):
     return abs(found - expected) <= tolerance * max(1, abs(expected))
 
 
+def numbers_of(found):
+    """The metrics by name, without those that only an evaluation adds."""
+    if isinstance(found, dict):
+        return found
+    names = [*(field.name for field in fields(found)), *getattr(found, "written", ())]
+    return {name: x for name in names if (x := getattr(found, name)) is not None}
+
+
 def assert_same(found, expected):
+    found, expected = numbers_of(found), numbers_of(expected)
     assert found.keys() == expected.keys()
     for name, number in expected.items():
         if name in TABLES:
@@ -209,8 +219,8 @@ def test_every_metric_of_a_longer_log_is_its_definition(options):
     log = chosen(random_log(3, sizes=[7, 40, 0, 33, 90, 130, 1], ties=False), *options)
     found = Metrics().update(**log).compute()
     assert_same(found, loop_metrics(**log))
-    assert len(found["calibration_curve"]) == 20
-    assert len(found["by_bid"]) == 10
+    assert len(found.calibration_curve) == 20
+    assert len(found.by_bid) == 10
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -221,10 +231,10 @@ def test_rows_agree_with_scikit_learn(ties, weighted):
     log = chosen(log) | ({"weights": weights} if weighted else {})
     found = Metrics().update(**log).compute()
     y, p = np.array(log["clicks"]), np.array(log["ctr"])
-    assert close(found["auc"], roc_auc_score(y, p, sample_weight=weights))
+    assert close(found.auc, roc_auc_score(y, p, sample_weight=weights))
     assert close(auc(p, y, weights=weights), roc_auc_score(y, p, sample_weight=weights))
-    assert close(found["log_loss"], sklearn_log_loss(y, p, sample_weight=weights))
-    assert close(found["brier"], brier_score_loss(y, p, sample_weight=weights))
+    assert close(found.log_loss, sklearn_log_loss(y, p, sample_weight=weights))
+    assert close(found.brier, brier_score_loss(y, p, sample_weight=weights))
 
 
 @seeded
@@ -254,7 +264,7 @@ def test_merging_leaves_the_other_alone_and_updates_chain():
     before = other.compute()
     assert one.merge(other) is one
     one.merge(one)
-    assert one.compute()["ads"] == 4 * before["ads"]
+    assert one.compute().ads == 4 * before.ads
     assert_same(other.compute(), before)
 
 
@@ -281,8 +291,8 @@ def test_an_auction_of_weight_two_counts_twice(seed):
     ads = len(log["ctr"])
     twice = Metrics().update(**log).update(**log).compute()
     weighted = Metrics().update(**log, weights=[2.0] * ads).compute()
-    for name in twice.keys() - COUNTS - TABLES:
-        assert close(weighted[name], twice[name]), name
+    for name in numbers_of(twice).keys() - COUNTS - TABLES:
+        assert close(getattr(weighted, name), getattr(twice, name)), name
 
 
 @seeded
@@ -380,8 +390,8 @@ def test_welfare_is_that_of_the_auction(seed):
     np.testing.assert_allclose(kept["surplus"], sold.surplus(log["truth"], log["bids"]), atol=1e-12)
     places = torch.where(sold.winners >= 0, sold.winners - torch.tensor(log["offsets"])[:-1, None], -1)
     assert kept["winners"].tolist() == places.tolist()
-    assert close(metrics.compute()["fill_rate"], (sold.winners >= 0).double().mean().item())
-    plain = Metrics().update(**chosen(log, "truth")).compute()["welfare"]
+    assert close(metrics.compute().fill_rate, (sold.winners >= 0).double().mean().item())
+    plain = Metrics().update(**chosen(log, "truth")).compute().welfare
     assert close(plain, welfare(log["ctr"], log["truth"], log["bids"], log["offsets"]).mean().item())
 
 
@@ -389,8 +399,8 @@ def test_per_auction_columns_add_up():
     log = random_log(11, sizes=[3, 5, 1, 8])
     metrics = Metrics().update(**log)
     kept, result = metrics.per_auction, metrics.compute()
-    assert close(kept["log_loss"].sum() / kept["ad_weight"].sum(), result["log_loss"])
-    assert close(np.average(kept["revenue"], weights=kept["weight"]), result["revenue"])
+    assert close(kept["log_loss"].sum() / kept["ad_weight"].sum(), result.log_loss)
+    assert close(np.average(kept["revenue"], weights=kept["weight"]), result.revenue)
     np.testing.assert_allclose(kept["ad_weight"], kept["weight"] * [3, 5, 1, 8])
 
 
@@ -407,22 +417,22 @@ def test_exposure_is_unbiased():
         for clicks in itertools.product([0, 1], repeat=4):
             chance = math.prod(a * p if y else 1 - a * p for y, a, p in zip(clicks, alpha, truth, strict=True))
             result = Metrics(slots=(1.0, 0.5)).update(ctr, clicks, bids, offsets, exposure=alpha).compute()
-            mean += chance * result[name]
+            mean += chance * getattr(result, name)
         return mean
 
     for name in LINEAR:
         assert close(expected(name, exposure), expected(name, [1.0] * 4), 1e-12), name
     known = Metrics(slots=(1.0, 0.5)).update(ctr, [0, 1, 0, 1], bids, offsets, truth=truth).compute()
-    assert close(expected("welfare", exposure), known["welfare"], 1e-12)
+    assert close(expected("welfare", exposure), known.welfare, 1e-12)
 
 
 def test_exposure_leaves_auc_alone():
     log = random_log(2, sizes=[20, 30])
     biased, plain = (Metrics().update(**chosen(log, *names)).compute() for names in (["exposure"], []))
-    assert biased["auc"] == plain["auc"]
-    assert biased["auc_in_auctions"] == plain["auc_in_auctions"]
-    assert biased["clicks"] == plain["clicks"]
-    assert biased["log_loss"] != plain["log_loss"]
+    assert biased.auc == plain.auc
+    assert biased.auc_in_auctions == plain.auc_in_auctions
+    assert biased.clicks == plain.clicks
+    assert biased.log_loss != plain.log_loss
 
 
 def test_a_calibrated_model_that_errs_promises_more_than_it_keeps():
@@ -434,26 +444,26 @@ def test_a_calibrated_model_that_errs_promises_more_than_it_keeps():
     bids = np.ones(40_000)
     honest = Metrics().update(ctr.ravel(), truth.ravel() > 0.2, bids, offsets, truth=truth.ravel()).compute()
     cursed = Metrics().update(noisy.ravel(), truth.ravel() > 0.2, bids, offsets, truth=truth.ravel()).compute()
-    assert abs(honest["winners_predicted_over_observed"] - 1) < 0.03
-    assert cursed["winners_predicted_over_observed"] > 1.1
+    assert abs(honest.winners_predicted_over_observed - 1) < 0.03
+    assert cursed.winners_predicted_over_observed > 1.1
 
 
 def test_a_constant_prediction_of_the_rate_has_normalised_entropy_one():
     found = Metrics().update([0.25] * 4, [1, 0, 0, 0], [1.0] * 4).compute()
-    assert close(found["normalised_entropy"], 1.0, 1e-12)
-    assert found["calibration_error"] == 0.0
-    assert found["auc"] == 0.5
-    assert found["rank_agreement"] == 0.5
+    assert close(found.normalised_entropy, 1.0, 1e-12)
+    assert found.calibration_error == 0.0
+    assert found.auc == 0.5
+    assert found.rank_agreement == 0.5
 
 
 def test_without_ads_there_are_counts_and_nan():
     for metrics in (Metrics(), Metrics().update([], [], []), Metrics().update([], [], [], [0, 0, 0])):
         found = metrics.compute()
-        assert all(found[name] == 0 for name in ("ads", "clicks", "clipped"))
-        assert all(found[name] == [] for name in TABLES)
+        assert all(getattr(found, name) == 0 for name in ("ads", "clicks", "clipped"))
+        assert all(getattr(found, name) == () for name in TABLES)
         of_auctions = {"welfare", "revenue", "surplus", "fill_rate"}  # an auction without ads has welfare 0
-        for name in found.keys() - COUNTS - TABLES - (of_auctions if found["auctions"] else set()):
-            assert math.isnan(found[name]), name
+        for name in numbers_of(found).keys() - COUNTS - TABLES - (of_auctions if found.auctions else set()):
+            assert math.isnan(getattr(found, name)), name
     assert Metrics(slots=(1.0, 0.5)).per_auction["winners"].shape == (0, 2)
 
 
@@ -461,29 +471,29 @@ def test_without_ads_there_are_counts_and_nan():
 def test_one_class_and_single_ads(click):
     found = Metrics().update([0.2, 0.4, 0.6], [click] * 3, [1.0, 2.0, 3.0], [0, 1, 2, 3]).compute()
     for name in ("auc", "auc_loss", "auc_in_auctions", "normalised_entropy", "rank_agreement"):
-        assert math.isnan(found[name]), name
+        assert math.isnan(getattr(found, name)), name
     for name in ("predicted_over_observed", "ecpm_predicted_over_observed", "winners_predicted_over_observed"):
-        assert math.isnan(found[name]) == (click == 0), name
-    assert all(math.isnan(row["ratio"]) == (click == 0) for row in found["by_bid"])
+        assert math.isnan(getattr(found, name)) == (click == 0), name
+    assert all(math.isnan(row.ratio) == (click == 0) for row in found.by_bid)
 
 
 def test_weights_of_zero_give_nan():
     found = Metrics().update([0.2, 0.4], [0, 1], [1.0, 2.0], weights=[0.0, 0.0]).compute()
-    for name in found.keys() - COUNTS - TABLES:
-        assert math.isnan(found[name]), name
+    for name in numbers_of(found).keys() - COUNTS - TABLES:
+        assert math.isnan(getattr(found, name)), name
 
 
 def test_certain_predictions_are_clipped_and_counted():
     found = Metrics().update([0.0, 1.0, 0.5], [1, 0, 1], [1.0] * 3).compute()
-    assert found["clipped"] == 2
-    assert close(found["log_loss"], (2 * 52 * math.log(2) + math.log(2)) / 3)
+    assert found.clipped == 2
+    assert close(found.log_loss, (2 * 52 * math.log(2) + math.log(2)) / 3)
 
 
 def test_equal_bids_share_a_decile():
     bids = [1.0] * 15 + [2.0] * 4 + [3.0]
     assert equal_mass_bins(np.array(bids), 10).tolist() == [0] * 15 + [1] * 4 + [2]
-    found = Metrics().update([0.5] * 20, [0, 1] * 10, bids).compute()["by_bid"]
-    assert [(row["bid_low"], row["bid_high"], row["ads"]) for row in found] == [(1, 1, 15), (2, 2, 4), (3, 3, 1)]
+    found = Metrics().update([0.5] * 20, [0, 1] * 10, bids).compute().by_bid
+    assert [(row.bid_low, row.bid_high, row.ads) for row in found] == [(1, 1, 15), (2, 2, 4), (3, 3, 1)]
 
 
 @pytest.mark.parametrize("weight", [0.1, 0.3, 0.7])
@@ -540,7 +550,7 @@ def test_bad_columns_are_named_and_nothing_is_kept(change, message):
     metrics = Metrics()
     with pytest.raises(ValueError, match=message):
         metrics.update(**{"ctr": [0.5, 0.5], "clicks": [0, 1], "bids": [1.0, 1.0]} | change)
-    assert metrics.compute()["ads"] == 0
+    assert metrics.compute().ads == 0
 
 
 def test_bad_options_and_strangers_are_refused():

@@ -1,8 +1,10 @@
 """The report of an evaluation: complete, harmless, the same every time, and readable in a browser."""
 
 import json
+import math
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from io import BytesIO
 
@@ -12,7 +14,11 @@ import pytest
 from matplotlib.image import imread
 
 import bidwise
-from bidwise.report.evaluation_page import evaluation_page
+from bidwise.evaluation.result import Evaluation
+from bidwise.report.build import runs_page
+from bidwise.report.evaluation_sentences import notes, verdicts
+from bidwise.report.sections import Run
+from bidwise.run_folder import read_result, result_from_json
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
@@ -36,8 +42,11 @@ def world(models, auctions=150, size=6, seed=0, noise=0.7):
 
 def result_of(models, *, changes=None, auctions=150, **options):
     table = world(models, auctions) | (changes or {})
-    found = bidwise.evaluate(table, ctr=models, click="click", bid="bid", auction="auction", rounds=199, **options)
-    return json.loads(found.to_json())
+    return bidwise.evaluate(table, ctr=models, click="click", bid="bid", auction="auction", rounds=199, **options)
+
+
+def page_of(result):
+    return runs_page([Run("evaluation", result)])
 
 
 def small(name):
@@ -113,16 +122,16 @@ def results():
 
 @pytest.fixture(scope="module")
 def pages(results):
-    return {name: evaluation_page(result) for name, result in results.items()}
+    return {name: page_of(result) for name, result in results.items()}
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_page_says_everything(results, pages, name):
     page = Page(pages[name])
-    said = [sentence["text"] for sentence in results[name]["verdict"]]
-    for words in [*said, *results[name]["notes"], *results[name]["models"]]:
+    said = [sentence.text for sentence in verdicts(results[name])]
+    for words in [*said, *notes(results[name]), *results[name].models]:
         assert words in page.text
-    assert f"{results[name]['auctions']:,}" in page.text
+    assert f"{results[name].auctions:,}" in page.text
     assert bidwise.__version__ in page.text
 
 
@@ -157,7 +166,7 @@ def test_page_needs_nothing_else(pages, name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_missing_numbers_are_dashes_not_words(pages, name):
-    text = Page(pages[name].partition("How this was made")[0]).text
+    text = Page(pages[name].partition("Where these numbers come from")[0]).text
     assert not re.search(r"\b(None|nan|inf|NaN|null|undefined)\b", text)
 
 
@@ -172,20 +181,20 @@ def test_names_are_text_and_nothing_more(pages):
 
 
 def test_names_cannot_change_the_picture():
-    plain, nasty = (evaluation_page(result_of(["first", name])) for name in ("second", '<g id="a"><metadata>'))
+    plain, nasty = (page_of(result_of(["first", name])) for name in ("second", '<g id="a"><metadata>'))
     assert Page(plain).tags == Page(nasty).tags
     assert '>&lt;g id="a"&gt;&lt;metadata&gt;</text>' in nasty
 
 
 @pytest.mark.parametrize("name", ["three calibrated", "nasty"])
 def test_same_result_gives_same_bytes(results, pages, name):
-    assert evaluation_page(results[name]) == pages[name]
-    assert evaluation_page(json.loads(json.dumps(results[name]))) == pages[name]
+    assert page_of(results[name]) == pages[name]
+    assert page_of(result_from_json(Evaluation, json.loads(results[name].to_json()))) == pages[name]
 
 
 def test_page_leaves_matplotlib_as_it_was(results):
     before = dict(matplotlib.rcParams)
-    evaluation_page(results["single"])
+    page_of(results["single"])
     assert dict(matplotlib.rcParams) == before
 
 
@@ -196,75 +205,90 @@ def test_page_of_three_models_is_small(pages):
     assert max(map(len, charts)) < 40_000
 
 
-@pytest.mark.parametrize(
-    ("outcome", "words"),
-    [
-        ("better", "Better"),
-        ("worse", "Worse"),
-        ("unclear", "No measurable change"),
-        ("few", "Too few auctions"),
-        ("same", "Same ads shown"),
-    ],
-)
-def test_each_sentence_has_the_mark_of_its_outcome(results, outcome, words):
-    result = json.loads(json.dumps(results["three calibrated"]))
-    for sentence in result["verdict"]:
-        sentence["outcome"] = outcome
-    text = Page(evaluation_page(result)).text
-    told = {w: text.count(w) for w in ("Better", "Worse", "No measurable change", "Too few auctions", "Same ads shown")}
-    assert told.pop(words) == len(result["verdict"])
-    assert not any(told.values())
+BOUNDS = {  # outcome -> words, ends of the interval, auctions that differ
+    "better": ("Better", 0.1, 0.3, 500),
+    "worse": ("Worse", -0.3, -0.1, 500),
+    "unclear": ("No measurable change", -0.1, 0.3, 500),
+    "few": ("Too few auctions", 0.1, 0.3, 5),
+    "same": ("Same ads shown", 0.0, 0.0, 0),
+}
+
+
+@pytest.mark.parametrize("outcome", BOUNDS)
+def test_each_sentence_has_the_mark_of_its_outcome(results, outcome):
+    result = results["three calibrated"]
+    words, low, high, auctions = BOUNDS[outcome]
+    changes = {"ci_low": low, "ci_high": high, "changed_auctions": auctions, "decisive_auctions": auctions}
+    result = replace(result, comparisons=tuple(replace(c, **changes) for c in result.comparisons))
+    assert {sentence.outcome for sentence in verdicts(result)} == {outcome}
+    marks = re.findall(r'<span class="badge \w+"><span aria-hidden="true">.</span> ([^<]*)</span>', page_of(result))
+    assert len(marks) == len(verdicts(result))
+    assert all(mark.startswith(words) for mark in marks)
 
 
 def test_intervals_without_bounds_are_named(results):
-    result = json.loads(json.dumps(results["three calibrated"]))
-    assert "no finite interval" not in evaluation_page(result)
-    for comparison in result["comparisons"]:
-        comparison |= dict.fromkeys(("ci_low", "ci_high", "relative_ci_low", "relative_ci_high"))
-    assert "no finite interval" in evaluation_page(result)
+    result = results["three calibrated"]
+    assert "no finite interval" not in page_of(result)
+    ends = dict.fromkeys(("ci_low", "ci_high", "relative_ci_low", "relative_ci_high"), math.nan)
+    result = replace(result, comparisons=tuple(replace(c, **ends) for c in result.comparisons))
+    assert "no finite interval" in page_of(result)
 
 
-def test_verdicts_are_grouped_by_what_they_compare():
+def test_verdicts_about_calibration_come_last():
     result = result_of(["m", "m1", "m10"], calibrate="platt")
-    page = evaluation_page(result)
-    calibration = page.index("After calibration")
-    for sentence in result["verdict"]:
-        assert (page.index(sentence["text"]) > calibration) == sentence["model"].endswith("+platt")
+    page = page_of(result)
+    said = sorted(verdicts(result), key=lambda sentence: page.index(sentence.text))
+    twins = [sentence.model.endswith("+platt") for sentence in said]
+    assert twins == sorted(twins)
 
 
 def test_too_few_and_equal_are_told_apart(pages):
     assert "Too few auctions to tell" in pages["too few"]
     assert "Same ads shown" in pages["equal"]
-    assert "Nothing to compare" in pages["single"]
+    assert "nothing to compare it with" in pages["single"]
     assert "Welfare is the same in 150 of 150 auctions." in pages["equal"]
 
 
 def test_numbers_in_the_tables_are_the_results(results, pages):
     text = Page(pages["three calibrated"]).text
-    for numbers in results["three calibrated"]["models"].values():
-        assert f"{numbers['auc']:.4f}" in text
-        assert f"{numbers['predicted_over_observed']:.3f}" in text
-    for comparison in results["three calibrated"]["comparisons"]:
-        assert f"{100 * comparison['relative']:+.2f} %".replace("-", "−") in text
-        assert f"{comparison['changed_auctions']:,}" in text
-    spread = results["three calibrated"]["comparisons"][0]["distribution"]
-    assert f"Welfare is the same in {spread['unchanged']:,} of 700 auctions" in text
-    optimum = results["known truth"]["models"]["second"]["share_of_optimum"]
+    for numbers in results["three calibrated"].models.values():
+        assert f"{numbers.auc:.4f}" in text
+        assert f"{numbers.predicted_over_observed:.3f}" in text
+    for comparison in results["three calibrated"].comparisons:
+        assert f"{comparison.lift:%}" in text
+        assert f"{comparison.changed_auctions:,}" in text
+    spread = results["three calibrated"].comparisons[0].distribution
+    assert f"Welfare is the same in {spread.unchanged:,} of 700 auctions" in text
+    optimum = results["known truth"].models["second"].share_of_optimum
     assert f"{100 * optimum:.2f} %" in Page(pages["known truth"]).text
 
 
 def test_models_without_room_are_named(results, pages):
-    welfare = {model: numbers["welfare"] for model, numbers in results["ten"]["models"].items()}
-    last = sorted(sorted(set(welfare) - {results["ten"]["baseline"]}, key=welfare.get)[:2])
+    welfare = {model: numbers.welfare for model, numbers in results["ten"].models.items()}
+    last = sorted(sorted(set(welfare) - {results["ten"].baseline}, key=welfare.get)[:3])
     assert f"Not drawn, to keep the lines apart: {', '.join(last)}." in pages["ten"]
+
+
+def test_results_of_another_format_are_migrated_or_refused(results, tmp_path):
+    """Format 1 held sentences and neither kind nor format."""
+    data = json.loads(results["known truth"].to_json())
+    assert (data.pop("kind"), data.pop("format"), data.pop("bid_spread")) == ("evaluation", 2, pytest.approx(0.5, 0.1))
+    old = data | {"verdict": [{"text": "b is better"}], "headline": "", "notes": ["old"]}
+    assert result_from_json(Evaluation, old).models == results["known truth"].models
+    (tmp_path / "result.json").write_text(json.dumps(data | {"format": 3}))
+    with pytest.raises(bidwise.InputError, match=r"result.json must be of format 2 or older, found 3; upgrade bidwise"):
+        read_result(tmp_path, Evaluation)
+    with pytest.raises(bidwise.InputError, match=r"must have the keys .*, found new_key"):
+        result_from_json(Evaluation, data | {"new_key": 1, "bid_spread": 1.0, "format": 2})
 
 
 def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
     table = world(["first", "second"])
     columns = {"ctr": ["first", "second"], "click": "click", "bid": "bid", "auction": "auction"}
     found = bidwise.evaluate(table, **columns, rounds=199, out=tmp_path / "made")
-    assert (tmp_path / "made/report.html").read_text("utf-8") == evaluation_page(json.loads(found.to_json()))
-    monkeypatch.setattr("bidwise.report.evaluation_page.evaluation_page", lambda result: 1 / 0)
+    assert (tmp_path / "made/report.html").read_text("utf-8") == runs_page([Run("made", found)])
+    assert read_result(tmp_path / "made", Evaluation) == found
+    monkeypatch.setattr("bidwise.report.evaluation_page.evaluation_page", lambda run, key: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         found.write(tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -294,14 +318,14 @@ def test_page_in_a_browser(browser, pages, tmp_path, name, width):
     tab.on("requestfailed", lambda request: faults.append(request.url))
     tab.on("request", lambda request: requests.append(request.url))
     tab.goto(file.as_uri())
-    assert tab.locator("#verdict .verdict").first.is_visible()
+    assert tab.locator(".told .headline").first.is_visible()
     boxes = [figure.bounding_box() for figure in tab.locator("figure svg").all()]
     assert boxes
     assert all(box["width"] > 250 and box["height"] > 60 for box in boxes)
     assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
     assert tab.evaluate("[...document.querySelectorAll('table')].every(t => t.closest('.scroll'))")
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 29)"
-    for part in ["#verdict", *(["figure svg"] if name != "no clicks" else [])]:
+    for part in [".told", *(["figure svg"] if name != "no clicks" else [])]:
         assert len(set(_pixels(tab.locator(part).first.screenshot()))) > 20
     tab.close()
     assert faults == []

@@ -13,8 +13,8 @@ from test_cli import bidwise_command as typed
 from test_urls import SECRET, Bucket
 
 import bidwise
+from bidwise.report.drawing import Whisker
 from bidwise.report.sweep_story import _labels, _uncut
-from bidwise.report.whiskers import Row
 from bidwise.table import predict, trials
 from bidwise.table import sweep as sweep_module
 from bidwise.table.compare import best_of
@@ -255,7 +255,7 @@ def test_labels_of_charts_are_whole_and_different(table, tmp_path):
     labels = _labels({"settings": [{"name": name} for name in names]})
     assert labels[names[1]] == "lam 1, learning_rate 0.003"
     long = [f"log_plus_teacher, {label}, weights of ads that are long to tell of" for label in labels.values()]
-    rows = _uncut([Row(name, "+1 %") for name in long])
+    rows = _uncut([Whisker(name, "+1 %") for name in long])
     assert all(len(row.name) <= (26 if row.words else 56) for row in rows)
     drawn = " ".join(row.name for row in rows if not row.words)
     assert all(name in drawn for name in long)

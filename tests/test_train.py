@@ -297,7 +297,7 @@ def test_a_logged_teacher_replaces_the_trained_one(table, tmp_path):
 
 def test_auto_compares_on_auctions_that_chose_no_epoch(auto):
     contest = auto.result["contest"]
-    assert [entry["name"] for entry in contest["entries"]] == ["log_loss", "bid_weighted", "log_plus"]
+    assert [entry["name"] for entry in contest["candidates"]] == ["log_loss", "bid_weighted", "log_plus"]
     assert contest["level"] == pytest.approx(1 - 0.05 / 2)
     size = auto.result["auction_size"]
     cut = auto.result["splits"]["valid"]["ads"] // size
@@ -308,7 +308,7 @@ def test_auto_compares_on_auctions_that_chose_no_epoch(auto):
             ("log_loss", "log_plus")]  # fmt: skip
     assert fits[0] == fits[1]
     assert f"({cut // 2 * size}," in fits[0]
-    assert auto.result["chosen"] in [entry["name"] for entry in contest["entries"]]
+    assert auto.result["chosen"] in [entry["name"] for entry in contest["candidates"]]
 
 
 def test_auto_keeps_log_loss_where_there_is_nothing_to_gain(auto):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ import torch
 import bidwise
 from bidwise import distributed
 from bidwise.checks import InputError
-from bidwise.typed_json import to_json
+from bidwise.typed_json import from_json, to_json
 from bidwise.urls import check_on_disk, shown_command
 
 fcntl: ModuleType | None
@@ -108,6 +108,44 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} must be a JSON file that bidwise wrote, found: {error}") from None
+
+
+class Result(Protocol):
+    """What a run found: a frozen dataclass that ``result.json`` holds, with its kind and the format of its fields."""
+
+    kind: ClassVar[str]
+    format: ClassVar[int]
+
+
+R = TypeVar("R", bound=Result)
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """A result as ``result.json`` holds it."""
+    return {"kind": result.kind, "format": result.format, **to_json(result)}
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """``folder/result.json``."""
+    write_json(folder / "result.json", result_json(result))
+
+
+def read_result(path: Path, kind: type[R]) -> R:
+    """The result of a kind in a run folder, or in a file of its own."""
+    path = path / "result.json" if path.is_dir() else path
+    return result_from_json(kind, read_json(path), str(path))
+
+
+def result_from_json(kind: type[R], data: Any, where: str = "result.json") -> R:
+    """What :func:`result_json` made; files without a format are of format 1, which ``kind.migrated`` reads."""
+    if not isinstance(data, dict):
+        raise InputError(f"{where} must be a result that bidwise wrote, found {type(data).__name__}")
+    found = data.get("format", 1)
+    if not isinstance(found, int) or found > kind.format:
+        raise InputError(f"{where} must be of format {kind.format} or older, found {found}; upgrade bidwise")
+    fields = {name: value for name, value in data.items() if name not in ("kind", "format")}
+    migrated = getattr(kind, "migrated", None)
+    return from_json(kind, migrated(fields) if migrated and found < kind.format else fields, where)
 
 
 def save(path: Path, value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class AdTable:
     position: NDArray[np.int64] | None = None
     weights: Floats | None = None
     left_out: int = 0
-    notes: list[str] = field(default_factory=list)
+    scattered: bool = False  # whether auctions had to be brought together
 
     @property
     def ads(self) -> int:
@@ -72,7 +72,7 @@ def read_ads(
     """The named columns of a table, checked; without ``bid`` all bids are 1, without ``auction`` all ads one auction.
 
     ``table`` is a Parquet, CSV or TSV file (also gzipped) or URL, a polars or pandas frame, or a mapping of columns.
-    Auctions scattered over the table are brought together, in the order of their first ads, and ``notes`` says so.
+    Auctions scattered over the table are brought together, in the order of their first ads, and ``scattered`` says so.
 
     >>> ads = read_ads({"a": [0.1, 0.2], "y": [0, 1], "b": [1.0, 2.0]}, ctr=["a"], click="y", bid="b")
     >>> ads.bids, ads.offsets
@@ -138,14 +138,7 @@ def cut_auctions(ads: AdTable, size: int, *, seed: int = 0, cuts: int = 1) -> Ad
     """
     found = AuctionCuts.at_random(ads.ads, size, cuts=cuts, seed=seed)
     assert isinstance(found.rows, Tensor)
-    again = f", {cuts} times over" if cuts > 1 else ""
-    rest = f"; {found.left_out:,} ads of an incomplete last auction were left out{' each time' if cuts > 1 else ''}"
-    note = (
-        f"The auctions are not real: the ads were shuffled (seed {seed}) and cut into auctions of {size}{again}"
-        f"{rest if found.left_out else ''}."
-    )
-    changes = {"left_out": found.left_out, "notes": [*ads.notes, note]}
-    return ads.rows(found.rows.numpy(), found.offsets.numpy(), **changes)
+    return ads.rows(found.rows.numpy(), found.offsets.numpy(), left_out=found.left_out)
 
 
 def _gathered(ads: AdTable, auction: pl.Series, name: str) -> AdTable:
@@ -162,8 +155,7 @@ def _gathered(ads: AdTable, auction: pl.Series, name: str) -> AdTable:
     first = rows.select(pl.col("row").min().over("auction")).to_series().to_numpy()
     order = np.argsort(first, kind="stable")
     starts = np.flatnonzero(np.diff(first[order], prepend=-1))
-    note = f"The ads of an auction were not next to each other in the table: they were sorted by {auction.name!r}."
-    return ads.rows(order, np.append(starts, len(auction)), notes=[*ads.notes, note])
+    return ads.rows(order, np.append(starts, len(auction)), scattered=True)
 
 
 def _check(found: Floats, good: NDArray[np.bool_], column: str, expected: str, name: str) -> None:

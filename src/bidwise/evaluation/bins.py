@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,14 +50,51 @@ def calibration_error(sums: dict[str, Floats]) -> float:
     return gap / weight if weight > 0 else math.nan
 
 
-def curve(bins: NDArray[np.intp], key: Floats, sums: dict[str, Floats]) -> list[dict[str, Any]]:
-    """The bins that weigh anything: their least and greatest key, ads, mean prediction and mean label."""
+@dataclass(frozen=True, kw_only=True)
+class CtrBin:
+    """Ads of similar predicted CTR: their least and greatest, mean prediction and mean label."""
+
+    low: float
+    high: float
+    ads: int
+    predicted: float
+    observed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BidBin:
+    """Ads of similar bids."""
+
+    bid_low: float
+    bid_high: float
+    ads: int
+    predicted: float
+    observed: float
+    written: ClassVar[tuple[str, ...]] = ("ratio",)
+
+    @property
+    def ratio(self) -> float:
+        """Predicted / observed; above 1 where a model overrates."""
+        return self.predicted / self.observed if self.observed > 0 else math.nan
+
+
+def ctr_curve(bins: NDArray[np.intp], ctr: Floats, sums: dict[str, Floats]) -> tuple[CtrBin, ...]:
+    """The bins of CTR that weigh anything."""
+    return tuple(CtrBin(low=low, high=high, **means) for low, high, means in _bins(bins, ctr, sums))
+
+
+def bid_curve(bins: NDArray[np.intp], bids: Floats, sums: dict[str, Floats]) -> tuple[BidBin, ...]:
+    """The bins of bids that weigh anything."""
+    return tuple(BidBin(bid_low=low, bid_high=high, **means) for low, high, means in _bins(bins, bids, sums))
+
+
+def _bins(
+    bins: NDArray[np.intp], key: Floats, sums: dict[str, Floats]
+) -> Iterator[tuple[float, float, dict[str, Any]]]:
     ads = np.bincount(bins)
     low, high = np.full(len(ads), np.inf), np.full(len(ads), -np.inf)
     np.minimum.at(low, bins, key)
     np.maximum.at(high, bins, key)
-    return [
-        {"low": float(low[k]), "high": float(high[k]), "ads": int(ads[k])}
-        | {name: float(sums[name][k] / sums["weight"][k]) for name in ("predicted", "observed")}
-        for k in np.flatnonzero(sums["weight"])
-    ]
+    for k in np.flatnonzero(sums["weight"]):
+        means = {name: float(sums[name][k] / sums["weight"][k]) for name in ("predicted", "observed")}
+        yield float(low[k]), float(high[k]), {"ads": int(ads[k]), **means}

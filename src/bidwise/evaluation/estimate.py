@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar, Self
+from typing import Self
 
 from bidwise.evaluation.intervals import Interval, repeat_interval
 
@@ -35,14 +35,13 @@ class Estimate:
     """Model minus baseline with a 95 % interval; a bound that is not finite is not known.
 
     >>> lift = Estimate(difference=0.0032, ci_low=0.0015, ci_high=0.0049)
-    >>> lift.outcome.value, f"{100 * lift:.2f}"
-    ('better', '+0.32 [+0.15, +0.49]')
+    >>> lift.outcome.value, f"{100 * lift:.2f}", f"{lift:%}"
+    ('better', '+0.32 [+0.15, +0.49]', '+0.32 % [+0.15, +0.49]')
     """
 
     difference: float
     ci_low: float = math.nan
     ci_high: float = math.nan
-    higher_is_better: ClassVar[bool] = True
 
     @classmethod
     def of(cls, interval: Interval) -> Estimate:
@@ -62,13 +61,25 @@ class Estimate:
         return math.isfinite(self.ci_low) and math.isfinite(self.ci_high)
 
     @property
+    def higher_is_better(self) -> bool:
+        """Whether a difference above 0 is an improvement."""
+        return True
+
+    @property
     def enough(self) -> bool:
         """Whether the data can tell at all."""
         return True
 
     @property
+    def same(self) -> bool:
+        """Whether nothing differs, which no interval is needed for."""
+        return False
+
+    @property
     def outcome(self) -> Outcome:
-        """Better or worse where the interval leaves out 0."""
+        """Better or worse where the interval leaves out 0; everything that says so asks here."""
+        if self.same:
+            return Outcome.SAME
         if not self.enough:
             return Outcome.TOO_FEW
         if not (self.ci_low > 0 or self.ci_high < 0):
@@ -85,8 +96,16 @@ class Estimate:
     def __truediv__(self, unit: float) -> Self:
         return self * (1 / unit) if unit else self * math.nan
 
+    def __neg__(self) -> Self:
+        """Baseline minus model."""
+        return replace(self, difference=-self.difference, ci_low=-self.ci_high, ci_high=-self.ci_low)
+
     def __format__(self, spec: str) -> str:
-        """``+0.32 [+0.15, +0.49]``; without digits in ``spec`` as many as the interval deserves."""
+        """``+0.32 [+0.15, +0.49]``; ``%`` in per cent; without digits in ``spec`` as many as the interval deserves."""
+        if spec.endswith("%"):
+            shares = 100 * self
+            number, _, interval = format(shares, f"{spec[:-1]}f" if spec[:-1] else "").partition(" ")
+            return number if number == NONE else f"{number} % {interval}".rstrip()
         spec = spec or f".{self.digits}f"
         if not self.known:
             return signed(self.difference, spec)
@@ -97,19 +116,26 @@ class Estimate:
 
     @property
     def digits(self) -> int:
-        """Decimals that show two digits of the interval's half width, at least 2 and at most 6."""
+        """Decimals that show two digits of the interval's half width and the sign of each bound, 2 to 6."""
         half = (self.ci_high - self.ci_low) / 2 if self.known else abs(self.difference)
-        return 2 if not half > 0 else min(6, max(2, 1 - math.floor(math.log10(half))))
+        smallest = min((abs(x) for x in (self.ci_low, self.ci_high) if math.isfinite(x) and x), default=half)
+        if not half > 0:
+            return 2
+        needed = max(1 - math.floor(math.log10(half)), -math.floor(math.log10(smallest)))
+        return min(6, max(2, needed))
 
 
-def signed(number: float, spec: str = ".2f") -> str:
+NONE = "–"  # where a number is not defined
+
+
+def signed(number: float | None, spec: str = ".2f") -> str:
     """A number with its sign, the minus a real one; 0 has none, and what is not known is a dash.
 
     >>> signed(0.318), signed(-1.5, ".1f"), signed(-0.001), signed(float("nan"))
     ('+0.32', '−1.5', '0.00', '–')
     """
     if number is None or not math.isfinite(number):
-        return "–"
+        return NONE
     text = format(number, spec)
     if float(text.replace(",", "").removesuffix("%")) == 0:
         return text.removeprefix("-")

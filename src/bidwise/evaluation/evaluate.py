@@ -19,9 +19,8 @@ from bidwise.data.read_table import AdTable, Table, cut_auctions, read_ads
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import compared, pairs_of
 from bidwise.evaluation.intervals import difference_to_average
-from bidwise.evaluation.metrics import Metrics
+from bidwise.evaluation.metrics import Metrics, ModelMetrics, ToAverage
 from bidwise.evaluation.result import Evaluation, check_folder
-from bidwise.evaluation.verdict import headline, notes, verdicts
 from bidwise.urls import shown
 
 ADS_AT_ONCE = 2**20
@@ -76,7 +75,7 @@ def evaluate(
     >>> table = {"a": [0.5, 0.1] * 9, "b": [0.1, 0.5] * 9, "y": [1, 0] * 9, "bid": [1.0] * 18}
     >>> table["auction"] = [row // 2 for row in range(18)]
     >>> found = evaluate(table, ctr=["a", "b"], click="y", bid="bid", auction="auction")
-    >>> found.models["a"]["welfare"], found.models["b"]["welfare"], found.comparisons[0]["difference"]
+    >>> found.models["a"].welfare, found.models["b"].welfare, found.comparisons[0].difference
     (1.0, 0.0, -1.0)
     """
     options = {name: value for name, value in locals().items() if name not in ("out", "progress")}
@@ -97,12 +96,12 @@ def evaluate(
     ads = _corrected(read_ads(table, bid=bid, auction=auction, truth=truth, **columns), sampling_rate)
     if auction_size is not None:
         ads = cut_auctions(ads, auction_size, seed=seed, cuts=resample)
+    other = None
     if calibrate != "none":
         if calibration_table is None and ads.auctions < 2 * resample:
             raise InputError(
                 "calibrate needs a calibration_table or at least 2 auctions to learn from each other, found 1"
             )
-        other = None
         if calibration_table is not None:
             other = _corrected(read_ads(calibration_table, name="calibration_table", **columns), sampling_rate)
         ads = _with_twins(ads, other, calibrate, alpha, seed, resample, progress)
@@ -112,7 +111,6 @@ def evaluate(
         best = welfare(ads.truth, ads.truth, ads.bids, ads.offsets, slots=slots, reserve=reserve).numpy()
         optimum = float(np.average(best, weights=metrics[models[0]].per_auction["weight"]))
     twins = {model: model.removesuffix(f"+{calibrate}") for model in ads.ctr if model not in models}
-    found = _numbers(metrics, twins, optimum, resample)
     comparisons = compared(
         {model: seen.per_auction for model, seen in metrics.items()},
         pairs_of(models, base, twins),
@@ -122,22 +120,20 @@ def evaluate(
         progress=None if progress is None else partial(progress, "intervals"),
     )
     evaluation = Evaluation(
-        models=found,
-        comparisons=comparisons,
-        verdict=[],
-        headline="",
-        notes=[*ads.notes, *notes(ads, found, models, comparisons)],
+        models=_numbers(metrics, twins, optimum, resample),
+        comparisons=tuple(comparisons),
         auctions=ads.auctions // resample,
         ads=ads.ads // resample,
         cuts=resample,
         ads_left_out=ads.left_out,
         baseline=base,
-        best=_best({model: numbers["welfare"] for model, numbers in found.items()}),
         welfare_of="clicks" if truth is None else "truth",
         optimal_welfare=optimum,
+        bid_spread=float(np.log(ads.bids).std()),
+        scattered=ads.scattered,
+        calibration_ads=None if other is None else other.ads,
         options=options,
     )
-    evaluation = replace(evaluation, verdict=verdicts(evaluation), headline=headline(evaluation))
     if out is not None:
         evaluation.write(out)
     return evaluation
@@ -180,18 +176,11 @@ def _check_others(
         check_folder(out)
 
 
-def _best(welfare: dict[str, float]) -> str | None:
-    """The model with the highest welfare; none where all have the same."""
-    best = max(welfare, key=lambda model: welfare[model])
-    return best if len(welfare) == 1 or min(welfare.values()) < welfare[best] else None
-
-
 def _corrected(ads: AdTable, rate: float | None) -> AdTable:
     """Predictions of models whose negatives were sampled: q = p / (p + (1 - p) / rate)."""
     if rate is None:
         return ads
-    ctr = {model: p / (p + (1 - p) / rate) for model, p in ads.ctr.items()}
-    return replace(ads, ctr=ctr, notes=[*ads.notes, f"Predictions were corrected for negatives sampled at {rate:g}."])
+    return replace(ads, ctr={model: p / (p + (1 - p) / rate) for model, p in ads.ctr.items()})
 
 
 def _exposure(ads: AdTable, alpha: Floats) -> Floats | None:
@@ -229,10 +218,7 @@ def _with_twins(
             twins[f"{model}+{kind}"] = fitted(ctr)
         if progress is not None:
             progress("calibration", len(twins) / len(ads.ctr))
-    folds = min(5, ads.auctions // cuts)
-    source = f"the other auctions, in {folds} folds" if other is None else f"{other.ads:,} other ads"
-    note = f"Models with +{kind} are calibrated ({kind}, fitted on {source})."
-    return replace(ads, ctr=ads.ctr | twins, notes=[*ads.notes, note])
+    return replace(ads, ctr=ads.ctr | twins)
 
 
 def metrics_of(model: str, ads: AdTable, rules: dict[str, Any], progress: Progress | None = None) -> Metrics:
@@ -259,21 +245,26 @@ def metrics_of(model: str, ads: AdTable, rules: dict[str, Any], progress: Progre
 
 def _numbers(
     metrics: dict[str, Metrics], twins: dict[str, str], optimum: float | None, cuts: int
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, ModelMetrics]:
     """The numbers of every model: its metrics, and what only the others or the truth can tell."""
-    found = {model: seen.compute() for model, seen in metrics.items()}
-    for model, numbers in found.items():
-        numbers["calibrated_from"] = twins.get(model)
-        if optimum is not None:
-            numbers["regret"] = optimum - numbers["welfare"]
-            numbers["share_of_optimum"] = numbers["welfare"] / optimum if optimum else math.nan
-        for name in ("ads", "auctions", "clicks", "clipped"):
-            numbers[name] //= cuts  # counted once, however often the ads were cut
-        for part in numbers["by_bid"] + numbers["calibration_curve"]:
-            part["ads"] //= cuts
-    originals = [model for model in found if model not in twins]
+    originals = [model for model in metrics if model not in twins]
     weights = metrics[originals[0]].per_auction["weight"]
     shares = [metrics[model].per_auction["welfare"] * weights / weights.mean() for model in originals]
-    for model, mean, error in zip(originals, *difference_to_average(shares), strict=True):
-        found[model]["difference_to_average"] = {"welfare": mean, "standard_error": error * math.sqrt(cuts)}
+    to_average = {
+        model: ToAverage(welfare=float(mean), standard_error=float(error) * math.sqrt(cuts))
+        for model, mean, error in zip(originals, *difference_to_average(shares), strict=True)
+    }
+    found = {}
+    for model, seen in metrics.items():
+        numbers = seen.compute()
+        found[model] = replace(  # ads are counted once, however often they were cut
+            numbers,
+            **{name: getattr(numbers, name) // cuts for name in ("ads", "auctions", "clicks", "clipped")},
+            by_bid=tuple(replace(part, ads=part.ads // cuts) for part in numbers.by_bid),
+            calibration_curve=tuple(replace(part, ads=part.ads // cuts) for part in numbers.calibration_curve),
+            calibrated_from=twins.get(model),
+            regret=None if optimum is None else optimum - numbers.welfare,
+            share_of_optimum=None if optimum is None else numbers.welfare / optimum if optimum else math.nan,
+            difference_to_average=to_average.get(model),
+        )
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +16,61 @@ from bidwise.auctions import Outcome, ad_numbers, auctions_of, run_auction
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_between, check_weights
 from bidwise.evaluation.auc import auc, auction_auc, clicked_ads, rank_agreement
-from bidwise.evaluation.bins import binned, calibration_error, curve, equal_mass_bins
+from bidwise.evaluation.bins import BidBin, CtrBin, bid_curve, binned, calibration_error, ctr_curve, equal_mass_bins
 from bidwise.segments import Auctions
 
 CTR_BINS = 20
 BID_BINS = 10
 SHARED = ("welfare", "revenue", "surplus", "log_loss", "weight", "ad_weight", "winners")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToAverage:
+    """A model's welfare minus the mean welfare of all models, per auction: what all models share cancels."""
+
+    welfare: float
+    standard_error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelMetrics:
+    """The metrics of one model; NaN where one is not defined, as AUC without clicks or anything without ads.
+
+    Means over ads weigh ads, means over auctions weigh auctions. ``predicted_over_observed`` is sum ctr / sum
+    label; ``ecpm_`` the same with both times the bid; ``winners_`` over the ads shown, both times slot and bid:
+    above 1 where winning selects what was overrated, the optimiser's curse. A calibration error is
+
+        sum over bins |sum_i w_i (ctr_i - label_i)| / sum_i w_i
+
+    over 20 bins of ctr with equal weight, equal scores together; for ``ecpm_`` w_i is b_i ctr_i times the weight.
+    """
+
+    welfare: float
+    revenue: float
+    surplus: float
+    auc: float
+    auc_loss: float
+    auc_in_auctions: float
+    log_loss: float
+    normalised_entropy: float
+    brier: float
+    calibration_error: float
+    ecpm_calibration_error: float
+    predicted_over_observed: float
+    ecpm_predicted_over_observed: float
+    winners_predicted_over_observed: float
+    rank_agreement: float
+    ads: int
+    auctions: int
+    clicks: int
+    fill_rate: float
+    clipped: int  # predictions of exactly 0 or 1
+    by_bid: tuple[BidBin, ...] = ()
+    calibration_curve: tuple[CtrBin, ...] = ()
+    calibrated_from: str | None = None
+    regret: float | None = None  # where the true CTR is known
+    share_of_optimum: float | None = None
+    difference_to_average: ToAverage | None = None  # among models that are not calibrated twins
 
 
 class Metrics:
@@ -38,7 +88,7 @@ class Metrics:
 
     >>> metrics = Metrics().update([0.1, 0.4, 0.9], [0, 1, 1], [10.0, 2.0, 0.5], truth=[0.1, 0.4, 0.9])
     >>> result = metrics.compute()
-    >>> result["welfare"], result["auc"], result["rank_agreement"]
+    >>> result.welfare, result.auc, result.rank_agreement
     (1.0, 1.0, 1.0)
     """
 
@@ -117,17 +167,8 @@ class Metrics:
         auctions = self._joined()[1]
         return {name: auctions[name] for name in SHARED}
 
-    def compute(self) -> dict[str, Any]:
-        """The metrics by name; NaN where one is not defined, as AUC without clicks or anything without ads.
-
-        Means over ads weigh ads, means over auctions weigh auctions. ``predicted_over_observed`` is sum ctr / sum
-        label; ``ecpm_`` the same with both times the bid; ``winners_`` over the ads shown, both times slot and bid:
-        above 1 where winning selects what was overrated, the optimiser's curse. A calibration error is
-
-            sum over bins |sum_i w_i (ctr_i - label_i)| / sum_i w_i
-
-        over 20 bins of ctr with equal weight, equal scores together; for ``ecpm_`` w_i is b_i ctr_i times the weight.
-        """
+    def compute(self) -> ModelMetrics:
+        """The metrics of all that was seen."""
         (ctr, label, bids, weights), auctions = self._joined()
         weight, ad_weight = auctions["weight"], auctions["ad_weight"]
         ecpm = bids * ctr
@@ -137,34 +178,32 @@ class Metrics:
         ctr_bins, bid_bins = equal_mass_bins(ctr, CTR_BINS, weights), equal_mass_bins(bids, BID_BINS, weights)
         by_ctr, by_bid = binned(ctr_bins, ctr, label, weights), binned(bid_bins, ctr, label, weights)
         by_ecpm = binned(ctr_bins, ctr, label, ecpm if weights is None else ecpm * weights)
-        return {
-            **{name: _mean(auctions[name], weight) for name in ("welfare", "revenue", "surplus")},
-            "auc": area,
-            "auc_loss": 1 - area,
-            "auc_in_auctions": _mean(auctions["auc"][ranked], ad_weight[ranked]),
-            "log_loss": log_loss,
-            "normalised_entropy": _ratio(log_loss, _entropy(_mean(label, weights))),
-            "brier": _mean(ctr * ctr + label * (1 - 2 * ctr), weights),
-            "calibration_error": calibration_error(by_ctr),
-            "ecpm_calibration_error": calibration_error(by_ecpm),
-            "predicted_over_observed": _ratio(_total(ctr, weights), _total(label, weights)),
-            "ecpm_predicted_over_observed": _ratio(_total(ecpm, weights), _total(bids * label, weights)),
-            "winners_predicted_over_observed": _ratio(
+        return ModelMetrics(
+            welfare=_mean(auctions["welfare"], weight),
+            revenue=_mean(auctions["revenue"], weight),
+            surplus=_mean(auctions["surplus"], weight),
+            auc=area,
+            auc_loss=1 - area,
+            auc_in_auctions=_mean(auctions["auc"][ranked], ad_weight[ranked]),
+            log_loss=log_loss,
+            normalised_entropy=_ratio(log_loss, _entropy(_mean(label, weights))),
+            brier=_mean(ctr * ctr + label * (1 - 2 * ctr), weights),
+            calibration_error=calibration_error(by_ctr),
+            ecpm_calibration_error=calibration_error(by_ecpm),
+            predicted_over_observed=_ratio(_total(ctr, weights), _total(label, weights)),
+            ecpm_predicted_over_observed=_ratio(_total(ecpm, weights), _total(bids * label, weights)),
+            winners_predicted_over_observed=_ratio(
                 _total(auctions["promised"], weight), _total(auctions["welfare"], weight)
             ),
-            "rank_agreement": _ratio(_total(auctions["agreeing"], weight), _total(auctions["pairs"], weight)),
-            "ads": len(ctr),
-            "auctions": len(weight),
-            "clicks": int(np.count_nonzero(label)),
-            "fill_rate": _mean(auctions["filled"], weight),
-            "clipped": int(np.count_nonzero(_clipped(ctr) != ctr)),
-            "by_bid": [
-                {f"bid_{k}" if k in ("low", "high") else k: number for k, number in row.items()}
-                | {"ratio": _ratio(row["predicted"], row["observed"])}
-                for row in curve(bid_bins, bids, by_bid)
-            ],
-            "calibration_curve": curve(ctr_bins, ctr, by_ctr),
-        }
+            rank_agreement=_ratio(_total(auctions["agreeing"], weight), _total(auctions["pairs"], weight)),
+            ads=len(ctr),
+            auctions=len(weight),
+            clicks=int(np.count_nonzero(label)),
+            fill_rate=_mean(auctions["filled"], weight),
+            clipped=int(np.count_nonzero(_clipped(ctr) != ctr)),
+            by_bid=bid_curve(bid_bins, bids, by_bid),
+            calibration_curve=ctr_curve(ctr_bins, ctr, by_ctr),
+        )
 
     def _joined(self) -> tuple[_Ads, dict[str, NDArray[Any]]]:
         """All pieces as one, kept so: a second look costs nothing."""

@@ -1,64 +1,95 @@
-"""What an evaluation found: printed as words, written as JSON and as a page."""
+"""What an evaluation found: numbers, which are written as JSON and shown as sentences and as a page."""
 
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import bidwise
 from bidwise.checks import InputError
-from bidwise.evaluation.verdict import summary
-from bidwise.run_folder import check_writable, whole_file
-from bidwise.typed_json import to_json
+from bidwise.evaluation.comparison import Comparison
+from bidwise.evaluation.metrics import ModelMetrics
+from bidwise.run_folder import check_writable, locked_folder, result_json, whole_file
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What was found, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
 
-    models: dict[str, dict[str, Any]]
-    comparisons: list[dict[str, Any]]
-    verdict: list[dict[str, str]]  # model, baseline, outcome, text
-    headline: str  # who leads, where there are three models or more
-    notes: list[str]
+    kind: ClassVar[str] = "evaluation"
+    format: ClassVar[int] = 2
+    written: ClassVar[tuple[str, ...]] = ("best",)
+
+    models: dict[str, ModelMetrics]
+    comparisons: tuple[Comparison, ...]
     auctions: int
     ads: int
-    cuts: int  # how often the ads were cut into auctions; 1 for real ones
-    ads_left_out: int
+    cuts: int = 1  # how often the ads were cut into auctions; 1 for real ones
+    ads_left_out: int = 0
     baseline: str
-    best: str | None  # highest welfare; none where all have the same
     welfare_of: str  # "clicks": realised; "truth": expected
-    optimal_welfare: float | None  # of any prediction, where the true CTR is known
+    optimal_welfare: float | None = None  # of any prediction, where the true CTR is known
+    bid_spread: float  # standard deviation of log bids
+    scattered: bool = False  # whether the ads of an auction were not next to each other in the table
+    calibration_ads: int | None = None  # of the calibration table, where there is one
     options: dict[str, Any]
     version: str = bidwise.__version__
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.__dataclass_fields__:
-            raise KeyError(name)
-        return getattr(self, name)
+    @property
+    def best(self) -> str | None:
+        """The model with the highest welfare; none where all have the same."""
+        welfare = {model: metrics.welfare for model, metrics in self.models.items()}
+        best = max(welfare, key=lambda model: welfare[model])
+        return best if len(welfare) == 1 or min(welfare.values()) < welfare[best] else None
+
+    @property
+    def twins(self) -> dict[str, str]:
+        """Calibrated twins with the models that they are made from."""
+        return {name: each.calibrated_from for name, each in self.models.items() if each.calibrated_from is not None}
+
+    @property
+    def originals(self) -> list[str]:
+        """The models as they were given, without calibrated twins."""
+        return [name for name, each in self.models.items() if each.calibrated_from is None]
+
+    @property
+    def pairs(self) -> dict[tuple[str, str], dict[str, Comparison]]:
+        """The comparisons by (model, baseline) and metric."""
+        pairs: dict[tuple[str, str], dict[str, Comparison]] = {}
+        for comparison in self.comparisons:
+            pairs.setdefault((comparison.model, comparison.baseline), {})[comparison.metric] = comparison
+        return pairs
+
+    def without_curves(self) -> Evaluation:
+        """The same without what only figures need: for results that hold an evaluation."""
+        models = {name: replace(each, by_bid=(), calibration_curve=()) for name, each in self.models.items()}
+        return replace(self, models=models, comparisons=tuple(replace(c, distribution=None) for c in self.comparisons))
 
     def __str__(self) -> str:
+        from bidwise.report.evaluation_sentences import summary  # late: sentences are made when they are shown
+
         return summary(self)
 
     def to_json(self) -> str:
-        """Plain JSON; numbers that are not defined or not finite are ``null``."""
-        return json.dumps(to_json(asdict(self)), indent=2, allow_nan=False)
+        """JSON as in ``result.json``; numbers that are not defined or not finite are ``null``."""
+        return json.dumps(result_json(self), indent=2, allow_nan=False)
+
+    @classmethod
+    def migrated(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """A result of format 1, which held sentences."""
+        kept = {name: value for name, value in data.items() if name not in ("verdict", "headline", "notes")}
+        return {"bid_spread": None} | kept
 
     def write(self, out: str | Path) -> None:
         """``out/result.json`` and ``out/report.html``: both, or none of them."""
-        from bidwise.report.evaluation_page import (
-            evaluation_page,  # late: matplotlib takes a second, and not everyone writes
-        )
+        from bidwise.report import write_page  # late: matplotlib takes a second, and not everyone writes
 
-        folder = check_folder(out)
-        pages = {"result.json": self.to_json(), "report.html": evaluation_page(to_json(asdict(self)))}
-        folder.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as files:  # renamed when both are written
-            for name, text in pages.items():
-                files.enter_context(whole_file(folder / name)).write_text(text, encoding="utf-8")
+        check_folder(out)
+        with locked_folder(out) as folder, whole_file(folder / "result.json") as part:
+            part.write_text(self.to_json(), encoding="utf-8")
+            write_page(self, folder)
 
 
 def check_folder(out: str | Path) -> Path:

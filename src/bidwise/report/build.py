@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 import bidwise
 from bidwise.checks import InputError
-from bidwise.report.criteo.criteo_figures import criteo_pictures
-from bidwise.report.criteo.criteo_story import criteo_story
-from bidwise.report.curves import fit_curves, learning_curves
-from bidwise.report.drawing import MARKERS, Picture, shortened, write
-from bidwise.report.evaluation_page import template
-from bidwise.report.experiment_figures import distributions, surrogates, welfare_by_loss
-from bidwise.report.pages import evaluation_story, fit_story, regimes_story, setting
-from bidwise.report.regime_figures import regime_maps
-from bidwise.report.sections import Section, Story
-from bidwise.report.synthetic_story import synthetic_story
-from bidwise.run_folder import read_json, write_text
+from bidwise.report.drawing import MARKERS, Picture, shortened, themed, write
+from bidwise.report.sections import OUTCOMES, Run, RunPage, Section
+from bidwise.run_folder import read_json, result_from_json, write_text
 from bidwise.urls import check_on_disk
 
-KINDS = ("synthetic", "regimes", "criteo", "train", "sweep", "fit")
+RESULTS = {"evaluation": "bidwise.evaluation.result.Evaluation"}  # kind -> its type; others are dictionaries still
+PAGES = {  # kind -> what makes its page: called with a run and the prefix of its ids
+    "evaluation": "bidwise.report.evaluation_page.evaluation_page",
+    "synthetic": "bidwise.report.synthetic_story.synthetic_story",
+    "regimes": "bidwise.report.pages.regimes_story",
+    "criteo": "bidwise.report.criteo.criteo_story.criteo_story",
+    "train": "bidwise.report.train_story.train_story",
+    "sweep": "bidwise.report.sweep_story.sweep_story",
+    "fit": "bidwise.report.pages.fit_story",
+}
 
 
 def report(runs: Sequence[Path], out: Path) -> None:
@@ -42,28 +47,36 @@ def report(runs: Sequence[Path], out: Path) -> None:
     write_text(out, page)
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """What a run folder holds, as :func:`runs_page` takes it; only ``result.json`` must be there."""
+def read_run(folder: Path) -> Run:
+    """What a run folder holds; only ``result.json`` must be there."""
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
         raise InputError(f"run must be a run folder, found {found} at {folder}")
-    if not (folder / "result.json").is_file():
+    path = folder / "result.json"
+    if not path.is_file():
         raise InputError(f"run must be a folder with result.json, found none in {folder}; has the run finished?")
-    result = read_json(folder / "result.json")
-    kind = kind_of(result)
-    if kind is None:
-        told = repr(result.get("kind")) if isinstance(result, dict) else type(result).__name__
-        raise InputError(
-            f"{folder / 'result.json'} must be of an evaluation or of kind {', '.join(KINDS)}, found kind {told}"
-        )
+    return run_of(folder, typed(read_json(path), str(path)))
+
+
+def run_of(folder: Path, result: Any) -> Run:
+    """A result with what else its folder holds."""
     environment = folder / "environment.json"
-    return {
-        "name": folder.resolve().name,
-        "result": result,
-        "environment": read_json(environment) if environment.is_file() else {},
-        "config": _config(folder / "config.toml"),
-        "metrics": _metrics(folder / "metrics.jsonl") if kind == "fit" else [],
-    }
+    return Run(
+        folder.resolve().name,
+        result,
+        read_json(environment) if environment.is_file() else {},
+        _config(folder / "config.toml"),
+        _metrics(folder / "metrics.jsonl") if kind_of(result) == "fit" else [],
+    )
+
+
+def typed(data: Any, where: str = "result.json") -> Any:
+    """What ``result.json`` holds as the type of its kind."""
+    kind = kind_of(data)
+    if kind is None:
+        found = repr(data.get("kind")) if isinstance(data, dict) else type(data).__name__
+        raise InputError(f"{where} must be of kind {', '.join(PAGES)}, found kind {found}")
+    return result_from_json(_named(RESULTS[kind]), data, where) if kind in RESULTS else data
 
 
 def kind_of(result: Any) -> str | None:
@@ -72,11 +85,15 @@ def kind_of(result: Any) -> str | None:
     >>> kind_of({"models": {}, "comparisons": []}), kind_of({"kind": "fit"}), kind_of({"kind": "?"}), kind_of(3)
     ('evaluation', 'fit', None, None)
     """
-    if not isinstance(result, dict):
-        return None
-    if "kind" in result:
-        return result["kind"] if result["kind"] in KINDS else None
-    return "evaluation" if "models" in result and "comparisons" in result else None
+    kind = result.get("kind") if isinstance(result, dict) else getattr(result, "kind", None)
+    if kind is None and isinstance(result, dict) and {"models", "comparisons"} <= set(result):
+        return "evaluation"  # of format 1
+    return kind if kind in PAGES else None
+
+
+def _named(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -94,51 +111,42 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
         raise InputError(f"{path} must have one JSON object in each line, found: {error}") from None
 
 
-def runs_page(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The HTML of a page about runs; each has ``name``, ``result``, ``environment``, ``config`` and ``metrics``."""
-    stories = [_story(run, f"run{at}-") for at, run in enumerate(runs)]
-    return template("runs.html").render(
-        stories=stories,
-        title=stories[0].what if len(stories) == 1 else f"Report on {len(stories)} runs",
+def runs_page(runs: Sequence[Run]) -> str:
+    """The HTML of a page about runs: everything is escaped, and a name that is missing is an error."""
+    pages = [_page(run, f"run{at}-") for at, run in enumerate(runs)]
+    environment = Environment(
+        loader=PackageLoader("bidwise.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["themed"] = themed
+    return environment.get_template("page.html").render(
+        pages=pages,
+        title=pages[0].title if len(pages) == 1 else f"Report on {len(pages)} runs",
         shapes=MARKERS,
+        outcomes=OUTCOMES,
         version=bidwise.__version__,
     )
 
 
-def _story(run: Mapping[str, Any], key: str) -> Story:
-    result, name = run["result"], str(run["name"])
+def _page(run: Run, key: str) -> RunPage:
+    kind = kind_of(run.result)
+    if kind is None:
+        raise InputError(f"run {run.name} must be of kind {', '.join(PAGES)}")
+    make: Callable[[Run, str], RunPage] = _named(PAGES[kind])
     try:
-        match kind_of(result):
-            case "synthetic":
-                story = synthetic_story(name, key, result)
-            case "regimes":
-                story = regimes_story(name, key, result)
-            case "criteo":
-                story = criteo_story(name, key, result)
-            case "train":
-                from bidwise.report.train_story import train_story
-
-                story = train_story(name, key, result)
-            case "sweep":
-                from bidwise.report.sweep_story import sweep_story
-
-                story = sweep_story(name, key, result)
-            case "fit":
-                story = fit_story(name, key, result, run.get("config") or {}, run.get("metrics") or [])
-            case "evaluation":
-                story = evaluation_story(name, key, result)
-            case _:
-                raise InputError(f"run {name} must be an evaluation or of kind {', '.join(KINDS)}")
+        page = make(run, key)
     except (KeyError, TypeError, IndexError) as error:
         raise InputError(
-            f"result.json of run {name} must be whole, found that {error!r} is missing or of no use"
+            f"result.json of run {run.name} must be whole, found that {error!r} is missing or of no use"
         ) from error
-    return Story(**{**vars(story), "sections": [s for s in (*story.sections, _source(run)) if not s.empty]})
+    return replace(page, sections=[section for section in (*page.sections, _source(run)) if not section.empty])
 
 
-def _source(run: Mapping[str, Any]) -> Section:
+def _source(run: Run) -> Section:
     """Where the numbers come from: command, commit, machine, settings."""
-    there: Mapping[str, Any] = run.get("environment") or {}
     words = {
         "command": "command",
         "commit": "commit of bidwise",
@@ -149,18 +157,30 @@ def _source(run: Mapping[str, Any]) -> Section:
         "torch": "torch",
         "seconds": "run time of all parts, added up",
     }
-    terms = [("run folder", str(run["name"]))]
-    for key, title in words.items():
-        value = there.get(key)
-        if value is not None:
-            terms.append((title, duration(value) if key == "seconds" else str(value)))
-    version = there.get("bidwise") or run["result"].get("version")
+    recorded = run.environment
+    terms = [("run folder", run.name)]
+    terms += [
+        (title, duration(recorded[key]) if key == "seconds" else str(recorded[key]))
+        for key, title in words.items()
+        if recorded.get(key) is not None
+    ]
+    fields: Mapping[str, Any] = run.result if isinstance(run.result, dict) else vars(run.result)
+    version = recorded.get("bidwise") or fields.get("version")
     terms += [("bidwise", str(version))] if version else []
-    settings = run["result"].get("config") or run["result"].get("options") or run.get("config") or {}
-    told = "; ".join(f"{key} = {shortened(setting(value), 80)}" for key, value in settings.items() if value is not None)
-    terms += [("settings", told)] if told else []
-    lead = "" if there else "This run has not recorded its command and machine."
+    terms += settings_of(fields.get("config") or fields.get("options") or run.config)
+    lead = "" if recorded else "This run has not recorded its command and machine."
     return Section("Where these numbers come from", lead, terms=terms)
+
+
+def settings_of(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Settings that were made, in one term."""
+    words = (f"{k} = {shortened(setting(value), 80)}" for k, value in settings.items() if value is not None)
+    return [("settings", text)] if (text := "; ".join(words)) else []
+
+
+def setting(value: Any) -> str:
+    """A setting as words."""
+    return ", ".join(map(setting, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def duration(seconds: float) -> str:
@@ -175,25 +195,34 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def pictures(result: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]] = ()) -> list[Picture]:
-    """All pictures of a run that have something to show; an evaluation has its own page instead."""
+def pictures(run: Run) -> list[Picture]:
+    """All pictures of a run that have something to show and are files too."""
     found: list[Picture] = []
-    match kind_of(result):
+    match kind_of(run.result):
         case "synthetic":
-            found = [surrogates(), welfare_by_loss(result), distributions(result), learning_curves(result)]
+            from bidwise.report.curves import learning_curves
+            from bidwise.report.experiment_figures import distributions, surrogates, welfare_by_loss
+
+            found = [surrogates(), *(draw(run.result) for draw in (welfare_by_loss, distributions, learning_curves))]
         case "regimes":
-            found = regime_maps(result)
+            from bidwise.report.regime_figures import regime_maps
+
+            found = regime_maps(run.result)
         case "criteo":
-            found = criteo_pictures(result)
+            from bidwise.report.criteo.criteo_figures import criteo_pictures
+
+            found = criteo_pictures(run.result)
         case "fit":
-            found = [fit_curves(metrics, result.get("best") or {})]
+            from bidwise.report.curves import fit_curves
+
+            found = [fit_curves(run.metrics, run.result.get("best") or {})]
     return [picture for picture in found if picture.panels]
 
 
-def write_figures(folder: Path, result: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]] = ()) -> list[Path]:
+def write_figures(folder: Path, result: Any) -> list[Path]:
     """Every picture of a run as SVG, PDF and PNG under ``folder/figures``; the same bytes for the same result."""
     inside = Path(folder) / "figures"
-    made = pictures(result, metrics)
+    made = pictures(run_of(Path(folder), result))
     if made:
         inside.mkdir(parents=True, exist_ok=True)
     return [path for picture in made for path in write(inside, picture)]

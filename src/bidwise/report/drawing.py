@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +15,9 @@ import matplotlib.style
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+from bidwise.evaluation.estimate import Estimate, Outcome, signed
 from bidwise.run_folder import whole_file
 
 INK, SOFT, UNCLEAR, GRID = "#1f2933", "#52606d", "#8a939e", "#e9ecef"
@@ -47,7 +49,7 @@ STYLE = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
 }
-# Okabe and Ito's colours, which most colour-blind readers tell apart, without the yellow that white swallows.
+# Okabe and Ito's colours, which most colour-blind readers can distinguish, without the yellow that white swallows.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 THEMED = {  # colour of a drawing -> what a page makes of it
     INK: "var(--ink)",
@@ -125,14 +127,70 @@ def shortened(name: str, most: int) -> str:
     return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[-tail:]}"
 
 
-def svg(key: str, height: float, paint: Callable[[Axes], None], about: str, width: float = WIDTH) -> Markup:
-    """The painted axes as an ``<svg>`` element for the inside of a page; the same bytes for the same picture.
+@dataclass(frozen=True)
+class Whisker:
+    """One line of a figure of intervals; a line without ``words`` is the heading of those below it."""
 
-    ``key`` tells figures of one page apart: every id that is left in the element depends on it.
+    name: str
+    words: str = ""
+    estimate: float | None = None
+    low: float | None = None
+    high: float | None = None
+    clear: bool = False  # the interval leaves out 0 and can be trusted
+    colour: str = UNCLEAR
+    marker: str = "o"
+    fades: bool = True  # to grey where it is not clear
+
+    @classmethod
+    def of(cls, name: str, words: str, estimate: Estimate, outcome: Outcome, colour: str, marker: str = "o") -> Whisker:
+        """An estimate, clear where the outcome is better or worse; bounds that are not finite are not drawn."""
+        numbers = (estimate.difference, estimate.ci_low, estimate.ci_high)
+        centre, low, high = (x if math.isfinite(x) else None for x in numbers)
+        return cls(name, words, centre, low, high, outcome.clear, colour, marker)
+
+
+def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str, width: float = WIDTH) -> Panel:
+    """Differences with their intervals; full where 0 is outside, hollow (and grey, if a row fades) where it is not."""
+    ends = [x for row in rows for x in (row.estimate, row.low, row.high) if x is not None]
+    reach = max(map(abs, ends), default=0) or 1
+    low, high = min(0, *ends, reach * -0.12), max(0, *ends, reach * 0.12)
+
+    def paint(axes: Axes) -> None:
+        across = axes.get_yaxis_transform()
+        for y, row in enumerate(rows):
+            if not row.words:
+                axes.text(0, y + 0.25, shortened(row.name, 56), transform=across, color=SOFT, va="center", size=8.5)
+                continue
+            axes.text(0, y - 0.2, shortened(row.name, 26), transform=across, va="center", weight="bold")
+            axes.text(1, y - 0.2, row.words, transform=across, va="center", ha="right")
+            if ends:
+                axes.plot([0, 0], [y, y + 0.42], color=INK, linewidth=0.9)  # not through the words above
+            colour = row.colour if row.clear or not row.fades else UNCLEAR
+            if row.low is not None and row.high is not None:
+                axes.plot([row.low, row.high], [y + 0.2, y + 0.2], color=colour, marker="|", markersize=7)
+            if row.estimate is not None:
+                face = colour if row.clear else "white"
+                axes.plot([row.estimate], [y + 0.2], row.marker, color=colour, markerfacecolor=face, markersize=6.5)
+        axes.set_ylim(len(rows) - 0.4, -0.05)
+        axes.set_xlim(low - 0.06 * (high - low), high + 0.06 * (high - low))
+        axes.yaxis.set_major_locator(NullLocator())
+        axes.xaxis.set_major_locator(ticks(6) if ends else NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: signed(0 if abs(x) < 1e-9 else x, "g")))
+        axes.spines["left"].set_visible(False)
+        axes.spines["bottom"].set_visible(bool(ends))
+        axes.set_xlabel(label if ends else "")
+
+    return Panel(title, about, 0.55 + 0.46 * len(rows), paint, width)
+
+
+def drawn(key: str, panel: Panel) -> Markup:
+    """The panel as an ``<svg>`` element for the inside of a page; the same bytes for the same picture.
+
+    ``key`` distinguishes figures of one page: every id that is left in the element depends on it.
     """
     with _style(key):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        paint(figure.add_subplot())
+        figure = Figure(figsize=(panel.width, panel.height), layout="constrained")
+        panel.paint(figure.add_subplot())
         text = io.StringIO()
         figure.savefig(text, format="svg")
     whole = text.getvalue()
@@ -144,12 +202,7 @@ def svg(key: str, height: float, paint: Callable[[Axes], None], about: str, widt
     inside = re.sub(r'<g id="[^"]*"', "<g", inside)  # nothing refers to groups, and each figure numbers them from 1
     inside = re.sub(r">\s+<", ">\n<", inside)
     inside = re.sub(r"<[^>]+>", lambda tag: themed(tag[0]), inside)
-    return Markup(f'<svg role="img" aria-label="{escape(about)}" {size[0]}>') + Markup(inside)
-
-
-def drawn(key: str, panel: Panel) -> Markup:
-    """A panel as a figure of a page."""
-    return svg(key, panel.height, panel.paint, panel.about, panel.width)
+    return Markup(f'<svg role="img" aria-label="{escape(panel.about)}" {size[0]}>') + Markup(inside)
 
 
 def themed(style: str) -> str:
@@ -176,9 +229,9 @@ def write(folder: Path, picture: Picture) -> list[Path]:
             panel.paint(axes)
             axes.set_title(panel.title, loc="left", weight="bold", size=10)
         for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None}), ("png", {})):
-            data = io.BytesIO()
-            figure.savefig(data, format=kind, dpi=150, metadata=metadata)
-            paths.append(_write_bytes(folder / f"{picture.name}.{kind}", data.getvalue()))
+            paths.append(folder / f"{picture.name}.{kind}")
+            with whole_file(paths[-1]) as part:
+                figure.savefig(part, format=kind, dpi=150, metadata=metadata)
     return paths
 
 
@@ -187,9 +240,3 @@ def _style(key: str) -> Iterator[None]:
     with matplotlib.style.context(["default", {**STYLE, "svg.hashsalt": key}]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # the reader's browser has more letters than our font
         yield
-
-
-def _write_bytes(path: Path, data: bytes) -> Path:
-    with whole_file(path) as part:
-        part.write_bytes(data)
-    return path

@@ -1,50 +1,44 @@
-"""Figures of an evaluation's page: calibration, ratios by bid, and how the change spreads over auctions."""
+"""Figures of an evaluation: calibration, ratios by bid, and how the change spreads over auctions."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from bidwise.report.drawing import INK, Look, svg, ticks
+from bidwise.evaluation.bins import BidBin, CtrBin
+from bidwise.evaluation.comparison import Distribution
+from bidwise.evaluation.estimate import signed
+from bidwise.report.drawing import INK, Look, Panel, ticks
+
+HEIGHT = 3.9
 
 
-def span(bins: Iterable[Mapping[str, Any]], *keys: str) -> tuple[float, float]:
-    """The smallest and the largest positive number under the keys, for figures that share a scale.
+def span(numbers: Iterable[float]) -> tuple[float, float]:
+    """The smallest and the largest positive number, for figures that share a scale.
 
-    >>> span([{"ratio": 0.8}, {"ratio": None}, {"ratio": 1.2}], "ratio")
+    >>> span([0.8, float("nan"), 1.2])
     (0.8, 1.2)
     """
-    positive = [part[key] for part in bins for key in keys if (part[key] or 0) > 0]
+    positive = [x for x in numbers if x > 0]
     return min(positive, default=1.0), max(positive, default=1.0)
 
 
 def calibration_curves(
-    key: str,
-    curves: Mapping[str, Sequence[Mapping[str, Any]]],
-    style: Mapping[str, Look],
-    scale: tuple[float, float],
-    about: str,
-) -> Markup:
+    title: str, curves: Mapping[str, Sequence[CtrBin]], style: Mapping[str, Look], scale: tuple[float, float]
+) -> Panel:
     """Observed against predicted CTR per bin, on the diagonal where a model is right."""
-    points = {
-        model: [(p["predicted"], p["observed"]) for p in curve if None not in (p["predicted"], p["observed"])]
-        for model, curve in curves.items()
-    }
     least, most = scale
-    wide = most > 20 * least and any(observed > 0 for curve in points.values() for _, observed in curve)
+    wide = most > 20 * least and any(part.observed > 0 for curve in curves.values() for part in curve)
     bottom, top = (least / 1.4, most * 1.4) if wide else (0.0, most * 1.06)
 
     def paint(axes: Axes) -> None:
         axes.plot([bottom, top], [bottom, top], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-        for model, curve in points.items():
-            look = style[model]
-            x, y = ([max(pair[at], bottom) for pair in curve] for at in (0, 1))  # log axes show 0 at their edge
-            axes.plot(x, y, color=look.colour, marker=look.marker, linestyle=look.dash, alpha=0.9)
+        for model, curve in curves.items():
+            x = [max(part.predicted, bottom) for part in curve]  # log axes show 0 at their edge
+            y = [max(part.observed, bottom) for part in curve]
+            _line(axes, x, y, style[model])
         for axis in (axes.xaxis, axes.yaxis):
             if wide:
                 (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
@@ -59,27 +53,20 @@ def calibration_curves(
         axes.set_xlabel("predicted CTR" + (" (log scale)" if wide else ""))
         axes.set_ylabel("observed CTR" + (" (log scale)" if wide else ""))
 
-    return svg(key, 3.9, paint, about)
+    return Panel(title, f"{title}: {', '.join(curves)}", HEIGHT, paint)
 
 
 def ratios_by_bid(
-    key: str,
-    bins: Mapping[str, Sequence[Mapping[str, Any]]],
-    style: Mapping[str, Look],
-    scale: tuple[float, float],
-    about: str,
-) -> Markup:
+    title: str, bins: Mapping[str, Sequence[BidBin]], style: Mapping[str, Look], scale: tuple[float, float]
+) -> Panel:
     """Predicted / observed CTR along the bids: above 1 where a model overrates."""
-    ratios = {model: [_or_nan(part["ratio"]) for part in parts] for model, parts in bins.items()}
     least, most = min(scale[0], 1.0), max(scale[1], 1.0)
     wide = most > 4 * least
 
     def paint(axes: Axes) -> None:
         axes.axhline(1, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-        for model, series in ratios.items():
-            look = style[model]
-            places = range(1, len(series) + 1)
-            axes.plot(places, series, color=look.colour, marker=look.marker, linestyle=look.dash, alpha=0.9)
+        for model, parts in bins.items():
+            _line(axes, range(1, len(parts) + 1), [part.ratio for part in parts], style[model])
         if wide:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if most < 300 * least else (1.0,)))
@@ -90,23 +77,26 @@ def ratios_by_bid(
             axes.set_ylim(least - room, most + room)
             axes.yaxis.set_major_locator(ticks(7))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.4g}"))
-        parts = max(map(len, ratios.values()), default=1)
-        axes.set_xlim(0.5, max(parts, 1) + 0.5)
+        axes.set_xlim(0.5, max(map(len, bins.values()), default=1) + 0.5)
         axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
         axes.set_xlabel("tenth of the ads by bid (1 = lowest bids)")
         axes.set_ylabel("predicted / observed clicks")
 
-    return svg(key, 3.9, paint, about)
+    return Panel(title, f"{title}: {', '.join(bins)}", HEIGHT, paint)
 
 
-def distribution(key: str, edges: Sequence[float], auctions: Sequence[int], look: Look, about: str) -> Markup:
+def _line(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> None:
+    axes.plot(x, y, color=look.colour, marker=look.marker, linestyle=look.dash, alpha=0.9)
+
+
+def distribution(title: str, about: str, spread: Distribution, look: Look) -> Panel:
     """How many auctions gain and lose how much welfare."""
-    most = max(auctions)
+    most = max(spread.auctions)
     wide = most > 30
 
     def paint(axes: Axes) -> None:
         foot = 0.7 if wide else 0.0
-        axes.stairs(auctions, edges, baseline=foot, fill=True, color=look.colour, alpha=0.85, linewidth=0)
+        axes.stairs(spread.auctions, spread.edges, baseline=foot, fill=True, color=look.colour, alpha=0.85, linewidth=0)
         axes.axvline(0, color=INK, linewidth=0.9)
         if wide:
             axes.set_yscale("log")
@@ -117,12 +107,8 @@ def distribution(key: str, edges: Sequence[float], auctions: Sequence[int], look
             axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.xaxis.set_major_locator(ticks(7))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+.4g}".replace("-", "−") if x else "0"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: signed(x, ".4g")))
         axes.set_xlabel("change of an auction's welfare")
         axes.set_ylabel("auctions (log scale)" if wide else "auctions")
 
-    return svg(key, 2.7, paint, about)
-
-
-def _or_nan(number: float | None) -> float:
-    return math.nan if number is None else number
+    return Panel(title, about, 2.7, paint)

@@ -1,211 +1,368 @@
-"""The page of an evaluation: what ``result.json`` holds, for people to look at. One file, nothing fetched."""
+"""The page of an evaluation: models, differences, calibration and every comparison, for people to look at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from bidwise.evaluation.comparison import Comparison
+from bidwise.evaluation.estimate import NONE, Estimate, Outcome
+from bidwise.evaluation.result import Evaluation
 from bidwise.report import evaluation_figures as figures
-from bidwise.report.drawing import MARKERS, Look, drawn, looks, shortened, themed
-from bidwise.report.html_tables import Pairs, Result, calibration_table, comparison_table, models_table, signed
-from bidwise.report.whiskers import Row, whiskers
+from bidwise.report.drawing import Look, Panel, Whisker, drawn, looks, whiskers
+from bidwise.report.evaluation_sentences import headline, notes, verdicts
+from bidwise.report.formatting import decimals, number, per_cent, signed
+from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow
 
-DRAWN = 8  # models in a figure of curves; more cannot be told apart
+DRAWN = 7  # models in a figure of curves; more cannot be distinguished
 OPEN = 40  # rows of comparisons that are shown without a click
-OUTCOMES = {  # outcome -> (sign, words): never told by colour alone
-    "better": ("▲", "Better"),
-    "worse": ("▼", "Worse"),
-    "unclear": ("≈", "No measurable change"),
-    "few": ("?", "Too few auctions to tell"),
-    "same": ("=", "Same ads shown"),
-    "alone": ("·", "Nothing to compare"),
-}
+METRICS = {"welfare": "welfare", "revenue": "revenue", "surplus": "surplus", "log_loss": "log loss"}
 
 
-def evaluation_page(result: Result) -> str:
-    """The HTML of ``report.html``, from the plain dict of ``result.json``; numbers may be ``None`` anywhere.
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of models: ``digits`` significant ones of its largest number, or fixed ``decimals``."""
 
-    >>> import bidwise, json
-    >>> table = {"a": [0.5, 0.1] * 9, "y": [1, 0] * 9, "bid": [1.0] * 18, "auction": sorted(2 * [*range(9)])}
-    >>> found = bidwise.evaluate(table, ctr="a", click="y", bid="bid", auction="auction")
-    >>> evaluation_page(json.loads(found.to_json())).startswith("<!doctype html>")
-    True
-    """
-    parents = {model: numbers["calibrated_from"] for model, numbers in result["models"].items()}
-    twins = {model: parent for model, parent in parents.items() if parent is not None}
-    originals = [model for model in parents if model not in twins]
-    pairs = pairs_of(result["comparisons"])
-    style = looks(originals)
-    style |= {twin: style[model] for twin, model in twins.items()}
-    first = [by["welfare"] for (_, baseline), by in pairs.items() if baseline == result["baseline"]]
-    return template("evaluation.html").render(
-        result=result,
-        originals=originals,
-        verdicts=verdicts_of(result, twins),
-        facts=_facts(result, [c for c in first if c["model"] not in twins] or first),
-        **models_table(result),
-        differences=differences_of(result, pairs, twins, style),
-        calibrated=calibration_table(result, pairs, twins),
-        curves=_curves(result, originals, twins, style),
-        look=style,
-        shapes=MARKERS,
-        distributions=[_distribution(at, c, style[c["model"]], result["cuts"]) for at, c in enumerate(first)],
-        comparisons=comparison_table(pairs),
-        shown=len(result["comparisons"]) <= OPEN,
-        options=_options(result["options"]),
+    key: str
+    heading: str
+    meaning: str
+    digits: int = 5
+    decimals: int | None = None
+    per_cent: bool = False
+
+
+IN_THE_AUCTION = (
+    Column(
+        "welfare", "Welfare", "Bids of the ads shown times their clicks, mean per auction: what ranking by eCPM is for."
+    ),
+    Column("revenue", "Revenue", "What the advertisers of the shown ads pay, mean per auction."),
+    Column("surplus", "Surplus", "Welfare − revenue: what is left to the advertisers, mean per auction."),
+    Column(
+        "share_of_optimum", "Share of optimum", "Welfare / the most that any prediction could reach.", per_cent=True
+    ),
+    Column("regret", "Regret", "Welfare that the best prediction would add, mean per auction.", digits=4),
+    Column(
+        "winners_predicted_over_observed",
+        "Winners’ pred./obs.",
+        "Predicted / observed clicks of the ads shown, weighted by bid: winning selects what was overrated.",
+        decimals=3,
+    ),
+    Column(
+        "rank_agreement",
+        "Rank agreement",
+        "Share of pairs inside auctions that predicted eCPM puts in the order of their value.",
+        decimals=4,
+    ),
+)
+AS_PREDICTIONS = (
+    Column("auc", "AUC", "Chance that a clicked ad is predicted above an unclicked one, over all ads.", decimals=4),
+    Column(
+        "auc_in_auctions", "gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", decimals=4
+    ),
+    Column("log_loss", "Log loss", "Mean −log of the probability given to what happened; lower is better.", decimals=4),
+    Column(
+        "normalised_entropy",
+        "Norm. entropy",
+        "Log loss / that of always predicting the mean CTR; below 1 is better than that.",
+        decimals=4,
+    ),
+    Column("brier", "Brier", "Mean squared error of the predicted CTR; lower is better.", digits=4),
+    Column(
+        "calibration_error",
+        "Calib. error",
+        "Mean |predicted − observed CTR| over 20 bins of equal mass; lower is better.",
+        digits=3,
+    ),
+    Column(
+        "predicted_over_observed",
+        "Pred./obs.",
+        "Predicted clicks / observed clicks; 1 is right, above 1 overrates.",
+        decimals=3,
+    ),
+)
+TO_AVERAGE = "Welfare − mean welfare of all models, per auction, ± its standard error: what all models share cancels."
+
+
+def evaluation_page(run: Run, key: str) -> RunPage:
+    """The verdict, and all numbers in figures and tables."""
+    found: Evaluation = run.result
+    leading = headline(found)
+    sentences = verdicts(found)
+    sentences.sort(key=lambda sentence: (sentence.model in found.twins, sentence.baseline != found.baseline))
+    told = [(sentence.outcome or "", sentence.text) for sentence in sentences]
+    outcome, leading = ("", leading) if leading else told.pop(0)
+    style = looks(found.originals)
+    style |= {twin: style[model] for twin, model in found.twins.items()}
+    return RunPage(
+        run.name,
+        f"Evaluation of {', '.join(found.originals)}",
+        leading,
+        told,
+        _facts(found),
+        [
+            models_section(found),
+            differences_section(found, key),
+            _calibration(found, key, style),
+            _distributions(found, key, style),
+            _comparisons(found),
+            notes_section(found),
+            _method(found),
+        ],
+        outcome,
     )
 
 
-def template(name: str) -> Template:
-    """A page's template: everything is escaped, and a name that is missing is an error."""
-    environment = Environment(
-        loader=PackageLoader("bidwise.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["themed"] = themed
-    return environment.get_template(name)
+def _against_baseline(found: Evaluation) -> list[Comparison]:
+    return [by["welfare"] for (_, baseline), by in found.pairs.items() if baseline == found.baseline]
 
 
-def pairs_of(comparisons: Iterable[Result]) -> Pairs:
-    pairs: dict[tuple[str, str], dict[str, Result]] = {}
-    for comparison in comparisons:
-        pairs.setdefault((comparison["model"], comparison["baseline"]), {})[comparison["metric"]] = comparison
-    return pairs
-
-
-def verdicts_of(result: Result, twins: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
-    """The sentences under their outcome: those against the baseline, between others, and about calibration."""
-    said: dict[str, list[dict[str, str]]] = {"baseline": [], "others": [], "calibration": []}
-    for sentence in result["verdict"]:
-        sign, words = OUTCOMES[sentence["outcome"]]
-        against = "baseline" if sentence["baseline"] == result["baseline"] else "others"
-        group = "calibration" if sentence["model"] in twins else against
-        said[group].append({"kind": sentence["outcome"], "sign": sign, "words": words, "text": sentence["text"]})
-    if not said["baseline"]:
-        said["baseline"], said["calibration"] = said["calibration"], []
-    return said
-
-
-def _facts(result: Result, first: Sequence[Result]) -> list[tuple[str, str]]:
-    """The counts under the verdict, as (number, what it counts)."""
-    decisive = sorted({c["decisive_auctions"] for c in first})
+def _facts(found: Evaluation) -> list[tuple[str, str]]:
+    first = _against_baseline(found)
+    decisive = sorted({c.decisive_auctions for c in [c for c in first if c.model not in found.twins] or first})
     span = "–".join(f"{n:,}" for n in dict.fromkeys((*decisive[:1], *decisive[-1:])))
     return [
-        (f"{result['auctions']:,}", "auctions"),
-        (f"{result['ads']:,}", f"ads, {result['ads'] / max(result['auctions'], 1):.3g} in an auction"),
+        (f"{found.auctions:,}", "auctions"),
+        (f"{found.ads:,}", f"ads, {found.ads / max(found.auctions, 1):.3g} in an auction"),
         *([(span, "decisive auctions, where the models show different ads")] if span else []),
-        (f"{result['ads_left_out']:,}", "ads left out"),
+        (f"{found.ads_left_out:,}", "ads left out"),
         *(
             [("realised", "welfare and revenue: from logged clicks")]
-            if result["welfare_of"] == "clicks"
+            if found.welfare_of == "clicks"
             else [("expected", "welfare and revenue: under the true CTR")]
         ),
     ]
 
 
-def differences_of(
-    result: Result,
-    pairs: Pairs,
-    twins: Mapping[str, str],
-    style: Mapping[str, Look],
-    key: str = "",
-) -> dict[str, Markup]:
-    """Whiskers of welfare and of revenue, in per cent: models against the baseline, then calibrated twins."""
+def models_section(found: Evaluation) -> Section:
+    """The metrics of all models, in the auction and as predictions."""
+    to_average = [("Difference to average", TO_AVERAGE, _to_average(found))] if len(found.originals) > 1 else []
+    lead = "Welfare, revenue and surplus are means per auction."
+    if found.optimal_welfare is not None:
+        lead += f" The highest welfare that any prediction could reach is {found.optimal_welfare:.5g}."
+    tables = [
+        _models_table(found, "In the auction", [*map(partial(_column, found), IN_THE_AUCTION), *to_average]),
+        _models_table(found, "As predictions", [*map(partial(_column, found), AS_PREDICTIONS)]),
+    ]
+    return Section("Models", lead, tables=tables)
+
+
+def _models_table(found: Evaluation, caption: str, columns: list[tuple[str, str, list[str]]]) -> Table:
+    columns = [column for column in columns if any(column[2])]
+    rows = []
+    for at, model in enumerate(found.models):
+        best = model == found.best and len(found.models) > 1
+        tags = [*(["★ highest welfare"] if best else []), *(["baseline"] if model == found.baseline else [])]
+        rows.append(TableRow(model, [Cell(cells[at]) for _, _, cells in columns], tags=tags, best=best))
+    return Table(caption, "Model", [(title, meaning) for title, meaning, _ in columns], rows, explained=True)
+
+
+def _column(found: Evaluation, column: Column) -> tuple[str, str, list[str]]:
+    """Heading, meaning and cells, with as many decimals as the largest number needs; empty where none has a number."""
+    values = [getattr(each, column.key) for each in found.models.values()]
+    places = decimals(values, column.digits) if column.decimals is None else column.decimals
+    cells = [per_cent(x) if column.per_cent else number(x, places) for x in values]
+    return column.heading, column.meaning, cells if any(x is not None for x in values) else []
+
+
+def _to_average(found: Evaluation) -> list[str]:
+    gaps = [each.difference_to_average for each in found.models.values()]
+    places = decimals((x for gap in gaps if gap for x in (gap.welfare, gap.standard_error)), 3)
+    cells = []
+    for gap in gaps:
+        error = "" if gap is None or math.isnan(gap.standard_error) else f" ± {number(gap.standard_error, places)}"
+        cells.append("" if gap is None else number(gap.welfare, places, sign=True) + error)
+    return cells
+
+
+def differences_section(found: Evaluation, key: str) -> Section:
+    """Intervals of welfare and of revenue, in per cent; before and after calibration."""
+    pairs, twins = found.pairs, found.twins
     groups = {
-        f"against {result['baseline']}": [p for p in pairs if p[1] == result["baseline"] and p[0] not in twins],
+        f"against {found.baseline}": [p for p in pairs if p[1] == found.baseline and p[0] not in twins],
         "calibrated, each against itself before": [p for p in pairs if p[1] == twins.get(p[0])],
         "calibrated, against the baseline calibrated": [p for p in pairs if p[1] in twins],
     }
-    pictures = {}
-    for metric in ("welfare", "revenue") if any(groups.values()) else ():
+    style = looks(found.originals)
+    drawings = []
+    for metric in ("welfare", "revenue") if pairs else ():
         rows = []
         for heading, members in groups.items():
-            rows += [Row(heading)] if members else []
-            rows += [_row(pairs[p][metric], style[p[0]].colour) for p in members]
+            rows += [Whisker(heading)] if members else []
+            rows += [_whisker(pairs[p][metric], style[twins.get(p[0], p[0])].colour) for p in members]
         said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
         about = f"Difference of {metric} with 95 % intervals, in per cent of the baseline. {said}"
-        panel = whiskers(metric, rows, f"difference of {metric}, % of the baseline", about)
-        pictures[metric] = drawn(key + metric, panel)
-    return pictures
-
-
-def _row(comparison: Result, colour: str) -> Row:
-    centre, low, high = (_times_100(comparison[f"relative{part}"]) for part in ("", "_ci_low", "_ci_high"))
-    found = comparison["outcome"]
-    if centre is None:
-        words = "not defined: the baseline has none"
-    elif low is None or high is None:
-        words = f"{signed(centre)} %, no finite interval"
-    else:
-        words = f"{signed(centre)} % [{signed(low)}, {signed(high)}]" + (", too few" if found == "few" else "")
-    return Row(comparison["model"], words, centre, low, high, found in ("better", "worse"), colour)
-
-
-def _curves(
-    result: Result, originals: Sequence[str], twins: Mapping[str, str], style: Mapping[str, Look]
-) -> dict[str, Any]:
-    """Calibration curves and ratios by bid, before and after calibration, of the models that there is room for."""
-    models = result["models"]
-    ranked = sorted(
-        originals, key=lambda m: (m != result["baseline"], m != result["best"], -(models[m]["welfare"] or 0))
+        panel = whiskers(metric.capitalize(), rows, f"difference of {metric}, % of the baseline", about)
+        drawings.append(_drawing(key + metric, panel))
+    return Section(
+        "Difference to the baseline",
+        "Dot: estimate; line: 95 % interval. Coloured and filled where the interval leaves out 0, grey and hollow "
+        "where it holds 0 or there are too few auctions.",
+        figures=drawings,
+        tables=[_calibrated(found)] if twins else [],
     )
+
+
+def _drawing(key: str, panel: Panel, text: str = "") -> Drawing:
+    return Drawing(panel.title, drawn(key, panel), text=text)
+
+
+def _whisker(comparison: Comparison, colour: str) -> Whisker:
+    words = _interval(comparison.lift)
+    if math.isnan(comparison.relative):
+        words = "not defined: the baseline has none"
+    elif comparison.outcome is Outcome.TOO_FEW and comparison.lift.known:
+        words += ", too few"
+    return Whisker.of(comparison.model, words, 100 * comparison.lift, comparison.outcome, colour)
+
+
+def _interval(lift: Estimate) -> str:
+    return f"{lift:%}" if lift.known else f"{lift:%}, no finite interval"
+
+
+def _calibrated(found: Evaluation) -> Table:
+    """Before and after calibration: per metric a line for each model."""
+    rows = []
+    for metric, heading in (("welfare", "Welfare"), ("revenue", "Revenue"), ("calibration_error", "Calibration error")):
+        values = {model: getattr(each, metric) for model, each in found.models.items()}
+        places = decimals(values.values(), 5)
+        for at, (twin, model) in enumerate(found.twins.items()):
+            before, after = values[model], values[twin]
+            comparison = found.pairs[twin, model].get(metric)
+            change = per_cent((after - before) / before, sign=True) if before else NONE
+            cells = [
+                Cell(model, word=True),
+                *(Cell(number(x, places)) for x in (before, after)),
+                Cell(change if comparison is None or math.isnan(comparison.relative) else _interval(comparison.lift)),
+            ]
+            rows.append(TableRow(heading, cells, lines=0 if at else len(found.twins)))
+    headings = [("Model", ""), ("Before", ""), ("After", ""), ("Change [95 % interval]", "")]
+    return Table("Before and after calibration", "Metric", headings, rows)
+
+
+def _calibration(found: Evaluation, key: str, style: Mapping[str, Look]) -> Section:
+    """Calibration curves and ratios by bid, before and after calibration, of the models that there is room for."""
+    models, originals = found.models, found.originals
+    ranked = sorted(originals, key=lambda m: (m != found.baseline, m != found.best, -models[m].welfare))
     kept = [model for model in originals if model in ranked[:DRAWN]]
-    groups = {"as predicted": kept, "after calibration": [twin for twin, model in twins.items() if model in kept]}
-    pictures: list[dict[str, Any]] = []
-    for key, draw, title, keys in (
-        (
-            "calibration_curve",
-            figures.calibration_curves,
-            "Observed against predicted CTR",
-            ("predicted", "observed"),
-        ),
-        ("by_bid", figures.ratios_by_bid, "Predicted / observed clicks by bid", ("ratio",)),
-    ):
-        bins = {when: {name: models[name].get(key) or [] for name in names} for when, names in groups.items()}
-        scale = figures.span((part for parts in bins.values() for own in parts.values() for part in own), *keys)
-        for at, (when, parts) in enumerate(bins.items()):
-            if any(part[keys[-1]] is not None for own in parts.values() for part in own):
-                heading = f"{title}, {when}" if twins else title
-                picture = draw(f"{key}{at}", parts, style, scale, f"{heading}: {', '.join(parts)}")
-                pictures.append({"at": at, "title": heading, "picture": picture})
-    pictures.sort(key=lambda figure: figure["at"])
-    return {"models": kept, "left_out": [model for model in originals if model not in kept], "figures": pictures}
+    left_out = [model for model in originals if model not in kept]
+    groups = {"as predicted": kept, "after calibration": [twin for twin, model in found.twins.items() if model in kept]}
+    drawn_models = [name for names in groups.values() for name in names]
+    curves = [part for name in drawn_models for part in models[name].calibration_curve]
+    bids = [part for name in drawn_models for part in models[name].by_bid]
+    calibration = figures.span(x for part in curves for x in (part.predicted, part.observed))
+    ratios = figures.span(part.ratio for part in bids)
+    drawings = []
+    for at, (when, names) in enumerate(groups.items()):
+        suffix = f", {when}" if found.twins else ""
+        if any(models[name].calibration_curve for name in names):
+            by_ctr = {name: models[name].calibration_curve for name in names}
+            title = f"Observed against predicted CTR{suffix}"
+            panel = figures.calibration_curves(title, by_ctr, style, calibration)
+            drawings.append(_drawing(f"{key}calibration{at}", panel))
+        if any(math.isfinite(part.ratio) for name in names for part in models[name].by_bid):
+            by_bid = {name: models[name].by_bid for name in names}
+            panel = figures.ratios_by_bid(f"Predicted / observed clicks by bid{suffix}", by_bid, style, ratios)
+            drawings.append(_drawing(f"{key}bids{at}", panel))
+    lead = (
+        "A model is right on the dashed line. It overrates below the diagonal of the curves (20 bins of equal mass), "
+        "and above 1 in the figures by bid."
+    )
+    lead += f" Not drawn, to keep the lines apart: {', '.join(left_out)}." if left_out else ""
+    legend = [(model, style[model].colour, style[model].marker) for model in kept]
+    return Section("Calibration", lead, legend=legend, figures=drawings)
 
 
-def _distribution(at: int, comparison: Result, look: Look, cuts: int) -> dict[str, Any]:
+def _distributions(found: Evaluation, key: str, style: Mapping[str, Look]) -> Section:
+    lead = (
+        "The change of welfare auction by auction, where there is one. A mean that rests on a few auctions far out is "
+        "not to be trusted."
+    )
+    drawings = [
+        _distribution(f"{key}spread{at}", comparison, style[comparison.model], found.cuts)
+        for at, comparison in enumerate(_against_baseline(found))
+        if comparison.distribution is not None
+    ]
+    return Section("Where the difference comes from", lead, figures=drawings)
+
+
+def _distribution(key: str, comparison: Comparison, look: Look, cuts: int) -> Drawing:
     """One comparison's histogram over auctions, and what it says in words."""
-    spread = comparison["distribution"]
-    counts, edges, same = spread["auctions"], spread["edges"], spread["unchanged"]
-    moved = sum(counts)
+    spread = comparison.distribution
+    assert spread is not None
+    moved, same = sum(spread.auctions), spread.unchanged
     text = f"Welfare is the same in {same:,} of {same + moved:,} auctions" + (f" of {cuts} cuts" if cuts > 1 else "")
-    title = f"{comparison['model']} against {comparison['baseline']}"
-    if not moved or edges[0] >= edges[-1]:
-        return {"title": title, "text": f"{text}.", "picture": None}
-    lost = sum(n for n, end in zip(counts, edges[1:], strict=True) if end <= 0)
-    won = sum(n for n, start in zip(counts, edges[:-1], strict=True) if start >= 0)
+    title = f"{comparison.model} against {comparison.baseline}"
+    if not moved or spread.edges[0] >= spread.edges[-1]:
+        return Drawing(title, Markup(), text=f"{text}.")
+    lost = sum(n for n, end in zip(spread.auctions, spread.edges[1:], strict=True) if end <= 0)
+    won = sum(n for n, start in zip(spread.auctions, spread.edges[:-1], strict=True) if start >= 0)
     near = moved - lost - won
     text += f", lower in {lost:,} and higher in {won:,}" + (f", barely changed in {near:,}." if near else ".")
     about = f"Distribution over auctions of the change of welfare, {title}. {text}"
-    return {
-        "title": title,
-        "text": text,
-        "picture": figures.distribution(f"spread{at}", edges, counts, look, about),
+    return _drawing(key, figures.distribution(title, about, spread, look), text)
+
+
+def _comparisons(found: Evaluation) -> Section:
+    pairs = found.pairs
+    of_metric = {m: [by[m] for by in pairs.values() if m in by] for m in METRICS}
+    places = {
+        m: decimals((x for c in own for x in (c.difference, c.ci_low, c.ci_high)), 3) for m, own in of_metric.items()
     }
+    rows = []
+    for (model, baseline), by in pairs.items():
+        for at, (metric, c) in enumerate(by.items()):
+            show = partial(signed, spec=f",.{places[metric]}f")
+            relative = not math.isnan(c.relative)
+            lift = per_cent(c.relative_smallest_lift) if relative else number(c.smallest_lift, places[metric])
+            cells = [
+                Cell(METRICS.get(metric, metric), word=True),
+                Cell(_finding(c), c.outcome, word=True),
+                Cell(f"{show(c.difference)} {c.unit.removeprefix('mean ')}"),
+                Cell(_interval(c.lift) if relative else f"{c:.{places[metric]}f}" if c.known else "no finite interval"),
+                Cell(f"{c.decisive_auctions:,}"),
+                Cell(f"{c.changed_auctions:,}"),
+                Cell(lift),
+            ]
+            rows.append(TableRow(f"{model} against {baseline}", cells, lines=0 if at else len(by)))
+    headings = [
+        ("Metric", ""),
+        ("Finding", ""),
+        ("Difference", "Model − baseline on the same auctions."),
+        ("Relative [95 % interval]", "In per cent of the baseline."),
+        ("Decisive auctions", "The two show different ads."),
+        ("Changed auctions", "The metric differs."),
+        ("Smallest lift", "Found in 4 of 5 data sets like this one."),
+    ]
+    caption = f"{len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'} of models"
+    table = Table(caption, "Comparison", headings, rows, folded=len(rows) > OPEN, explained=True)
+    return Section("All comparisons", tables=[table] if rows else [])
 
 
-def _options(options: Result) -> list[tuple[str, str]]:
-    """The options that were set, as words."""
-    said = {
-        name: ", ".join(map(str, x)) if isinstance(x, list) else str(x) for name, x in options.items() if x is not None
-    }
-    return [(name.replace("_", " "), shortened(text, 160)) for name, text in said.items()]
+def _finding(comparison: Comparison) -> str:
+    """Which way a metric went; for log loss also whether that is good."""
+    outcome = comparison.outcome
+    if not outcome.clear:
+        return {"unclear": "≈ not measurable", "few": "? too few", "same": "= unchanged"}[outcome]
+    way = "▲ higher" if comparison.difference > 0 else "▼ lower"
+    return way if comparison.higher_is_better else f"{way} ({outcome})"
 
 
-def _times_100(share: float | None) -> float | None:
-    return None if share is None else 100 * share
+def notes_section(found: Evaluation) -> Section:
+    """What a reader must know to read the numbers rightly."""
+    return Section("Notes", points=notes(found))
+
+
+def _method(found: Evaluation) -> Section:
+    paragraphs = [
+        "Every model’s predictions ran the same auctions. Intervals are 95 % intervals by the symmetric studentised "
+        "bootstrap over auctions: auctions are drawn anew, and the difference of two models is measured against its "
+        "own standard error each time. An interval holds what this data can say about auctions like these; it knows "
+        "nothing of other weeks or other markets.",
+        "The smallest lift is the difference that would have been found in 4 of 5 data sets like this one. A true "
+        "difference below it can easily be missed.",
+    ]
+    return Section("How this was made", paragraphs=paragraphs if found.comparisons else [])

@@ -9,10 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from bidwise.report.drawing import COLOURS, INK, NARROW, Panel, Picture, ticks
-from bidwise.report.html_tables import number, per_cent, points
+from bidwise.report.drawing import COLOURS, INK, NARROW, Panel, Picture, Whisker, ticks, whiskers
+from bidwise.report.formatting import number, per_cent, points
 from bidwise.report.loss_styles import FAMILIES, PROTOCOLS, family_of, in_order, loss_called
-from bidwise.report.whiskers import Row, whiskers
 
 Result = Mapping[str, Any]
 SIGMAS = (1, 3, 10)
@@ -62,11 +61,11 @@ def welfare_by_loss(result: Result) -> Picture:
         losses = (result["protocols"].get(protocol) or {}).get("losses")
         if not losses:
             continue
-        rows: list[Row] = []
+        rows: list[Whisker] = []
         for name in in_order(losses):
             family = family_of(name)
-            if Row(family.title) not in rows:
-                rows.append(Row(family.title))
+            if Whisker(family.title) not in rows:
+                rows.append(Whisker(family.title))
             rows.append(_welfare_row(name, losses[name]))
         said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
         about = f"{PROTOCOLS[protocol]}: test welfare by loss, share of the optimum and difference to log loss. {said}"
@@ -75,15 +74,15 @@ def welfare_by_loss(result: Result) -> Picture:
     return Picture("figure2_welfare", tuple(panels))
 
 
-def _welfare_row(name: str, loss: Result) -> Row:
+def _welfare_row(name: str, loss: Result) -> Whisker:
     family = family_of(name)
     share = per_cent(loss["ratio"])
     if name == "log_loss":
-        return Row(name, f"{share}, reference", 0.0, clear=True, colour=family.colour, marker=family.marker)
+        return Whisker(name, f"{share}, reference", 0.0, clear=True, colour=family.colour, marker=family.marker)
     centre, low, high = (_times_100(loss[key]) for key in ("difference", "ci_low", "ci_high"))
     clear = low is not None and high is not None and (low > 0 or high < 0)
     words = f"{share}\u2003{points(loss)}"
-    return Row(name, words, centre, low, high, clear, family.colour, family.marker, fades=False)
+    return Whisker(name, words, centre, low, high, clear, family.colour, family.marker, fades=False)
 
 
 def distributions(result: Result) -> Picture:

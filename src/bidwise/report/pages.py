@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bidwise.report.build import setting
 from bidwise.report.curves import fit_curves, mean_of
-from bidwise.report.drawing import looks
-from bidwise.report.evaluation_page import differences_of, pairs_of, verdicts_of
-from bidwise.report.html_tables import NONE, models_table, number, points
+from bidwise.report.formatting import NONE, number, points
 from bidwise.report.loss_styles import in_order, loss_called
 from bidwise.report.regime_figures import level, outcome, regime_maps
-from bidwise.report.sections import Cell, Drawing, Section, Story, Table, drawings
+from bidwise.report.sections import Cell, Run, RunPage, Section, Table, drawings
 
 Result = Mapping[str, Any]
 SIGNS = {"better": "▲ ", "worse": "▼ ", "unclear": "? ", "none": ""}
 
 
-def regimes_story(name: str, key: str, result: Result) -> Story:
+def regimes_story(run: Run, key: str) -> RunPage:
     """Where which loss is better: a summary, a map for each loss and pair of properties, and all cells in tables."""
+    name, result = run.name, run.result
     sections = [_summary(result)] if result["summary"] else []
     for plot, picture in zip(result["maps"], regime_maps(result), strict=True):
         across, upwards = plot["x"], plot["y"]
@@ -54,7 +54,7 @@ def regimes_story(name: str, key: str, result: Result) -> Story:
     facts = [(f"{len(losses)}", "losses against log loss"), (f"{most}", "worlds, or fewer, for each")]
     repeats = result["config"].get("repeats")
     facts += [(f"{repeats:,}", "repeats in each world")] if repeats else []
-    return Story(name, "Where which loss is better", headline, told, facts, sections)
+    return RunPage(name, "Where which loss is better", headline, told, facts, sections)
 
 
 def _summary(result: Result) -> Section:
@@ -99,37 +99,9 @@ def _twins(plot: Result) -> list[Table]:
     return [_cells(plot, what, way) for way, what in ways.items() if every and all(cell.get(way) for cell in every)]
 
 
-def evaluation_story(name: str, key: str, result: Result) -> Story:
-    """The verdict, the table of models and their differences; the evaluation's own page has more."""
-    twins = {model: found["calibrated_from"] for model, found in result["models"].items() if found["calibrated_from"]}
-    style = looks([model for model in result["models"] if model not in twins])
-    style |= {twin: style[model] for twin, model in twins.items()}
-    pairs = pairs_of(result["comparisons"])
-    said = [sentence for group in verdicts_of(result, twins).values() for sentence in group]
-    told = [(sentence["kind"], f"{sentence['sign']} {sentence['words']}: {sentence['text']}") for sentence in said]
-    headline = result.get("headline") or (said[0]["text"] if said else "A single model: there is nothing to compare.")
-    told = told if result.get("headline") else told[1:]
-    table = models_table(result)
-    rows = [(row["name"], [Cell(text) for text in row["cells"]]) for row in table["rows"]]
-    models = Table("Models, means per auction", "Model", table["headings"], rows, explained=True)
-    figures = [
-        Drawing(metric.capitalize(), picture)
-        for metric, picture in differences_of(result, pairs, twins, style, key).items()
-    ]
-    lead = (
-        "Mark: estimate; line: 95 % interval. Grey and hollow where the interval holds 0 or there are too few auctions."
-    )
-    sections = [Section("Models", f"The baseline is {result['baseline']}.", tables=[models])]
-    sections += [Section("Difference to the baseline", lead, figures=figures)] if figures else []
-    sections += [Section("Notes", points=result["notes"])] if result["notes"] else []
-    facts = [(f"{result['auctions']:,}", "auctions"), (f"{result['ads']:,}", "ads")]
-    return Story(name, "Evaluation of models’ predictions", headline, told, facts, sections)
-
-
-def fit_story(
-    name: str, key: str, result: Result, config: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
-) -> Story:
+def fit_story(run: Run, key: str) -> RunPage:
     """The curves of a training run and its best epoch."""
+    name, result, config, metrics = run.name, run.result, run.config, run.metrics
     best: Mapping[str, Any] = result.get("best") or {}
     loss = str(config.get("loss", "a loss"))
     many = next((len(flat) for found in best.values() if len(flat := flattened(found.get("epoch"))) > 1), 1)
@@ -148,7 +120,7 @@ def fit_story(
             )
     table = Table(f"Best epoch by metric{mean}", "Metric", [("Epoch", ""), ("Value", "")], rows)
     numbers = _history(metrics)
-    return Story(
+    return RunPage(
         name,
         "A training run",
         headline,
@@ -178,8 +150,3 @@ def flattened(value: Any) -> list[Any]:
     ([1, 2, 3], [4])
     """
     return [x for part in value for x in flattened(part)] if isinstance(value, list) else [value]
-
-
-def setting(value: Any) -> str:
-    """A setting as words."""
-    return ", ".join(map(setting, value)) if isinstance(value, list) else str(value)

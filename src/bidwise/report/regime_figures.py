@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
 from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, UNCLEAR, Panel, Picture
-from bidwise.report.html_tables import hundredths
+from bidwise.report.formatting import hundredths
 from bidwise.report.loss_styles import in_order
 
 Result = Mapping[str, Any]

@@ -1,21 +1,52 @@
-"""What a page of runs is made of: sections with figures, tables and words."""
+"""What pages are made of: a page of a run has sections, and sections have figures, tables and words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from bidwise.report.drawing import NARROW, Picture, drawn
 
+OUTCOMES = {  # outcome -> (sign, words): never shown by colour alone
+    "better": ("▲", "Better"),
+    "worse": ("▼", "Worse"),
+    "unclear": ("≈", "No measurable change"),
+    "few": ("?", "Too few auctions to tell"),
+    "same": ("=", "Same ads shown"),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder as pages take it: a result, and what stands beside it."""
+
+    name: str
+    result: Any
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, Any]] = ()
+
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table; ``kind`` (better, worse, unclear) colours words that say the same."""
+    """A cell of a table; ``kind`` (better, worse, unclear, ...) colours words that say the same."""
 
     text: str
     kind: str = ""
+    word: bool = False  # flush left
+
+
+class TableRow(NamedTuple):
+    """A row with its name, which may stand for the rows below it too: they have ``lines`` 0."""
+
+    name: str
+    cells: Sequence[Cell]
+    lines: int = 1
+    tags: Sequence[str] = ()  # beside the name; a row with tags in front stands out
+    best: bool = False
 
 
 @dataclass(frozen=True)
@@ -25,19 +56,25 @@ class Table:
     caption: str
     first: str
     headings: Sequence[tuple[str, str]]
-    rows: Sequence[tuple[str, Sequence[Cell]]]
+    rows: Sequence[TableRow | tuple[str, Sequence[Cell]]]
     folded: bool = False
     explained: bool = False  # a list of what the headings mean below it
     wordy: bool = False  # sentences in its cells, not numbers
 
+    @property
+    def lines(self) -> list[TableRow]:
+        """The rows, all of one type."""
+        return [TableRow(*row) for row in self.rows]
+
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of the page."""
+    """A figure of the page, with words below its title."""
 
     title: str
     picture: Markup
     narrow: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,19 +98,20 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Story:
-    """A run as a page tells it."""
+class RunPage:
+    """A run as a page shows it."""
 
     name: str
-    what: str  # kind of run, in words
+    title: str  # kind of run, in words
     headline: str
-    verdict: Sequence[tuple[str, str]] = ()  # kind, sentence
+    verdict: Sequence[tuple[str, str]] = ()  # outcome or "", sentence
     facts: Sequence[tuple[str, str]] = ()  # number, what it counts
-    sections: Sequence[Section] = field(default=())
+    sections: Sequence[Section] = ()
+    outcome: str = ""  # of the headline
 
 
 def drawings(key: str, picture: Picture) -> list[Drawing]:
-    """The panels of a picture as figures of a page; ``key`` tells its runs apart."""
+    """The panels of a picture as figures of a page; ``key`` distinguishes its runs."""
     return [
         Drawing(panel.title, drawn(f"{key}{picture.name}{at}", panel), panel.width <= NARROW)
         for at, panel in enumerate(picture.panels)

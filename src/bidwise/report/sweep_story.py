@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bidwise.report.drawing import Picture
-from bidwise.report.evaluation_page import OUTCOMES
-from bidwise.report.html_tables import NONE, decimals, hundredths, number
+from bidwise.report.build import setting as words_of
+from bidwise.report.drawing import Picture, Whisker, whiskers
+from bidwise.report.formatting import NONE, decimals, hundredths, number
 from bidwise.report.loss_styles import in_order, look_of, loss_called
-from bidwise.report.pages import setting as words_of
-from bidwise.report.sections import Cell, Section, Story, Table, drawings
-from bidwise.report.whiskers import Row, whiskers
+from bidwise.report.sections import OUTCOMES, Cell, Run, RunPage, Section, Table, drawings
 
 Result = Mapping[str, Any]
 SHOWN = 30  # trials that are shown without a click
@@ -23,8 +21,9 @@ TITLES = {"welfare": "Welfare", "log_loss": "Log loss", "auc": "AUC"}
 BETTER = {"welfare": "higher is better", "log_loss": "lower is better", "auc": "higher is better"}
 
 
-def sweep_story(name: str, key: str, result: Result) -> Story:
+def sweep_story(run: Run, key: str) -> RunPage:
     """Which setting validation chooses, what the test says of all, and each trial."""
+    name, result = run.name, run.result
     headline, *others = result["verdict"]
     sections = [
         _validation(key, result),
@@ -36,7 +35,7 @@ def sweep_story(name: str, key: str, result: Result) -> Story:
         Section("How to read this", points=result["notes"]),
     ]
     verdict = [(sentence["kind"], sentence["text"]) for sentence in others]
-    return Story(name, "A sweep over settings of training", headline["text"], verdict, _facts(result), sections)
+    return RunPage(name, "A sweep over settings of training", headline["text"], verdict, _facts(result), sections)
 
 
 def _losses(result: Result) -> list[str]:
@@ -116,7 +115,7 @@ def _test(key: str, result: Result) -> Section:
             look = look_of(setting["loss"])
             ends: list[Any] = [None if found[end] is None else 100 * found[end] for end in ENDS]
             lines.append(
-                Row(
+                Whisker(
                     labels[setting["name"]],
                     change,
                     ends[0],
@@ -229,25 +228,25 @@ def _labels(result: Result) -> dict[str, str]:
     return labels if len(set(labels.values())) == len(labels) else {name: name for name in parts}
 
 
-def _uncut(lines: Sequence[Row]) -> list[Row]:
+def _uncut(lines: Sequence[Whisker]) -> list[Whisker]:
     """Lines whose names are headings above them where one of them has no room, wrapped where one line has none."""
     if all(len(line.name) <= LETTERS["name"] for line in lines):
         return list(lines)
     found = []
     for line in lines:
-        found += [Row(words) for words in textwrap.wrap(line.name, LETTERS["heading"], break_on_hyphens=False)]
+        found += [Whisker(words) for words in textwrap.wrap(line.name, LETTERS["heading"], break_on_hyphens=False)]
         found.append(replace(line, name=""))
     return found
 
 
-def _line(label: str, setting: Result, found: Result) -> Row:
+def _line(label: str, setting: Result, found: Result) -> Whisker:
     """A difference over seeds, as a line of a figure."""
     ends = [found[end] for end in ("mean", "ci_low", "ci_high")]
     places = decimals(ends, 2)
     centre, low, high = (number(x, places, sign=True) for x in ends)
     clear = found["ci_low"] is not None and not found["ci_low"] <= 0 <= found["ci_high"]
     look = look_of(setting["loss"])
-    return Row(label, f"{centre} [{low}, {high}]", ends[0], ends[1], ends[2], clear, look.colour, look.marker)
+    return Whisker(label, f"{centre} [{low}, {high}]", ends[0], ends[1], ends[2], clear, look.colour, look.marker)
 
 
 def _share(found: Result) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 
 from bidwise.report.curves import learning_curves
 from bidwise.report.experiment_figures import distributions, families_drawn, surrogates, welfare_by_loss
-from bidwise.report.html_tables import NONE, decimals, number, per_cent, points
+from bidwise.report.formatting import NONE, decimals, number, per_cent, points
 from bidwise.report.loss_styles import PROTOCOLS, in_order, loss_called, protocol_words
 from bidwise.report.regime_figures import outcome
-from bidwise.report.sections import Cell, Section, Story, Table, drawings
+from bidwise.report.sections import Cell, Run, RunPage, Section, Table, drawings
 
 Result = Mapping[str, Any]
 FINDINGS = {"better": "▲ better", "worse": "▼ worse", "unclear": "≈ cannot be told", "same": "= the same", "none": NONE}
@@ -32,10 +32,11 @@ READINGS = {
 }
 
 
-def synthetic_story(name: str, key: str, result: Result) -> Story:
+def synthetic_story(run: Run, key: str) -> RunPage:
     """Verdict, welfare by loss, the paper's claims, welfare over epochs, numbers, worlds, surrogates, protocol."""
+    name, result = run.name, run.result
     config, protocols = result["config"], shown(result)
-    return Story(
+    return RunPage(
         name,
         "The synthetic benchmark of the paper"
         if result["config"].get("reading") in ("plotted", "printed")

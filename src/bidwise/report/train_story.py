@@ -9,35 +9,37 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from bidwise.evaluation.result import Evaluation
 from bidwise.report.curves import fit_curves, mean_of, named_lines
-from bidwise.report.drawing import Panel, Picture
-from bidwise.report.evaluation_page import OUTCOMES
-from bidwise.report.html_tables import NONE, decimals, number, signed
+from bidwise.report.drawing import Panel, Picture, Whisker, whiskers
+from bidwise.report.evaluation_page import differences_section, models_section
+from bidwise.report.evaluation_sentences import headline, notes, verdicts
+from bidwise.report.formatting import NONE, decimals, number, signed
 from bidwise.report.loss_styles import look_of, loss_called
-from bidwise.report.pages import evaluation_story
-from bidwise.report.sections import Cell, Section, Story, Table, drawings
-from bidwise.report.whiskers import Row, whiskers
+from bidwise.report.sections import OUTCOMES, Cell, Run, RunPage, Section, Table, drawings
+from bidwise.typed_json import from_json
 
 Result = Mapping[str, Any]
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 KINDS = {"better": "better", "worse": "worse"}  # outcome -> colour of its cell; all others are unclear
 
 
-def train_story(name: str, key: str, result: Result) -> Story:
+def train_story(run: Run, key: str) -> RunPage:
     """Which loss was kept and why, what the columns were taken for, how training went, and what the test rows say."""
+    name, result = run.name, run.result
     headline, *others = result["verdict"]
     told = [(sentence["kind"], sentence["text"]) for sentence in others]
     sections = [
         *([_contest(key, result)] if result["contest"] else []),
         _curves(key, result),
-        _test(name, key, result),
+        _test(key, result),
         _columns(result),
         _splits(result),
         Section("The losses", terms=[(loss, loss_called(loss).about) for loss in result["fits"]]),
     ]
     if result["notes"]:
         sections.append(Section("Notes", points=result["notes"]))
-    return Story(name, "A model trained on a table", headline["text"], told, _facts(result), sections)
+    return RunPage(name, "A model trained on a table", headline["text"], told, _facts(result), sections)
 
 
 def _facts(result: Result) -> list[tuple[str, str]]:
@@ -52,14 +54,14 @@ def _facts(result: Result) -> list[tuple[str, str]]:
 
 def _contest(key: str, result: Result) -> Section:
     contest = result["contest"]
-    base = contest["entries"][0]["welfare"]
+    base = contest["candidates"][0]["welfare"]
     scale = 100 / base if base else 1.0
     unit = f"% of {contest['baseline']}" if base else "per auction"
-    places = decimals((entry["welfare"] for entry in contest["entries"]), 5)
+    places = decimals((entry["welfare"] for entry in contest["candidates"]), 5)
     lines, rows = [], []
-    for entry in contest["entries"]:
+    for entry in contest["candidates"]:
         mark = ", chosen" if entry["name"] == result["chosen"] else ""
-        if entry["outcome"] == "baseline":
+        if entry["name"] == contest["baseline"]:
             rows.append(
                 (entry["name"] + mark, [Cell(number(entry["welfare"], places)), *[Cell(NONE)] * 2, Cell("baseline")])
             )
@@ -68,7 +70,7 @@ def _contest(key: str, result: Result) -> Section:
         words, look = _interval(centre, low, high), look_of(entry["name"])
         sign, outcome = OUTCOMES[entry["outcome"]]
         clear = entry["outcome"] in KINDS
-        lines.append(Row(entry["name"], words, centre, low, high, clear, look.colour, look.marker))
+        lines.append(Whisker(entry["name"], words, centre, low, high, clear, look.colour, look.marker))
         cells = [Cell(number(entry["welfare"], places)), Cell(words), Cell(f"{entry['changed_auctions']:,}")]
         rows.append((entry["name"] + mark, [*cells, Cell(f"{sign} {outcome}", KINDS.get(entry["outcome"], "unclear"))]))
     said = "; ".join(f"{row.name}: {row.words}" for row in lines)
@@ -141,14 +143,14 @@ def _together(metric: str, fits: Mapping[str, Result]) -> Panel:
     return Panel(f"Validation {words}, all losses", f"Validation {words} over epochs. {ends}.", 3.2, paint)
 
 
-def _test(name: str, key: str, result: Result) -> Section:
+def _test(key: str, result: Result) -> Section:
     """The evaluation in short; its own page has more."""
-    told = evaluation_story(name, f"{key}test-", result["evaluation"])
-    tables = [table for section in told.sections for table in section.tables]
-    figures = [figure for section in told.sections for figure in section.figures]
-    points = [point for section in told.sections for point in section.points]
-    lead = f"{told.headline} More, with calibration curves, on evaluation/report.html in the run folder."
-    return Section("On test ads", lead, figures=figures, tables=tables, points=points)
+    found = from_json(Evaluation, result["evaluation"])
+    differences = differences_section(found, f"{key}test-")
+    told = headline(found) or verdicts(found)[0].text
+    lead = f"{told} More, with calibration curves, on evaluation/report.html in the run folder."
+    tables = [*models_section(found).tables, *differences.tables]
+    return Section("On test ads", lead, figures=differences.figures, tables=tables, points=notes(found))
 
 
 def _columns(result: Result) -> Section:

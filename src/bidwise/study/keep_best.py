@@ -1,51 +1,38 @@
-"""Which of several models to keep: a contest on auctions that nothing else was chosen by, with a baseline that stays
-unless another is better beyond doubt."""
+"""Which of several models to keep, by auctions held out from all other selection; the baseline stays in doubt."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.evaluation.comparison import CHANGED
-from bidwise.evaluation.intervals import Interval, auction_intervals
+from bidwise.evaluation.comparison import AuctionEstimate
+from bidwise.evaluation.estimate import Estimate, Outcome
+from bidwise.evaluation.intervals import auction_intervals
 
 ERROR = 0.05  # chance that any candidate of no worth is taken for better
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A candidate against the baseline: difference of mean welfare per auction, with its corrected interval.
-
-    ``outcome``: better, worse, unclear, few (auctions in which welfare differs), same (none differs) or baseline.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Candidate(AuctionEstimate):
+    """A model against the baseline: mean welfare per auction, and the difference with its corrected interval."""
 
     name: str
     welfare: float
-    difference: float
-    ci_low: float
-    ci_high: float
-    changed_auctions: int
-    outcome: str
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The model that is kept, and why: an entry for each, the baseline's first."""
+    """The model that is kept, and why: all candidates, the baseline first, which equals itself."""
 
     chosen: str
     baseline: str
     auctions: int
-    level: float  # of each interval, so that all of them hold at once in 95 of 100 contests
-    entries: list[Entry]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As ``result.json`` holds it."""
-        return asdict(self)
+    level: float  # of each interval, so that all of them hold at once in 95 of 100 choices
+    candidates: tuple[Candidate, ...]
 
 
 def choose(
@@ -60,7 +47,7 @@ def choose(
 
     Better: the interval of the paired difference over auctions is above 0. With k candidates beside the baseline each
     interval has level 1 - 0.05 / k (Bonferroni), so candidates that are nothing but noise are all refused in at least
-    95 of 100 contests, however many there are. Where welfare differs in fewer than 30 auctions no interval is to be
+    95 of 100 choices, however many there are. Where welfare differs in fewer than 30 auctions no interval is to be
     trusted, and the baseline is kept.
 
     Args:
@@ -73,8 +60,8 @@ def choose(
     >>> random = np.random.default_rng(0)
     >>> base = random.exponential(size=400)
     >>> found = choose({"log_loss": base, "noise": base + random.normal(size=400), "good": base + 0.1}, "log_loss")
-    >>> found.chosen, [entry.outcome for entry in found.entries]
-    ('good', ['baseline', 'unclear', 'better'])
+    >>> found.chosen, [each.outcome.value for each in found.candidates]
+    ('good', ['same', 'unclear', 'better'])
     """
     columns = {name: np.asarray(each, dtype=np.float64) for name, each in welfare.items()}
     check_name("baseline", baseline, columns)
@@ -92,22 +79,16 @@ def choose(
     others = [name for name in columns if name != baseline]
     level = 1 - ERROR / max(len(others), 1)
     mean = {name: float((column * w).sum() / w.sum()) for name, column in columns.items()}
-    entries = [Entry(baseline, mean[baseline], 0.0, 0.0, 0.0, 0, "baseline")]
+    candidates = [
+        Candidate(name=baseline, welfare=mean[baseline], difference=0, ci_low=0, ci_high=0, changed_auctions=0)
+    ]
     if others:
         change = np.stack([columns[name] - base for name in others], axis=1) * w[:, None]
         intervals = auction_intervals(change, w, level=level, rounds=rounds, seed=seed)
         for name, d, interval in zip(others, change.T, intervals, strict=True):
+            bounds = vars(Estimate.of(interval))
             changed = int(np.count_nonzero(d))
-            bounds = (interval.estimate, interval.low, interval.high)
-            entries.append(Entry(name, mean[name], *bounds, changed, _outcome(interval, changed)))
-    better = [entry for entry in entries if entry.outcome == "better"]
-    chosen = max(better, key=lambda entry: entry.welfare).name if better else baseline
-    return Choice(chosen, baseline, auctions, level, entries)
-
-
-def _outcome(interval: Interval, changed: int) -> str:
-    if not changed:
-        return "same"
-    if changed < CHANGED:
-        return "few"
-    return "better" if interval.low > 0 else "worse" if interval.high < 0 else "unclear"
+            candidates.append(Candidate(name=name, welfare=mean[name], changed_auctions=changed, **bounds))
+    better = [each for each in candidates if each.outcome is Outcome.BETTER]
+    chosen = max(better, key=lambda each: each.welfare).name if better else baseline
+    return Choice(chosen, baseline, auctions, level, tuple(candidates))

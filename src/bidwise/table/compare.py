@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.data.read_table import cut_auctions, read_ads
-from bidwise.evaluation.comparison import compared
+from bidwise.evaluation.comparison import Comparison, compared
+from bidwise.evaluation.estimate import Outcome
 from bidwise.evaluation.evaluate import metrics_of
 from bidwise.evaluation.intervals import repeat_interval
 from bidwise.run_folder import read_json
@@ -142,7 +143,7 @@ def differences(
         mine = _joined([_per_auction(folder / trial["name"], trial["kept"]) for trial, _ in pairs])
         # the same ads may be in the tests of several seeds: intervals do not get narrower by seeds
         found = compared({"setting": mine, "baseline": kept[seeds]}, [("setting", "baseline")], cuts=len(seeds))
-        by_auctions = {each["metric"]: each for each in found}
+        by_auctions = {each.metric: each for each in found}
         setting["difference"] = {m: _difference(by_auctions[m], pairs, m) for m in COMPARED} | {
             "seeds": list(seeds),
             "validation": {m: mean_of(_changes(pairs, "validation", m)) for m in VALIDATED},
@@ -150,17 +151,17 @@ def differences(
     show(1.0)
 
 
-def _difference(auctions: Mapping[str, Any], pairs: Sequence[tuple[Result, Result]], metric: str) -> Result:
+def _difference(auctions: Comparison, pairs: Sequence[tuple[Result, Result]], metric: str) -> Result:
     """A difference over test auctions, over seeds, and the interval that holds both; shares of the baseline too."""
     level = float(np.mean([base["test"][metric] for _, base in pairs]))
     seeds = mean_of(_changes(pairs, "test", metric))
-    by_auctions = {end: x if math.isfinite(x := auctions[end]) else None for end in ("difference", *ENDS)}
+    by_auctions = {end: x if math.isfinite(x := getattr(auctions, end)) else None for end in ("difference", *ENDS)}
     both = [by_auctions] if len(pairs) == 1 else [by_auctions, seeds]
     low = _outermost(min, [each["ci_low"] for each in both])
     high = _outermost(max, [each["ci_high"] for each in both])
-    outcome = auctions["outcome"]
-    if outcome in ("better", "worse") and (low is None or high is None or low <= 0 <= high):
-        outcome = "unclear"
+    outcome = auctions.outcome
+    if outcome.clear and (low is None or high is None or low <= 0 <= high):
+        outcome = Outcome.UNCLEAR
     found = {"difference": seeds["mean"], "ci_low": low, "ci_high": high}
     shares = {f"relative{end}": _share(found[name], level) for name, end in RELATIVE.items()}
     return {
@@ -168,7 +169,7 @@ def _difference(auctions: Mapping[str, Any], pairs: Sequence[tuple[Result, Resul
         **shares,
         "over_seeds": seeds,
         "over_auctions": by_auctions,
-        "decisive_auctions": auctions["decisive_auctions"],
+        "decisive_auctions": auctions.decisive_auctions,
         "outcome": outcome,
     }
 

@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,6 @@ from bidwise.training.selection import Fit
 from bidwise.training.validation import predict
 from bidwise.typed_json import to_json
 
-LEFT_OUT_OF_RESULT = ("options", "version")  # of the evaluation, whose own folder has all of it
-LONG = ("calibration_curve", "by_bid")  # numbers of a model, likewise
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
 
 
@@ -156,9 +153,9 @@ def _result(prepared: Prepared, fits: dict[str, Fit], contest: Ads | None, show:
         "parameters": sum(parameter.numel() for parameter in fits[chosen].model.parameters()),
         "metric": config.train.metric,
         "fits": {name: _told(each, config.train.metric) for name, each in fits.items()},
-        "contest": choice.to_dict() if choice else None,
+        "contest": to_json(choice) if choice else None,
         "chosen": chosen,
-        "evaluation": _shortened(evaluation),
+        "evaluation": to_json(evaluation.without_curves()),
         "notes": prepared.about["notes"],
     }
     result["verdict"] = verdict(result)
@@ -297,19 +294,9 @@ def _told(found: Fit, metric: str) -> dict[str, Any]:
     }
 
 
-def _shortened(found: Evaluation) -> dict[str, Any]:
-    told = {name: value for name, value in asdict(found).items() if name not in LEFT_OUT_OF_RESULT}
-    told["models"] = {
-        model: {name: value for name, value in numbers.items() if name not in LONG}
-        for model, numbers in told["models"].items()
-    }
-    told["comparisons"] = [{k: v for k, v in c.items() if k != "distribution"} for c in told["comparisons"]]
-    return told
-
-
 def _write(folder: Path, result: dict[str, Any], there: dict[str, Any]) -> None:
     """The files of a run folder, the result last."""
-    from bidwise.report.build import runs_page  # late: matplotlib takes a second
+    from bidwise.report import write_page  # late: matplotlib takes a second
 
     lines = [
         json.dumps({"loss_function": name, **entry}, allow_nan=False)
@@ -318,6 +305,5 @@ def _write(folder: Path, result: dict[str, Any], there: dict[str, Any]) -> None:
     ]
     write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
     write_json(folder / "environment.json", there)
-    page = runs_page([{"name": folder.resolve().name, "result": result, "environment": there}])
-    write_text(folder / "report.html", page)
+    write_page(result, folder)
     write_json(folder / "result.json", result)

@@ -210,11 +210,10 @@ def _compared(
 
 def _write(folder: Path, result: Mapping[str, Any], device: str) -> None:
     """The files of the sweep, the result last; every trial says itself where it was made."""
-    from bidwise.report.build import runs_page  # late: matplotlib takes a second
+    from bidwise.report import write_page  # late: matplotlib takes a second
 
     seconds = sum(trial.get("seconds") or 0 for trial in result["trials"])
     there = environment("cuda" if device == "cuda" and torch.cuda.is_available() else "cpu") | {"seconds": seconds}
     write_json(folder / "environment.json", there)
-    page = runs_page([{"name": folder.resolve().name, "result": result, "environment": there}])
-    write_text(folder / "report.html", page)
+    write_page(result, folder)
     write_json(folder / "result.json", result)

@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bidwise import distributed
+from bidwise.evaluation.result import Evaluation
+from bidwise.report.evaluation_sentences import verdicts
 from bidwise.table.encode import Prepared
+from bidwise.typed_json import from_json
 
 Result = Mapping[str, Any]
 TITLES = {"train": "training", "valid": "validation", "test": "test"}
@@ -88,9 +91,9 @@ def verdict(result: Result) -> list[dict[str, str]]:
     when = "newest" if "from" in result["splits"]["test"] else "held-out"
     many = f"{evaluation['ads']:,} {when} ads, which nothing was chosen by"
     sentences.append({"kind": "", "text": f"On test ({many}): {', '.join(facts)}."})
-    for sentence in evaluation["verdict"]:
-        if result["chosen"] in (sentence["model"], sentence["baseline"]) and sentence["outcome"] != "alone":
-            sentences.append({"kind": sentence["outcome"], "text": f"On test: {sentence['text']}"})
+    for sentence in verdicts(from_json(Evaluation, evaluation)):
+        if result["chosen"] in (sentence.model, sentence.baseline) and sentence.outcome is not None:
+            sentences.append({"kind": sentence.outcome.value, "text": f"On test: {sentence.text}"})
     return sentences
 
 
@@ -105,7 +108,7 @@ def _chosen(result: Result) -> dict[str, str]:
     when = f"after {float(best['epoch']):g} epochs validation {metric} was best"
     if contest is None:
         return {"kind": "", "text": f"The model was trained with {chosen}; {when}."}
-    others = [entry for entry in contest["entries"] if entry["outcome"] != "baseline"]
+    others = [entry for entry in contest["candidates"] if entry["name"] != contest["baseline"]]
     where = f"{contest['auctions']:,} validation auctions, the half that no epoch was chosen by"
     if chosen != contest["baseline"]:
         entry = next(entry for entry in others if entry["name"] == chosen)
@@ -124,7 +127,7 @@ def _chosen(result: Result) -> dict[str, str]:
 
 def _needed(contest: Result, others: Sequence[Result]) -> str:
     """How many auctions would narrow the intervals to 1 % of the welfare, which goes with the root of their number."""
-    base = contest["entries"][0]["welfare"]
+    base = contest["candidates"][0]["welfare"]
     told = [entry for entry in others if entry["outcome"] not in ("few", "same") and _known(entry["ci_high"])]
     halves = sorted((entry["ci_high"] - entry["difference"]) / base for entry in told) if base else []
     if not halves or not 0.01 < halves[len(halves) // 2] < float("inf"):
@@ -140,10 +143,10 @@ def change_words(entry: Result, contest: Result) -> str:
     """A difference with its interval, in per cent of the baseline's welfare where it has any.
 
     >>> entry = {"difference": 0.02, "ci_low": 0.01, "ci_high": 0.03}
-    >>> change_words(entry, {"entries": [{"welfare": 2.0}]})
+    >>> change_words(entry, {"candidates": [{"welfare": 2.0}]})
     '1.00 % [0.50, 1.50]'
     """
-    base = contest["entries"][0]["welfare"]
+    base = contest["candidates"][0]["welfare"]
     scale, unit, digits = (100 / base, " %", ".2f") if base else (1.0, "", ".3g")
     found = (entry["difference"], entry["ci_low"], entry["ci_high"])
     if not all(_known(x) and abs(x) < float("inf") for x in found):
@@ -161,15 +164,14 @@ def summary(result: Result) -> str:
             "unclear": "cannot be told apart",
             "few": "too few auctions",
             "same": "same ads",
-            "baseline": "baseline",
         }
         rows = [["", "welfare", f"against {contest['baseline']}", "auctions that differ", ""]]
-        for entry in contest["entries"]:
-            base = entry["outcome"] == "baseline"
+        for entry in contest["candidates"]:
+            base = entry["name"] == contest["baseline"]
             change = "–" if base else change_words(entry, contest)
             mark = "* " if entry["name"] == result["chosen"] else "  "
             differ = "–" if base else f"{entry['changed_auctions']:,}"
-            told = words.get(entry["outcome"], entry["outcome"])
+            told = "baseline" if base else words.get(entry["outcome"], entry["outcome"])
             rows.append([mark + entry["name"], f"{entry['welfare']:.5g}", change, differ, told])
         level = f"{100 * contest['level']:.4g}"
         lines += [

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,8 @@ def run(job: Job, threads: int) -> str | None:
             finish(prepared, device=job.device)
             ads = prepared.store.ads("valid", auction_size=prepared.auction_size)
             found = measured(load_run(folder, job.device)[0], ads, config).compute()
-            found["welfare"] *= prepared.about["mean_bid"]
-            write_json(folder / VALIDATION, {name: found[name] for name in (*VALIDATED, "ads", "auctions")})
+            found = replace(found, welfare=found.welfare * prepared.about["mean_bid"])
+            write_json(folder / VALIDATION, {name: getattr(found, name) for name in (*VALIDATED, "ads", "auctions")})
             (folder / ERROR).unlink(missing_ok=True)
     except KeyboardInterrupt:
         raise

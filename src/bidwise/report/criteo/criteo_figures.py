@@ -23,7 +23,7 @@ from bidwise.report.criteo.findings import (
 )
 from bidwise.report.curves import LABELS, apart, named_lines
 from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, WIDTH, Look, Panel, Picture, shortened, ticks
-from bidwise.report.html_tables import number
+from bidwise.report.formatting import number
 from bidwise.report.loss_styles import FAMILIES, PROTOCOLS, family_of, in_order, look_of, loss_called
 
 Result = Mapping[str, Any]

@@ -10,9 +10,9 @@ from bidwise.report.criteo.criteo_tables import grid_table, model_tables
 from bidwise.report.criteo.findings import chosen_on, grid_log_loss, known, model_called, protocols_of
 from bidwise.report.criteo.paper_tables import paper_tables, runtime_table
 from bidwise.report.drawing import Picture
-from bidwise.report.html_tables import number, per_cent
+from bidwise.report.formatting import number, per_cent
 from bidwise.report.loss_styles import PROTOCOLS, in_order, loss_called
-from bidwise.report.sections import Drawing, Section, Story, drawings
+from bidwise.report.sections import Drawing, Run, RunPage, Section, drawings
 
 Result = Mapping[str, Any]
 FULL = 45_840_617  # ads of the challenge
@@ -28,10 +28,11 @@ INTEGERS = {
 }
 
 
-def criteo_story(name: str, key: str, result: Result) -> Story:
+def criteo_story(run: Run, key: str) -> RunPage:
     """Verdict, welfare against log loss, the paper's numbers, all of ours, λ, epochs, run time, bids, protocols."""
+    name, result = run.name, run.result
     told = result["verdict"] or ["No verdict was written for this run."]
-    return Story(
+    return RunPage(
         name,
         "The paper’s Criteo experiment" + (", on simulated ads" if result["data"]["known_ctr"] else ""),
         told[0],

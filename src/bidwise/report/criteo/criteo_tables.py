@@ -20,7 +20,7 @@ from bidwise.report.criteo.findings import (
     shares,
     told,
 )
-from bidwise.report.html_tables import NONE, number, per_cent
+from bidwise.report.formatting import NONE, number, per_cent
 from bidwise.report.loss_styles import PROTOCOLS, in_order
 from bidwise.report.sections import Cell, Table
 

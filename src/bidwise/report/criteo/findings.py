@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from bidwise.report.html_tables import NONE, hundredths, number
+from bidwise.report.formatting import NONE, hundredths, number
 
 Result = Mapping[str, Any]
 MODELS = {"deepfm": "DeepFM", "dcn": "DCN", "dcnv2": "DCN-V2", "logistic_regression": "Logistic regression"}

@@ -18,7 +18,7 @@ from bidwise.report.criteo.findings import (
     reference,
     told,
 )
-from bidwise.report.html_tables import NONE, decimals, number
+from bidwise.report.formatting import NONE, decimals, number
 from bidwise.report.loss_styles import in_order
 from bidwise.report.sections import Cell, Table
 
