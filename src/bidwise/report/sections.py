@@ -116,3 +116,8 @@ def drawings(key: str, picture: Picture) -> list[Drawing]:
         Drawing(panel.title, drawn(f"{key}{picture.name}{at}", panel), panel.width <= NARROW)
         for at, panel in enumerate(picture.panels)
     ]
+
+
+def setting(value: Any) -> str:
+    """A setting as words."""
+    return ", ".join(map(setting, value)) if isinstance(value, list | tuple) else str(value)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bidwise.report.build import setting as words_of
 from bidwise.report.drawing import Picture, Whisker, whiskers
 from bidwise.report.formatting import NONE, decimals, hundredths, number
 from bidwise.report.loss_styles import in_order, look_of, loss_called
 from bidwise.report.sections import OUTCOMES, Cell, Run, RunPage, Section, Table, drawings
+from bidwise.report.sections import setting as words_of
 
 Result = Mapping[str, Any]
 SHOWN = 30  # trials that are shown without a click

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from bidwise.evaluation.result import Evaluation
-from bidwise.report.curves import fit_curves, mean_of, named_lines
+from bidwise.report.curves import named_lines
 from bidwise.report.drawing import Panel, Picture, Whisker, whiskers
 from bidwise.report.evaluation_page import differences_section, models_section
 from bidwise.report.evaluation_sentences import headline, notes, verdicts
+from bidwise.report.fit_page import BestEpoch, fit_curves, mean_of
 from bidwise.report.formatting import NONE, decimals, number, signed
 from bidwise.report.loss_styles import look_of, loss_called
 from bidwise.report.sections import OUTCOMES, Cell, Run, RunPage, Section, Table, drawings
@@ -109,7 +110,7 @@ def _curves(key: str, result: Result) -> Section:
     if len(fits) > 1:
         panels = (_together(metric, fits),)
     chosen = fits[result["chosen"]]
-    panels += fit_curves(chosen["history"], chosen["best"]).panels
+    panels += fit_curves(chosen["history"], {name: BestEpoch(**found) for name, found in chosen["best"].items()}).panels
     rows = []
     for name, found in fits.items():
         best = found["best"][metric]
