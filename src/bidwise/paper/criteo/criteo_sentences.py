@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bidwise.paper.criteo.trial import SETTINGS
-from bidwise.paper.summary import aligned
 from bidwise.report.criteo.findings import (
     PAPERS,
     chosen_on,
@@ -21,6 +20,7 @@ from bidwise.report.criteo.findings import (
     share,
     told,
 )
+from bidwise.report.text_tables import aligned
 
 Result = Mapping[str, Any]
 Losses = Mapping[str, Result]

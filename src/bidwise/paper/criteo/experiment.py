@@ -17,8 +17,8 @@ from bidwise.paper.criteo.reported import PAPER
 from bidwise.paper.criteo.runtime import runtime
 from bidwise.paper.criteo.trial import LAM, RATE, SIGMA, Trial, train
 from bidwise.run_folder import load
-from bidwise.study.contest import has_lam, seeds_of
 from bidwise.study.pieces import Job, Pieces, Progress
+from bidwise.study.recipe import has_lam, seeds_of
 from bidwise.training.run import matmul_precision
 
 

@@ -11,7 +11,7 @@ from bidwise.auctions.columns import Floats
 from bidwise.evaluation.intervals import Interval, auction_intervals, repeat_interval
 from bidwise.paper.criteo.plan import LAMS, Config, Lams, lams_of, trial_of
 from bidwise.paper.criteo.trial import Trial
-from bidwise.study.contest import has_lam
+from bidwise.study.recipe import has_lam
 
 ERRORS = ("welfare", "expected_welfare", "auc_loss", "log_loss")  # have a standard error over repeats
 Found = dict[Trial, Any]  # what each trial found

@@ -9,7 +9,7 @@ from typing import Any
 from bidwise.checks import MOST_SEED, InputError, check_name, check_positive, check_whole
 from bidwise.losses.named import needs_teacher
 from bidwise.paper.criteo.trial import LAM, SETTINGS, Setting, Trial
-from bidwise.study.contest import has_lam
+from bidwise.study.recipe import has_lam
 from bidwise.training.adam import UPDATES
 from bidwise.training.arguments import PRECISIONS
 

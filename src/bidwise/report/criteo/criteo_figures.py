@@ -24,7 +24,8 @@ from bidwise.report.criteo.findings import (
 from bidwise.report.curves import LABELS, apart, named_lines
 from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, WIDTH, Look, Panel, Picture, shortened, ticks
 from bidwise.report.formatting import number
-from bidwise.report.loss_styles import FAMILIES, PROTOCOLS, family_of, in_order, look_of, loss_called
+from bidwise.report.loss_styles import PROTOCOLS, family_of, in_order, look_of
+from bidwise.report.sections import Run
 
 Result = Mapping[str, Any]
 SIGNS = {"better": "▲", "worse": "▼", "unclear": "≈", "none": " "}
@@ -36,15 +37,9 @@ MEASURES = {  # key -> title, of what is drawn by lam and over epochs
 }
 
 
-def criteo_pictures(result: Result) -> list[Picture]:
+def criteo_pictures(run: Run) -> list[Picture]:
     """Every picture of a run, for files; those that have nothing to show have no panels."""
-    return [welfare(result), lam_grid(result), curves(result), bids(result)]
-
-
-def families_drawn(losses: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Title, colour and marker of each family of losses, for a legend."""
-    families = {loss_called(name).family for name in losses}
-    return [(family.title, family.colour, family.marker) for key, family in FAMILIES.items() if key in families]
+    return [draw(run.result) for draw in (welfare, lam_grid, curves, bids)]
 
 
 def welfare(result: Result) -> Picture:

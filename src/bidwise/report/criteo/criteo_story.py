@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bidwise.report.criteo.criteo_figures import bids, curves, families_drawn, lam_grid, welfare
+from bidwise.report.criteo.criteo_figures import bids, curves, lam_grid, welfare
 from bidwise.report.criteo.criteo_tables import grid_table, model_tables
 from bidwise.report.criteo.findings import chosen_on, grid_log_loss, known, model_called, protocols_of
 from bidwise.report.criteo.paper_tables import paper_tables, runtime_table
 from bidwise.report.drawing import Picture
 from bidwise.report.formatting import number, per_cent
-from bidwise.report.loss_styles import PROTOCOLS, in_order, loss_called
+from bidwise.report.loss_styles import PROTOCOLS, families_drawn, in_order, loss_called
 from bidwise.report.sections import Drawing, Run, RunPage, Section, drawings
 
 Result = Mapping[str, Any]
