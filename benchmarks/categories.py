@@ -24,8 +24,9 @@ from bidwise import LOSSES, WelfareLoss
 from bidwise.data import Ads
 from bidwise.losses.named import unchecked
 from bidwise.models import DCN, DeepFM
+from bidwise.training.arguments import Options
 from bidwise.training.batches import Batch, Shuffle
-from bidwise.training.run import Options, Run
+from bidwise.training.run import Run
 
 FIELDS, INTEGERS = 39, 13
 STEPS: dict[str, nn.Module] = {
@@ -81,7 +82,7 @@ class Steps:
         for name, loss in STEPS.items():
             if not isinstance(loss, WelfareLoss):
                 continue
-            direct = WelfareLoss(**(loss.options | {"method": "direct"}), lam=loss.lam)
+            direct = loss.with_options(method="direct")
             columns = (model(first.features), first.clicks, first.bids, None, first.teacher)
             found, expected = loss(*columns).item(), direct(*columns).item()
             if abs(found - expected) > 1e-4 * abs(expected):

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from benchmarks.categories import cardinalities
 from bidwise import fit
 from bidwise.data import Ads
+from bidwise.distributed import average_gradients
 from bidwise.losses.named import named_loss
 from bidwise.models import MODELS
-from bidwise.training.across_ranks import average_gradients
-from bidwise.training.precision import PRECISIONS
-from bidwise.training.run import Options, Run
+from bidwise.training.arguments import PRECISIONS, Options
+from bidwise.training.run import Run
 
 Row = dict[str, object]
 VOCABULARY, CRITEO = 1_100_000, 36_672_493
@@ -168,7 +168,7 @@ class RankSteps(Steps):
 
     def __init__(self, model: nn.Module, ads: Ads, batch: int, loss: nn.Module, precision: str) -> None:
         several = SimpleNamespace(count=lambda: 2)
-        with mock.patch("bidwise.training.adam.ranks", several):  # rows are then tensors, which can travel
+        with mock.patch("bidwise.training.adam.distributed", several):  # rows are then tensors, which can travel
             super().__init__(model, ads, batch, loss, precision, graph=False)
         optimizer = self.run.optimizer
         step, self.rows = optimizer.step, [table.weight for table in optimizer.tables]

@@ -104,7 +104,7 @@ def at_once(together: Ads, loss: str, epochs: int) -> tuple[MLP, list[float]]:
     seeds = list(range(REPEATS))
     model = MLP(50, (HIDDEN,), members=(REPEATS,), seed=seeds)
     ends = [time.perf_counter()]
-    options = {"epochs": epochs, "batch_size": BATCH, "rate": 1e-3, "seed": seeds}
+    options = {"epochs": epochs, "batch_size": BATCH, "learning_rate": 1e-3, "seed": seeds}
     fit(model, together, loss=loss, progress=lambda _: ends.append(time.perf_counter()), **options)
     return model, [1e3 * (b - a) for a, b in pairwise(ends)]
 

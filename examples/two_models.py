@@ -29,7 +29,7 @@ def main(folder="runs/example"):
 
     def fitted(loss, metric, rate=3e-3):
         model = bidwise.models.LogisticRegression(train.width)
-        return bidwise.fit(model, train, loss=loss, valid=valid, metric=metric, epochs=EPOCHS, rate=rate)
+        return bidwise.fit(model, train, loss=loss, valid=valid, metric=metric, epochs=EPOCHS, learning_rate=rate)
 
     # each loss is judged by what it is trained for, and by clicks: all that a platform has
     plain = min((fitted("log_loss", "log_loss", rate) for rate in RATES), key=lambda run: run.best["log_loss"].value)

@@ -12,8 +12,8 @@ from bidwise import InputError, distributed
 from bidwise.data import Ads, stack
 from bidwise.models import DCN, MLP, BatchNorm, DCNv2, DeepFM, SparseLogisticRegression
 from bidwise.training import AcrossRanks, fit
-from bidwise.training.loop import _metrics
-from bidwise.training.run import Options, Run
+from bidwise.training.arguments import Options
+from bidwise.training.run import Run
 
 FIELDS = [20] * 5
 MODELS = {
@@ -47,7 +47,7 @@ def gradients(model, loss, auctions, *, ads=64, embeddings="lazy"):
     """Gradients of the first batch, as the optimizer gets them."""
     options = Options(1, ads, 1e-3, "constant", None, 1, embeddings)
     train = ads_of(200, 1, auctions)
-    run = Run(MODELS[model](), train, None, bidwise.LOSSES[loss], _metrics("welfare"), options, 0)
+    run = Run(MODELS[model](), train, None, bidwise.LOSSES[loss], {}, options, 0)
     found = {}
 
     def keep():
@@ -56,10 +56,8 @@ def gradients(model, loss, auctions, *, ads=64, embeddings="lazy"):
             found[name] = grad.to_dense().clone() if grad.is_sparse else grad.clone()
 
     run.optimizer.step = keep
-    run.begin()
-    run.model.train()
-    run.advance(0)
-    return {"loss": run.place.total, **found}
+    run.steps(1)
+    return {"loss": run.position.total, **found}
 
 
 def trained(model, loss, auctions, *, count=500, batch_size=64, device="cpu", **options):
@@ -71,7 +69,7 @@ def trained(model, loss, auctions, *, count=500, batch_size=64, device="cpu", **
         loss=loss,
         valid=valid,
         metric=["welfare", "log_loss", "auc"],
-        **{"epochs": 2, "every": 0.5, "rate": 0.01, "l2": 1e-4} | options,
+        **{"epochs": 2, "every": 0.5, "learning_rate": 0.01, "l2": 1e-4} | options,
         batch_size=batch_size,
     )
     state = {name: tensor.cpu() for name, tensor in fitted.last.items()}
@@ -132,15 +130,16 @@ class Odd(nn.Module):
 
 def odd_model():
     torch.manual_seed(3)
-    return {"last": fit(Odd(), _numbers(1), loss="log", epochs=3, batch_size=20, rate=0.01).last}
+    return {"last": fit(Odd(), _numbers(1), loss="log", epochs=3, batch_size=20, learning_rate=0.01).last}
 
 
 def own_loop_normed():
     """Batch norm and dropout of bidwise in a loop of one's own: equal parts are parts of the whole batch."""
     model = MODELS["dcn"]()
     wrapped = DistributedDataParallel(model) if distributed.count() > 1 else model
-    ads = ads_of(64, 1)
-    part = slice(64 * distributed.rank() // distributed.count(), 64 * (distributed.rank() + 1) // distributed.count())
+    ads = ads_of(60, 1)
+    each = 60 // distributed.count()
+    part = slice(each * distributed.rank(), each * (distributed.rank() + 1))
     found = AcrossRanks(bidwise.WelfareLoss())(wrapped(ads.features[part]), ads.clicks[part], ads.bids[part])
     found.backward()
     return {"loss": found.detach(), **{name: p.grad.clone() for name, p in model.named_parameters()}}

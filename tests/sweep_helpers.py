@@ -10,6 +10,8 @@ from contextlib import suppress
 import numpy as np
 import polars as pl
 
+from bidwise.typed_json import to_json
+
 SECTIONS = {
     "data": {"click": "click", "bid": "bid", "auction": "auction"},
     "model": {"name": "logistic_regression"},
@@ -52,7 +54,8 @@ def toml_of(sections):
 
 
 def without_times(found):
-    """A result without what differs from run to run."""
+    """A result as JSON, without what differs from run to run."""
+    found = to_json(found)
     if isinstance(found, dict):
         return {key: without_times(value) for key, value in found.items() if key not in TIMES}
     return [without_times(value) for value in found] if isinstance(found, list) else found

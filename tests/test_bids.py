@@ -10,7 +10,7 @@ import torch
 from bidwise.checks import InputError
 from bidwise.data import bids as bids_module
 from bidwise.data.bids import Bids, attach, untrained_deepfm
-from bidwise.data.store import Field, Store, create, finish
+from bidwise.data.store import Field, Store, StoreWriter
 
 SIZES = {"train": 8000, "valid": 1000, "test": 1000}
 VALUES = [30, 7, 300]
@@ -24,12 +24,13 @@ def small_blocks(monkeypatch):
 @pytest.fixture
 def store(tmp_path):
     draw = np.random.default_rng(0)
+    writer = StoreWriter(tmp_path, SIZES)
     for split, ads in SIZES.items():
-        create(tmp_path, split, "features", ads, 3)[:] = draw.integers(0, VALUES, (ads, 3))
-        create(tmp_path, split, "clicks", ads)[:] = draw.integers(0, 2, ads)
-        create(tmp_path, split, "truth", ads)[:] = 1 / (1 + np.exp(draw.normal(1, 1, ads)))
+        writer.column(split, "features", width=3)[:] = draw.integers(0, VALUES, (ads, 3))
+        writer.column(split, "clicks")[:] = draw.integers(0, 2, ads)
+        writer.column(split, "truth")[:] = 1 / (1 + np.exp(draw.normal(1, 1, ads)))
     fields = [Field(name, values) for name, values in zip("abc", VALUES, strict=True)]
-    return finish(tmp_path, fields=fields, splits=SIZES, vocabulary={}, about={})
+    return writer.finish(fields=fields, vocabulary={}, about={})
 
 
 def drawn(store, split="train", **options):
@@ -137,6 +138,6 @@ def test_bids_that_cannot_be_drawn_are_refused(store, tmp_path):
         attach(store, Bids("advertiser", field=3))
     for split in SIZES:
         (store.folder / split / "truth.npy").rename(store.folder / split / "truth.gone")
-    without = finish(store.folder, fields=store.fields, splits=SIZES, vocabulary={}, about={})
+    without = store.writer.finish(fields=store.fields, vocabulary={}, about={})
     with pytest.raises(InputError, match="bids of kind ctr need the true CTR, found no column truth"):
         attach(without, Bids("ctr"))

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import bidwise
-from bidwise.data.auction_cuts import AuctionCuts
+from bidwise.data.ads import AuctionCuts
+from bidwise.data.criteo_text import simulate
 from bidwise.data.store import Store
-from bidwise.data.worlds.criteo_world import simulate
 from bidwise.evaluation.auc import _auc_on_device, auc
 from bidwise.evaluation.bins import binned, equal_mass_bins
 from bidwise.evaluation.bins import calibration_error as calibration_error_by_bins
@@ -148,9 +148,9 @@ def test_the_plan_is_every_loss_with_its_lams_and_teachers():
 
 
 def test_losses_have_the_papers_slope():
-    assert loss_of(Trial("deepfm", 0, "log_teacher", 5.0)).options["sigma"] == 3.0
+    assert loss_of(Trial("deepfm", 0, "log_teacher", 5.0)).options.sigma == 3.0
     assert loss_of(Trial("deepfm", 0, "log_teacher", 5.0)).lam == 5.0
-    assert loss_of(Trial("deepfm", 0, "log_weighted", 1.0)).options["weighting"] == 3.0
+    assert loss_of(Trial("deepfm", 0, "log_weighted", 1.0)).options.weighting == 3.0
     assert loss_of(Trial("deepfm", 0, "log_loss")) is bidwise.LOSSES["log_loss"]
 
 

@@ -80,7 +80,7 @@ def test_a_column_without_numbers_still_encodes():
 def test_numbers_may_come_as_text_and_other_text_is_refused_with_its_row():
     encoder = encoder_of([1.0, 2.0, 3.0], "numeric")
     assert ids_of(encoder, ["1", " 3.0"]) == ids_of(encoder, [1.0, 3.0])
-    with pytest.raises(bidwise.InputError, match=r"column 'x' must hold numbers, found 'many' in row 1"):
+    with pytest.raises(bidwise.InputError, match=r"column 'x', row 1: found 'many', which is not a number"):
         ids_of(encoder, ["1", "many"])
 
 

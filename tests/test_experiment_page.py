@@ -7,11 +7,11 @@ import re
 
 import numpy as np
 import pytest
-from test_report import CHROMIUM, FLAGS, Page
+from test_report import Page
 
 import bidwise
 from bidwise.checks import InputError
-from bidwise.report.build import pictures, read_run, report, runs_page, typed, write_figures
+from bidwise.report.build import pictures, read_run, report, runs_page, typed_result, write_figures
 from bidwise.report.curves import apart
 from bidwise.report.evaluation_sentences import verdicts
 from bidwise.report.regimes_sentences import AXES, TITLES, headline
@@ -189,7 +189,7 @@ ENVIRONMENT = {
 
 
 def run(name, result, metrics=(), config=None, environment=ENVIRONMENT):
-    result = typed(result) if isinstance(result, dict) else result
+    result = typed_result(result) if isinstance(result, dict) else result
     return Run(name, result, environment, config or {}, list(metrics))
 
 
@@ -271,7 +271,7 @@ def test_every_number_of_the_synthetic_benchmark_is_on_the_page(pages):
                     assert f"[{low}, {high}]" in page.text
     assert "98.30 %, λ 0.3" not in page.text  # log loss has no lam
     assert page.text.count("λ 0.3") >= 6 * 5
-    read = typed(result)
+    read = typed_result(result)
     for claim in claims(read):
         assert all(words in page.text for words in claim[:3])
     for words in (*verdict(read), *notes(read), *ENVIRONMENT["command"].split()):
@@ -283,7 +283,9 @@ def test_every_number_of_the_synthetic_benchmark_is_on_the_page(pages):
 def test_verdict_comes_first(pages):
     text = Page(pages["synthetic"].partition("</head>")[2]).text
     assert (
-        text.index(verdict(typed(synthetic()))[0]) < text.index("Test welfare by loss") < text.index("How it was done")
+        text.index(verdict(typed_result(synthetic()))[0])
+        < text.index("Test welfare by loss")
+        < text.index("How it was done")
     )
 
 
@@ -314,7 +316,7 @@ def test_a_loss_that_is_better_and_one_that_is_worse_look_alike(pages):
 
 def test_every_cell_of_the_regimes_is_in_a_map_and_in_tables(pages):
     text = Page(pages["regimes"]).text
-    result = typed(regimes())
+    result = typed_result(regimes())
     for plot in result.maps:
         assert TITLES.get(plot.name, plot.name) in text
         assert AXES.get(plot.x.name, plot.x.name) in text
@@ -431,7 +433,7 @@ def test_page_is_small(pages):
     ("result", "count"), [(synthetic(), 4), (one_repeat(), 4), (nulled(synthetic()), 4), (regimes(), 2)]
 )
 def test_figures_are_files_of_three_kinds_and_always_the_same(tmp_path, result, count):
-    first, second = (write_figures(tmp_path / place, typed(result)) for place in ("first", "second"))
+    first, second = (write_figures(tmp_path / place, typed_result(result)) for place in ("first", "second"))
     assert [path.parent for path in first] == [tmp_path / "first" / "figures"] * 3 * count
     assert [path.name for path in first] == [path.name for path in second]
     starts = {".svg": b"<?xml", ".pdf": b"%PDF", ".png": b"\x89PNG"}
@@ -520,17 +522,6 @@ def test_report_refuses_what_is_no_run_and_no_file(tmp_path):
         report([made], tmp_path)
     with pytest.raises(InputError, match="out must be in a folder"):
         report([made], made / "result.json" / "page.html")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed, so no page was opened in a browser")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
 
 
 CONTRASTS = """() => {

@@ -26,8 +26,7 @@ from bidwise.losses import api, named
 from bidwise.models import DCN, MLP, DeepFM, LogisticRegression, SparseLogisticRegression
 from bidwise.training import METRICS, Variants, fit, loop, predict, run, validation
 from bidwise.training.batches import Orders, Shuffle
-from bidwise.training.precision import matmul_precision
-from bidwise.training.run import repeats_in_a_graph
+from bidwise.training.run import matmul_precision, repeats_in_a_graph
 from bidwise.training.validation import Metric, logits_of, mean_welfare
 
 WORLD = World(linear=1.3, spread=0.8, features=8)
@@ -83,7 +82,7 @@ def history_of(fitted, name):
 @pytest.mark.parametrize("loss", ["log_loss", "bid_weighted", "log", "log_plus", "log_teacher", "hinge_plus_teacher"])
 def test_repeats_at_once_are_repeats_one_by_one(loss):
     train, valid, alone = repeats(3)
-    options = {"loss": loss, "batch_size": 64, "rate": 3e-3}
+    options = {"loss": loss, "batch_size": 64, "learning_rate": 3e-3}
     hidden = (6,)
     seeds = [11, 12, 13]
 
@@ -107,7 +106,7 @@ def test_variants_at_once_are_variants_one_by_one(hidden):
     both = bidwise.WelfareLoss(gap="positive", lam=torch.tensor(lams)[:, None])
     teacher = bidwise.WelfareLoss(value="teacher", weighting=3.0, lam=torch.tensor([[0.3, 2.0]]))  # one per repeat
     loss = Variants([(bidwise.LOSSES["log_loss"], 1), (both, 2), (teacher, 1)])
-    options = {"batch_size": 64, "rate": 3e-3}
+    options = {"batch_size": 64, "learning_rate": 3e-3}
 
     def single(v, r):
         if v == 0:
@@ -167,7 +166,7 @@ def test_a_last_batch_of_one_ad_trains_as_it_does_alone():
 
 
 def patient(model, train, valid, patience, seed):
-    options = {"loss": "log", "epochs": 14, "batch_size": 50, "rate": 0.02}
+    options = {"loss": "log", "epochs": 14, "batch_size": 50, "learning_rate": 0.02}
     return fit(model, train, valid=valid, metric=("welfare", "log_loss"), patience=patience, seed=seed, **options)
 
 
@@ -204,7 +203,7 @@ def test_best_weights_are_those_of_the_best_epoch():
     train, valid, _ = repeats(4, ads=200, auctions=15)
     seen = []
     model = MLP(8, (6,), members=(4,), seed=range(4))
-    options = {"loss": "log", "epochs": 8, "batch_size": 50, "rate": 0.05, "metric": tuple(METRICS)}
+    options = {"loss": "log", "epochs": 8, "batch_size": 50, "learning_rate": 0.05, "metric": tuple(METRICS)}
     fitted = fit(model, train, valid=valid, progress=lambda _: seen.append(model.state()), **options)
     assert equal(fitted.last, seen[-1])
     assert equal(model.state(), fitted.best["welfare"].state)
@@ -243,7 +242,7 @@ def test_metrics_are_what_they_say():
 def test_a_metric_of_ones_own_selects():
     train, valid, _ = repeats(2, ads=200, auctions=15)
     worst = Metric("worst", "clicked welfare, the lower the better", False, METRICS["welfare"].of)
-    options = {"loss": "log", "epochs": 6, "batch_size": 50, "rate": 0.05, "valid": valid}
+    options = {"loss": "log", "epochs": 6, "batch_size": 50, "learning_rate": 0.05, "valid": valid}
     fitted = fit(MLP(8, (6,), members=(2,)), train, metric=(worst, "welfare"), **options)
     assert torch.equal(history_of(fitted, "worst"), history_of(fitted, "welfare"))
     assert torch.equal(fitted.best["worst"].value, history_of(fitted, "welfare").min(0).values)
@@ -289,7 +288,9 @@ def test_training_helps():
     before = METRICS["expected_welfare"].of(logits_of(model, valid.features), valid).item()
     best = METRICS["expected_welfare"].of(torch.logit(valid.truth), valid).item()
     for loss in ("log_loss", "log_plus"):
-        fitted = fit(MLP(8, (20,)), train, loss=loss, valid=valid, metric="expected_welfare", epochs=15, rate=1e-2)
+        fitted = fit(
+            MLP(8, (20,)), train, loss=loss, valid=valid, metric="expected_welfare", epochs=15, learning_rate=1e-2
+        )
         after = fitted.best["expected_welfare"].value.item()
         assert after > before + 0.8 * (best - before)
 
@@ -307,7 +308,7 @@ def rates_of(monkeypatch, train, **options):
         return step(optimizer, *arguments)
 
     monkeypatch.setattr(torch.optim.Adam, "step", recorded)
-    fitted = fit(LogisticRegression(train.width), train, rate=0.02, **options)
+    fitted = fit(LogisticRegression(train.width), train, learning_rate=0.02, **options)
     monkeypatch.setattr(torch.optim.Adam, "step", step)
     return torch.tensor(rates, dtype=torch.float64), fitted
 
@@ -435,7 +436,7 @@ def test_the_loss_sees_the_columns_of_its_ads():
         seen.append((logits.detach().round(), clicks, bids, offsets, teacher))
         return 0 * logits.mean(-1)
 
-    fit(Echo(1, members=(2, 3)), ads, loss=loss, epochs=1, batch_size=8, rate=1e-12, seed=[1, 2, 3])
+    fit(Echo(1, members=(2, 3)), ads, loss=loss, epochs=1, batch_size=8, learning_rate=1e-12, seed=[1, 2, 3])
     assert len(seen) == 3
     for logits, clicks, bids, offsets, teacher in seen:
         assert logits.shape == clicks.shape == bids.shape == teacher.shape == (2, 3, 8)
@@ -486,7 +487,7 @@ def test_any_module_trains_and_keeps_its_mode(training):
     train, valid = repeat(1, ads=1000, auctions=100)
     model = Plain().train(training)
     before = METRICS["expected_welfare"].of(logits_of(model, valid.features), valid).item()
-    fitted = fit(model, train, loss="log_plus", valid=valid, metric="expected_welfare", epochs=10, rate=1e-2)
+    fitted = fit(model, train, loss="log_plus", valid=valid, metric="expected_welfare", epochs=10, learning_rate=1e-2)
     assert fitted.best["expected_welfare"].value.item() > before
     assert model.modes == {(True, True), (False, False)}
     assert all(part.training == training for part in model.modules())
@@ -539,7 +540,7 @@ def swapped(logits, clicks, bids, teacher=None, offsets=None):
         (nn.functional.binary_cross_entropy_with_logits, "found torch's binary_cross_entropy_with_logits; wrap it"),
         (swapped, "in this order, found teacher in the place of offsets"),
         (3.0, "a name or a function, found float"),
-        (nn.BCEWithLogitsLoss, "found the class BCEWithLogitsLoss; make one of it"),
+        (nn.BCEWithLogitsLoss, "found the class BCEWithLogitsLoss; create an instance"),
         (lambda z, y, b, o, p: 1.5, "loss must return one number, found float"),
         (lambda z, y, b, o, p: z.detach().mean(), "found a loss without a gradient"),
     ],
@@ -552,7 +553,10 @@ def test_a_loss_that_cannot_be_trained_with_is_refused(loss, found):
 
 def test_parts_that_are_something_else_are_refused():
     train, valid = repeat(0, ads=50)
-    for model, found in ((LogisticRegression, "the class LogisticRegression; make one"), (len, "builtin_function")):
+    for model, found in (
+        (LogisticRegression, "the class LogisticRegression; create an instance"),
+        (len, "builtin_function"),
+    ):
         with pytest.raises(InputError, match=f"model must be a torch\\.nn\\.Module, found {found}"):
             fit(model, train)
     with pytest.raises(InputError, match="train must be Ads, found tuple; use bidwise"):
@@ -621,7 +625,15 @@ def test_welfare_of_auctions_without_ads_is_0():
 
 # run folders
 
-RUN = {"loss": "log_plus", "epochs": 6, "batch_size": 50, "rate": 0.02, "schedule": "cosine", "patience": 5, "seed": 3}
+RUN = {
+    "loss": "log_plus",
+    "epochs": 6,
+    "batch_size": 50,
+    "learning_rate": 0.02,
+    "schedule": "cosine",
+    "patience": 5,
+    "seed": 3,
+}
 
 
 def a_run(out=None, progress=None, **changes):
@@ -721,7 +733,7 @@ def test_a_run_folder_says_what_was_found(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"rate": 0.01}, "rate = 0.02 there and 0.01 here"),
+        ({"learning_rate": 0.01}, "learning_rate = 0.02 there and 0.01 here"),
         ({"loss": "log"}, "loss = 'log_plus' there and 'log' here"),
         ({"epochs": 7}, "epochs = 6 there and 7 here"),
         ({"seed": 4}, r"seed = \[3, 3\] there and \[4, 4\] here"),
@@ -782,7 +794,7 @@ def test_a_run_with_a_loss_of_ones_own_goes_on(tmp_path):
 
         return own
 
-    options = {"epochs": 3, "batch_size": 50, "rate": np.float64(1e-3), "seed": np.int64(1)}
+    options = {"epochs": 3, "batch_size": 50, "learning_rate": np.float64(1e-3), "seed": np.int64(1)}
     kept = made()  # another function of the same name lives elsewhere in memory
     with pytest.raises(Stop):
         fit(LogisticRegression(8), train, loss=kept, out=tmp_path, progress=stop_at(2), **options)
@@ -845,7 +857,7 @@ def test_part_of_an_epoch_is_the_beginning_of_a_whole_one():
     train, _ = repeat(0, ads=100)
     states = []
     model = MLP(8, (6,))
-    options = {"batch_size": 10, "rate": 0.02, "every": 0.5}
+    options = {"batch_size": 10, "learning_rate": 0.02, "every": 0.5}
     fit(model, train, epochs=2, progress=lambda _: states.append(model.state()), **options)
     part = fit(MLP(8, (6,)), train, epochs=1.5, **options)
     assert equal(part.last, states[2])
@@ -951,7 +963,7 @@ def clock(monkeypatch, seconds):
 
 def a_network(name, sizes=None, out=None, progress=None):
     model, options = NETWORKS[name]
-    options = {"epochs": 2.5, "every": 0.75, "batch_size": 16, "rate": 0.02, "seed": 3} | options
+    options = {"epochs": 2.5, "every": 0.75, "batch_size": 16, "learning_rate": 0.02, "seed": 3} | options
     valid = categories(1, sizes=[6] * 10)
     metric = ("welfare", "log_loss")
     train = categories(sizes=sizes)
@@ -1012,7 +1024,9 @@ def test_a_run_goes_on_from_its_last_checkpoint_wherever_it_was_cut_off(tmp_path
 def test_checkpoints_are_written_inside_of_long_epochs(tmp_path, monkeypatch):
     written = []
     save = loop.save_checkpoint
-    monkeypatch.setattr(loop, "save_checkpoint", lambda folder, run: (written.append(run.position), save(folder, run)))
+    monkeypatch.setattr(
+        loop, "save_checkpoint", lambda folder, run: (written.append(run.epochs_done), save(folder, run))
+    )
     train = categories()
     options = {"loss": "log_plus", "epochs": 1, "batch_size": 10}
     fit(SparseLogisticRegression(CARDINALITIES), train, out=tmp_path / "short", **options)
@@ -1050,7 +1064,13 @@ def test_models_over_categories_learn():
         (SparseLogisticRegression(CARDINALITIES), "lazy"),
     ):
         before = METRICS["expected_welfare"].of(logits_of(model, valid.features), valid).item()
-        options = {"loss": "log_plus", "metric": "expected_welfare", "epochs": 6, "batch_size": 100, "rate": 1e-2}
+        options = {
+            "loss": "log_plus",
+            "metric": "expected_welfare",
+            "epochs": 6,
+            "batch_size": 100,
+            "learning_rate": 1e-2,
+        }
         fitted = fit(model, train, valid=valid, embeddings=embeddings, **options)
         assert fitted.best["expected_welfare"].value.item() > before + 0.8 * (best - before)
 
@@ -1124,13 +1144,12 @@ def test_a_folder_of_other_embeddings_weights_or_steps_is_refused(tmp_path, left
 
 def test_fit_checks_values_once_and_not_in_every_step(monkeypatch):
 
-    def check(*arguments):
+    def check(**columns):
         raise AssertionError("checked again")
 
     train, _ = repeat(0, ads=100)
-    for module, names in ((api, ("check_between", "check_bids")), (named, ("check_between", "check_bids"))):
-        for name in names:
-            monkeypatch.setattr(module, name, check)
+    for module in (api, named):
+        monkeypatch.setattr(module, "check_values", check)
     for loss in bidwise.LOSSES:
         fit(LogisticRegression(8), train, loss=loss, epochs=1)
     variants = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log_teacher"], 1)])
@@ -1189,7 +1208,7 @@ def test_a_loss_that_is_not_finite_is_explained():
     with pytest.raises(InputError, match=message):
         fit(LogisticRegression(8, members=(3,)), replace(train, bids=bids.clamp(max=3e38)), loss="bid_weighted")
     with pytest.raises(InputError, match=r"the weights are not finite after epoch 1; bids go"):
-        fit(LogisticRegression(8), repeat(0, ads=100)[0], rate=1e39)
+        fit(LogisticRegression(8), repeat(0, ads=100)[0], learning_rate=1e39)
     train, _ = repeat(0, ads=100)
     train.features[3, 2] = math.nan
     with pytest.raises(InputError, match=r"train.features must be finite, found 1 that are not"):
@@ -1211,7 +1230,7 @@ def test_a_metric_that_is_nan_is_explained():
         ({"epochs": 0}, "epochs must be finite and above 0"),
         ({"batch_size": 1}, "batch_size must be at least 2"),
         ({"every": 0}, "every must be finite and above 0"),
-        ({"rate": 0.0}, "rate must be finite and above 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be finite and above 0"),
         ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
         ({"patience": 0}, "patience must be finite and above 0"),
         ({"patience": 2, "valid": None}, "patience needs valid"),

@@ -7,9 +7,9 @@ import pytest
 from sweep_helpers import Killer, market, told, without_times
 
 import bidwise
-from bidwise.table import trials
+from bidwise.ray_runner import device_on_ray
+from bidwise.table import sweep as sweep_module
 from bidwise.table.sweep import sweep
-from bidwise.table.trials import device_on_ray
 
 pytest.importorskip("ray")
 pytestmark = [  # what Ray leaves to the garbage collector when it starts and ends its own processes
@@ -66,15 +66,14 @@ def test_a_worker_that_is_always_killed_costs_only_its_trial(cluster, table, tmp
     found = sweep(told(table, LISTS), out=tmp_path / "out", engine="ray")
     killer.join()
     assert len(killer.killed) == 3
-    failed = [trial for trial in found["trials"] if trial["failed"]]
-    assert [(trial["name"], "killed 3 times" in trial["failed"]) for trial in failed] == [("log_loss-seed_0", True)]
+    assert [(trial.name, "killed 3 times" in trial.failed) for trial in found.failed] == [("log_loss-seed_0", True)]
 
 
 def test_a_failing_trial_does_not_end_the_others(cluster, table, tmp_path):
     lists = {"data.categorical": [["site"], ["sight"]]}
     found = sweep(told(table, lists, loss="log_loss"), out=tmp_path / "out", engine="ray")
-    assert found["trials"][0]["failed"] is None
-    assert "did you mean 'site'" in found["trials"][1]["failed"]
+    assert found.trials[0].failed is None
+    assert "did you mean 'site'" in found.trials[1].failed
 
 
 def test_a_cluster_without_gpus_trains_on_its_cores(cluster):
@@ -90,10 +89,10 @@ def test_a_device_that_the_cluster_does_not_have_is_refused_before_anything_is_w
 
 
 def test_what_a_task_raises_is_told_in_plain_words(cluster, table, tmp_path, monkeypatch):
-    def broken(job, threads):
+    def broken(show, **options):
         raise TypeError("no such\nthing")
 
-    monkeypatch.setattr(trials, "run", broken)
+    monkeypatch.setattr(sweep_module, "run_trial", broken)
     found = sweep(told(table, {"train.loss": ["log_loss"]}), out=tmp_path / "out", engine="ray")
-    assert [trial["failed"] for trial in found["trials"]] == ["TypeError: no such thing"]
+    assert [trial.failed for trial in found.trials] == ["TypeError: no such thing"]
     assert "\\u001b" not in (tmp_path / "out" / "result.json").read_text()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bidwise.checks import InputError
-from bidwise.data.store import Field, Store, create, finish
+from bidwise.data.store import TYPES, Field, Store, StoreWriter
 
 SIZES = {"train": 10, "valid": 4, "test": 5}
 
@@ -23,11 +23,13 @@ def column(split, name):
 
 @pytest.fixture
 def store(tmp_path):
-    for split, ads in SIZES.items():
+    writer = StoreWriter(tmp_path, SIZES)
+    for split in SIZES:
         for name in ("features", "clicks", "bids"):
-            create(tmp_path, split, name, ads, 2 if name == "features" else None)[:] = column(split, name)
+            writer.column(split, name, width=2 if name == "features" else None)[:] = column(split, name)
+            assert np.array_equal(writer.written(split, name), column(split, name).astype(TYPES[name]))
     fields = [Field("a", 3), Field("b", 4)]
-    return finish(tmp_path, fields=fields, splits=SIZES, vocabulary={"a": ["x"], "b": ["y", "ü"]}, about={"note": 1})
+    return writer.finish(fields=fields, vocabulary={"a": ["x"], "b": ["y", "ü"]}, about={"note": 1})
 
 
 def test_what_was_written_is_read(store):
@@ -130,13 +132,14 @@ def test_folders_that_are_no_store_are_refused(tmp_path, text, words):
 
 
 def test_parts_are_opened_again_and_cut_off_ones_made_anew(tmp_path):
-    create(tmp_path, "train", "bids", 6)[:3] = 7
-    assert create(tmp_path, "train", "bids", 6).tolist() == [7, 7, 7, 0, 0, 0]
-    assert create(tmp_path, "train", "bids", 5).tolist() == [0] * 5
+    six, five = (StoreWriter(tmp_path, {"train": ads, "test": 0}) for ads in (6, 5))
+    six.column("train", "bids")[:3] = 7
+    assert six.column("train", "bids").tolist() == [7, 7, 7, 0, 0, 0]
+    assert five.column("train", "bids").tolist() == [0] * 5
     for text in (b"", b"\x93NUMPY", b"something else"):
         (tmp_path / "train" / "bids.npy.part").write_bytes(text)
-        assert create(tmp_path, "train", "bids", 5).tolist() == [0] * 5
-    assert create(tmp_path, "test", "features", 0, 3).shape == (0, 3)
+        assert five.column("train", "bids").tolist() == [0] * 5
+    assert five.column("test", "features", width=3).shape == (0, 3)
 
 
 def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path, monkeypatch):
@@ -145,7 +148,7 @@ def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path, monkeypatc
 
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(OSError, match="No space left"):
-        create(tmp_path, "train", "bids", 6)
+        StoreWriter(tmp_path, {"train": 6}).column("train", "bids")
     assert not list(tmp_path.glob("*/*"))
 
 

@@ -8,22 +8,25 @@ import sys
 import time
 import tomllib
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 from sweep_helpers import LISTS, Killer, at_work_in, market, told, toml_of, without_times
-from test_experiment_page import browser, check_in_a_browser  # noqa: F401 (a fixture)
+from test_experiment_page import check_in_a_browser
 
 import bidwise
 from bidwise.cli import app
 from bidwise.report.build import report
+from bidwise.report.sweep_sentences import notes, verdict
 from bidwise.table import predict, train
-from bidwise.table.compare import best_of, mean_of
 from bidwise.table.grid import read_grid
+from bidwise.table.results import Mean, MeanScores, Scores, Setting
+from bidwise.table.settings import best_setting
 from bidwise.table.sweep import sweep
-from bidwise.table.trials import finished
+from bidwise.typed_json import to_json
 
 SHARED = {"data": {"click": "y", "bid": "b"}}
 
@@ -149,7 +152,7 @@ def test_keys_need_no_quotes_and_the_written_file_gives_the_same_grid(swept):
     told_so = tomllib.loads("[sweep]\ntrain.lam = [1, 3]\ntrain.seed = [0, 1]")
     assert len(read_grid({**SHARED, **told_so}).trials()) == 4
     again = read_grid(swept.out / "config.toml")
-    assert [trial.name for trial in again.trials()] == [trial["name"] for trial in swept.result["trials"]]
+    assert [trial.name for trial in again.trials()] == [trial.name for trial in swept.result.trials]
 
 
 def test_trials_are_run_folders_of_train(swept, table, tmp_path):
@@ -158,31 +161,31 @@ def test_trials_are_run_folders_of_train(swept, table, tmp_path):
     assert {path.name for path in trials.iterdir()} == expected
     alone = train(table, out=tmp_path / "run", config=trials / "log_plus-lam_10-seed_1" / "config.toml")
     there = json.loads((trials / "log_plus-lam_10-seed_1" / "result.json").read_text())
-    assert alone["evaluation"]["models"] == there["evaluation"]["models"]
+    assert to_json(alone.evaluation.models) == there["evaluation"]["models"]
     assert there["config"]["train.lam"] == 10
     assert "train.lam" not in json.loads((trials / "log_loss-seed_0" / "result.json").read_text())["config"]
     assert len(predict(trials / "log_loss-seed_0", table)) == len(market())
     report([swept.out, trials / "log_loss-seed_0"], tmp_path / "both.html")
-    assert f"{swept.result['chosen']['setting']} is chosen" in (tmp_path / "both.html").read_text()
+    assert f"{swept.result.chosen.setting} is chosen" in (tmp_path / "both.html").read_text()
 
 
 def test_means_and_paired_differences_are_those_of_the_trials(swept):
-    found = {(trial["setting"], trial["seed"]): trial for trial in swept.result["trials"]}
-    setting = next(each for each in swept.result["settings"] if each["name"] == "log_plus, lam 1")
-    changes = [
-        found["log_plus, lam 1", seed]["test"]["welfare"] - found["log_loss", seed]["test"]["welfare"]
-        for seed in (0, 1)
-    ]
-    assert swept.result["baseline"] == "log_loss"
-    difference = setting["difference"]["welfare"]
-    assert difference["over_seeds"]["mean"] == pytest.approx(np.mean(changes), abs=1e-12)
+    found = {(trial.setting, trial.seed): trial for trial in swept.result.trials}
+    setting = swept.result.setting("log_plus, lam 1")
+    changes = [found["log_plus, lam 1", seed].test.welfare - found["log_loss", seed].test.welfare for seed in (0, 1)]
+    assert swept.result.baseline == "log_loss"
+    difference = setting.difference.welfare
+    assert difference.repeats.difference == pytest.approx(np.mean(changes), abs=1e-12)
     half = 12.706 * np.std(changes, ddof=1) / np.sqrt(2)  # Student's t of one degree of freedom
-    assert difference["over_seeds"]["ci_high"] - np.mean(changes) == pytest.approx(half, rel=1e-4, abs=1e-12)
-    values = [found["log_plus, lam 1", seed]["validation"]["log_loss"] for seed in (0, 1)]
-    assert setting["validation"]["log_loss"]["mean"] == pytest.approx(np.mean(values))
-    for end, most in (("ci_low", min), ("ci_high", max)):
-        ends = [difference[over][end] for over in ("over_seeds", "over_auctions")]
-        assert difference[end] == (None if None in ends else most(ends))
+    assert difference.repeats.ci_high - np.mean(changes) == pytest.approx(half, rel=1e-4, abs=1e-12)
+    values = [found["log_plus, lam 1", seed].validation.log_loss for seed in (0, 1)]
+    assert setting.validation.log_loss.mean == pytest.approx(np.mean(values))
+    sources = (difference.repeats, difference.auctions)
+    if all(each.known for each in sources):
+        assert difference.ci_low == min(each.ci_low for each in sources)
+        assert difference.ci_high == max(each.ci_high for each in sources)
+    else:
+        assert not difference.known
 
 
 def test_paired_differences_over_auctions_are_those_of_evaluate(swept):
@@ -191,34 +194,34 @@ def test_paired_differences_over_auctions_are_those_of_evaluate(swept):
     base, mine = (pl.read_parquet(folder / "test.parquet") for folder in folders)
     both = base.with_columns(mine["log_plus"])
     roles = {"click": "click", "bid": "bid", "auction": "auction"}
-    expected = bidwise.evaluate(both, ctr=["log_loss", "log_plus"], **roles).comparisons[0]["difference"]
-    trials = {trial["name"]: trial for trial in swept.result["trials"]}
-    changed = trials["log_plus-lam_1-seed_0"]["test"]["welfare"] - trials["log_loss-seed_0"]["test"]["welfare"]
+    expected = bidwise.evaluate(both, ctr=["log_loss", "log_plus"], **roles).comparisons[0].difference
+    trials = {trial.name: trial for trial in swept.result.trials}
+    changed = trials["log_plus-lam_1-seed_0"].test.welfare - trials["log_loss-seed_0"].test.welfare
     assert changed == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_setting_is_chosen_by_validation_and_never_by_test(swept):
-    settings = swept.result["settings"]
-    best = min(settings, key=lambda each: each["validation"]["log_loss"]["mean"])
-    assert swept.result["chosen"]["setting"] == best["name"]
-    assert swept.result["chosen"]["trial"] in best["trials"]
+    best = min(swept.result.settings, key=lambda each: each.validation.log_loss.mean)
+    assert swept.result.chosen.setting == best.name
+    assert swept.result.chosen.trial in best.trials
 
-    def made(name, validation, test, complete=True):
-        means = {"welfare": {"mean": validation}, "log_loss": {"mean": validation}}
-        return {"name": name, "complete": complete, "validation": means, "test": {"welfare": {"mean": test}}}
+    def made(name, validation, test):
+        scores = [MeanScores.over([Scores(welfare=x, log_loss=x)]) for x in (validation, test)]
+        shared = {"loss": name, "complete": True, "seeds": (0,), "trials": (name,)}
+        return Setting(name=name, validation=scores[0], test=scores[1], **shared)
 
-    some = [made("a", 1.0, 9.0), made("b", 2.0, 0.0), made("c", 3.0, 5.0, complete=False), made("d", None, 5.0)]
-    assert best_of(some, "welfare")["name"] == "b"
-    assert best_of(some, "log_loss")["name"] == "a"
-    assert best_of(some[2:], "welfare") is None
-    assert mean_of([]) == {"mean": None, "ci_low": None, "ci_high": None}
+    some = [made("a", 1.0, 9.0), made("b", 2.0, 0.0), made("d", float("nan"), 5.0)]
+    assert best_setting(some, "welfare").name == "b"
+    assert best_setting(some, "log_loss").name == "a"
+    assert best_setting(some[2:], "welfare") is None
+    assert np.isnan(Mean.over([]).mean)
 
 
 def test_a_finished_sweep_trains_nothing_and_says_the_same(swept, table):
     before = {path: path.stat().st_mtime_ns for path in (swept.out / "trials").rglob("*")}
     lines = []
     again = sweep(told(table), out=swept.out, say=lines.append)
-    assert again == swept.result
+    assert to_json(again) == to_json(swept.result)
     assert lines == ["6 trials, not 8: lam means nothing to log_loss", "6 of 6 trials are finished already"]
     assert {path: path.stat().st_mtime_ns for path in (swept.out / "trials").rglob("*")} == before
 
@@ -226,8 +229,8 @@ def test_a_finished_sweep_trains_nothing_and_says_the_same(swept, table):
 def test_another_metric_chooses_again_without_training(swept, table, tmp_path):
     out = copy_of(swept, tmp_path)
     found = sweep(told(table), out=out, by="welfare")
-    best = max(found["settings"], key=lambda each: each["validation"]["welfare"]["mean"])
-    assert (found["by"], found["chosen"]["setting"]) == ("welfare", best["name"])
+    best = max(found.settings, key=lambda each: each.validation.welfare.mean)
+    assert (found.by, found.chosen.setting) == ("welfare", best.name)
 
 
 def test_a_grid_may_grow_but_not_shrink(swept, table, tmp_path):
@@ -243,12 +246,12 @@ def test_a_grid_may_grow_but_not_shrink(swept, table, tmp_path):
     lines = []
     grown = LISTS | {"train.lam": [10, 1, 3], "train.schedule": ["constant"]}  # one key more, of the default
     found = sweep(told(table, grown), out=out, workers=2, say=lines.append)
-    new = [trial["name"] for trial in found["trials"] if "lam_3" in trial["name"]]
-    assert len(found["trials"]) == 8
+    new = [trial.name for trial in found.trials if "lam_3" in trial.name]
+    assert len(found.trials) == 8
     assert len(new) == 2
     assert lines[:2] == ["8 trials, not 12: lam means nothing to log_loss", "6 of 8 trials are finished already"]
     assert len(lines) == 4
-    assert {path.name for path in (out / "trials").iterdir()} == {trial["name"] for trial in found["trials"]}
+    assert {path.name for path in (out / "trials").iterdir()} == {trial.name for trial in found.trials}
 
 
 def test_folders_and_tables_of_something_else_are_refused(swept, table, tmp_path):
@@ -261,7 +264,7 @@ def test_folders_and_tables_of_something_else_are_refused(swept, table, tmp_path
     moved = tmp_path / "moved.parquet"
     shutil.copy(table, moved)
     out = copy_of(swept, tmp_path)
-    assert without_times(sweep(told(moved), out=out)["settings"]) == without_times(swept.result["settings"])
+    assert to_json(sweep(told(moved), out=out).settings) == to_json(swept.result.settings)
 
 
 def test_a_killed_process_is_tried_again_and_ends_as_if_nothing_had_happened(swept, table, tmp_path):
@@ -272,7 +275,7 @@ def test_a_killed_process_is_tried_again_and_ends_as_if_nothing_had_happened(swe
     found = sweep(told(table), out=out, workers=2, say=lines.append)
     killer.join()
     assert len(killer.killed) == 1
-    assert "log_plus-lam_1-seed_0 was killed; it goes on in a new process, try 2 of 3" in lines
+    assert "log_plus-lam_1-seed_0 was killed; it resumes in a new process, try 2 of 3" in lines
     assert without_times(found) == without_times(swept.result)
 
 
@@ -280,18 +283,16 @@ def test_a_trial_that_is_always_killed_costs_only_itself(table, tmp_path):
     out = tmp_path / "out"
     killer = Killer(out / "trials" / "log_plus-lam_1-seed_0", times=3)
     killer.start()
-    found = sweep(told(table), out=out)
+    sections = told(table, epochs=40, patience=40)  # long enough to be killed three times
+    found = sweep(sections, out=out)
     killer.join()
-    failed = [trial for trial in found["trials"] if trial["failed"]]
-    assert [trial["name"] for trial in failed] == ["log_plus-lam_1-seed_0"]
-    assert "it was killed 3 times; does it fit into the memory?" in failed[0]["failed"]
+    assert [trial.name for trial in found.failed] == ["log_plus-lam_1-seed_0"]
+    assert "it was killed 3 times; does it fit into memory?" in found.failed[0].failed
     assert len(killer.killed) == 3
-    incomplete = next(each for each in found["settings"] if not each["complete"])
-    assert incomplete["seeds"] == [1]
-    assert incomplete["difference"]["seeds"] == [1]
-    assert found["chosen"]["setting"] != incomplete["name"]
-    again = sweep(told(table), out=out)
-    assert [trial for trial in again["trials"] if trial["failed"]] == []
+    incomplete = next(each for each in found.settings if not each.complete)
+    assert incomplete.seeds == incomplete.difference.seeds == (1,)
+    assert found.chosen.setting != incomplete.name
+    assert sweep(sections, out=out).failed == []
 
 
 def test_a_failing_trial_is_told_in_the_end_and_the_others_are_kept(table, tmp_path, capsys, monkeypatch):
@@ -347,7 +348,7 @@ def test_a_sweep_that_is_killed_leaves_no_process_and_what_is_finished(table, tm
     with endless_sweep(table, tmp_path) as (running, endless):
         running.kill()
         assert until(lambda: not at_work_in(endless))
-    assert finished(tmp_path / "out" / "trials" / "epochs_1")
+    assert (tmp_path / "out" / "trials" / "epochs_1" / "result.json").is_file()
 
 
 def test_a_sweep_that_is_stopped_says_how_to_go_on(table, tmp_path):
@@ -355,7 +356,7 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(table, tmp_path):
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=20)
         assert running.returncode == 130
-        assert said == "bidwise: stopped; the same command goes on where it stopped\n"
+        assert said == "bidwise: stopped; the same command resumes it\n"
         assert not at_work_in(endless)
 
 
@@ -365,7 +366,7 @@ def test_the_command_says_what_it_found(swept, table, tmp_path, capsys):
     words = ["sweep", str(tmp_path / "sweep.toml"), "--out", str(out), "--by", "welfare", "--device", "cpu"]
     app(words, exit_on_error=False, result_action="return_value")
     said = capsys.readouterr().out
-    for expected in ("chosen by validation welfare", "log_plus, lam 10", "choosing by them would be cheating"):
+    for expected in ("Settings on validation auctions", "log_plus, lam 10", "choosing by them would be cheating"):
         assert expected in said
     assert f"Next: bidwise predict {out / 'trials'}" in said
 
@@ -378,24 +379,21 @@ def test_the_page_says_what_seeds_are_and_that_choosing_by_test_is_cheating(swep
         "Settings are compared inside of a seed",
         "The choice is by validation log loss, which is what log_loss is trained for",
         "log_plus-lam_10-seed_1",
-        "log_loss · ",
     ):
         assert words in page
-    timed = dict(swept.result, config=swept.result["config"] | {"data.time": "t"}, seeds=[0])
-    from bidwise.table.sweep_sentences import notes
-
+    timed = replace(swept.result, timed=True, seeds=(0,))
     assert any("the split goes by time" in note for note in notes(timed))
     assert any("There is one seed" in note for note in notes(timed))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
-def test_the_page_in_a_browser(swept, browser, width, scheme):  # noqa: F811
+def test_the_page_in_a_browser(swept, browser, width, scheme):
     check_in_a_browser(browser, swept.out / "report.html", width, scheme)
 
 
 def test_a_grid_without_log_loss_has_no_baseline(table, tmp_path):
     found = sweep(told(table, {"train.lam": [1, 10]}, loss="log_plus"), out=tmp_path / "out")
-    assert found["baseline"] is None
-    assert "no log_loss to compare it with" in found["verdict"][1]["text"]
-    assert "there is no baseline" in (tmp_path / "out" / "report.html").read_text()
+    assert found.baseline is None
+    assert "The grid has no log_loss to compare with" in verdict(found)[1][1]
+    assert "The grid has no log_loss to compare with" in (tmp_path / "out" / "report.html").read_text()

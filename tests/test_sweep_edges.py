@@ -1,9 +1,8 @@
 """`sweep` at its edges: URLs, defaults that a grid grows from, trials that fail, words that must be told apart."""
 
 import math
+import re
 import shutil
-import signal
-import sys
 import threading
 from http.server import ThreadingHTTPServer
 
@@ -14,13 +13,15 @@ from test_urls import SECRET, Bucket
 
 import bidwise
 from bidwise.report.drawing import Whisker
-from bidwise.report.sweep_story import _labels, _uncut
-from bidwise.table import predict, trials
+from bidwise.report.sweep_page import labels, uncut
+from bidwise.report.sweep_sentences import notes, verdict
+from bidwise.runners import Runner
+from bidwise.table import predict
 from bidwise.table import sweep as sweep_module
-from bidwise.table.compare import best_of
 from bidwise.table.grid import read_grid
-from bidwise.table.sweep import sweep
-from bidwise.table.sweep_sentences import verdict
+from bidwise.table.results import Chosen, MeanScores, Scores, Setting, SweepResult
+from bidwise.table.settings import best_setting
+from bidwise.table.sweep import TrialFailed, run_trial, sweep
 
 SHARED = {"data": {"click": "y", "bid": "b"}}
 LOSSES = {"train.loss": ["log_loss", "log_plus"]}
@@ -50,19 +51,19 @@ def host(table, monkeypatch):
     thread.join()
 
 
-def job_of(table, folder):
+def trial_of(table, folder):
     (trial,) = read_grid(told(table, {"train.loss": ["log_loss"]})).trials()
-    return trials.Job(trial, str(table), folder, "cpu", ["bidwise"])
+    return {"table": str(table), "config": trial.config, "folder": folder, "device": "cpu", "command": ["bidwise"]}
 
 
 def test_a_table_by_url_is_read_and_its_signature_is_written_nowhere(host, tmp_path):
     url = f"{host}/ads/log.parquet?{SECRET}"
     sections = told(url, {"train.loss": ["log_loss"], "train.seed": [0, 1]})
     found = sweep(sections, out=tmp_path / "out")
-    assert [trial["failed"] for trial in found["trials"]] == [None, None]
+    assert [trial.failed for trial in found.trials] == [None, None]
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
-    assert found["config"]["data.table"] == f"{host}/ads/log.parquet"
+    assert found.config["data.table"] == f"{host}/ads/log.parquet"
     lines = []
     sweep(sections, out=tmp_path / "out", say=lines.append)
     assert lines[-1] == "2 of 2 trials are finished already"
@@ -71,11 +72,11 @@ def test_a_table_by_url_is_read_and_its_signature_is_written_nowhere(host, tmp_p
 def test_a_grid_grows_from_defaults_that_nobody_said(table, tmp_path):
     out = tmp_path / "out"
     sweep(told(table, LOSSES), out=out)
-    (out / "trials" / "log_plus" / "validation.json").unlink()  # it is run again, in its own words
+    (out / "trials" / "log_plus" / "result.json").unlink()  # it is run again, in its own words
     lines = []
     grown = LOSSES | {"train.lam": [3, 10], "train.sigma": [1.0], "train.precision": ["float32"], "model.std": [1e-4]}
     found = sweep(told(table, grown), out=out, say=lines.append)
-    assert [(trial["name"], trial["failed"]) for trial in found["trials"]] == [
+    assert [(trial.name, trial.failed) for trial in found.trials] == [
         ("log_loss", None),
         ("log_plus", None),
         ("log_plus-lam_10-sigma_1-precision_float32-std_0.0001", None),
@@ -90,7 +91,7 @@ def test_a_grid_grows_from_defaults_that_nobody_said(table, tmp_path):
         ({"model.dropout": [1.5]}, r"model.dropout must be in \[0, 1\), found 1.5, in deepfm"),
         ({"model.embedding": [4, -3]}, "model.embedding must be at least 1, found -3, in deepfm"),
         ({"model.hidden": [[10**12]]}, "must be a model that can be built, found deepfm with hidden = 1000000000000"),
-        ({"train.seed": [99999999999999999999]}, r"train.seed must be below 2\^63"),
+        ({"train.seed": [99999999999999999999]}, "train.seed must be at most 9223372036854775807"),
     ],
 )
 def test_what_no_trial_could_do_is_refused_before_anything_runs(table, tmp_path, lists, message):
@@ -104,9 +105,9 @@ def test_what_no_trial_could_do_is_refused_before_anything_runs(table, tmp_path,
 def test_values_whose_trials_have_no_result_may_be_taken_out(table, tmp_path):
     lists = {"data.categorical": [["site"], ["sight"]]}
     found = sweep(told(table, lists, loss="log_loss"), out=tmp_path / "out")
-    assert found["trials"][1]["failed"]
+    assert found.trials[1].failed
     found = sweep(told(table, {"data.categorical": [["site"]]}, loss="log_loss"), out=tmp_path / "out")
-    assert [trial["failed"] for trial in found["trials"]] == [None]
+    assert [trial.failed for trial in found.trials] == [None]
     with pytest.raises(bidwise.InputError, match="may grow but not shrink"):
         sweep(told(table, {"data.categorical": [["brand"]]}, loss="log_loss"), out=tmp_path / "out")
 
@@ -144,29 +145,23 @@ def test_a_trial_says_what_was_raised_even_on_a_full_disk(table, tmp_path, monke
     def fail(*args, **options):
         raise raised
 
-    monkeypatch.setattr(trials, "prepare", fail)
-    monkeypatch.setattr(sys, "argv", sys.argv)
-    job = job_of(table, tmp_path / "trial")
+    monkeypatch.setattr(sweep_module, "run", fail)
+    options = trial_of(table, tmp_path / "trial")
     there = "" if isinstance(raised, OSError) else f"; see {tmp_path / 'trial' / 'error.txt'}"
-    assert trials.run(job, 1) == words + there
-    monkeypatch.setattr(trials, "write_text", full)
-    assert trials.run(job, 1) == words
+    with pytest.raises((TrialFailed, bidwise.InputError), match=f"^{re.escape(words + there)}$"):
+        run_trial(print, **options)
+    monkeypatch.setattr(sweep_module, "write_text", full)
+    with pytest.raises((TrialFailed, bidwise.InputError), match=f"^{re.escape(words)}$"):
+        run_trial(print, **options)
 
 
 def test_a_stopped_trial_is_no_failed_one(table, tmp_path, monkeypatch):
     def stop(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trials, "prepare", stop)
-    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sweep_module, "run", stop)
     with pytest.raises(KeyboardInterrupt):
-        trials.run(job_of(table, tmp_path / "trial"), 1)
-
-
-def test_only_what_was_killed_is_called_so():
-    assert "does it fit into the memory" in trials.killed(3)
-    assert trials.killed(3, -signal.SIGSEGV) == "its process was ended 3 times, by SIGSEGV"
-    assert trials.killed(3, 1) == "its process ended 3 times, with exit code 1"
+        run_trial(print, **trial_of(table, tmp_path / "trial"))
 
 
 def test_a_table_for_a_configuration_and_a_grid_for_a_training_are_refused_with_what_to_do(
@@ -183,41 +178,39 @@ def test_a_table_for_a_configuration_and_a_grid_for_a_training_are_refused_with_
         assert message in " ".join(capsys.readouterr().err.split())
 
 
-def made(names, by=0.5, seeds=(0, 1)):
-    """Settings as `settings_of` makes them, all alike."""
-    validation = {"log_loss": {"mean": by, "ci_low": None, "ci_high": None}}
-    test = {"welfare": {"mean": 1.0}}
-    shared = {"complete": True, "seeds": list(seeds), "validation": validation, "test": test, "difference": None}
-    return [shared | {"name": name, "loss": name.split(",")[0]} for name in names]
+def made(name, mean=0.5):
+    """A setting of two seeds."""
+    scores = MeanScores.over([Scores(welfare=1.0, log_loss=mean)] * 2)
+    shared = {"complete": True, "seeds": (0, 1), "trials": (), "validation": scores, "test": scores}
+    return Setting(name=name, loss=name.split(",")[0], **shared)
 
 
-def result_of(settings, chosen, baseline=None, seeds=(0, 1)):
-    return {
-        "settings": settings,
-        "chosen": {"setting": chosen, "trial": chosen},
-        "baseline": baseline,
-        "by": "log_loss",
-        "seeds": list(seeds),
-        "trials": [],
-        "grid": {},
-        "config": {},
-    }
+def result_of(settings, chosen, baseline=None):
+    return SweepResult(
+        settings=tuple(settings),
+        chosen=Chosen(chosen, chosen),
+        baseline=baseline,
+        by="log_loss",
+        seeds=(0, 1),
+        timed=False,
+        welfare_of="clicks",
+        trials=(),
+        grid={},
+        config={},
+    )
 
 
 def test_ties_are_called_ties_and_the_first_of_the_grid_is_taken():
-    settings = made(["log_loss", "log, lam 1", "log, lam 3"])
-    for setting, mean in zip(settings, (0.6, 0.5000004, 0.5), strict=True):
-        setting["validation"] = {"log_loss": {"mean": mean}}
-    assert best_of(settings, "log_loss")["name"] == "log, lam 1"
-    assert verdict(result_of(settings, "log, lam 1"))[0]["text"] == (
+    settings = [made("log_loss", 0.6), made("log, lam 1", 0.5000004), made("log, lam 3", 0.5)]
+    assert best_setting(settings, "log_loss").name == "log, lam 1"
+    assert verdict(result_of(settings, "log, lam 1"))[0][1] == (
         "log, lam 1 is chosen, but tied with log, lam 3: to the digits shown their validation log loss is the same, "
         "0.5, the mean of 2 seeds, and the first of the grid is taken."
     )
 
 
 def test_one_setting_alone_is_not_compared():
-    texts = [each["text"] for each in verdict(result_of(made(["log_loss"]), "log_loss", "log_loss"))]
-    assert texts == [
+    assert [text for _, text in verdict(result_of([made("log_loss")], "log_loss", "log_loss"))] == [
         "log_loss is the only setting: its validation log loss is 0.5, the mean of 2 seeds.",
         "On test its welfare is 1 per auction.",
     ]
@@ -228,34 +221,34 @@ def test_a_log_loss_that_lacks_seeds_is_not_called_absent(table, tmp_path, monke
     """Its trials of the last seeds fail; what is left of it is the baseline."""
     lists = LOSSES | {"train.seed": [0, 1]}
 
-    def some_fail(jobs, workers, say):
-        for job in jobs:
-            bad = job.trial.name in ("log_loss-seed_1", "log_loss-seed_0")[:failing]
-            yield job, "out of luck" if bad else trials.run(job, 1)
+    def some_fail(show, folder, **options):
+        if folder.name in ("log_loss-seed_1", "log_loss-seed_0")[:failing]:
+            raise TrialFailed("out of luck")
+        run_trial(show, folder=folder, **options)
 
-    monkeypatch.setattr(sweep_module, "in_processes", some_fail)
-    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sweep_module, "run_trial", some_fail)
+    monkeypatch.setattr(sweep_module, "Processes", lambda workers, say: Runner())
     found = sweep(told(table, lists), out=tmp_path / "out")
-    said = " ".join([*(each["text"] for each in found["verdict"]), *found["notes"]])
+    said = " ".join([*(text for _, text in verdict(found)), *notes(found)])
     page = (tmp_path / "out" / "report.html").read_text()
     assert "The grid has no log_loss" not in said + page
     if failing == 1:
-        assert found["baseline"] == "log_loss"
-        assert found["settings"][1]["difference"]["seeds"] == [0]
+        assert found.baseline == "log_loss"
+        assert found.settings[1].difference.seeds == (0,)
         assert "(in seed 0, which both have)" in said
         assert "log_loss lacks seed 1, whose trials failed" in said
     else:
-        assert found["baseline"] is None
+        assert found.baseline is None
         assert "No trial of log_loss has finished" in said
         assert "No trial of log_loss has finished" in page
 
 
 def test_labels_of_charts_are_whole_and_different(table, tmp_path):
     names = [f"log_plus, lam {lam}, learning_rate {rate}, l2 0" for lam in (1, 3, 10) for rate in (0.001, 0.003)]
-    labels = _labels({"settings": [{"name": name} for name in names]})
-    assert labels[names[1]] == "lam 1, learning_rate 0.003"
-    long = [f"log_plus_teacher, {label}, weights of ads that are long to tell of" for label in labels.values()]
-    rows = _uncut([Whisker(name, "+1 %") for name in long])
+    short = labels(names)
+    assert short[names[1]] == "lam 1, learning_rate 0.003"
+    long = [f"log_plus_teacher, {label}, weights of ads that are long to tell of" for label in short.values()]
+    rows = uncut([Whisker(name, "+1 %") for name in long])
     assert all(len(row.name) <= (26 if row.words else 56) for row in rows)
     drawn = " ".join(row.name for row in rows if not row.words)
     assert all(name in drawn for name in long)
@@ -276,5 +269,5 @@ def test_stores_of_finished_trials_may_be_deleted(table, tmp_path):
     shutil.rmtree(store)
     assert len(predict(out / "trials" / "log_loss", table)) == len(market())
     grown = sweep(told(table, LOSSES), out=out)
-    assert without_times(grown["trials"][0]) == without_times(before["trials"][0])
-    assert grown["trials"][1]["failed"] is None
+    assert without_times(grown.trials[0]) == without_times(before.trials[0])
+    assert grown.trials[1].failed is None

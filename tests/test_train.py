@@ -15,10 +15,12 @@ from bidwise.data.infer_types import inferred
 from bidwise.data.splits import auction_size, halves, split, times_of
 from bidwise.evaluation.auc import auc
 from bidwise.report.build import read_run, runs_page
-from bidwise.report.train_story import train_story
+from bidwise.report.train_sentences import described, notes, verdict
+from bidwise.run_folder import read_result
 from bidwise.table import predict, train
 from bidwise.table.config import Config, Data, resolved
 from bidwise.table.encode import prepare
+from bidwise.table.results import TrainResult
 
 ROLES = {"click": "click", "bid": "bid"}
 SMALL = {"model": "logistic_regression", "epochs": 3, "learning_rate": 0.02, "loss": "log_loss"}
@@ -83,7 +85,7 @@ def test_it_learns_the_true_ctr_better_than_the_base_rate(run):
         ctr = test[loss].to_numpy()
         assert auc(ctr, truth > np.median(truth)) > 0.85
         assert np.mean((ctr - truth) ** 2) < 0.5 * truth.var()
-    assert run.result["evaluation"]["models"]["log_loss"]["normalised_entropy"] < 0.97
+    assert run.result.evaluation.models["log_loss"].normalised_entropy < 0.97
 
 
 def test_a_run_folder_has_all_its_files(run):
@@ -94,20 +96,22 @@ def test_a_run_folder_has_all_its_files(run):
     assert (run.folder / "evaluation" / "report.html").is_file()
     result = json.loads((run.folder / "result.json").read_text())
     assert (result["kind"], result["chosen"]) == ("train", "log_plus_teacher")
-    assert result == run.result
+    assert result["validation"]["log_loss"] == run.result.validation.log_loss
+    assert (read_result(run.folder, TrainResult).fits, run.result.kind) == (run.result.fits, "train")
+    assert "verdict" not in result  # sentences are made when they are shown
     assert not list(run.folder.rglob("*.part"))
 
 
 def test_test_ads_are_the_newest_and_auctions_are_whole(run, table):
     test = pl.read_parquet(run.folder / "test.parquet")
     rows = test["row"].to_numpy()
-    parts = run.result["splits"]
-    assert int(parts["train"]["to"]) <= int(parts["valid"]["from"]) <= int(parts["valid"]["to"])
-    assert int(parts["valid"]["to"]) <= table["time"].to_numpy()[rows].min()
+    parts = run.result.table.splits
+    assert int(parts["train"].last) <= int(parts["valid"].first) <= int(parts["valid"].last)
+    assert int(parts["valid"].last) <= table["time"].to_numpy()[rows].min()
     whole = table.filter(pl.col("auction").is_in(test["auction"].unique().to_list()))
     assert len(whole) == len(test)
-    assert sum(part["ads"] for part in parts.values()) == len(table)
-    assert parts["train"]["ads"] / len(table) == pytest.approx(0.8, abs=0.01)
+    assert sum(part.ads for part in parts.values()) == len(table)
+    assert parts["train"].ads / len(table) == pytest.approx(0.8, abs=0.01)
 
 
 @pytest.mark.parametrize("timed", [False, True])
@@ -160,8 +164,9 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(run, tmp_path):
     class Stop(Exception):
         pass
 
-    def stop(work, done):
-        if work == "training, log_plus_teacher" and done >= 0.5:
+    def stop(work, done, detail=""):
+        if detail == "model 2 of 2, epoch 2.0 of 4":
+            assert (work, done) == ("training", 0.75)
             raise Stop
 
     with pytest.raises(Stop):
@@ -173,11 +178,30 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(run, tmp_path):
     assert (tmp_path / "run" / "config.toml").read_text() == (run.folder / "config.toml").read_text()
 
 
+def test_it_says_from_where_it_resumes(run, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(work, done, detail=""):
+        if detail == "model 2 of 2, epoch 2.0 of 4":
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(run.path, out=tmp_path / "run", **run.columns, **TAUGHT, progress=stop)
+    heard = []
+    train(out=tmp_path / "run", config=tmp_path / "run" / "config.toml", opened=heard.append)
+    (prepared,) = heard
+    assert "at most 4 epochs each" in described(prepared, "cpu")
+    with pytest.raises(bidwise.InputError, match="table must name the table to train on, found no table"):
+        train(out=tmp_path / "other", **ROLES)
+
+
 def test_the_written_configuration_gives_the_same_run(run, tmp_path):
     sections = tomllib.loads((run.folder / "config.toml").read_text())
-    assert resolved(sections).flat() == run.result["config"]
+    assert resolved(sections).flat() == run.result.config
+    assert run.result.settings == resolved(sections)
     again = train(run.path, out=tmp_path / "run", config=run.folder / "config.toml")
-    assert again["evaluation"]["models"] == run.result["evaluation"]["models"]
+    assert again.evaluation.models == run.result.evaluation.models
 
 
 def test_options_win_over_the_file_and_settings_over_both():
@@ -192,10 +216,10 @@ def test_options_win_over_the_file_and_settings_over_both():
 def test_lam_reaches_the_loss(table, tmp_path):
     told = SMALL | {"loss": "log_plus", "epochs": 1}
     ctr = [
-        train(table, out=tmp_path / str(lam), **ROLES, **told, lam=lam, ignore=["truth"])["evaluation"]["models"]
+        train(table, out=tmp_path / str(lam), **ROLES, **told, lam=lam, ignore=["truth"]).evaluation.models
         for lam in (0.01, 30.0)
     ]
-    assert ctr[0]["log_plus"]["log_loss"] != ctr[1]["log_plus"]["log_loss"]
+    assert ctr[0]["log_plus"].log_loss != ctr[1]["log_plus"].log_loss
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "tsv"])
@@ -241,7 +265,7 @@ def test_predict_refuses_what_it_cannot_use(run, table, tmp_path):
         predict(tmp_path / "empty", run.path)
     words = table.with_columns(age=pl.lit("old")).write_csv()
     (tmp_path / "words.csv").write_text(words)
-    with pytest.raises(bidwise.InputError, match=r"column 'age' must hold numbers, found 'old'"):
+    with pytest.raises(bidwise.InputError, match=r"column 'age', row 0: found 'old', which is not a number"):
         predict(run.folder, tmp_path / "words.csv", out=tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 
@@ -257,8 +281,8 @@ def test_sampled_negatives_leave_predictions_on_the_true_scale(tmp_path):
         means[name] = predict(tmp_path / name, full)["ctr"].mean()
     assert means["told"] == pytest.approx(full["truth"].mean(), rel=0.15)
     assert means["ignored"] > 1.8 * full["truth"].mean()
-    ratio = json.loads((tmp_path / "told" / "result.json").read_text())["evaluation"]["models"]["log_loss"]
-    assert ratio["predicted_over_observed"] == pytest.approx(1, abs=0.2)
+    metrics = read_result(tmp_path / "told", TrainResult).evaluation.models["log_loss"]
+    assert metrics.predicted_over_observed == pytest.approx(1, abs=0.2)
 
 
 def test_weights_decide_between_ads_that_look_alike(tmp_path):
@@ -290,38 +314,39 @@ def test_a_logged_teacher_replaces_the_trained_one(table, tmp_path):
     noisy = table.with_columns(logged=(pl.col("truth") * 0.9 + 0.01))
     told = SMALL | {"loss": "log_plus_teacher", "epochs": 2}
     found = train(noisy, out=tmp_path / "run", **ROLES, **told, auction="auction", teacher="logged", truth="truth")
-    assert list(found["fits"]) == ["log_plus_teacher"]
-    assert list(found["evaluation"]["models"]) == ["teacher", "log_plus_teacher"]
-    assert found["evaluation"]["baseline"] == "teacher"
+    assert list(found.fits) == ["log_plus_teacher"]
+    assert list(found.evaluation.models) == ["teacher", "log_plus_teacher"]
+    assert found.evaluation.baseline == "teacher"
 
 
 def test_auto_compares_on_auctions_that_chose_no_epoch(auto):
-    contest = auto.result["contest"]
-    assert [entry["name"] for entry in contest["candidates"]] == ["log_loss", "bid_weighted", "log_plus"]
-    assert contest["level"] == pytest.approx(1 - 0.05 / 2)
-    size = auto.result["auction_size"]
-    cut = auto.result["splits"]["valid"]["ads"] // size
-    assert contest["auctions"] == cut - cut // 2
+    choice = auto.result.choice
+    assert [each.name for each in choice.candidates] == ["log_loss", "bid_weighted", "log_plus"]
+    assert choice.level == pytest.approx(1 - 0.05 / 2)
+    size = auto.result.table.auction_size
+    cut = auto.result.table.splits["valid"].ads // size
+    assert auto.result.table.auctions("valid") == cut
+    assert choice.auctions == cut - cut // 2
     stopped = json.loads((auto.folder / "fits" / "log_loss" / "result.json").read_text())
     assert stopped["kind"] == "fit"
     fits = [tomllib.loads((auto.folder / "fits" / name / "config.toml").read_text())["valid"] for name in
             ("log_loss", "log_plus")]  # fmt: skip
     assert fits[0] == fits[1]
     assert f"({cut // 2 * size}," in fits[0]
-    assert auto.result["chosen"] in [entry["name"] for entry in contest["candidates"]]
+    assert auto.result.chosen in [each.name for each in choice.candidates]
 
 
 def test_auto_keeps_log_loss_where_there_is_nothing_to_gain(auto):
     """A few validation auctions: no loss can be better beyond doubt."""
-    assert auto.result["chosen"] == "log_loss"
-    assert "log_loss is kept" in auto.result["verdict"][0]["text"]
+    assert auto.result.chosen == "log_loss"
+    assert "log_loss is kept" in verdict(auto.result)[0][1]
 
 
 def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):
     for folder, result in ((auto.folder, auto.result), (run.folder, run.result)):
         page = (folder / "report.html").read_text()
         assert page == runs_page([read_run(folder)])  # what `bidwise report` makes of the folder
-        assert result["verdict"][0]["text"] in page
+        assert verdict(result)[0][1] in page
         assert page.startswith("<!doctype html>")
         for words in ("brand_id", "whole numbers whose name says id", "On test", "Over the epochs", "<svg"):
             assert words in page
@@ -329,7 +354,7 @@ def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):
         assert "NaN" not in page
     assert "Which loss?" in (auto.folder / "report.html").read_text()
     assert "Which loss?" not in (run.folder / "report.html").read_text()
-    assert train_story("mine", "a-", auto.result).facts[0][1] == "training ads"
+    assert "training ads" in (run.folder / "report.html").read_text()
 
 
 def test_types_are_inferred_and_explained():
@@ -350,22 +375,23 @@ def test_types_are_inferred_and_explained():
             "score": random.random(400),
         }
     )
-    found = {column.name: column for column in inferred(Data(click="click", bid="bid"), frame)}
+    roles = {"click": "click", "bid": "bid"}
+    found = {column.name: column for column in inferred(frame, roles)}
     uses = {name: column.use for name, column in found.items()}
     assert {name for name, use in uses.items() if use == "categorical"} == {"text", "flag", "hour", "user_id"}
     assert {name for name, use in uses.items() if use == "numeric"} == {"price", "score"}
     assert {name for name, use in uses.items() if use == "left out"} == {"key", "same", "day", "tags"}
     assert all(column.reason for column in found.values())
-    named = Data(click="click", bid="bid", numeric=("hour",), categorical=("score",), ignore=("text",))
+    named = {"numeric": ("hour",), "categorical": ("score",), "ignore": ("text",)}
     with pytest.raises(
         bidwise.InputError, match=r"'score' with 400 values in 400 rows, more than the rows could teach"
     ):
-        inferred(named, frame)
+        inferred(frame, roles, **named)
     with pytest.raises(bidwise.InputError, match="column 'day' must hold text or numbers, found Date"):
-        inferred(Data(click="click", bid="bid", categorical=("day",)), frame)
-    named = Data(click="click", bid="bid", numeric=("hour",), categorical=("price",), ignore=("text",))
-    told = {column.name: column.use for column in inferred(named, frame.with_columns(price=pl.col("hour") * 7))}
-    assert (told["hour"], told["price"], told["text"]) == ("numeric", "categorical", "left out")
+        inferred(frame, roles, categorical=("day",))
+    cheap = frame.with_columns(price=pl.col("hour") * 7)
+    uses = {column.name: column.use for column in inferred(cheap, roles, **named | {"categorical": ("price",)})}
+    assert (uses["hour"], uses["price"], uses["text"]) == ("numeric", "categorical", "left out")
 
 
 BAD = {
@@ -519,10 +545,11 @@ def test_a_column_that_tells_the_click_is_noted(table, tmp_path):
     prepared = prepare(
         leak, resolved({}, {"data.click": "click", "data.bid": "bid", "data.auction": "auction"}), tmp_path
     )
-    notes = [note for note in prepared.about["notes"] if "alone tells the clicks" in note]
-    assert len(notes) == 1
-    assert "'dwell'" in notes[0]
-    assert "--ignore dwell" in notes[0]
+    assert list(prepared.facts.leaks) == ["dwell"]
+    noted = [note for note in notes(prepared.facts, prepared.config) if "alone predicts the clicks" in note]
+    assert len(noted) == 1
+    assert "'dwell'" in noted[0]
+    assert "--ignore dwell" in noted[0]
 
 
 def test_dates_that_two_countries_read_differently_are_refused():

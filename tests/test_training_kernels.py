@@ -15,7 +15,7 @@ from bidwise import InputError
 from bidwise.data import Ads
 from bidwise.models import DCN, MODELS, DeepFM, SparseLogisticRegression
 from bidwise.training import Adam
-from bidwise.training.variants import Variants
+from bidwise.training.arguments import Variants
 
 pytest.importorskip("triton", reason="needs triton: make test-kernels installs it")
 if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
@@ -66,10 +66,10 @@ def assert_near(found, expected, tolerance=2e-5):
 def test_lazy_rows_are_those_without_kernels(name, l2):
     batches = [batch(seed) for seed in range(8)]
     ours, plain = made(name).to(DEVICE), made(name).double()
-    optimizer = Adam(ours, rate=0.01, l2=l2)
+    optimizer = Adam(ours, learning_rate=0.01, l2=l2)
     assert optimizer.sums
     trained(ours, optimizer, batches)
-    without = Adam(plain, rate=0.01, l2=l2)
+    without = Adam(plain, learning_rate=0.01, l2=l2)
     assert not without.sums
     trained(plain, without, batches)
     assert_near(ours, plain)
@@ -80,10 +80,10 @@ def test_dense_rows_are_those_of_torch(name):
     batches = [batch(seed, ads=20 if seed % 5 else 3) for seed in range(30)]
     rates = [0.01 / (1 + step) for step in range(30)]
     ours, theirs = made(name).to(DEVICE), made(name).double()
-    optimizer = Adam(ours, rate=0.01, updates="dense")
+    optimizer = Adam(ours, learning_rate=0.01, updates="dense")
     assert optimizer.sums
     trained(ours, optimizer, batches, rates)
-    with_rates = Adam(theirs, rate=0.01, updates="dense")
+    with_rates = Adam(theirs, learning_rate=0.01, updates="dense")
     trained(theirs, with_rates, batches, rates)
     assert_near(ours, theirs, 2e-4 if name == "dcn" else 2e-5)  # batch norm of few ads loses digits
 
@@ -96,43 +96,43 @@ def test_dense_rows_after_a_thousand_steps_without_a_look():
         SparseLogisticRegression(CARDINALITIES, std=0.3).to(DEVICE),
         SparseLogisticRegression(CARDINALITIES, std=0.3).double(),
     )
-    trained(ours, Adam(ours, rate=0.01, updates="dense"), [first, *others, first])
+    trained(ours, Adam(ours, learning_rate=0.01, updates="dense"), [first, *others, first])
     trained(theirs, torch.optim.Adam(theirs.parameters(), lr=0.01), [first, *others, first])
     assert_near(ours, theirs)
 
 
 def test_rates_of_steps_that_were_missed_long_ago(monkeypatch):
     """A falling rate: a row moves by the rates of the steps right after its last look, not by the latest ones."""
-    monkeypatch.setattr("bidwise.training.rows.RECENT", 16)
+    monkeypatch.setattr("bidwise.kernels.adam_kernels.RECENT", 16)
     first, other = batch(0, ads=40), (torch.zeros(2, 3, dtype=torch.int32), torch.tensor([0.0, 1.0]))
     batches, rates = [first, *[other] * 60, first], [0.01 * 0.9**step for step in range(62)]
     ours, theirs = (SparseLogisticRegression(CARDINALITIES, std=0.3) for _ in range(2))
-    trained(ours.to(DEVICE), Adam(ours, rate=0.01, updates="dense"), batches, rates)
-    plain = Adam(theirs.double(), rate=0.01, updates="dense")
+    trained(ours.to(DEVICE), Adam(ours, learning_rate=0.01, updates="dense"), batches, rates)
+    plain = Adam(theirs.double(), learning_rate=0.01, updates="dense")
     trained(theirs, plain, batches, rates)
     assert_near(ours, theirs, 0.01 * 0.9**16)  # what a first moment still moves after RECENT steps
-    monkeypatch.setattr("bidwise.training.rows.RECENT", 512)
+    monkeypatch.setattr("bidwise.kernels.adam_kernels.RECENT", 512)
     exact = SparseLogisticRegression(CARDINALITIES, std=0.3).to(DEVICE)
-    trained(exact, Adam(exact, rate=0.01, updates="dense"), batches, rates)
+    trained(exact, Adam(exact, learning_rate=0.01, updates="dense"), batches, rates)
     assert_near(exact, theirs)
 
 
 def test_dense_with_l2_has_no_kernels():
     model = made("deepfm").to(DEVICE)
-    assert not Adam(model, rate=0.01, updates="dense", l2=0.1).sums
+    assert not Adam(model, learning_rate=0.01, updates="dense", l2=0.1).sums
 
 
 @pytest.mark.parametrize("updates", ["lazy", "dense"])
 def test_a_run_can_be_repeated_and_taken_up_again(updates):
     batches = [batch(seed) for seed in range(6)]
     first, again, cut = (made("deepfm").to(DEVICE) for _ in range(3))
-    trained(first, Adam(first, rate=0.01, updates=updates), batches)
-    trained(again, Adam(again, rate=0.01, updates=updates), batches)
+    trained(first, Adam(first, learning_rate=0.01, updates=updates), batches)
+    trained(again, Adam(again, learning_rate=0.01, updates=updates), batches)
     assert torch.equal(first.table.weight, again.table.weight)
-    before = Adam(cut, rate=0.01, updates=updates)
+    before = Adam(cut, learning_rate=0.01, updates=updates)
     trained(cut, before, batches[:3])
     state = copy.deepcopy(before.state_dict())
-    after = Adam(cut, rate=0.5, updates=updates)
+    after = Adam(cut, learning_rate=0.5, updates=updates)
     after.load_state_dict(state)
     assert float(after.rate) == pytest.approx(0.01)
     trained(cut, after, batches[3:])
@@ -142,10 +142,10 @@ def test_a_run_can_be_repeated_and_taken_up_again(updates):
 def test_a_state_without_kernels_is_taken_up_with_them():
     batches = [batch(seed) for seed in range(6)]
     plain, ours = made("deepfm").double(), made("deepfm").to(DEVICE)
-    without = Adam(plain, rate=0.01)
+    without = Adam(plain, learning_rate=0.01)
     trained(plain, without, batches[:3])
     ours.load_state_dict(plain.state_dict())
-    optimizer = Adam(ours, rate=0.01)
+    optimizer = Adam(ours, learning_rate=0.01)
     optimizer.load_state_dict(copy.deepcopy(without.state_dict()))
     assert int(optimizer.clock.step) == 3
     trained(plain, without, batches[3:])
@@ -156,7 +156,7 @@ def test_a_state_without_kernels_is_taken_up_with_them():
 def test_large_and_tiny_gradients_lose_no_digits():
     for scale in (1e-12, 1e12):
         model = SparseLogisticRegression(CARDINALITIES).to(DEVICE)
-        optimizer = Adam(model, rate=0.01)
+        optimizer = Adam(model, learning_rate=0.01)
         ids, labels = batch(0, ads=200)
         logits = model(ids.to(DEVICE))
         (scale * (logits * labels.to(DEVICE)).sum()).backward()
@@ -170,7 +170,7 @@ def test_large_and_tiny_gradients_lose_no_digits():
 
 def test_a_table_is_looked_up_once_in_a_step():
     model = made("deepfm").to(DEVICE)
-    Adam(model, rate=0.01)
+    Adam(model, learning_rate=0.01)
     ids = batch(0)[0].to(DEVICE)
     with pytest.raises(RuntimeError, match="once in a step"):
         (model(ids).sum() + model(ids).sum()).backward()
@@ -250,7 +250,14 @@ def test_a_second_derivative_is_refused():
 
 def test_dense_updates_in_a_fit_are_seen_by_its_metrics(tmp_path):
     ads, valid = market(150), market(60, seed=5, offsets=torch.arange(0, 61, 20))
-    options = {"valid": valid, "metric": "log_loss", "epochs": 2, "batch_size": 10, "embeddings": "dense", "rate": 0.05}
+    options = {
+        "valid": valid,
+        "metric": "log_loss",
+        "epochs": 2,
+        "batch_size": 10,
+        "embeddings": "dense",
+        "learning_rate": 0.05,
+    }
     found, expected = made("logistic_regression").to(DEVICE), made("logistic_regression").double()
     ours = bidwise.fit(found, ads, **options, out=tmp_path / "run")
     theirs = bidwise.fit(expected, ads, **options)
@@ -284,10 +291,10 @@ def test_every_step_and_every_layer_drops_other_units(name):
 def test_a_state_with_kernels_is_taken_up_without_them():
     batches = [batch(seed) for seed in range(6)]
     ours, plain = made("deepfm").to(DEVICE), made("deepfm").double()
-    optimizer = Adam(ours, rate=0.01)
+    optimizer = Adam(ours, learning_rate=0.01)
     trained(ours, optimizer, batches[:3])
     plain.load_state_dict(ours.state_dict())
-    without = Adam(plain, rate=0.5)
+    without = Adam(plain, learning_rate=0.5)
     without.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     trained(ours, optimizer, batches[3:])
     trained(plain, without, batches[3:])
@@ -296,8 +303,8 @@ def test_a_state_with_kernels_is_taken_up_without_them():
 
 def test_states_of_frozen_parameters_and_of_no_step_at_all():
     plain, ours = made("deepfm").double(), made("deepfm").to(DEVICE)
-    before = Adam(plain, rate=0.01)
-    optimizer = Adam(ours, rate=0.01)
+    before = Adam(plain, learning_rate=0.01)
+    optimizer = Adam(ours, learning_rate=0.01)
     optimizer.load_state_dict(copy.deepcopy(before.state_dict()))
     assert int(optimizer.clock.step) == 0
     plain.bias.requires_grad_(False)
@@ -310,19 +317,19 @@ def test_states_of_frozen_parameters_and_of_no_step_at_all():
 
 def test_gradients_that_are_not_wanted_are_left_out():
     model, other = made("deepfm").to(DEVICE), made("deepfm").to(DEVICE)
-    optimizer = Adam(model, rate=0.01)
+    optimizer = Adam(model, learning_rate=0.01)
     ids = batch(3)[0].to(DEVICE)
     model(ids).sum().backward()
     optimizer.zero_grad()
     trained(model, optimizer, [batch(1)])
-    trained(other, Adam(other, rate=0.01), [batch(1)])
+    trained(other, Adam(other, learning_rate=0.01), [batch(1)])
     assert torch.equal(model.table.weight, other.table.weight)
 
 
 def test_a_shared_table_has_no_kernels():
     model = torch.nn.ModuleList([SparseLogisticRegression(CARDINALITIES) for _ in range(2)]).to(DEVICE)
     model[1].table.weight = model[0].table.weight
-    assert not Adam(model, rate=0.01).sums
+    assert not Adam(model, learning_rate=0.01).sums
 
 
 @pytest.mark.parametrize("features", [torch.zeros(100, 3), torch.zeros(100, 2, dtype=torch.int32)])

@@ -18,10 +18,10 @@ from test_train import SMALL, market
 
 import bidwise
 from bidwise import run_folder
+from bidwise.data.ad_table import read_ads
 from bidwise.data.locations import location_of, same_place
-from bidwise.data.read_table import read_ads
+from bidwise.data.read_table import read_table
 from bidwise.table import predict, train
-from bidwise.table.roles import read
 from bidwise.urls import shown, url_of
 
 SECRET = "X-Amz-Signature=0123abc"
@@ -154,7 +154,7 @@ def numbers(result):
 
 @pytest.mark.parametrize("name", ["log.parquet", "log.csv", "log.tsv.gz", "text/*.csv", "day=*/part-[0-9].parquet"])
 def test_a_bucket_gives_the_rows_of_the_file(name, host, table):
-    found = read(f"s3://ads/{name}")
+    found = read_table(f"s3://ads/{name}")
     assert found.select(table.columns).equals(table.cast({"truth": pl.Float64}))
     columns = {"ctr": ["old", "new"], "click": "click", "bid": "bid", "auction": "auction"}
     here, there = read_ads(table, **columns), read_ads(f"s3://ads/{name}", **columns)
@@ -163,11 +163,11 @@ def test_a_bucket_gives_the_rows_of_the_file(name, host, table):
 
 
 def test_folders_named_like_columns_are_columns(host, table, tmp_path):
-    assert read("s3://ads/day=*/*.parquet")["day"].unique().sort().to_list() == [1, 2]
+    assert read_table("s3://ads/day=*/*.parquet")["day"].unique().sort().to_list() == [1, 2]
     for day in (1, 2):
         (tmp_path / f"day={day}").mkdir()
         (tmp_path / f"day={day}/a.parquet").write_bytes(Bucket.objects[f"ads/day={day}/part-0.parquet"])
-    assert read(tmp_path / "day=*/*.parquet").equals(read("s3://ads/day=*/*.parquet"))
+    assert read_table(tmp_path / "day=*/*.parquet").equals(read_table("s3://ads/day=*/*.parquet"))
 
 
 def test_train_on_a_url_is_train_on_the_file(host, local, tmp_path, monkeypatch, capsys):
@@ -225,7 +225,7 @@ def test_a_signature_is_used_and_not_kept(host, local, tmp_path, monkeypatch):
     found = bidwise.evaluate(url, ctr=["old", "new"], **ROLES, rounds=100)
     assert found.options["table"] == f"{host}/ads/log.parquet"
     with pytest.raises(bidwise.InputError) as refused:
-        read(f"{host}/ads/none.parquet?{SECRET}")
+        read_table(f"{host}/ads/none.parquet?{SECRET}")
     written = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert len(written) > 5
     assert not any(
@@ -276,13 +276,13 @@ def test_without_credentials_the_variables_are_named(host, monkeypatch):
     with pytest.raises(
         bidwise.InputError, match=r"^s3://mine/a.parquet cannot be read: there are no cred.* set AWS_ACC"
     ):
-        read("s3://mine/a.parquet")
+        read_table("s3://mine/a.parquet")
 
 
 @pytest.mark.parametrize("name", ["elsewhere/a.csv", "locked/a.csv", "ads/none.csv"])
 def test_no_error_has_a_signature(name, host):
     with pytest.raises(bidwise.InputError) as refused:
-        read(f"{host}/{name}?{SECRET}")
+        read_table(f"{host}/{name}?{SECRET}")
     assert f"{host}/{name}" in str(refused.value)
     assert SECRET not in str(refused.value)
 
@@ -315,7 +315,7 @@ def test_a_bucket_without_a_region(host, monkeypatch):
     with warnings.catch_warnings(record=True) as warned:  # polars swallows what a warning raises
         warnings.simplefilter("always")
         with pytest.raises(bidwise.InputError, match=words):
-            read("s3://no-region/a.csv")
+            read_table("s3://no-region/a.csv")
     assert not warned
 
 
@@ -324,7 +324,7 @@ def test_a_store_that_does_not_answer(host, monkeypatch):
     with pytest.raises(
         bidwise.InputError, match=r"^s3://gone/a.csv cannot be reached: Connection refused; check the n"
     ):
-        read("s3://gone/a.csv")
+        read_table("s3://gone/a.csv")
 
 
 @pytest.mark.parametrize(
@@ -356,13 +356,13 @@ def test_only_tables_may_be_urls(words, local, tmp_path, monkeypatch, capsys):
 def test_a_pattern_on_disk_and_a_file_with_the_marks_of_one(table, tmp_path):
     for name, rows in {"a[1].csv": table[:9], "a1.csv": table[9:20], "a2.csv": table[20:]}.items():
         rows.write_csv(tmp_path / name)
-    assert read(tmp_path / "a[1].csv").height == 9  # the file of that name
-    assert read(tmp_path / "a[0-9].csv").equals(table[9:])
-    assert read(f"file://{tmp_path}/a1.csv").equals(table[9:20])
+    assert read_table(tmp_path / "a[1].csv").height == 9  # the file of that name
+    assert read_table(tmp_path / "a[0-9].csv").equals(table[9:])
+    assert read_table(f"file://{tmp_path}/a1.csv").equals(table[9:20])
     with pytest.raises(bidwise.InputError, match=r"b\*.csv: no file has such a name"):
-        read(tmp_path / "b*.csv")
+        read_table(tmp_path / "b*.csv")
     with pytest.raises(bidwise.InputError, match=r"found a folder; for all its files name a pattern, .*/\*.parquet"):
-        read(tmp_path)
+        read_table(tmp_path)
 
 
 @pytest.mark.parametrize(

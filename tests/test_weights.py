@@ -430,7 +430,13 @@ def test_training_with_weights_of_1_is_training_without(name):
 
 def test_repeats_with_weights_and_exposure_train_as_each_alone():
     alone = [auctions_of_ads(seed, sizes=(4,) * 10).to(torch.float32) for seed in range(3)]
-    options = {"loss": "log_plus", "epochs": 3, "batch_size": 8, "rate": 0.01, "metric": ("welfare", "log_loss")}
+    options = {
+        "loss": "log_plus",
+        "epochs": 3,
+        "batch_size": 8,
+        "learning_rate": 0.01,
+        "metric": ("welfare", "log_loss"),
+    }
     both = stack(alone)
     found = fit(MLP(1, (4,), members=(3,), seed=range(3)), both, valid=both, seed=[5, 6, 7], **options)
     for k, ads in enumerate(alone):
@@ -456,7 +462,7 @@ def market(count, seed=0):
 def rates_of(ads, loss="log_loss", epochs=6):
     """CTR of each kind by a model that can say anything about kinds."""
     model = SparseLogisticRegression([4])
-    fit(model, ads, loss=loss, epochs=epochs, batch_size=500, rate=0.05, schedule="cosine")
+    fit(model, ads, loss=loss, epochs=epochs, batch_size=500, learning_rate=0.05, schedule="cosine")
     return predict(model, torch.arange(4)[:, None])
 
 

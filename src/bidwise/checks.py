@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from hashlib import blake2b
 from numbers import Integral, Real
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -20,22 +20,63 @@ Entry = TypeVar("Entry")
 class InputError(ValueError):
     """An argument, a file or a column that cannot be used: what a user can mend.
 
-    >>> print(InputError("must be at least 1, found 0", argument="rounds"))
-    rounds must be at least 1, found 0
+    With ``argument`` the message goes on after its name, and a command line may spell the name as it is typed there.
+    ``{}`` in the message stands for ``others``, further arguments.
+
+    >>> error = InputError("needs {}, found none", argument="resample", others=("auction_size",))
+    >>> str(error), error.spelled(lambda name: "--" + name.replace("_", "-"))
+    ('resample needs auction_size, found none', '--resample needs --auction-size, found none')
     """
 
-    def __init__(self, text: str, argument: str | None = None) -> None:
-        super().__init__(text if argument is None else f"{argument} {text}")
-        self.argument = argument  # the shell spells it as its option
+    argument: str = ""  # also of errors that another process wraps
+    others: tuple[str, ...] = ()
+
+    def __init__(self, message: str, argument: str = "", *, others: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.argument, self.others = argument, tuple(others)
+
+    def spelled(self, spell: Callable[[str], str]) -> str:
+        """The message with its arguments called as ``spell`` calls them."""
+        message = str(self.args[0])
+        message = message.format(*map(spell, self.others)) if self.others else message
+        return f"{spell(self.argument)} {message}" if self.argument else message
+
+    def __str__(self) -> str:
+        return self.spelled(str)
 
 
 def check_name(argument: str, found: object, names: Collection[str]) -> None:
     """Raise unless ``found`` is one of ``names``; suggests the nearest."""
-    if isinstance(found, str) and found in names:
-        return
+    if not (isinstance(found, str) and found in names):
+        raise InputError(_unknown(found, names), argument=argument)
+
+
+def _unknown(found: object, names: Collection[str]) -> str:
     near = get_close_matches(str(found), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise InputError(f"{argument} must be one of {', '.join(names)}, found {found!r}{hint}")
+    return f"must be one of {', '.join(names)}, found {found!r}{hint}"
+
+
+class UnknownName(InputError, KeyError):
+    """A name that is not in a table of names."""
+
+    __str__ = InputError.__str__  # that of KeyError would put quotes around a sentence
+
+
+class Named(dict[str, Entry]):
+    """Things by name; asking for one that is not there suggests the nearest.
+
+    >>> Named("loss", {"log_plus": 1})["logplus"]
+    Traceback (most recent call last):
+    bidwise.checks.UnknownName: loss must be one of log_plus, found 'logplus'; did you mean 'log_plus'?
+    """
+
+    def __init__(self, argument: str, things: Mapping[str, Entry]) -> None:
+        super().__init__(things)
+        self.argument = argument
+
+    def __missing__(self, name: object) -> Entry:
+        raise UnknownName(_unknown(name, self), self.argument)
 
 
 def check_positive(argument: str, found: object, *, or_zero: bool = False) -> None:
@@ -43,22 +84,24 @@ def check_positive(argument: str, found: object, *, or_zero: bool = False) -> No
     if isinstance(found, bool) or not isinstance(found, Real):
         raise TypeError(f"{argument} must be a number, found {type(found).__name__}")
     if not (0 < float(found) < float("inf") or (or_zero and found == 0)):
-        raise InputError(f"{argument} must be finite and {'no less than' if or_zero else 'above'} 0, found {found}")
+        raise InputError(
+            f"must be finite and {'no less than' if or_zero else 'above'} 0, found {found}", argument=argument
+        )
 
 
 def check_whole(argument: str, found: object, least: int) -> None:
     """Raise unless ``found`` is a whole number, ``least`` or more."""
     if isinstance(found, bool) or not isinstance(found, Integral):
-        raise InputError(f"{argument} must be a whole number, found {found!r}")
+        raise InputError(f"must be a whole number, found {found!r}", argument=argument)
     if int(found) < least:
-        raise InputError(f"{argument} must be at least {least}, found {found}")
+        raise InputError(f"must be at least {least}, found {found}", argument=argument)
 
 
 def check_seed(argument: str, found: object) -> None:
     """Raise unless ``found`` is a whole number from 0 to 2^63 - 1."""
     check_whole(argument, found, 0)
     if int(found) > MOST_SEED:  # type: ignore[call-overload]
-        raise InputError(f"{argument} must be at most {MOST_SEED}, found {found}")
+        raise InputError(f"must be at most {MOST_SEED}, found {found}", argument=argument)
 
 
 def derived_seed(seed: int, *parts: int | str) -> int:
@@ -95,9 +138,9 @@ def check_ads(argument: str, found: object, like: Tensor, of: str = "the shape o
             hint = "; pass logits.squeeze(-1)"
         elif found.shape == like.shape[-1:]:
             hint = f"; for leading dimensions pass {argument}.expand_as(logits)"
-        raise InputError(f"{argument} must have {of}, {tuple(like.shape)}, found {tuple(found.shape)}{hint}")
+        raise InputError(f"must have {of}, {tuple(like.shape)}, found {tuple(found.shape)}{hint}", argument=argument)
     if found.device != like.device:
-        raise InputError(f"{argument} must be on the device of logits, {like.device}, found {found.device}")
+        raise InputError(f"must be on the device of logits, {like.device}, found {found.device}", argument=argument)
     return found
 
 
@@ -127,6 +170,13 @@ def check_between(argument: str, found: Tensor, low: float, high: float) -> None
     least, most = torch.aminmax(found)
     if not (least.item() >= low and most.item() <= high):
         _raise_at(argument, found, ~((found >= low) & (found <= high)), f"in [{low:g}, {high:g}]")
+
+
+def check_values(**columns: Tensor | None) -> None:
+    """Raise unless ``bids`` are finite and above 0, and every other column, ``clicks`` or ``teacher``, is in [0, 1]."""
+    for name, found in columns.items():
+        if found is not None:
+            check_bids(found) if name == "bids" else check_between(name, found, 0, 1)
 
 
 def check_bids(found: Tensor) -> None:
@@ -182,27 +232,4 @@ def _raise_at(argument: str, found: Tensor, bad: Tensor, expected: str) -> None:
     index = ", ".join(map(str, where))
     others = int(bad.sum()) - 1
     more = f" and {others} more" if others else ""
-    raise InputError(f"{argument} must be {expected}, found {found[where].item():g} at [{index}]{more}")
-
-
-class UnknownName(InputError, KeyError):
-    """A key that a mapping does not have: for users an input error, for code that looks keys up a ``KeyError``."""
-
-    __str__ = InputError.__str__  # a KeyError would show its message in quotes
-
-
-class Named(dict[str, Entry]):
-    """Things by name; looking up a name that is not there suggests the nearest.
-
-    >>> Named(log=1, hinge=2)["hing"]
-    Traceback (most recent call last):
-    ...
-    bidwise.checks.UnknownName: name must be one of log, hinge, found 'hing'; did you mean 'hinge'?
-    """
-
-    def __missing__(self, name: str) -> NoReturn:
-        try:
-            check_name("name", name, self)
-        except InputError as error:
-            raise UnknownName(str(error)) from None
-        raise AssertionError("unreachable: the name is there")
+    raise InputError(f"must be {expected}, found {found[where].item():g} at [{index}]{more}", argument=argument)

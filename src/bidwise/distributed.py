@@ -1,13 +1,15 @@
-"""Ranks: processes that train one model together, each on its part of every batch, as torchrun and Ray start them.
+"""What ranks exchange: processes that train one model together, each on its part of every batch.
 
-Alone there is one rank, and everything here does nothing. Gradients are averaged over ranks, as
-DistributedDataParallel does.
+torchrun or Ray starts them; a process on its own is one rank, for which everything here does nothing. Gradients are
+averaged over ranks, as DistributedDataParallel does, so that a run is the same run on any number of ranks, to the
+rounding of sums.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,36 +20,36 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bidwise.checks import InputError
 
 PATIENCE = timedelta(hours=24)  # with rank 0, which may read a large table while the others wait
-GOES_ON = "the same command goes on from the last checkpoint, with any number of ranks"
-Found = TypeVar("Found")
-_patient: list[Any] = []  # the group of those who wait for rank 0
+RESUMES = "the same command resumes from the last checkpoint, with any number of ranks"
+Result = TypeVar("Result")
+_patient: list[Any] = []  # the group in which ranks wait for rank 0
 
 
 class ElsewhereError(InputError):
-    """What went wrong on rank 0, told on all others."""
+    """An error of another rank, raised on this one too."""
 
 
 def count() -> int:
-    """How many ranks there are; 1 where nothing was started."""
+    """Number of ranks; 1 where no process group was started."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this one."""
+    """Number of this rank, from 0."""
     return dist.get_rank() if count() > 1 else 0
 
 
 @contextmanager
 def launched(device: str) -> Iterator[str]:
-    """The ranks that torchrun has started, as one group, while this lasts; the device of this rank.
+    """Join the ranks that torchrun has started in one group; yields the device of this rank.
 
-    Where torchrun has not been, or a group is there already, the device is as it was.
+    Without torchrun, or where a group exists already, ``device`` is yielded unchanged.
     """
     if int(os.environ.get("WORLD_SIZE") or 1) == 1 or dist.is_initialized():
         yield device
@@ -61,7 +63,7 @@ def launched(device: str) -> Iterator[str]:
         device = f"cuda:{local}"
         torch.cuda.set_device(local)
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
-    with _told():
+    with _explained():
         store, here, number = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
         # names of an attempt that torchrun has given up lead to processes that are gone
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -70,85 +72,80 @@ def launched(device: str) -> Iterator[str]:
         _patient.append(dist.new_group(backend="gloo", timeout=PATIENCE))
     before = signal.signal(signal.SIGTERM, _stopped)
     try:
-        with _told():
+        with _explained():
             yield device
-        signal.signal(signal.SIGTERM, before)  # not after an error, which is yet to be told
+        signal.signal(signal.SIGTERM, before)  # not after an error, which is yet to be reported
     finally:
         _patient.clear()
         dist.destroy_process_group()
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """An error that says what to do, where another rank has gone away."""
+def _explained() -> Iterator[None]:
+    """Replace the backend's error about a rank that is gone by one that says what to do."""
     try:
         yield
     except RuntimeError as error:  # gloo, nccl and the store each have their own words, all of this kind
         if not isinstance(error, dist.DistError) and not any(x in str(error) for x in ("gloo/", "Gloo", "NCCL")):
             raise
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, which comes next: there is an error to be told
-        raise ConnectionError(f"another rank is gone: its process has ended or cannot be reached; {GOES_ON}") from error
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, which comes next: the error is yet to be reported
+        raise ConnectionError(f"another rank is gone: its process has ended or cannot be reached; {RESUMES}") from error
 
 
 def _stopped(*_: object) -> None:
-    """What torchrun's signal to end does, which may come before gloo tells that a rank is gone."""
+    """Handler of torchrun's SIGTERM, which may arrive before gloo reports that a rank is gone."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise ConnectionError(f"another rank is gone, or torchrun was told to stop; {GOES_ON}")
+    raise ConnectionError(f"another rank is gone, or torchrun was told to stop; {RESUMES}")
 
 
-def first(work: Callable[[], Found], *, tell: bool = False) -> Found | None:
-    """What ``work()`` gives on rank 0, for which the others wait; they get it too with ``tell``. Its error is theirs.
+def first(work: Callable[[], Result], *, tell: bool = False) -> Result | None:
+    """Run ``work`` on rank 0 while the others wait; they get its result too with ``tell``, and always its error.
 
     >>> first(lambda: 3)
     3
     """
     if count() == 1:
         return work()
-    found, raised = None, None
-    told: list[Any] = [None, None]  # what went wrong, what was found
+    result, error = None, None
     if rank() == 0:
         try:
-            found = work()
-            told = [None, found if tell else None]
-        except Exception as error:
-            raised = error
-            told = [str(error), None]
-    dist.broadcast_object_list(told, src=0, group=_patient[0] if _patient else None)
-    if raised is not None:
-        raise raised
-    if told[0] is not None:
-        raise ElsewhereError(told[0])
-    return found if rank() == 0 else told[1]
+            result = work()
+        except Exception as raised:
+            error = raised
+    message: list[Any] = [None if error is None else str(error), result if tell else None]
+    dist.broadcast_object_list(message, src=0, group=_patient[0] if _patient else None)
+    if error is not None:
+        raise error
+    if message[0] is not None:
+        raise ElsewhereError(message[0])
+    return result if rank() == 0 else message[1]
+
+
+def _of_all(here: Any) -> list[Any]:
+    """What each rank has, in their order; any object that can be pickled."""
+    if count() == 1:
+        return [here]
+    objects: list[Any] = [None] * count()
+    dist.all_gather_object(objects, here)
+    return objects
 
 
 def agree(problem: str | None) -> None:
-    """Raise on all ranks what any of them has found to be wrong."""
-    if count() == 1:
-        told = [problem]
-    else:
-        told = [None] * count()
-        dist.all_gather_object(told, problem)
-    for words in told:
-        if words is not None:
-            raise InputError(words) if rank() == 0 else ElsewhereError(words)
+    """Raise on all ranks the problem that any of them reports."""
+    for message in _of_all(problem):
+        if message is not None:
+            raise InputError(message) if rank() == 0 else ElsewhereError(message)
 
 
 def all_of(here: bool) -> bool:
     """Whether it is so on all ranks."""
-    if count() == 1:
-        return here
-    told: list[Any] = [None] * count()
-    dist.all_gather_object(told, here)
-    return all(told)
+    return all(_of_all(here))
 
 
-def check_same(**found: Any) -> None:
+def check_same(**values: Any) -> None:
     """Raise unless these are the same on all ranks."""
-    if count() == 1:
-        return
-    everywhere: list[Any] = [None] * count()
-    dist.all_gather_object(everywhere, found)
-    for name, here in found.items():
+    everywhere = _of_all(values)
+    for name, here in values.items():
         for other, there in enumerate(everywhere):
             if there[name] != everywhere[0][name]:
                 raise InputError(
@@ -158,7 +155,7 @@ def check_same(**found: Any) -> None:
 
 
 def copy_first(tensors: Sequence[Tensor]) -> None:
-    """Give these tensors the numbers that they have on rank 0."""
+    """Overwrite these tensors with their values on rank 0."""
     if count() > 1:
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=0)
@@ -166,26 +163,26 @@ def copy_first(tensors: Sequence[Tensor]) -> None:
 
 @dataclass(frozen=True)
 class Share:
-    """How a batch is shared out: its ads on each rank, and the bounds of its auctions over all of them."""
+    """How a batch is divided: its ads on each rank, and the bounds of its auctions over all ranks."""
 
     sizes: tuple[int, ...]
     offsets: Tensor | None = None
 
     @property
     def ads(self) -> int:
-        """Of the whole batch."""
+        """Ads of the whole batch."""
         return sum(self.sizes)
 
     @property
     def begin(self) -> int:
-        """Where the ads of this rank begin in it."""
+        """Where the ads of this rank begin in the batch."""
         return sum(self.sizes[: rank()])
 
 
-def place(ads: int) -> tuple[int, int]:
-    """The size of the batch that these ads are of, and where they begin in it.
+def position_in_batch(ads: int) -> tuple[int, int]:
+    """The size of the batch that these ads belong to, and where they begin in it.
 
-    In a loop of one's own no one has said how it is shared out: ranks are then taken to have equally many.
+    In a training loop other than `fit` nothing says how batches are divided: ranks are assumed to have equally many.
     """
     batch = share()
     return (count() * ads, rank() * ads) if batch is None else (batch.ads, batch.begin)
@@ -195,13 +192,13 @@ _share: ContextVar[Share | None] = ContextVar("share", default=None)
 
 
 def share() -> Share | None:
-    """How the batch under way is shared out; ``None`` where it is all here."""
+    """How the current batch is divided; ``None`` where all of it is on this rank."""
     return _share.get()
 
 
 @contextmanager
 def sharing(batch: Share | None) -> Iterator[None]:
-    """Let the parts of a model that look at whole batches, batch norm and dropout, know how this one is shared out."""
+    """Tell the layers that look at whole batches, batch norm and dropout, how this one is divided."""
     before = _share.set(batch)
     try:
         yield
@@ -212,9 +209,9 @@ def sharing(batch: Share | None) -> Iterator[None]:
 def stacked(local: Tensor) -> Tensor:
     """The tensors of all ranks, ``(...) -> (ranks, ...)``; without a gradient."""
     local = local.detach().contiguous()
-    found = local.new_empty(count(), *local.shape)
-    dist.all_gather(list(found.unbind(0)), local)
-    return found
+    everywhere = local.new_empty(count(), *local.shape)
+    dist.all_gather(list(everywhere.unbind(0)), local)
+    return everywhere
 
 
 def concatenated(local: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -222,24 +219,23 @@ def concatenated(local: Tensor, sizes: Sequence[int]) -> Tensor:
     if local.shape[-1] != sizes[rank()]:
         raise InputError(f"ads must be as many as the batch has on this rank, {sizes[rank()]}, found {local.shape[-1]}")
     longest = max(*sizes, 1)
-    found = stacked(F.pad(local.detach(), (0, longest - local.shape[-1])))
-    return torch.cat([part[..., :size] for part, size in zip(found, sizes, strict=True)], dim=-1)
+    padded = stacked(F.pad(local.detach(), (0, longest - local.shape[-1])))
+    return torch.cat([part[..., :size] for part, size in zip(padded, sizes, strict=True)], dim=-1)
 
 
 def gathered(local: Tensor) -> Tensor:
-    """The tensors of all ranks, ``(...) -> (ranks, ...)``; each may use them otherwise: gradients add up."""
-    found: Tensor = _Gathered.apply(local)  # type: ignore[no-untyped-call]
-    return found
+    """The tensors of all ranks, ``(...) -> (ranks, ...)``; each may use them in its own way: gradients add up."""
+    everywhere: Tensor = _Gathered.apply(local)  # type: ignore[no-untyped-call]
+    return everywhere
 
 
 def joined(local: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The tensors of all ranks one after the other in the last dimension, of which all compute one and the same loss.
+    """The tensors of all ranks one after the other in the last dimension, from which all compute the same loss.
 
-    The gradient of that loss for one's own part is here already; it counts once for every rank, since gradients are
-    averaged over ranks.
+    Each rank has the gradient for its own part already; it counts once for every rank, since gradients are averaged.
     """
-    found: Tensor = _Joined.apply(local, tuple(sizes))  # type: ignore[no-untyped-call]
-    return found
+    together: Tensor = _Joined.apply(local, tuple(sizes))  # type: ignore[no-untyped-call]
+    return together
 
 
 class _Gathered(torch.autograd.Function):
@@ -265,3 +261,101 @@ class _Joined(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return count() * gradient.narrow(-1, ctx.begin, ctx.length), None
+
+
+class AcrossRanks(nn.Module):
+    """A loss over the ads of all ranks, called on every rank with its own ads.
+
+    All ranks get the same number. Without offsets all ads are one auction, so that pairs of ads of different ranks
+    count; with offsets each auction is on one rank. Ranks exchange one number for each ad and column, never one for
+    each pair. Gradients are those of the whole batch once they are averaged over ranks, as DistributedDataParallel
+    does; so your own training loop needs no more than:
+
+    .. code-block:: python
+
+        loss = bidwise.training.AcrossRanks(bidwise.WelfareLoss())
+        loss(DistributedDataParallel(model)(features), clicks, bids).backward()
+
+    With one rank it is the loss itself.
+
+    >>> import bidwise
+    >>> AcrossRanks(bidwise.LOSSES["log"])(torch.zeros(2), torch.tensor([0.0, 1.0]), torch.ones(2))
+    tensor(2.0794)
+    """
+
+    def __init__(self, loss: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(
+        self,
+        logits: Tensor,
+        clicks: Tensor,
+        bids: Tensor,
+        offsets: Tensor | None = None,
+        teacher: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of the ads of all ranks."""
+        if count() > 1:
+            batch = share() or _divided(logits, offsets)
+            columns = [x for x in (logits, clicks, bids, teacher, weights) if x is not None]
+            dtype = torch.float32
+            for column in columns:
+                dtype = torch.promote_types(dtype, column.dtype)
+            together = joined(torch.stack([x.to(dtype).expand_as(logits) for x in columns]), batch.sizes)
+            parts = iter([part.to(x.dtype) for part, x in zip(together, columns, strict=True)])
+            logits, clicks, bids = next(parts), next(parts), next(parts)
+            teacher = None if teacher is None else next(parts)
+            weights = None if weights is None else next(parts)
+            offsets = None if batch.offsets is None else batch.offsets.to(logits.device)
+        return self.loss(logits, clicks, bids, offsets, teacher, **({} if weights is None else {"weights": weights}))
+
+
+def _divided(logits: Tensor, offsets: Tensor | None) -> Share:
+    """How the ads that the ranks have brought are divided; they tell each other."""
+    auctions = -1 if offsets is None else len(offsets) - 1
+    brought = stacked(torch.tensor([logits.shape[-1], auctions], device=logits.device)).tolist()
+    sizes, counts = tuple(size for size, _ in brought), [number for _, number in brought]
+    if min(counts) < 0:
+        if max(counts) >= 0:
+            raise InputError("offsets must be given on all ranks or on none, found them on some")
+        return Share(sizes)
+    assert offsets is not None
+    lengths = concatenated(offsets.to(logits.device).diff(), counts).cpu()
+    return Share(sizes, F.pad(lengths.cumsum(0), (1, 0)))
+
+
+def average_gradients(parameters: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
+    """Replace gradients by their mean over ranks; of ``rows``, tables of embeddings, only rows are sent that some rank
+    has looked up.
+    """
+    dense = [p for p in parameters if p.requires_grad and not any(p is table for table in rows)]
+    for dtype in dict.fromkeys(p.dtype for p in dense):
+        some = [p for p in dense if p.dtype == dtype]
+        there = torch.tensor([float(p.grad is not None) for p in some], dtype=dtype, device=some[0].device)
+        flat = torch.cat([*((torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in some), there])
+        dist.all_reduce(flat)
+        *means, there = torch.split(flat, [*(p.numel() for p in some), len(some)])
+        unused = [p for p, ranks_with in zip(some, there.tolist(), strict=True) if not ranks_with]
+        for p, total in zip(some, means, strict=True):  # laid out in memory as the parameter, which Adam walks
+            p.grad = torch.empty_like(p).copy_(total.view_as(p)).div_(count())
+        for p in unused:
+            p.grad = None
+    if not rows:
+        return
+    looked_up = [_rows(table) for table in rows]
+    sizes = stacked(torch.tensor([len(at) for at, _ in looked_up], device=rows[0].device)).T.tolist()
+    for table, (at, values), lengths in zip(rows, looked_up, sizes, strict=True):
+        at, values = concatenated(at, lengths), concatenated(values.T, lengths).T
+        with warnings.catch_warnings():  # torch 2.11 warns whether or not one says that rows need no check
+            warnings.filterwarnings("ignore", "Sparse invariant checks")
+            table.grad = torch.sparse_coo_tensor(at[None], values / count(), table.shape, check_invariants=False)
+
+
+def _rows(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Which rows of a table have a gradient here, each once, and the gradients."""
+    if table.grad is None:
+        return torch.empty(0, dtype=torch.int64, device=table.device), table.new_empty(0, *table.shape[1:])
+    gradient = (table.grad if table.grad.is_sparse else table.grad.to_sparse(1)).coalesce()
+    return gradient.indices()[0], gradient.values()

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tomllib
 import uuid
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,8 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
+
+BYTES_AT_ONCE = 2**24
 
 
 @contextmanager
@@ -60,7 +63,9 @@ def locked_folder(out: str | Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"out must be a folder that can be made, found {folder}: {error.strerror}") from None
+        raise InputError(
+            f"must be a folder that can be made, found {folder}: {error.strerror}", argument="out"
+        ) from None
     held = _lock(folder)
     try:
         yield folder
@@ -82,8 +87,9 @@ def _lock(folder: Path) -> int | None:
     except BlockingIOError:
         os.close(held)
         raise InputError(
-            f"out must be a folder that no other run writes to, found {folder}, which is in use by another run; wait "
-            "for it, or choose another folder"
+            f"must be a folder that no other run writes to, found {folder}, which is in use by another run; wait "
+            "for it, or choose another folder",
+            argument="out",
         ) from None
     except OSError:  # a file system without locks
         os.close(held)
@@ -172,6 +178,25 @@ def load(path: Path) -> Any:
         raise InputError(f"{path} must be a file that bidwise wrote, found a damaged one; delete it") from error
 
 
+def checksum(*parts: Path | torch.Tensor | bytes | str) -> str:
+    """CRC-32 of files, numbers and text, one after the other.
+
+    >>> checksum("ab", b"c") == checksum("abc")
+    True
+    """
+    crc = 0
+    for part in parts:
+        if isinstance(part, Path):
+            with part.open("rb") as file:
+                while block := file.read(BYTES_AT_ONCE):
+                    crc = zlib.crc32(block, crc)
+        elif isinstance(part, torch.Tensor):
+            crc = zlib.crc32(part.detach().cpu().contiguous().view(torch.uint8).numpy().data, crc)
+        else:
+            crc = zlib.crc32(part.encode() if isinstance(part, str) else part, crc)
+    return f"{crc:08x}"
+
+
 def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:
     """``out``, made if need be, with ``config.toml`` in it; refuses a folder of another configuration.
 
@@ -200,8 +225,9 @@ def check_same(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) 
     if differing:
         words = ", ".join(f"{key} = {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
         raise InputError(
-            f"out must be a new folder or one of the same run, found {folder} with {words}; "
-            "choose another folder, or delete that one"
+            f"must be a new folder or one of the same run, found {folder} with {words}; "
+            "choose another folder, or delete that one",
+            argument="out",
         )
 
 
@@ -211,9 +237,9 @@ def check_writable(out: str | Path) -> Path:
     folder = Path(out)
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
-        raise InputError(f"out must be a folder, found the file {there}")
+        raise InputError(f"must be a folder, found the file {there}", argument="out")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"out must be a folder that can be written to, found {there}, which cannot")
+        raise InputError(f"must be a folder that can be written to, found {there}, which cannot", argument="out")
     return folder
 
 
@@ -237,20 +263,22 @@ def _toml_value(value: Any) -> Any:
     return value if isinstance(value, bool | int | float) else str(value)
 
 
-def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Machine, versions, commit and command of this run; ``environment.json`` of a run folder.
+def environment(device: torch.device | str = "cpu", command: Sequence[str] | None = None) -> dict[str, Any]:
+    """Machine, versions, commit and command (that of this process by default); ``environment.json`` of a run folder.
 
     Run folders are passed on: the user's home is ``~`` in the command, and URLs have no password and no signature.
     """
-    program = "bidwise" if Path(sys.argv[0]).stem in ("bidwise", "__main__") else sys.argv[0]
-    command = shown_command([program, *sys.argv[1:]])
+    program, *arguments = sys.argv if command is None else command
+    if Path(program).stem in ("bidwise", "__main__"):
+        program = "bidwise"
+    typed = shown_command([program, *arguments])
     home = os.path.expanduser("~")
     if len(home) > 1:
-        command = command.replace(home, "~")
+        typed = typed.replace(home, "~")
     return {
         "bidwise": bidwise.__version__,
         "commit": _commit(),
-        "command": command,
+        "command": typed,
         "machine": _processor(torch.device(device)),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -99,7 +99,7 @@ class Runner:
 
     def run(
         self, calls: Iterable[Call], *, ordered: bool = False, show: Callable[[Call, float], None] | None = None
-    ) -> Iterator[tuple[Call, Future[Any]]]:
+    ) -> Generator[tuple[Call, Future[Any]], None, None]:
         """Each call with its finished future, as they end or in the order of the calls, which are taken as needed.
 
         Leaving the loop early ends what is under way.
@@ -207,6 +207,8 @@ class Processes(Runner):
     def execute(self, call: Call, show: Show) -> Any:
         for attempt in range(1, TRIES + 1):
             with self.lock:
+                if self.stopping.is_set():
+                    raise _Stopped
                 process = self.idle.pop() if self.idle else _Process(max(1, cores() // self.workers))
                 self.busy.add(process)
             try:
@@ -218,6 +220,9 @@ class Processes(Runner):
                 if attempt == TRIES:
                     raise Killed(TRIES, code) from None
                 self.say(f"{call.name} was killed; it resumes in a new process, try {attempt + 1} of {TRIES}")
+            except BaseException:  # no more calls are wanted, or this one cannot travel
+                process.end()
+                raise
             else:
                 with self.lock:
                     self.idle.append(process)
@@ -230,9 +235,11 @@ class Processes(Runner):
 
     def stop(self) -> None:
         with self.lock:
-            for process in [*self.idle, *self.busy]:
+            for process in self.idle:
                 process.end()
             self.idle.clear()
+            for process in self.busy:  # each is ended by the thread that waits for it
+                process.process.terminate()
 
 
 class _Process:

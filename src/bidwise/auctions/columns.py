@@ -23,24 +23,24 @@ def slot_multipliers(slots: Sequence[float]) -> Tensor:
     """
     alpha = _tensor("slots", slots)
     if alpha.dim() != 1 or len(alpha) == 0:
-        raise InputError(f"slots must have one multiplier per slot, found shape {tuple(alpha.shape)}")
+        raise InputError(f"must have one multiplier per slot, found shape {tuple(alpha.shape)}", argument="slots")
     if alpha[0] != 1:
-        raise InputError(f"slots must start with 1, found {alpha[0].item():g}")
+        raise InputError(f"must start with 1, found {alpha[0].item():g}", argument="slots")
     falling = bool((alpha.diff() <= 0).all())
     if not falling or not alpha[-1] > 0:
-        raise InputError(f"slots must be positive and must not rise, found {tuple(alpha.tolist())}")
+        raise InputError(f"must be positive and must not rise, found {tuple(alpha.tolist())}", argument="slots")
     return alpha
 
 
-def ad_numbers(argument: str, found: ArrayLike, *, like: Tensor | None = None) -> Tensor:
-    """``found`` as float64, one number per ad, ``(ads,)``; as many and on the same device as ``like``.
+def ad_numbers(argument: str, values: ArrayLike, *, like: Tensor | None = None) -> Tensor:
+    """``values`` as float64, one number per ad, ``(ads,)``; as many and on the same device as ``like``.
 
     >>> ad_numbers("bids", [1, 2])
     tensor([1., 2.], dtype=torch.float64)
     """
-    numbers = _tensor(argument, found)
+    numbers = _tensor(argument, values)
     if numbers.dim() != 1:
-        raise InputError(f"{argument} must have shape (ads,), found {tuple(numbers.shape)}")
+        raise InputError(f"must have shape (ads,), found {tuple(numbers.shape)}", argument=argument)
     if like is None:
         return numbers
     return one_per_ad(argument, numbers, len(like)).to(like.device)
@@ -48,16 +48,16 @@ def ad_numbers(argument: str, found: ArrayLike, *, like: Tensor | None = None) -
 
 def one_per_ad(argument: str, numbers: Tensor, ads: int) -> Tensor:
     if len(numbers) != ads:
-        raise InputError(f"{argument} must have one number per ad, {ads}, found {len(numbers)}")
+        raise InputError(f"must have one number per ad, {ads}, found {len(numbers)}", argument=argument)
     return numbers
 
 
-def _tensor(argument: str, found: ArrayLike) -> Tensor:
-    if isinstance(found, Tensor):
-        if found.is_complex():
-            raise TypeError(f"{argument} must be real, found {found.dtype}")
-        return found.detach().to(torch.float64)
-    array = np.asarray(found)
+def _tensor(argument: str, values: ArrayLike) -> Tensor:
+    if isinstance(values, Tensor):
+        if values.is_complex():
+            raise TypeError(f"{argument} must be real, found {values.dtype}")
+        return values.detach().to(torch.float64)
+    array = np.asarray(values)
     if array.dtype.kind not in "fiub" and array.size:
         raise TypeError(f"{argument} must hold numbers, found {array.dtype}")
     # no copy of what torch can read in place: writable, in order, float64

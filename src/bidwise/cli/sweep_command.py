@@ -26,7 +26,7 @@ def sweep(
 
     The best setting is chosen on validation auctions; the test of all is shown with paired intervals. Writes
     OUT/report.html, OUT/result.json and a run folder of bidwise train for each trial, OUT/trials/NAME. The same command
-    goes on where it was cut off; with longer lists it trains only what is new. Example:
+    resumes a sweep that was cut off; with longer lists it trains only what is new. Example:
 
     bidwise sweep sweep.toml --out runs/sweep --workers 2
 
@@ -49,8 +49,8 @@ def sweep(
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """
+    from bidwise.report.sweep_sentences import summary
     from bidwise.table.sweep import sweep as run
-    from bidwise.table.sweep_sentences import summary
 
     where = device if engine == "ray" else device_of(device)  # a cluster has GPUs of its own
     with Bars() as bars:
@@ -63,17 +63,17 @@ def sweep(
             by=by,
             device=where,
             progress=bars.show,
-            say=lambda line: print(line, flush=True),
+            say=bars.say,
         )
     print()
     say(summary(result))
     print(f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'result.json'}; {out / 'trials'}, a run each")
-    if result["chosen"]:
-        best = out / "trials" / result["chosen"]["trial"]
+    if result.chosen is not None:
+        best = out / "trials" / result.chosen.trial
         print(f"Next: bidwise predict {best} NEW_TABLE --out predictions.parquet")
-    failed = [trial for trial in result["trials"] if trial["failed"] is not None]
-    if failed:
+    if result.failed:
+        first = result.failed[0]
         raise bidwise.InputError(
-            f"{len(failed)} of {len(result['trials'])} trials failed, as {failed[0]['name']}: {failed[0]['failed']}; "
-            "the same command tries them again"
+            f"{len(result.failed)} of {len(result.trials)} trials failed, as {first.name}: {first.failed}; the same "
+            "command tries them again"
         )

@@ -2,63 +2,46 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import textwrap
 import time
+from collections.abc import Callable
+from inspect import Parameter, signature
+from typing import Any
+
+from cyclopts import MissingArgumentError
 
 import bidwise
-
-OPTIONS = (
-    "auction_size",
-    "sampling_rate",
-    "calibration_table",
-    "validation_auctions",
-    "training_ads",
-    "validation_ads",
-    "test_ads",
-    "min_count",
-    "on_error",
-    "bid_noise",
-    "engine",
-    "every",
-    "workers",
-    "repeats",
-)
-COMMANDS = (
-    "evaluate",
-    "report",
-    "reproduce",
-    "synthetic",
-    "regimes",
-    "criteo",
-    "simulate",
-    "prepare",
-    "train",
-    "predict",
-    "sweep",
-)
-
 
 SECONDS = 30  # between lines where there is no terminal
 
 
 class Bars:
-    """A progress bar for each piece of work, on the terminal's error stream; in a log file a line every half minute."""
+    """A progress bar for each piece of work, on the terminal's error stream; in a log file a line every half minute:
+    ``training: 37 %, model 2 of 5, epoch 1.3 of 3, about 4 min left``."""
 
     def __enter__(self) -> Bars:
         from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
         from bidwise import distributed
 
         console = Console(stderr=True)
         self.quiet = distributed.rank() > 0  # one voice for all ranks
-        self.progress = Progress(console=console, transient=True, disable=self.quiet or not console.is_terminal)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[words]}"),
+        )
+        self.progress = Progress(
+            *columns, console=console, transient=True, disable=self.quiet or not console.is_terminal
+        )
         self.progress.start()
         self.tasks: dict[str, int] = {}
-        self.told = time.monotonic()
+        self.started: dict[str, tuple[float, float]] = {}  # when, and with which share
+        self.last_line = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,27 +49,45 @@ class Bars:
 
     def show(self, work: str, done: float, detail: str = "") -> None:
         if work not in self.tasks:
-            self.tasks[work] = self.progress.add_task(work, total=1.0)
-        words = f"{work}: {detail}" if detail else work
-        self.progress.update(self.tasks[work], completed=done, description=words)  # type: ignore[arg-type]
-        if self.progress.disable and not self.quiet and time.monotonic() - self.told > SECONDS:
-            self.told = time.monotonic()
-            print(f"{words}, {done:.0%}" if detail else f"{work}: {done:.0%}", file=sys.stderr, flush=True)
+            self.tasks[work] = self.progress.add_task(work, total=1.0, words="")
+        words = ", ".join(filter(None, [detail, self._left(work, done)]))
+        self.progress.update(self.tasks[work], completed=done, words=words)  # type: ignore[arg-type]
+        if self.progress.disable and not self.quiet and time.monotonic() - self.last_line > SECONDS:
+            self.last_line = time.monotonic()
+            print(", ".join(filter(None, [f"{work}: {100 * done:.0f} %", words])), file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """Print above the bars, onto the standard output."""
+        self.progress.stop()
+        say(text)
+        sys.stdout.flush()
+        self.progress.start()
+
+    def _left(self, work: str, done: float) -> str:
+        """How long the rest takes at the speed so far; what an earlier run had done took no time."""
+        from bidwise.report.formatting import duration
+
+        when, before = self.started.setdefault(work, (time.monotonic(), done))
+        passed = time.monotonic() - when
+        if passed < 5 or not before < done < 1:
+            return ""
+        return f"about {duration(passed * (1 - done) / (done - before))} left"
 
 
-def as_typed(message: str) -> str:
-    """An error in one line, with options called as they are typed."""
-    missing = re.search(r"parameter (\S+) requires an argument", message)
-    if missing and missing[1] not in sys.argv:
-        command = " ".join(word for word in sys.argv[1:3] if word in COMMANDS)
-        return f"{missing[1]} is missing; see bidwise {command} --help"
-    options = "|".join(OPTIONS)  # as arguments of this message, not inside names of files
-    message = re.sub(
-        rf"(^|needs |needs a |^auction or )({options})(?= must| needs| or|;|:|$)",
-        lambda found: found[1] + "--" + found[2].replace("_", "-"),
-        message,
-    )
-    return " ".join(re.sub("^auction or --", "--auction or --", message).split())
+def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:
+    """An error in one line, with the arguments of the command called as they are typed: ``--auction-size``, TABLE."""
+    if isinstance(error, MissingArgumentError) and error.argument is not None and error.argument.name not in sys.argv:
+        return f"{error.argument.name} is missing; see bidwise {' '.join(error.command_chain or ())} --help"
+    parameters = {} if command is None else signature(command).parameters
+
+    def spell(name: str) -> str:
+        if name not in parameters:
+            return name
+        option = parameters[name].kind is Parameter.KEYWORD_ONLY
+        return "--" + name.replace("_", "-") if option else name.upper()
+
+    message = error.spelled(spell) if isinstance(error, bidwise.InputError) else str(error)
+    return " ".join(message.split())
 
 
 def say(text: str) -> None:
@@ -105,5 +106,5 @@ def device_of(name: str) -> str:
 
     check_name("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
-        raise bidwise.InputError("device must be cpu or auto here, found cuda: torch sees no GPU")
+        raise bidwise.InputError("must be cpu or auto here, found cuda: torch sees no GPU", argument="device")
     return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-import bidwise
 from bidwise.cli.terminal import Bars, device_of, say
 
 Columns = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
@@ -44,8 +43,8 @@ def train(
     """Train a CTR model on a table of logged ads, and evaluate it on the newest of them.
 
     Says what every column is taken for, trains with early stopping on validation auctions, and evaluates on test ads
-    that nothing was chosen by. Writes OUT/report.html, OUT/result.json and the model. The same command goes on where
-    it was cut off. Under torchrun all processes train one model together, on the same files. Examples:
+    held out from all selection. Writes OUT/report.html, OUT/result.json and the model. The same command resumes a run
+    that was cut off. Under torchrun all processes train one model together, on the same files. Examples:
 
     bidwise train ads.parquet --click click --bid bid --auction id --time time --out runs/mine
 
@@ -95,7 +94,7 @@ def train(
         deepfm, dcn, dcnv2 or logistic_regression [default: deepfm].
     loss:
         log_loss, log_plus or any other in bidwise.LOSSES; or auto: trains five, compares them on validation auctions
-        and keeps log_loss unless another is better beyond doubt [default: auto].
+        and keeps log_loss unless another is measurably better [default: auto].
     metric:
         What the epoch is chosen by: log_loss, welfare (needs thousands of validation auctions) or auc [default:
         log_loss].
@@ -107,36 +106,26 @@ def train(
         cpu, cuda, or auto for a GPU where there is one.
     """
     given: dict[str, Any] = {
-        name: value
-        for name, value in locals().items()
-        if name not in ("table", "out", "settings", "device") and value is not None
+        name: value for name, value in locals().items() if name not in ("table", "out", "settings", "device")
     }
-
     from bidwise import distributed
-    from bidwise.table.config import read_toml, resolved
-    from bidwise.table.pipeline import begun, finish, fits_of, model_of, option_key
-    from bidwise.table.train_sentences import described, standing, summary
+    from bidwise.report.train_sentences import described, summary
+    from bidwise.table import train as run
 
-    options = {option_key(name): value for name, value in given.items()}
-    sections: dict[str, Any] = {}
-    if table.lower().endswith(".toml"):
-        sections = read_toml(Path(table))
-    else:
-        options["data.table"] = table
-    config = resolved(sections, options, settings or [])
-    if config.data.table is None:
-        raise bidwise.InputError(f"{table} must name the table to train on, found no table in [data]")
-    with distributed.launched(device_of(device)) as where, ExitStack() as held:
+    source: dict[str, Any] = {"config": table} if table.lower().endswith(".toml") else {"table": table}
+    with distributed.launched(device_of(device)) as where, ExitStack() as stack:
         if distributed.rank():  # the first one speaks
-            held.enter_context(redirect_stdout(held.enter_context(open(os.devnull, "w"))))
+            stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
         with Bars() as bars:
-            prepared = held.enter_context(begun(config.data.table, config, out, bars.show))
-            parameters = sum(each.numel() for each in model_of(config, prepared.store.cardinalities).parameters())
-        losses = fits_of(config)
-        say("\n".join([described(prepared, parameters, losses, where), *standing(prepared, losses)]))
-        print(flush=True)
-        with Bars() as bars:
-            result = finish(prepared, device=where, progress=bars.show)
+            result = run(
+                **source,
+                **given,
+                out=out,
+                settings=settings or [],
+                device=where,
+                progress=bars.show,
+                opened=lambda prepared: bars.say(described(prepared, where) + "\n"),
+            )
         say(summary(result))
         print(
             f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'evaluation' / 'report.html'}, more about the"

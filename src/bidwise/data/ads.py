@@ -1,4 +1,4 @@
-"""Ads as models are trained on them: features, clicks, bids, and what else is known of each."""
+"""Ads as models are trained on them: features, clicks, bids, what else is known of each, and how they are cut."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from bidwise.checks import InputError, check_ads, check_between, check_bids, check_offsets, check_weights
+from bidwise.checks import (
+    InputError,
+    check_ads,
+    check_between,
+    check_bids,
+    check_offsets,
+    check_seed,
+    check_weights,
+    check_whole,
+)
+from bidwise.run_folder import checksum
 
 COLUMNS = ("clicks", "bids", "teacher", "truth", "weights", "exposure")  # one number per ad
 
@@ -53,11 +64,11 @@ class Ads:
         per_ad = self.features[..., 0]
         values = self.features.device.type == "cpu"
         for name, low, high in (("clicks", 0, 1), ("teacher", 0, 1), ("truth", 0, 1), ("exposure", 1e-6, 1)):
-            found = getattr(self, name)
-            if found is not None or name == "clicks":
-                check_ads(name, found, per_ad, of="one number per ad as features have rows")
+            column = getattr(self, name)
+            if column is not None or name == "clicks":
+                check_ads(name, column, per_ad, of="one number per ad as features have rows")
                 if values:
-                    check_between(name, found, low, high)
+                    check_between(name, column, low, high)
         check_ads("bids", self.bids, per_ad, of="one number per ad as features have rows")
         if self.weights is not None:
             check_ads("weights", self.weights, per_ad, of="one number per ad as features have rows")
@@ -97,9 +108,9 @@ class Ads:
         """The same ads on another device or in another floating-point precision."""
         moved = {}
         for field in fields(self):
-            found = getattr(self, field.name)
-            if isinstance(found, Tensor) and (not isinstance(where, torch.dtype) or found.is_floating_point()):
-                moved[field.name] = found.to(where)
+            column = getattr(self, field.name)
+            if isinstance(column, Tensor) and (not isinstance(where, torch.dtype) or column.is_floating_point()):
+                moved[field.name] = column.to(where)
         return replace(self, **moved)
 
 
@@ -130,3 +141,70 @@ def stack(repeats: Sequence[Ads]) -> Ads:
         if not same:
             raise InputError("repeats must have the same offsets, found different ones")
     return Ads(**together)  # type: ignore[arg-type]
+
+
+def fingerprint(ads: Ads, rows: int | None = None) -> str:
+    """Shape and checksum of ads, by which a run knows that it resumes on the ads it began with.
+
+    Args:
+        rows: of each column, evenly spaced, that are enough to tell; ``None``: all.
+    """
+    step = 1 if rows is None else max(1, len(ads) // rows)
+    per_ad = (ads.clicks, ads.bids, ads.teacher, ads.truth, ads.offsets, ads.weights, ads.exposure)
+    sums = [int(checksum(ads.features[..., ::step, :]), 16)]
+    sums += [0 if column is None else int(checksum(column[..., ::step]), 16) for column in per_ad]
+    return f"{tuple(ads.features.shape)} ads, checksum {checksum(repr(sums))}"
+
+
+@dataclass(frozen=True)
+class AuctionCuts:
+    """Rows of the ads, auction after auction and cut after cut; ads of an incomplete last auction are left out.
+
+    >>> cuts = AuctionCuts.at_random(7, 3, cuts=2)
+    >>> cuts.rows.shape, cuts.offsets, cuts.left_out
+    (torch.Size([12]), tensor([ 0,  3,  6,  9, 12]), 1)
+    >>> AuctionCuts.of_neighbours(7, 3).rows
+    slice(0, 6, None)
+    """
+
+    rows: Tensor | slice  # to index any column of the ads by
+    size: int
+    auctions: int  # of all cuts together
+    left_out: int  # ads, by each cut
+
+    @staticmethod
+    def at_random(ads: int, size: int, *, cuts: int = 1, seed: int = 0) -> AuctionCuts:
+        """The ads shuffled and cut, ``cuts`` times, so that each ad meets other rivals; the same for all models."""
+        check_whole("resample", cuts, 1)
+        check_seed("seed", seed)
+        auctions = _auctions(ads, size)
+        random = np.random.default_rng(seed)
+        rows = np.concatenate([random.permutation(ads)[: auctions * size] for _ in range(cuts)])
+        return AuctionCuts(torch.from_numpy(rows), size, cuts * auctions, ads - auctions * size)
+
+    @staticmethod
+    def of_neighbours(ads: int, size: int, split: str | None = None) -> AuctionCuts:
+        """Every ``size`` neighbours an auction; ``split`` is what an error calls the ads."""
+        auctions = _auctions(ads, size, split)
+        return AuctionCuts(slice(0, auctions * size), size, auctions, ads - auctions * size)
+
+    @property
+    def offsets(self) -> Tensor:
+        """Bounds of the auctions, on the CPU, where a common size is looked for."""
+        return self.size * torch.arange(self.auctions + 1)
+
+    def of(self, ads: Ads) -> Ads:
+        """The ads in these auctions."""
+        return ads.take(self.rows, self.offsets)
+
+    def to(self, device: torch.device | str) -> AuctionCuts:
+        """The same rows on a device."""
+        return replace(self, rows=self.rows.to(device)) if isinstance(self.rows, Tensor) else self
+
+
+def _auctions(ads: int, size: int, split: str | None = None) -> int:
+    check_whole("auction_size", size, 1)
+    if size > ads:
+        where = "" if split is None else f" of {split}"
+        raise InputError(f"must be at most the {ads:,} ads{where}, found {size}", argument="auction_size")
+    return ads // size

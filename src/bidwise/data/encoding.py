@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.read_table import numbers_of
 from bidwise.data.store import FIRST, MISSING, RARE, Field
 
 FORMAT = "bidwise encoder"
@@ -43,10 +44,10 @@ class Categorical:
         """The id of every value."""
         text = names_of(column)
         if not self.vocabulary:
-            found = pl.Series([RARE], dtype=pl.Int32).new_from_index(0, len(text))
+            known = pl.Series([RARE], dtype=pl.Int32).new_from_index(0, len(text))
         else:
-            found = text.replace_strict(*self._lookup, default=RARE, return_dtype=pl.Int32)
-        ids: NDArray[np.int32] = np.array(found.fill_null(RARE).to_numpy(), dtype=np.int32)
+            known = text.replace_strict(*self._lookup, default=RARE, return_dtype=pl.Int32)
+        ids: NDArray[np.int32] = np.array(known.fill_null(RARE).to_numpy(), dtype=np.int32)
         ids[text.is_null().to_numpy()] = MISSING
         return ids
 
@@ -115,9 +116,9 @@ class Encoder:
         """What models are built for."""
         return [column.field for column in self.columns]
 
-    def check(self, found: Iterable[str], table: str = "table") -> None:
+    def check(self, columns: Iterable[str], table: str = "table") -> None:
         """Raise unless all columns are there; an error names every one that is not."""
-        there = list(found)
+        there = list(columns)
         missing = [name for name in self.names if name not in there]
         if missing:
             near = get_close_matches(missing[0], there, n=1)
@@ -143,17 +144,17 @@ class Encoder:
         return {"format": FORMAT, "version": VERSION, "columns": columns}
 
     @staticmethod
-    def from_json(found: Any, name: str = "encoder.json") -> Encoder:
-        """The encoder that :meth:`to_json` told."""
-        if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
+    def from_json(data: Any, name: str = "encoder.json") -> Encoder:
+        """The encoder that :meth:`to_json` wrote."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
             raise InputError(f"{name} must be an encoder of version {VERSION} that bidwise wrote, found something else")
         columns: list[Categorical | Numeric] = []
         try:
-            for told in found["columns"]:
-                if told["kind"] == "categorical":
-                    columns.append(Categorical(str(told["name"]), tuple(map(str, told["vocabulary"]))))
+            for column in data["columns"]:
+                if column["kind"] == "categorical":
+                    columns.append(Categorical(str(column["name"]), tuple(map(str, column["vocabulary"]))))
                 else:
-                    columns.append(Numeric(str(told["name"]), tuple(map(float, told["edges"]))))
+                    columns.append(Numeric(str(column["name"]), tuple(map(float, column["edges"]))))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{name} must be whole, found that {error!r} is missing or of no use") from None
         return Encoder(tuple(columns))
@@ -180,23 +181,6 @@ def names_of(column: pl.Series) -> pl.Series:
         column = column.cast(pl.Float64).fill_nan(None)
     text = column.cast(pl.String).str.strip_chars().str.replace(r"^(-?\d+)\.0+$", "${1}")
     return text.replace({"": None, **BOOLEANS})
-
-
-def numbers_of(column: pl.Series) -> Floats:
-    """Values as float64, NaN where they are missing; an error where they are no numbers."""
-    if column.dtype in (pl.String, pl.Categorical) or isinstance(column.dtype, pl.Enum):
-        text = names_of(column)
-        read = text.cast(pl.Float64, strict=False)
-        bad = read.is_null() & text.is_not_null()
-        if bad.any():
-            row = int(bad.to_numpy().argmax())
-            raise InputError(
-                f"column {column.name!r} must hold numbers, found {column[row]!r} in row {row} (rows count from 0)"
-            )
-        column = read
-    elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
-        raise InputError(f"column {column.name!r} must hold numbers, found {column.dtype}")
-    return column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
 
 
 def _vocabulary(column: pl.Series, min_count: int) -> tuple[str, ...]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import polars as pl
 
 from bidwise.checks import InputError
-from bidwise.data.encoding import numbers_of
-
-if TYPE_CHECKING:
-    from bidwise.table.config import Data
+from bidwise.data.read_table import check_columns, numbers_of
 
 FEW = 1000  # different whole numbers, up to which they are names of something rather than amounts
 ROWS_EACH = 20  # rows for each of them
@@ -31,24 +27,16 @@ class Column:
     missing: float  # share of the rows
     reason: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """As ``result.json`` holds it."""
-        return asdict(self)
 
-
-def check_columns(data: Data, frame: pl.DataFrame, name: str) -> None:
-    """Raise unless all columns that are named are there."""
-    named = {**data.roles, **{column: column for column in (*data.numeric, *data.categorical, *data.ignore)}}
-    for column in named.values():
-        if column not in frame.columns:
-            near = get_close_matches(column, frame.columns, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, frame.columns[:12]))}"
-            if "," in column and set(column.split(",")) <= set(frame.columns):
-                hint = "separate columns by spaces"
-            raise InputError(f"{name} has no column {column!r}; {hint}")
-
-
-def inferred(data: Data, frame: pl.DataFrame, name: str = "table") -> list[Column]:
+def inferred(
+    frame: pl.DataFrame,
+    roles: Mapping[str, str],
+    *,
+    numeric: Collection[str] = (),
+    categorical: Collection[str] = (),
+    ignore: Collection[str] = (),
+    name: str = "table",
+) -> list[Column]:
     """Every column of the table with what it is taken for; columns with a role first.
 
     Text, booleans and categories are categorical; numbers with decimals are numeric; whole numbers are categorical up
@@ -56,16 +44,28 @@ def inferred(data: Data, frame: pl.DataFrame, name: str = "table") -> list[Colum
     lists, constant columns and categories with more values than half the rows are left out.
 
     >>> frame = pl.DataFrame({"y": [0, 1] * 40, "b": [1.0, 2.5] * 40, "hour": [3, 4] * 40, "x": [0.5, 0.7] * 40})
-    >>> from bidwise.table.config import Data
-    >>> [(column.name, column.use) for column in inferred(Data(click="y", bid="b"), frame)]
+    >>> [(column.name, column.use) for column in inferred(frame, {"click": "y", "bid": "b"})]
     [('y', 'click'), ('b', 'bid'), ('hour', 'categorical'), ('x', 'numeric')]
+
+    Args:
+        roles: the column of each role.
+        numeric, categorical: columns whose kind is not to be inferred.
+        ignore: columns to leave out.
+        name: what errors call the table.
     """
-    check_columns(data, frame, name)
+    check_columns([*roles.values(), *numeric, *categorical, *ignore], frame.columns, name)
+    kinds = dict.fromkeys(categorical, "categorical") | dict.fromkeys(numeric, "numeric")
     used: dict[str, str] = {}
-    for role, column in data.roles.items():
+    for role, column in roles.items():
         used[column] = f"{used[column]} and {role}" if column in used else role
     columns = [_with_role(frame[column], role) for column, role in used.items()]
-    columns += [_feature(frame[column], data, name) for column in frame.columns if column not in used]
+    columns += [
+        Column(column, LEFT_OUT, 0, _missing(frame[column]), "named to be ignored")
+        if column in ignore
+        else _feature(frame[column], kinds.get(column), name)
+        for column in frame.columns
+        if column not in used
+    ]
     if not any(column.use in ("categorical", "numeric") for column in columns):
         why = "; ".join(f"{c.name!r}: {c.reason}" for c in columns if c.use == LEFT_OUT)
         raise InputError(f"{name} must have columns to learn from, found none ({why or 'all columns have a role'})")
@@ -76,12 +76,9 @@ def _with_role(column: pl.Series, role: str) -> Column:
     return Column(column.name, role, column.n_unique(), _missing(column), f"named as the {role}")
 
 
-def _feature(column: pl.Series, data: Data, table: str) -> Column:
+def _feature(column: pl.Series, named: str | None, table: str) -> Column:
     dtype = column.dtype
     missing = _missing(column)
-    if column.name in data.ignore:
-        return Column(column.name, LEFT_OUT, 0, missing, "named to be ignored")
-    named = next((kind for kind in ("numeric", "categorical") if column.name in getattr(data, kind)), None)
     odd = dtype.is_nested() or dtype in (pl.Object, pl.Binary)
     if named and (odd or dtype.is_temporal()):
         raise InputError(f"{table}: column {column.name!r} must hold text or numbers, found {dtype}")
@@ -93,12 +90,13 @@ def _feature(column: pl.Series, data: Data, table: str) -> Column:
         return Column(column.name, LEFT_OUT, values, missing, "the same in all rows")
     use, reason = (named, f"named as {named}") if named else _kind(column.name, dtype, values, len(column))
     if use == "numeric" and named:
-        numbers_of(column)  # an error names the first value that is none
+        numbers_of(column, table)  # an error names the first value that is none
     if use == "categorical" and values > UNIQUE * len(column):
         if named:
             raise InputError(
-                f"categorical must name columns whose values come back, found {column.name!r} with {values:,} values "
-                f"in {len(column):,} rows, more than the rows could teach; name it under ignore"
+                f"must name columns whose values come back, found {column.name!r} with {values:,} values "
+                f"in {len(column):,} rows, more than the rows could teach; name it under ignore",
+                argument="categorical",
             )
         return Column(column.name, LEFT_OUT, values, missing, "nearly every row has a value of its own")
     return Column(column.name, use, values, missing, reason)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
+from bidwise.data.read_table import auction_rows, bad_row, check_known
 from bidwise.data.store import SPLITS
 
 SHARES = (0.8, 0.1, 0.1)
@@ -74,19 +75,11 @@ def _groups(rows: int, auction: pl.Series | None, name: str) -> tuple[NDArray[np
     """Rows in the order of their auctions, each in that of its first row, and the size of every auction."""
     if auction is None:
         return np.arange(rows), np.ones(rows, dtype=np.int64)
-    if auction.dtype == pl.String:
-        auction = auction.str.strip_chars().replace("", None)
-    missing = auction.is_null() | auction.is_nan() if auction.dtype.is_float() else auction.is_null()
-    if missing.any():
-        row = int(missing.to_numpy().argmax())
-        raise InputError(f"{name}: column {auction.name!r}, row {row}: found no value; every ad needs an auction")
-    table = pl.DataFrame({"auction": auction}).with_row_index("row")
-    first = table.select(pl.col("row").min().over("auction")).to_series().to_numpy().astype(np.int64)
-    members = np.argsort(first, kind="stable").astype(np.int64)
-    _, sizes = np.unique(first, return_counts=True)
+    members, offsets = auction_rows(auction, name)
+    sizes = np.diff(offsets)
     if len(sizes) == 1:
         raise InputError(f"{name} must have several auctions, found one: {auction.name!r} is the same in all rows")
-    return members, sizes.astype(np.int64)
+    return np.arange(rows) if members is None else members, sizes
 
 
 def times_of(column: pl.Series, name: str = "table") -> NDArray[Any]:
@@ -101,19 +94,12 @@ def times_of(column: pl.Series, name: str = "table") -> NDArray[Any]:
         bad = read.is_null() & column.is_not_null() & (column != "")
         if bad.any():
             row = int(bad.to_numpy().argmax())
-            raise InputError(
-                f"{name}: column {column.name!r}, row {row}: found {column[row]!r}; a time must be a number, a date or "
-                "text that begins with the year, such as 2024-05-01 13:00:00 (rows count from 0)"
-            )
+            expected = "a number, a date or text that begins with the year, such as 2024-05-01 13:00:00"
+            raise bad_row(name, column.name, row, f"{column[row]!r}; a time must be {expected}")
         column = read.alias(column.name)
     elif not (column.dtype.is_numeric() or column.dtype.is_temporal()):
         raise InputError(f"{name}: column {column.name!r} must hold times that can be sorted, found {column.dtype}")
-    missing = column.is_null() | column.is_nan() if column.dtype.is_float() else column.is_null()
-    if missing.any():
-        row = int(missing.to_numpy().argmax())
-        raise InputError(
-            f"{name}: column {column.name!r}, row {row}: found no value; every ad needs a time (rows count from 0)"
-        )
+    check_known(column, name, "every ad needs a time")
     return column.to_physical().to_numpy()
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,8 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from bidwise.checks import InputError, check_name
-from bidwise.data.ads import Ads
-from bidwise.data.auction_cuts import AuctionCuts
-from bidwise.data.fingerprint import checksum
-from bidwise.run_folder import read_json, whole_file, write_json
+from bidwise.data.ads import Ads, AuctionCuts
+from bidwise.run_folder import checksum, read_json, whole_file, write_json
 
 FORMAT = "bidwise store"
 VERSION = 1
@@ -46,6 +44,17 @@ class Field:
     values: int
 
 
+def split_sizes(rows: int, shares: Sequence[int]) -> list[int]:
+    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
+
+    >>> split_sizes(45_840_617, (8, 1, 1))
+    [36672493, 4584062, 4584062]
+    """
+    total = sum(shares)
+    others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
+    return [rows - sum(others), *others]
+
+
 class Store:
     """A folder of columns, one ``.npy`` for each split and column, which is read as it is needed.
 
@@ -58,7 +67,9 @@ class Store:
         self.folder = Path(folder)
         path = self.folder / SCHEMA
         if not path.is_file():
-            raise InputError(f"data must be a folder that bidwise prepare wrote, found no {SCHEMA} in {self.folder}")
+            raise InputError(
+                f"must be a folder that bidwise prepare wrote, found no {SCHEMA} in {self.folder}", argument="data"
+            )
         self.schema: dict[str, Any] = read_json(path)
         if not isinstance(self.schema, dict) or self.schema.get("format") != FORMAT:
             raise InputError(f"{path} must be the schema of a store, found something else")
@@ -70,11 +81,11 @@ class Store:
         self.fields = [Field(**field) for field in self.schema["fields"]]
         self.splits: dict[str, int] = self.schema["splits"]
         for name, stated in self.schema["files"].items():
-            found = self.folder / name
-            if not found.is_file() or found.stat().st_size != stated["bytes"]:
-                state = f"{found.stat().st_size:,} bytes" if found.is_file() else "nothing"
+            file = self.folder / name
+            if not file.is_file() or file.stat().st_size != stated["bytes"]:
+                state = f"{file.stat().st_size:,} bytes" if file.is_file() else "nothing"
                 raise InputError(
-                    f"{found} must have the {stated['bytes']:,} bytes that {SCHEMA} tells, found {state}; "
+                    f"{file} must have the {stated['bytes']:,} bytes that {SCHEMA} tells, found {state}; "
                     "prepare the data again"
                 )
         if verify:
@@ -84,6 +95,11 @@ class Store:
     def cardinalities(self) -> list[int]:
         """Values of every field, what models are built for."""
         return [field.values for field in self.fields]
+
+    @property
+    def writer(self) -> StoreWriter:
+        """For columns to add, see :meth:`adopt`."""
+        return StoreWriter(self.folder, self.splits)
 
     def has(self, name: str, split: str = "train") -> bool:
         """Whether there is such a column."""
@@ -96,8 +112,7 @@ class Store:
             raise InputError(
                 f"{self.folder} has no column {name!r} for {split}; it has {', '.join(self.columns(split))}"
             )
-        found: NDArray[Any] = np.load(self.folder / _file(split, name), mmap_mode="r")
-        return found
+        return _mapped(self.folder / _file(split, name))
 
     def columns(self, split: str) -> list[str]:
         """Names of the columns of a split."""
@@ -142,11 +157,12 @@ class Store:
                     f"found {len(values):,}"
                 )
         for split, values in columns.items():
-            create(self.folder, split, name, *np.shape(values))[:] = values
+            width = np.shape(values)[1] if np.ndim(values) > 1 else None
+            self.writer.column(split, name, width=width, length=len(values))[:] = values
         return self.adopt(name, list(columns), about)
 
     def adopt(self, name: str, splits: Sequence[str], about: Mapping[str, Any] | None = None) -> Store:
-        """The store with a column that was filled through :func:`create`, for columns larger than memory.
+        """The store with a column that was filled through :attr:`writer`, for columns larger than memory.
 
         The schema forgets the old column first: one that is cut off in between has no column rather than a false one.
         """
@@ -160,72 +176,91 @@ class Store:
         return Store(self.folder)
 
 
-def create(folder: Path, split: str, name: str, ads: int, fields: int | None = None) -> NDArray[Any]:
-    """An array to fill over ``SPLIT/NAME.npy.part``; one of the same shape that is there already is opened again.
-
-    Its place on the disk is taken at once: a full disk is an error here, where writing to a mapped file would be the
-    end of the process.
-    """
-    path = Path(folder) / (_file(split, name) + ".part")
-    shape = (ads,) if fields is None else (ads, fields)
-    if not ads:  # nothing to map
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            np.save(file, np.zeros(shape, TYPES[name]))
-        return np.zeros(shape, TYPES[name])
-    if path.is_file():
-        try:
-            there: NDArray[Any] = np.lib.format.open_memmap(path, mode="r+")
-            if there.shape == shape and there.dtype == TYPES[name]:
-                return there
-        except (ValueError, EOFError):
-            pass  # cut off while it was made
-    path.parent.mkdir(parents=True, exist_ok=True)
-    made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=TYPES[name], shape=shape)
-    if hasattr(os, "posix_fallocate"):
-        try:
-            with path.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # file systems that cannot promise
-                path.unlink()
-                raise
-    return made
-
-
-def finish(
-    folder: Path,
-    *,
-    fields: Sequence[Field],
-    splits: Mapping[str, int],
-    vocabulary: Mapping[str, Any] | Iterable[tuple[str, Any]],
-    about: Mapping[str, Any],
-) -> Store:
-    """Give the columns their names, write vocabulary and schema, and open the store.
+@dataclass(frozen=True)
+class StoreWriter:
+    """Columns of a store that is being written: ``SPLIT/NAME.npy.part`` until they are whole.
 
     Args:
-        fields: in the order of the features.
+        folder: of the store.
         splits: ads of each.
-        vocabulary: for each field whatever its values are looked up by, as JSON holds it; pairs are written one by
-            one, for vocabularies larger than memory.
-        about: where the data came from, with which options, and what was counted.
     """
-    folder = Path(folder)
-    for file in _files(splits, *TYPES):
-        if (folder / f"{file}.part").is_file():
-            _named(folder, file)
-    _write_vocabulary(folder / "vocabulary.json", vocabulary.items() if isinstance(vocabulary, Mapping) else vocabulary)
-    names = [file for file in _files(splits, *TYPES) if (folder / file).is_file()]
-    schema = {
-        "format": FORMAT,
-        "version": VERSION,
-        "fields": [asdict(field) for field in fields],
-        "splits": dict(splits),
-        **about,
-        "files": {name: _stated(folder / name) for name in [*names, "vocabulary.json"]},
-    }
-    write_json(folder / SCHEMA, schema)
-    return Store(folder)
+
+    folder: Path
+    splits: Mapping[str, int]
+
+    def column(self, split: str, name: str, *, width: int | None = None, length: int | None = None) -> NDArray[Any]:
+        """An array over the file, to fill; one of the same shape that is there already is opened again.
+
+        Its place on the disk is taken at once: a full disk is an error here, where writing to a mapped file would be
+        the end of the process.
+
+        Args:
+            width: of ``features``.
+            length: where it is not the number of ads, as for ``offsets``.
+        """
+        path = self.folder / (_file(split, name) + ".part")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = self.splits[split] if length is None else length
+        shape = (rows,) if width is None else (rows, width)
+        if not rows:  # nothing to map
+            with path.open("wb") as file:
+                np.save(file, np.zeros(shape, TYPES[name]))
+            return np.zeros(shape, TYPES[name])
+        if path.is_file():
+            try:
+                there: NDArray[Any] = np.lib.format.open_memmap(path, mode="r+")
+                if there.shape == shape and there.dtype == TYPES[name]:
+                    return there
+            except (ValueError, EOFError):
+                pass  # cut off while it was made
+        made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=TYPES[name], shape=shape)
+        if hasattr(os, "posix_fallocate"):
+            try:
+                with path.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # systems that cannot promise
+                    path.unlink()
+                    raise
+        return made
+
+    def written(self, split: str, name: str) -> NDArray[Any]:
+        """A column that was filled, for reading; :meth:`finish` may have been cut off after naming it."""
+        path = self.folder / _file(split, name)
+        part = path.with_name(path.name + ".part")
+        return _mapped(part if part.is_file() else path)
+
+    def finish(
+        self,
+        *,
+        fields: Sequence[Field],
+        vocabulary: Mapping[str, Any] | Iterable[tuple[str, Any]],
+        about: Mapping[str, Any],
+    ) -> Store:
+        """Give the columns their names, write vocabulary and schema, and open the store.
+
+        Args:
+            fields: in the order of the features.
+            vocabulary: for each field whatever its values are looked up by, as JSON holds it; pairs are written one by
+                one, for vocabularies larger than memory.
+            about: where the data came from, with which options, and what was counted.
+        """
+        for file in _files(self.splits, *TYPES):
+            if (self.folder / f"{file}.part").is_file():
+                _named(self.folder, file)
+        pairs = vocabulary.items() if isinstance(vocabulary, Mapping) else vocabulary
+        _write_vocabulary(self.folder / "vocabulary.json", pairs)
+        names = [file for file in _files(self.splits, *TYPES) if (self.folder / file).is_file()]
+        schema = {
+            "format": FORMAT,
+            "version": VERSION,
+            "fields": list(fields),
+            "splits": self.splits,
+            **about,
+            "files": {name: _stated(self.folder / name) for name in [*names, "vocabulary.json"]},
+        }
+        write_json(self.folder / SCHEMA, schema)
+        return Store(self.folder)
 
 
 def _write_vocabulary(path: Path, pairs: Iterable[tuple[str, Any]]) -> None:
@@ -253,6 +288,11 @@ def _file(split: str, name: str) -> str:
 
 def _files(splits: Iterable[str], *names: str) -> list[str]:
     return [_file(split, name) for split in splits for name in names]
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(path, mmap_mode="r")
+    return array
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:

@@ -17,7 +17,7 @@ from bidwise.auctions import optimal_welfare, revenue
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data.ads import Ads, stack
-from bidwise.data.worlds.markets import WORLDS
+from bidwise.data.worlds import WORLDS
 from bidwise.evaluation.calibration import calibrator
 from bidwise.evaluation.estimate import Estimate
 from bidwise.losses.named import needs_teacher

@@ -15,12 +15,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 import bidwise
 from bidwise.checks import InputError
 from bidwise.report.drawing import MARKERS, Picture, shortened, themed, write
+from bidwise.report.formatting import duration
 from bidwise.report.sections import OUTCOMES, Run, RunPage, Section, setting
 from bidwise.run_folder import read_json, result_from_json, write_text
 from bidwise.urls import check_on_disk
 
 RESULTS = {  # kind -> its type; others are dictionaries still
     "evaluation": "bidwise.evaluation.result.Evaluation",
+    "train": "bidwise.table.results.TrainResult",
+    "sweep": "bidwise.table.results.SweepResult",
     "synthetic": "bidwise.study.synthetic_results.SyntheticResult",
     "regimes": "bidwise.study.synthetic_results.RegimesResult",
     "fit": "bidwise.report.fit_page.FitResult",
@@ -30,8 +33,8 @@ PAGES = {  # kind -> what makes its page: called with a run and the prefix of it
     "synthetic": "bidwise.report.synthetic_page.synthetic_page",
     "regimes": "bidwise.report.regimes_page.regimes_page",
     "criteo": "bidwise.report.criteo.criteo_story.criteo_story",
-    "train": "bidwise.report.train_story.train_story",
-    "sweep": "bidwise.report.sweep_story.sweep_story",
+    "train": "bidwise.report.train_page.train_page",
+    "sweep": "bidwise.report.sweep_page.sweep_page",
     "fit": "bidwise.report.fit_page.fit_page",
 }
 PICTURES = {  # kind -> what draws the figures that are files too: called with a run
@@ -45,16 +48,18 @@ PICTURES = {  # kind -> what draws the figures that are files too: called with a
 def report(runs: Sequence[Path], out: Path) -> None:
     """One page about all the runs, at ``out``; every error names the folder or file that cannot be used."""
     if not runs:
-        raise InputError("runs must name at least one run folder, found none")
+        raise InputError("must name at least one run folder, found none", argument="runs")
     check_on_disk("out", out, "a file", "copy it afterwards")
     out = Path(out)
     if out.is_dir():
-        raise InputError(f"out must be a file, found the folder {out}; add a name such as {out / 'report.html'}")
+        raise InputError(
+            f"must be a file, found the folder {out}; add a name such as {out / 'report.html'}", argument="out"
+        )
     page = runs_page([read_run(Path(run)) for run in runs])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise InputError(f"out must be in a folder, found the file {out.parent}") from None
+        raise InputError(f"must be in a folder, found the file {out.parent}", argument="out") from None
     write_text(out, page)
 
 
@@ -62,11 +67,13 @@ def read_run(folder: Path) -> Run:
     """What a run folder holds; only ``result.json`` must be there."""
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
-        raise InputError(f"run must be a run folder, found {found} at {folder}")
+        raise InputError(f"must be a run folder, found {found} at {folder}", argument="run")
     path = folder / "result.json"
     if not path.is_file():
-        raise InputError(f"run must be a folder with result.json, found none in {folder}; has the run finished?")
-    return run_of(folder, typed(read_json(path), str(path)))
+        raise InputError(
+            f"must be a folder with result.json, found none in {folder}; has the run finished?", argument="run"
+        )
+    return run_of(folder, typed_result(read_json(path), str(path)))
 
 
 def run_of(folder: Path, result: Any) -> Run:
@@ -81,7 +88,7 @@ def run_of(folder: Path, result: Any) -> Run:
     )
 
 
-def typed(data: Any, where: str = "result.json") -> Any:
+def typed_result(data: Any, where: str = "result.json") -> Any:
     """What ``result.json`` holds as the type of its kind."""
     kind = kind_of(data)
     if kind is None:
@@ -188,18 +195,6 @@ def settings_of(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Settings that were made, in one term."""
     words = (f"{k} = {shortened(setting(value), 80)}" for k, value in settings.items() if value is not None)
     return [("settings", text)] if (text := "; ".join(words)) else []
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    >>> duration(42.4), duration(600), duration(9000)
-    ('42 s', '10 min', '2 h 30 min')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def pictures(run: Run) -> list[Picture]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from bidwise.report.drawing import NARROW, Picture, drawn
+from bidwise.report.drawing import NARROW, Panel, Picture, drawn
 
 OUTCOMES = {  # outcome -> (sign, words): never shown by colour alone
     "better": ("▲", "Better"),
@@ -66,6 +66,19 @@ class Table:
         """The rows, all of one type."""
         return [TableRow(*row) for row in self.rows]
 
+    def text(self) -> list[str]:
+        """The table in lines for the terminal: words flush left, numbers flush right."""
+        names = [" · ".join([row.name, *row.tags]) for row in self.lines]
+        columns = [[self.first, *names]]
+        columns += [
+            [self.headings[k][0], *(row.cells[k].text for row in self.lines)] for k in range(len(self.headings))
+        ]
+        left = [True, *(self.wordy or cell.word for cell in (self.lines[0].cells if self.rows else ()))]
+        for k, column in enumerate(columns):
+            width = max(map(len, column))
+            columns[k] = [text.ljust(width) if left[k] else text.rjust(width) for text in column]
+        return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+
 
 @dataclass(frozen=True)
 class Drawing:
@@ -110,12 +123,20 @@ class RunPage:
     outcome: str = ""  # of the headline
 
 
+def outcome_cell(outcome: str) -> Cell:
+    """An outcome as a cell: its sign, its words and its colour."""
+    sign, words = OUTCOMES[outcome]
+    return Cell(f"{sign} {words}", outcome, word=True)
+
+
+def drawing(key: str, panel: Panel, text: str = "") -> Drawing:
+    """A panel as a figure of a page; ``key`` distinguishes all figures of one page."""
+    return Drawing(panel.title, drawn(key, panel), panel.width <= NARROW, text)
+
+
 def drawings(key: str, picture: Picture) -> list[Drawing]:
     """The panels of a picture as figures of a page; ``key`` distinguishes its runs."""
-    return [
-        Drawing(panel.title, drawn(f"{key}{picture.name}{at}", panel), panel.width <= NARROW)
-        for at, panel in enumerate(picture.panels)
-    ]
+    return [drawing(f"{key}{picture.name}{at}", panel) for at, panel in enumerate(picture.panels)]
 
 
 def setting(value: Any) -> str:

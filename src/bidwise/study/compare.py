@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bidwise.auctions.columns import Floats
-from bidwise.evaluation.estimate import Estimate, Outcome
+from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.intervals import auction_intervals
 
 
@@ -42,11 +42,6 @@ class Difference(Estimate):
     @property
     def enough(self) -> bool:
         return not self.few
-
-    @property
-    def outcome(self) -> Outcome:
-        """Better or worse where both intervals leave out 0 on the same side."""
-        return super().outcome if self.known or self.few else Outcome.UNCLEAR
 
 
 def paired(chosen: Sequence[Floats], baseline: Sequence[Floats], *, cuts: int = 1, seed: int = 0) -> Difference:

@@ -16,7 +16,7 @@ from bidwise.runners import Show, Task
 from bidwise.study.recipe import Recipe, joint_loss
 from bidwise.study.select import best
 from bidwise.training import Metric
-from bidwise.training.selection import State
+from bidwise.training.validation import State
 
 MEMBERS_AT_ONCE = {"cpu": 36, "cuda": 20_000}  # more do not fit into a cache, and take longer each
 LAST = "last"  # in place of a metric: nothing is selected

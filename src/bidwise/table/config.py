@@ -1,4 +1,4 @@
-"""What a training run is told: three sections of a TOML file, options above it, ``--set`` above both."""
+"""The configuration of a training run: three sections of a TOML file, options above it, ``--set`` above both."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from bidwise.auctions import slot_multipliers
-from bidwise.checks import InputError, check_name, check_positive, check_whole
-from bidwise.losses.named import LOSSES, WelfareLoss
+from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
+from bidwise.losses.named import LOSSES, needs_teacher
 from bidwise.models import MODELS
 from bidwise.run_folder import check_same, check_writable, to_toml, write_text
-from bidwise.training.run import Options
+from bidwise.study.recipe import BASELINE, Recipe, has_lam
+from bidwise.training.arguments import Options
 from bidwise.urls import check_on_disk, shown
 
 AUTO = "auto"
-BASELINE = "log_loss"
 METRICS = ("welfare", "log_loss", "auc")
-SEEDS = 2**63  # what TOML and torch can hold
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Data:
 
     click: str = ""
     bid: str = ""
-    table: str | None = None  # the file or URL, where the run was told one
+    table: str | None = None  # the file or URL, where there is one
     auction: str | None = None
     numeric: tuple[str, ...] = ()  # features whose type is not to be inferred
     categorical: tuple[str, ...] = ()
@@ -51,13 +50,15 @@ class Data:
     def __post_init__(self) -> None:
         for role in ("click", "bid"):
             if not getattr(self, role):
-                raise InputError(f"{role} must name the column of {role}s, found none: --{role} COLUMN, or in [data]")
+                raise InputError(
+                    f"must name the column of {role}s, found none: --{role} COLUMN, or in [data]", argument=role
+                )
         roles = self.roles
         for role in ("click", "bid", "weight", "position"):
             again = [other for other, column in roles.items() if other != role and column == roles.get(role)]
             if role in roles and again:
                 raise InputError(
-                    f"{role} must be a column of its own, found {roles[role]!r}, which is also the {again[0]}"
+                    f"must be a column of its own, found {roles[role]!r}, which is also the {again[0]}", argument=role
                 )
         named = [*self.numeric, *self.categorical, *self.ignore]
         for column in named:
@@ -67,10 +68,12 @@ class Data:
             if named.count(column) > 1:
                 raise InputError(f"numeric, categorical and ignore must name a column once, found {column!r} twice")
         if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
-            raise InputError(f"sampling_rate must be in (0, 1], found {self.sampling_rate}")
+            raise InputError(f"must be in (0, 1], found {self.sampling_rate}", argument="sampling_rate")
         slot_multipliers(self.slots)
         if self.position is not None and len(self.slots) < 2:
-            raise InputError("position needs slots, the multiplier of each slot, such as --slots 1,0.8,0.6; found none")
+            raise InputError(
+                "needs slots, the multiplier of each slot, such as --slots 1,0.8,0.6; found none", argument="position"
+            )
         check_whole("auction_size", self.auction_size, 2)
         check_whole("bins", self.bins, 2)
         if self.min_count is not None:
@@ -104,9 +107,9 @@ class Model:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was said, as the model's class takes it."""
-        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}
-        return {name: value for name, value in said.items() if value is not None}
+        """The options that were set, as the model's class takes them."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -143,13 +146,10 @@ class Train:
             check_positive("train.lam", self.lam, or_zero=True)
         if self.sigma is not None:
             check_positive("train.sigma", self.sigma)
-        pairwise = any(isinstance(LOSSES[loss], WelfareLoss) for loss in self.losses)
         for name in ("lam", "sigma"):
-            if getattr(self, name) is not None and not pairwise:
+            if getattr(self, name) is not None and not any(map(has_lam, self.losses)):
                 raise InputError(f"train.{name} is of losses over pairs, such as log_plus, found loss {self.loss}")
-        check_whole("train.seed", self.seed, 0)
-        if self.seed >= SEEDS:
-            raise InputError(f"train.seed must be below 2^63, found {self.seed}")
+        check_seed("train.seed", self.seed)
 
     @property
     def losses(self) -> list[str]:
@@ -171,26 +171,33 @@ class Config:
     model: Model = field(default_factory=Model)
     train: Train = field(default_factory=Train)
 
-    def flat(self) -> dict[str, Any]:
-        """``section.key`` -> value, without what was left open."""
-        found = {}
-        for section in SECTIONS:
-            part = getattr(self, section)
-            for f in fields(part):
-                value = getattr(part, f.name)
-                if f.name == "table" and value is not None:
-                    value = shown(value)
-                if value is not None:
-                    found[f"{section}.{f.name}"] = list(value) if isinstance(value, tuple) else value
-        return found
+    @property
+    def fits(self) -> list[str]:
+        """The losses to train with, in order: a teacher comes before its students."""
+        losses = self.train.losses
+        if self.data.teacher is None and any(map(needs_teacher, losses)):
+            losses = [BASELINE, *losses]
+        return list(dict.fromkeys(losses))
+
+    def recipe(self, loss: str) -> Recipe:
+        """What is trained with a loss."""
+        values: dict[str, Any] = {f.name: getattr(self.train, f.name, None) for f in fields(Recipe)}
+        values |= {"loss": loss, "model": self.model.name, "options": self.model.options}
+        return Recipe(**{name: value for name, value in values.items() if value is not None})
 
     def sections(self) -> dict[str, dict[str, Any]]:
-        """The same by section, as a file has it."""
-        found: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-        for name, value in self.flat().items():
-            section, _, key = name.partition(".")
-            found[section][key] = value
-        return found
+        """By section, as a file has it, without what was left open; the table's URL without password and signature."""
+        sections: dict[str, dict[str, Any]] = {}
+        for section in SECTIONS:
+            values = vars(getattr(self, section)).items()
+            sections[section] = {k: list(x) if isinstance(x, tuple) else x for k, x in values if x is not None}
+        if self.data.table is not None:
+            sections["data"]["table"] = shown(self.data.table)
+        return sections
+
+    def flat(self) -> dict[str, Any]:
+        """The same as ``section.key`` -> value."""
+        return flattened(self.sections())
 
     def to_toml(self) -> str:
         """The file that gives this configuration again."""
@@ -213,12 +220,17 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} must be a TOML file, found: {error}") from None
 
 
+def flattened(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Sections as ``section.key`` -> value."""
+    return {f"{section}.{key}": value for section, part in sections.items() for key, value in part.items()}
+
+
 def resolved(
     sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
 ) -> Config:
     """The configuration that :func:`merged` sections are."""
-    told = merged(sections, options, settings)
-    return Config(**{section: SECTIONS[section](**part) for section, part in told.items()})
+    values = merged(sections, options, settings)
+    return Config(**{section: SECTIONS[section](**part) for section, part in values.items()})
 
 
 def merged(
@@ -226,26 +238,37 @@ def merged(
 ) -> dict[str, dict[str, Any]]:
     """A file's sections, options ``{"data.click": "y"}`` above them, and settings ``section.key=value`` above both;
     what is not known is refused with the nearest name."""
-    told: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     if "sweep" in sections:
         raise InputError("a training must have no grid, found a section [sweep]; use bidwise sweep, or leave it out")
     for section, part in sections.items():
         check_name("a section of the configuration", section, SECTIONS)
         if not isinstance(part, Mapping):
             raise InputError(f"[{section}] must be a section with keys, found {part!r}")
-        for key, value in part.items():
-            told[section][key] = typed(section, key, value)
-    for name, value in (options or {}).items():
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for name, value in [*flattened(sections).items(), *(options or {}).items(), *map(_assignment, settings)]:
         section, _, key = name.partition(".")
-        told[section][key] = typed(section, key, value)
-    for setting in settings:
-        name, equals, text = (part.strip() for part in setting.partition("="))
-        section, dot, key = name.partition(".")
-        if not equals or not dot:
-            raise InputError(f"set must be section.key=value, as train.learning_rate=3e-4, found {setting!r}")
-        check_name("the section of set", section, SECTIONS)
-        told[section][key] = typed(section, key, _value(text))
-    return told
+        values[section][key] = typed(section, key, value)
+    return values
+
+
+def _assignment(setting: str) -> tuple[str, Any]:
+    """``train.epochs=3 -> ("train.epochs", 3)``."""
+    name, equals, text = (part.strip() for part in setting.partition("="))
+    section, dot, _ = name.partition(".")
+    if not equals or not dot:
+        raise InputError(f"must be section.key=value, as train.learning_rate=3e-4, found {setting!r}", argument="set")
+    check_name("the section of set", section, SECTIONS)
+    return name, _value(text)
+
+
+def option_key(name: str) -> str:
+    """Where an option belongs: ``click -> data.click``, ``model -> model.name``, ``loss -> train.loss``."""
+    if name == "model":
+        return "model.name"
+    for section, part in SECTIONS.items():
+        if name in part.__dataclass_fields__:
+            return f"{section}.{name}"
+    return f"data.{name}"  # not known: refused with the nearest name
 
 
 def open_run(out: str | Path, config: Config) -> Path:
@@ -254,13 +277,14 @@ def open_run(out: str | Path, config: Config) -> Path:
     path = folder / "config.toml"
     if not path.exists() and not (folder / "result.json").exists():
         return folder
-    told = read_toml(path) if path.exists() else {}
-    if set(told) != set(SECTIONS):
+    sections = read_toml(path) if path.exists() else {}
+    if set(sections) != set(SECTIONS):
         raise InputError(
-            f"out must be a new folder or one of the same run, found {folder}, which has a run of another kind"
+            f"must be a new folder or one of the same run, found {folder}, which has a run of another kind",
+            argument="out",
         )
-    # the table may have moved: whether it is the same is told by its rows
-    there, here = (each.flat() | {"data.table": None} for each in (resolved(told), config))
+    # the table may have moved: its rows say whether it is the same
+    there, here = (each.flat() | {"data.table": None} for each in (resolved(sections), config))
     check_same(folder, there, here)
     return folder
 
@@ -273,7 +297,7 @@ def begin(folder: Path, config: Config) -> None:
 
 
 def _value(text: str) -> Any:
-    """What a setting says, as TOML reads it; anything else is text."""
+    """The value of a setting, as TOML reads it; anything else is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

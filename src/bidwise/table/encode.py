@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,41 +15,40 @@ from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
+from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.encoding import Encoder, least_count
-from bidwise.data.infer_types import LEFT_OUT, Column, inferred
-from bidwise.data.read_table import AdTable, Table, read_ads
+from bidwise.data.infer_types import inferred
+from bidwise.data.read_table import Table, read_table, table_fingerprint, table_name
 from bidwise.data.splits import Split, auction_size, split, times_of
-from bidwise.data.store import SCHEMA, SPLITS, Store, create, finish
+from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.evaluation.auc import auc
 from bidwise.run_folder import read_json, whole_file, write_json
+from bidwise.runners import Progress
 from bidwise.table.config import AUTO, Config, begin, open_run
-from bidwise.table.roles import fingerprint, name_of, read
+from bidwise.table.results import SplitFacts, TableFacts
+from bidwise.typed_json import from_json, to_json
 
-Progress = Callable[[str, float], None]  # what is being done, and the share that is done
-TELLING = 0.95  # AUC of a single column, beyond what one learns of ads
+LEAK = 0.95  # AUC of a single column, beyond what one learns of ads
 BIDS = (1e-30, 1e30)  # in units of their mean, what training can tell from 0 and from infinity
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run folder that is ready to train in: ``about`` has columns, splits and notes, as the store's schema does."""
+    """A run folder that is ready to train in."""
 
     folder: Path
     config: Config
     store: Store
     encoder: Encoder
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What was found in the table."""
-        found: dict[str, Any] = self.store.schema["table"]
-        return found
+    @cached_property
+    def facts(self) -> TableFacts:
+        """What was found in the table, which the store's schema holds."""
+        return from_json(TableFacts, self.store.schema["table"], str(self.folder / "store" / SCHEMA))
 
-    @property
-    def auction_size(self) -> int | None:
-        """Ads of an auction of the validation and test rows; ``None`` where the table has auctions."""
-        size: int | None = self.about["auction_size"]
-        return size
+    def in_table_units(self, welfare: Any) -> Any:
+        """Welfare in the units of the table's bids; the store's are divided by their mean, see :func:`_arrays`."""
+        return welfare * self.facts.mean_bid
 
 
 def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress | None = None) -> Prepared:
@@ -58,15 +57,17 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     Whatever cannot be used is refused before anything is written. A folder that has the store of the same table
     already is taken as it is.
     """
-    show = progress or (lambda work, done: None)
+    show: Progress = progress or (lambda work, done, detail="": None)
     folder = open_run(out, config)
     show("reading", 0.0)
     if (folder / "store" / SCHEMA).is_file() and (folder / "test.parquet").is_file():
         return _again(table, config, folder)
-    name = name_of(table)
-    frame = read(table)
+    name = table_name(table)
+    frame = read_table(table)
     data = config.data
-    columns = inferred(data, frame, name)
+    columns = inferred(
+        frame, data.roles, numeric=data.numeric, categorical=data.categorical, ignore=data.ignore, name=name
+    )
     show("reading", 0.4)
     ads = _checked(config, frame, name)
     times = None if data.time is None else times_of(frame[data.time], name)
@@ -84,38 +85,36 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     mean_bid = float(ads.bids[train_rows].mean())
     arrays = _arrays(config, ads, mean_bid, train_rows)
     begin(folder, config)
-    _write_store(folder / "store", frame, encoder, parts, arrays, show)
+    store = StoreWriter(folder / "store", {name: len(part.rows) for name, part in parts.items()})
+    _write_store(store, frame, encoder, parts, arrays, show)
     _write_test(folder / "test.parquet", config, frame, ads, arrays, parts["test"])
-    about = {
-        "fingerprint": fingerprint(table, frame),
-        "columns": [column.to_dict() for column in columns],
-        "splits": {name: _told(part, ads, times, config, frame) for name, part in parts.items()},
-        "auction_size": size,
-        "min_count": min_count,
-        "mean_bid": mean_bid,
-        "notes": [*_notes(config, columns, parts, times, size), *_tell_tales(folder / "store", encoder, ads, parts)],
-    }
-    write_json(folder / "encoder.json", encoder.to_json())
-    finish(
-        folder / "store",
-        fields=encoder.fields,
-        splits={name: len(part.rows) for name, part in parts.items()},
-        vocabulary={},
-        about={"rows": len(frame), "table": about},
+    facts = TableFacts(
+        fingerprint=table_fingerprint(table, frame),
+        columns=tuple(columns),
+        splits={name: _facts(part, ads, times, config, frame) for name, part in parts.items()},
+        auction_size=size,
+        min_count=min_count,
+        mean_bid=mean_bid,
+        cut=None if times is None else _on_both_sides(parts, times),
+        leaks=_leaks(store, encoder, ads, parts),
     )
+    write_json(folder / "encoder.json", encoder.to_json())
+    about = {"rows": len(frame), "table": to_json(facts)}
+    finished = store.finish(fields=encoder.fields, vocabulary={}, about=about)
     show("reading", 1.0)
-    return Prepared(folder, config, Store(folder / "store"), encoder)
+    return Prepared(folder, config, finished, encoder)
 
 
 def _again(table: Table, config: Config, folder: Path) -> Prepared:
     """What an earlier run of the same configuration left, if the table is the same still."""
-    found = prepared_before(config, folder)
-    if fingerprint(table) != found.about["fingerprint"]:
+    prepared = prepared_before(config, folder)
+    if table_fingerprint(table) != prepared.facts.fingerprint:
         raise InputError(
-            f"out must be a new folder or one of the same table, found {folder}, which began with other rows than "
-            f"{name_of(table)} has now; choose another folder, or delete that one"
+            f"must be a new folder or one of the same table, found {folder}, which began with other rows than "
+            f"{table_name(table)} has now; choose another folder, or delete that one",
+            argument="out",
         )
-    return found
+    return prepared
 
 
 def prepared_before(config: Config, folder: Path) -> Prepared:
@@ -126,15 +125,9 @@ def prepared_before(config: Config, folder: Path) -> Prepared:
 def _checked(config: Config, frame: pl.DataFrame, name: str) -> AdTable:
     """The columns with a role, as `evaluate` checks them: all rows in their order."""
     data = config.data
-    prediction = data.teacher
-    columns = [data.click, data.bid, data.truth, data.position, data.weight, data.teacher]
-    chosen = frame.select(cs.by_name(*(column for column in dict.fromkeys(columns) if column)))
-    if prediction is None:
-        prediction = "no prediction" + "_" * sum(map(len, chosen.columns))  # a name that no column has
-        chosen = chosen.with_columns(pl.lit(0.5).alias(prediction))
     ads = read_ads(
-        chosen,
-        ctr=[prediction],
+        frame,
+        ctr=[] if data.teacher is None else [data.teacher],
         click=data.click,
         bid=data.bid,
         truth=data.truth,
@@ -147,9 +140,7 @@ def _checked(config: Config, frame: pl.DataFrame, name: str) -> AdTable:
     if not 0 < clicks < ads.ads:
         share = "all" if clicks else "none"
         raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
-    if data.teacher is not None:
-        return ads
-    return AdTable({}, ads.clicks, ads.bids, ads.offsets, ads.truth, ads.position, ads.weights)
+    return ads
 
 
 def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: int | None, name: str) -> None:
@@ -157,9 +148,9 @@ def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: in
     for split_name, words in (("train", "training"), ("valid", "validation")):
         clicks = ads.clicks[parts[split_name].rows]
         if not 0 < clicks.sum() < len(clicks):
-            found = "all" if clicks.sum() else "none"
+            share = "all" if clicks.sum() else "none"
             raise InputError(
-                f"{name} must have clicks and other ads in its {words} rows, found that {found} of the {len(clicks):,} "
+                f"{name} must have clicks and other ads in its {words} rows, found that {share} of the {len(clicks):,} "
                 "were clicked; more rows are needed"
             )
     offsets = parts["valid"].offsets
@@ -183,24 +174,24 @@ def _arrays(config: Config, ads: AdTable, mean_bid: float, train_rows: NDArray[n
             f"column {data.bid!r} must have bids that one model can learn from, found {ads.bids.min():g} to "
             f"{ads.bids.max():g}"
         )
-    found = {"clicks": ads.clicks, "bids": bids}
+    columns = {"clicks": ads.clicks, "bids": bids}
     if data.teacher is not None:
-        found["teacher"] = ads.ctr[data.teacher]
+        columns["teacher"] = ads.ctr[data.teacher]
     if ads.truth is not None:
-        found["truth"] = ads.truth
+        columns["truth"] = ads.truth
     weights = ads.weights
     if data.sampling_rate is not None:
         stands_for = np.where(ads.clicks == 1, 1.0, 1 / data.sampling_rate)
         weights = stands_for if weights is None else weights * stands_for
     if weights is not None:
-        found["weights"] = weights / weights[train_rows].mean()
+        columns["weights"] = weights / weights[train_rows].mean()
     if ads.position is not None:
-        found["exposure"] = np.asarray(data.slots)[ads.position - 1]
-    return found
+        columns["exposure"] = np.asarray(data.slots)[ads.position - 1]
+    return columns
 
 
 def _write_store(
-    folder: Path,
+    store: StoreWriter,
     frame: pl.DataFrame,
     encoder: Encoder,
     parts: dict[str, Split],
@@ -209,11 +200,11 @@ def _write_store(
 ) -> None:
     features = frame.select(cs.by_name(*encoder.names))
     for at, (name, part) in enumerate(parts.items()):
-        create(folder, name, "features", len(part.rows), len(encoder.columns))[:] = encoder.encode(features[part.rows])
+        store.column(name, "features", width=len(encoder.columns))[:] = encoder.encode(features[part.rows])
         for column, values in arrays.items():
-            create(folder, name, column, len(part.rows))[:] = values[part.rows]
+            store.column(name, column)[:] = values[part.rows]
         if part.offsets is not None:
-            create(folder, name, "offsets", len(part.offsets))[:] = part.offsets
+            store.column(name, "offsets", length=len(part.offsets))[:] = part.offsets
         show("reading", 0.7 + 0.3 * (at + 1) / len(SPLITS))
 
 
@@ -243,62 +234,32 @@ def write_parquet(path: Path, frame: pl.DataFrame) -> None:
         frame.write_parquet(part)
 
 
-def _told(part: Split, ads: AdTable, times: NDArray[Any] | None, config: Config, frame: pl.DataFrame) -> dict[str, Any]:
-    rows = part.rows
-    told: dict[str, Any] = {"ads": len(rows), "click_rate": float(ads.clicks[rows].mean())}
-    told["auctions"] = None if part.offsets is None else len(part.offsets) - 1
+def _facts(part: Split, ads: AdTable, times: NDArray[Any] | None, config: Config, frame: pl.DataFrame) -> SplitFacts:
+    rows, first, last = part.rows, None, None
     if times is not None:
         column = frame[config.data.time or ""]
-        told["from"], told["to"] = (str(column[int(rows[at])]) for at in (times[rows].argmin(), times[rows].argmax()))
-    return told
+        first, last = (str(column[int(rows[at])]) for at in (times[rows].argmin(), times[rows].argmax()))
+    auctions = None if part.offsets is None else len(part.offsets) - 1
+    return SplitFacts(len(rows), float(ads.clicks[rows].mean()), auctions, first, last)
 
 
-def _tell_tales(store: Path, encoder: Encoder, ads: AdTable, parts: dict[str, Split]) -> list[str]:
-    """Features that tell the click all by themselves: often what is known only afterwards."""
-    seen, new = (np.load(store / name / "features.npy.part", mmap_mode="r") for name in ("train", "valid"))
-    clicked, told = ads.clicks[parts["train"].rows], ads.clicks[parts["valid"].rows]
-    notes = []
+def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
+    """What a cut in time goes through: auctions, which went, whole, to where their oldest ads belong, or times."""
+    edges = [(times[parts[a].rows].max(), times[parts[b].rows].min()) for a, b in pairwise(SPLITS)]
+    if any(before > after for before, after in edges):
+        return "auctions"
+    return "time" if any(before == after for before, after in edges) else None
+
+
+def _leaks(store: StoreWriter, encoder: Encoder, ads: AdTable, parts: dict[str, Split]) -> dict[str, float]:
+    """Features that predict the click all by themselves, often known only afterwards, with their AUC."""
+    seen, new = (store.written(name, "features") for name in ("train", "valid"))
+    clicked, clicks_of_new = ads.clicks[parts["train"].rows], ads.clicks[parts["valid"].rows]
+    leaks = {}
     for at, field in enumerate(encoder.fields):
         count, clicks = (np.bincount(seen[:, at], w, field.values) for w in (None, clicked))
         rate = (clicks + clicked.mean()) / (count + 1)
-        found = auc(rate[new[:, at]], told)
-        if found > TELLING:
-            notes.append(
-                f"Column {field.name!r} alone tells the clicks with an AUC of {found:.3f}. Is it known before the "
-                f"click? If not, leave it out: --ignore {field.name}."
-            )
-    return notes
-
-
-def _notes(
-    config: Config, columns: list[Column], parts: dict[str, Split], times: NDArray[Any] | None, size: int | None
-) -> list[str]:
-    data = config.data
-    notes = []
-    left = [column for column in columns if column.use == LEFT_OUT and column.name not in data.ignore]
-    if left:
-        told = "; ".join(f"{column.name} ({column.reason})" for column in left)
-        notes.append(f"Columns that the model does not see: {told}.")
-    if times is None:
-        notes.append(
-            "Without a time column the split is at random. Models serve the future: a split by time (--time) is the "
-            "fairer test."
-        )
-    else:
-        edges = [(times[parts[a].rows].max(), times[parts[b].rows].min()) for a, b in pairwise(SPLITS)]
-        if any(before > after for before, after in edges):
-            notes.append("Some auctions last beyond the cut in time: each went, whole, to where its oldest ad belongs.")
-        elif any(before == after for before, after in edges):
-            notes.append("Ads of the same time stand on both sides of a cut: the times are coarse.")
-    if size is not None:
-        notes.append(
-            f"The table names no auctions: training takes random batches of {config.train.batch_size} ads as auctions, "
-            f"validation and test are cut at random into auctions of {size}."
-        )
-    if data.sampling_rate is not None:
-        notes.append(
-            f"Every ad without a click stands for {1 / data.sampling_rate:g}, in training and in all measures, so "
-            "predictions are on the scale of the full data. Auctions hold fewer rivals than they had: read welfare "
-            "with care."
-        )
-    return notes
+        area = auc(rate[new[:, at]], clicks_of_new)
+        if area > LEAK:
+            leaks[field.name] = float(area)
+    return leaks

@@ -16,7 +16,8 @@ from bidwise.checks import InputError, check_name
 from bidwise.losses.named import LOSSES, WelfareLoss
 from bidwise.models import MODELS
 from bidwise.run_folder import to_toml
-from bidwise.table.config import AUTO, SECTIONS, Config, Model, Train, merged, read_toml, resolved, typed
+from bidwise.study.recipe import has_lam
+from bidwise.table.config import AUTO, SECTIONS, Config, Model, Train, flattened, merged, read_toml, resolved, typed
 from bidwise.urls import shown
 
 MOST = 10_000  # trials
@@ -28,7 +29,7 @@ ALIKE = {"table", "click", "bid", "auction", "auction_size", "time", "weight", "
 ALIKE |= {"truth"}
 
 Identity = tuple[tuple[str, Any], ...]
-Known = tuple[str, Config]  # the name of a trial that is there, and what it was told
+Known = tuple[str, Config]  # the name of a trial that is there, and its configuration
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,14 @@ class Grid:
         if self.size > MOST:
             raise InputError(f"[sweep] must have at most {MOST:,} combinations, found {self.size:,}; shorten its lists")
         known = known or {}
-        found: dict[Identity, Trial] = {}
+        trials: dict[Identity, Trial] = {}
         taken = {name.lower() for name, _ in known.values()}  # some file systems do not tell a from A
         settings_called: dict[Identity, str] = {}
         models: set[Model] = set()
         for values in product(*self.lists.values()):
             config, settings = self._resolved(dict(zip(self.lists, values, strict=True)))
             identity = identity_of(config)
-            if identity in found:
+            if identity in trials:
                 continue
             if config.model not in models:
                 _check_model(config.model)
@@ -90,8 +91,8 @@ class Grid:
             else:
                 name = _free(_name(settings, config), taken)
             taken.add(name.lower())
-            found[identity] = Trial(name, settings_called[kind], config, settings)
-        return list(found.values())
+            trials[identity] = Trial(name, settings_called[kind], config, settings)
+        return list(trials.values())
 
     def counted(self, trials: Sequence[Trial]) -> str:
         """How many trials there are, and why not as many as combinations: ``6 trials, not 8: lam means nothing to
@@ -111,17 +112,13 @@ class Grid:
 
     def _resolved(self, settings: dict[str, Any]) -> tuple[Config, dict[str, Any]]:
         """The configuration of a combination, and what is left of it without values that mean nothing to it."""
-        told = {section: dict(part) for section, part in self.sections.items()}
-        for key, value in settings.items():
-            section, _, name = key.partition(".")
-            told[section][name] = value
-        for section, name in [(section, name) for section, part in told.items() for name in part]:
-            deciding = (MODEL,) if section == "model" else (LOSS, "train.candidates")
-            swept = any(key in self.lists for key in (f"{section}.{name}", *deciding))
-            if swept and not _applies(told, section, name):
-                del told[section][name]
-                settings.pop(f"{section}.{name}", None)
-        return resolved(told), settings
+        values = flattened(self.sections) | settings
+        for key in list(values):
+            deciding = (MODEL,) if key.startswith("model.") else (LOSS, "train.candidates")
+            if any(each in self.lists for each in (key, *deciding)) and not _applies(values, key):
+                del values[key]
+                settings.pop(key, None)
+        return resolved({}, values), settings
 
     def shown_sections(self) -> dict[str, dict[str, Any]]:
         """What all trials share, as it may be passed on: the table's URL without password and signature."""
@@ -140,22 +137,21 @@ def read_grid(config: str | Path | Mapping[str, Any], settings: Sequence[str] = 
             f"CONFIG must be a TOML file with a section [sweep], found the table {shown(config)}; name it there: "
             "table in [data]"
         )
-    told = config if isinstance(config, Mapping) else read_toml(Path(config))
-    sections = {section: part for section, part in told.items() if section != "sweep"}
-    for section in sections:
+    contents = config if isinstance(config, Mapping) else read_toml(Path(config))
+    for section in contents:
         check_name("a section of the configuration", section, [*SECTIONS, "sweep"])
-    part = told.get("sweep")
+    part = contents.get("sweep")
     if not isinstance(part, Mapping) or not part:
         raise InputError(
             'the configuration must have a section [sweep] with lists, as "train.lam" = [1, 3, 10], found '
             + ("none" if part is None else repr(part))
         )
     lists = _lists(part)
-    shared = merged(sections, {}, settings)
+    shared = merged({section: values for section, values in contents.items() if section != "sweep"}, {}, settings)
     for setting in settings:
         key = setting.partition("=")[0].strip()
         if key in lists:
-            raise InputError(f"set must not name what [sweep] has a list of, found {key}; change the list")
+            raise InputError(f"must not name what [sweep] has a list of, found {key}; change the list", argument="set")
     return Grid(shared, lists)
 
 
@@ -166,18 +162,18 @@ def identity_of(config: Config) -> Identity:
 
 
 def _defaults(config: Config) -> dict[str, Any]:
-    """What the model and the losses take where nothing is said."""
+    """What the model and the losses take where nothing is set."""
     parameters = inspect.signature(MODELS[config.model.name]).parameters
     keys = [key for key in Model.__dataclass_fields__ if key in parameters]
-    found = {f"model.{key}": parameters[key].default for key in keys} | {"train.precision": "float32"}
+    defaults = {f"model.{key}": parameters[key].default for key in keys} | {"train.precision": "float32"}
     pairwise = [loss for name in config.train.losses if isinstance(loss := LOSSES[name], WelfareLoss)]
     for key, own in {
         "lam": {float(loss.lam) for loss in pairwise},
-        "sigma": {float(loss.options["sigma"]) for loss in pairwise},
+        "sigma": {float(loss.options.sigma) for loss in pairwise},
     }.items():
         if len(own) == 1:  # losses of auto could have several
-            found[f"train.{key}"] = own.pop()
-    return found
+            defaults[f"train.{key}"] = own.pop()
+    return defaults
 
 
 def _check_model(model: Model) -> None:
@@ -218,26 +214,24 @@ def _lists(part: Mapping[str, Any]) -> dict[str, list[Any]]:
     return lists
 
 
-def _applies(told: Mapping[str, Mapping[str, Any]], section: str, name: str) -> bool:
+def _applies(values: Mapping[str, Any], key: str) -> bool:
     """Whether a setting means anything to the loss and the model of a combination."""
+    section, _, name = key.partition(".")
     if section == "model" and name != "name":
-        model = Model(**{key: x for key, x in told["model"].items() if key == "name"})
-        return name in inspect.signature(MODELS[model.name]).parameters
-    if section != "train" or name not in ("candidates", "lam", "sigma"):
+        return name in inspect.signature(MODELS[Model(values.get(MODEL, Model.name)).name]).parameters
+    if key not in ("train.candidates", "train.lam", "train.sigma"):
         return True
-    train = Train(**{key: x for key, x in told["train"].items() if key in ("loss", "candidates")})
-    if name == "candidates":
-        return train.loss == AUTO
-    return any(isinstance(LOSSES[loss], WelfareLoss) for loss in train.losses)
+    train = Train(values.get(LOSS, Train.loss), values.get("train.candidates", Train.candidates))
+    return train.loss == AUTO if name == "candidates" else any(map(has_lam, train.losses))
 
 
 def _setting(settings: Mapping[str, Any], config: Config, taken: set[str]) -> str:
     """The words of a setting; where another has the same, lists and text as TOML writes them."""
-    told = {key: value for key, value in settings.items() if key != SEED}
-    words = ", ".join(_part(key, value, " ") for key, value in told.items()) or config.train.loss
+    values = {key: value for key, value in settings.items() if key != SEED}
+    words = ", ".join(_part(key, value, " ") for key, value in values.items()) or config.train.loss
     if words not in taken:
         return words
-    exact = (f"{key.partition('.')[2]} {json.dumps(value, ensure_ascii=False)}" for key, value in told.items())
+    exact = (f"{key.partition('.')[2]} {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
     return _free(", ".join(exact), {word.lower() for word in taken})
 
 

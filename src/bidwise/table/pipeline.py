@@ -1,12 +1,13 @@
-"""`train`: a table in; a model, the contest that chose its loss, and a test on rows that nothing was chosen by."""
+"""`train`: a table in; a model, the comparison that chose its loss, and a test on held-out rows."""
 
 from __future__ import annotations
 
 import json
 import platform
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-import bidwise
 from bidwise import distributed
+from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.data.read_table import Table
 from bidwise.data.splits import halves
@@ -24,41 +25,41 @@ from bidwise.data.store import SCHEMA
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
-from bidwise.losses.named import LOSSES, named_loss, needs_teacher
-from bidwise.models import MODELS
-from bidwise.run_folder import environment, locked_folder, read_json, save, write_json, write_text
+from bidwise.losses.named import LOSSES
+from bidwise.run_folder import environment, locked_folder, read_json, save, write_json, write_result, write_text
+from bidwise.runners import Progress
 from bidwise.study.keep_best import Choice, choose
-from bidwise.table.config import AUTO, BASELINE, SECTIONS, Config, read_toml, resolved
-from bidwise.table.encode import Prepared, Progress, prepare, prepared_before, write_parquet
-from bidwise.table.train_sentences import verdict
-from bidwise.training.across_ranks import logits_across
-from bidwise.training.loop import fit
-from bidwise.training.selection import Fit
-from bidwise.training.validation import predict
-from bidwise.typed_json import to_json
+from bidwise.study.recipe import BASELINE
+from bidwise.table.config import AUTO, Config, option_key, read_toml, resolved
+from bidwise.table.encode import Prepared, prepare, prepared_before, write_parquet
+from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
+from bidwise.training.validation import Fit, logits_across, predict
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
 
 
 def train(
-    table: Table,
+    table: Table | None = None,
     *,
     out: str | Path,
     config: Config | str | Path | None = None,
     settings: Sequence[str] = (),
     device: str = "cpu",
     progress: Progress | None = None,
+    opened: Callable[[Prepared], None] | None = None,
     **options: Any,
-) -> dict[str, Any]:
-    """Train a model on a table of logged ads and evaluate it on the newest of them: what ``result.json`` holds.
+) -> TrainResult:
+    """Train a model on a table of logged ads and evaluate it on the newest of them.
 
     Args:
-        table: Parquet, CSV or TSV file or URL, polars or pandas frame, or mapping of columns; one row per logged ad.
-        out: run folder; the same call goes on where an earlier one stopped.
+        table: Parquet, CSV or TSV file or URL, polars or pandas frame, or mapping of columns; one row per logged ad. By
+            default the one that the configuration names.
+        out: run folder; the same call resumes an earlier one that was cut off.
         config: a :class:`Config`, or the TOML file of one.
         settings: ``["train.learning_rate=3e-4"]``, above all else.
         device: ``cpu`` or ``cuda``.
-        progress: called as ``progress("log_plus", 0.4)``.
+        progress: called as ``progress("training", 0.4, "model 2 of 5, epoch 1.3 of 3")``.
+        opened: called when the table has been read, before anything is trained.
         options: columns by their role, and others: ``click="y", bid="b", auction="id", loss="auto", model="deepfm"``;
             names as in the sections of :class:`Config`, whose keys they are.
 
@@ -67,29 +68,59 @@ def train(
     >>> table = {"site": random.integers(0, 5, 600), "bid": random.uniform(0.5, 2, 600)}
     >>> table["click"] = random.random(600) < 0.1 + 0.15 * table["site"]
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     asked = {"click": "click", "bid": "bid", "model": "logistic_regression", "loss": "log_loss", "epochs": 2}
-    ...     found = train(table, out=f"{folder}/run", **asked)
-    >>> found["chosen"], found["splits"]["test"]["ads"]
+    ...     options = {"click": "click", "bid": "bid", "model": "logistic_regression", "loss": "log_loss", "epochs": 2}
+    ...     result = train(table, out=f"{folder}/run", **options)
+    >>> result.chosen, result.table.splits["test"].ads
     ('log_loss', 60)
     """
     sections: dict[str, Any] = {}
     if config is not None:
         sections = config.sections() if isinstance(config, Config) else read_toml(Path(config))
-    told = {option_key(name): value for name, value in options.items() if value is not None}
+    values = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):
-        told["data.table"] = str(table)
-    with begun(table, resolved(sections, told, settings), out, progress) as prepared:
-        return finish(prepared, device=device, progress=progress)
+        values["data.table"] = str(table)
+    merged = resolved(sections, values, settings)
+    if table is None and merged.data.table is None:
+        raise InputError(f"{config or 'table'} must name the table to train on, found no table in [data]")
+    return run(merged.data.table if table is None else table, merged, out, device, progress, opened)
 
 
-@contextmanager
-def begun(table: Table, config: Config, out: str | Path, progress: Progress | None = None) -> Iterator[Prepared]:
-    """A run folder that is ready to train in, and no one else's meanwhile; of several ranks the first prepares it."""
-    with ExitStack() as held:
-        distributed.first(lambda: held.enter_context(locked_folder(out)))
-        prepared = distributed.first(lambda: prepare(table, config, out, progress=progress))
+def run(
+    table: Table,
+    config: Config,
+    out: str | Path,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    opened: Callable[[Prepared], None] | None = None,
+    command: Sequence[str] | None = None,
+) -> TrainResult:
+    """Train by a configuration: of several ranks the first prepares the folder and concludes, and all of them train."""
+    started = time.monotonic()
+    show = progress or (lambda work, done, detail="": None)
+    with ExitStack() as stack:
+        distributed.first(lambda: stack.enter_context(locked_folder(out)))
+        first = distributed.first(lambda: prepare(table, config, out, progress=show))
         distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else _unseen(out))
-        yield prepared or prepared_before(config, Path(out))
+        prepared = first or prepared_before(config, Path(out))
+        if opened is not None:
+            opened(prepared)
+        folder = prepared.folder
+        known = (folder / "result.json").exists()  # then nothing is trained, and it was made where it was made
+        valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
+        stopping, held_out = valid, None
+        if config.train.loss == AUTO:  # epochs by the one half, the loss by the other
+            stopping, held_out = halves(valid, config.train.seed)
+        fits = _fits(prepared, stopping, device, show)
+
+        def conclude() -> TrainResult:
+            result = _result(prepared, fits, valid, held_out, show)
+            made = {"seconds": round(time.monotonic() - started, 1), **environment(torch.device(device), command)}
+            _write(folder, result, read_json(folder / "environment.json") if known else made)
+            return result
+
+        result = distributed.first(conclude, tell=True)
+    assert result is not None
+    return result
 
 
 def _unseen(out: str | Path) -> str:
@@ -97,115 +128,32 @@ def _unseen(out: str | Path) -> str:
     return f"out must be a folder that all ranks see, found that {here} does not see {Path(out).absolute()}"
 
 
-def option_key(name: str) -> str:
-    """Where an option belongs: ``click -> data.click``, ``model -> model.name``, ``loss -> train.loss``."""
-    if name == "model":
-        return "model.name"
-    for section, part in SECTIONS.items():
-        if name in part.__dataclass_fields__:
-            return f"{section}.{name}"
-    return f"data.{name}"  # not known: refused with the nearest name
-
-
-def finish(prepared: Prepared, *, device: str = "cpu", progress: Progress | None = None) -> dict[str, Any]:
-    """Train what was prepared: teacher, candidates, contest, test; all ranks train, the first does the rest."""
-    began = time.monotonic()
-    known = (prepared.folder / "result.json").exists()  # then nothing is trained, and it was made where it was made
-    config, show = prepared.config, progress or (lambda work, done: None)
-    store = prepared.store
-    ads = store.ads("train")
-    valid = store.ads("valid", auction_size=prepared.auction_size)
-    contest: Ads | None = None
-    if config.train.loss == AUTO:
-        valid, contest = halves(valid, config.train.seed)  # epochs by the one half, the loss by the other
+def _fits(prepared: Prepared, valid: Ads, device: str, show: Progress) -> dict[str, Fit]:
+    """A model by each loss; where a loss needs a teacher and the table has none, that of the log loss is it."""
+    config, ads = prepared.config, prepared.store.ads("train")
+    seed, losses = config.train.seed, config.fits
     fits: dict[str, Fit] = {}
-    for name in fits_of(config):
-        fits[name] = _fitted(prepared, name, _taught(ads, name, fits), valid, device, show)
+    for at, loss in enumerate(losses):
+        recipe, taught = config.recipe(loss), ads
+        if recipe.needs_teacher and ads.teacher is None:
+            taught = ads.with_teacher(torch.sigmoid(logits_across(fits[BASELINE].model, ads.features)).cpu())
 
-    def finished() -> dict[str, Any]:
-        result = _result(prepared, fits, contest, show)
-        there = read_json(prepared.folder / "environment.json") if known else environment(torch.device(device))
-        _write(prepared.folder, result, {"seconds": round(time.monotonic() - began, 1)} | there)
-        return result
+        def report(share: float, at: int = at, epochs: float = recipe.epochs) -> None:
+            detail = f"epoch {share * epochs:.1f} of {epochs:g}"
+            show("training", (at + share) / len(losses), f"model {at + 1} of {len(losses)}, {detail}")
 
-    result = distributed.first(finished, tell=True)
-    assert result is not None
-    return result
-
-
-def _result(prepared: Prepared, fits: dict[str, Fit], contest: Ads | None, show: Progress) -> dict[str, Any]:
-    """What ``result.json`` holds: the loss that was chosen, and the test."""
-    config = prepared.config
-    choice = None if contest is None else _contest(prepared, fits, contest, show)
-    chosen = choice.chosen if choice else config.train.loss
-    _keep(prepared, chosen, fits[chosen].model)
-    evaluation = _evaluated(prepared, fits, chosen, show)
-    result = {
-        "kind": "train",
-        "version": bidwise.__version__,
-        "config": config.flat(),
-        "columns": prepared.about["columns"],
-        "splits": prepared.about["splits"],
-        "mean_bid": prepared.about["mean_bid"],
-        "min_count": prepared.about["min_count"],
-        "auction_size": prepared.auction_size,
-        "fields": {field.name: field.values for field in prepared.store.fields},
-        "parameters": sum(parameter.numel() for parameter in fits[chosen].model.parameters()),
-        "metric": config.train.metric,
-        "fits": {name: _told(each, config.train.metric) for name, each in fits.items()},
-        "contest": to_json(choice) if choice else None,
-        "chosen": chosen,
-        "evaluation": to_json(evaluation.without_curves()),
-        "notes": prepared.about["notes"],
-    }
-    result["verdict"] = verdict(result)
-    return to_json(result)  # type: ignore[no-any-return]
-
-
-def fits_of(config: Config) -> list[str]:
-    """The losses to train with, in order: a teacher comes before its students."""
-    losses = config.train.losses
-    if config.data.teacher is None and any(map(needs_teacher, losses)):
-        losses = [BASELINE, *losses]
-    return list(dict.fromkeys(losses))
-
-
-def model_of(config: Config, cardinalities: Sequence[int]) -> nn.Module:
-    """The untrained model."""
-    return MODELS[config.model.name](list(cardinalities), **config.model.options, seed=config.train.seed)
-
-
-def _taught(ads: Ads, name: str, fits: dict[str, Fit]) -> Ads:
-    """The ads with a teacher's CTR where the loss needs one and the table has none: that of the log-loss model."""
-    if not needs_teacher(name) or ads.teacher is not None:
-        return ads
-    return ads.with_teacher(torch.sigmoid(logits_across(fits[BASELINE].model, ads.features)).cpu())
-
-
-def _fitted(prepared: Prepared, name: str, ads: Ads, valid: Ads, device: str, show: Progress) -> Fit:
-    options = prepared.config.train
-    work = f"training, {name}"
-    show(work, 0.0)
-    found = fit(
-        _at_the_mean(model_of(prepared.config, prepared.store.cardinalities), ads).to(device),
-        ads,
-        loss=named_loss(name, lam=options.lam, sigma=options.sigma),
-        valid=valid,
-        metric=options.metric,
-        epochs=options.epochs,
-        batch_size=options.batch_size,
-        rate=options.learning_rate,
-        schedule=options.schedule,
-        precision=options.precision or "float32",
-        patience=options.patience,
-        every=options.every,
-        l2=options.l2,
-        seed=options.seed,
-        out=prepared.folder / "fits" / name,
-        progress=lambda epochs: show(work, epochs / options.epochs),
-    )
-    show(work, 1.0)
-    return found
+        report(0.0)
+        fits[loss] = recipe.fit(
+            _at_the_mean(recipe.build(prepared.store.cardinalities, seed), ads).to(device),
+            taught,
+            valid=valid,
+            metric=config.train.metric,
+            seed=seed,
+            out=prepared.folder / "fits" / loss,
+            show=report,
+        )
+    show("training", 1.0)
+    return fits
 
 
 def _at_the_mean(model: nn.Module, ads: Ads) -> nn.Module:
@@ -217,32 +165,50 @@ def _at_the_mean(model: nn.Module, ads: Ads) -> nn.Module:
     return model
 
 
-def _contest(prepared: Prepared, fits: dict[str, Fit], ads: Ads, show: Progress) -> Choice:
-    """The losses against each other, on validation auctions that no epoch was chosen by."""
+def _result(prepared: Prepared, fits: dict[str, Fit], valid: Ads, held_out: Ads | None, show: Progress) -> TrainResult:
+    """The loss that is kept, its model in the folder, and the test of all."""
+    config, facts = prepared.config, prepared.facts
+    choice = None if held_out is None else _choice(prepared, fits, held_out, show)
+    chosen = choice.chosen if choice else config.train.loss
+    model = fits[chosen].model
+    _save_model(prepared, chosen, model)
+    return TrainResult(
+        config=config.flat(),
+        table=facts,
+        fields={field.name: field.values for field in prepared.store.fields},
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        fits={loss: _fit_result(fit, config.train.metric) for loss, fit in fits.items()},
+        choice=choice,
+        chosen=chosen,
+        validation=Scores.of(_metrics(model, valid, config).compute(), facts.mean_bid),
+        evaluation=_evaluated(prepared, fits, show).without_curves(),
+    )
+
+
+def _choice(prepared: Prepared, fits: dict[str, Fit], ads: Ads, show: Progress) -> Choice:
+    """The losses compared, on validation auctions that chose no epoch."""
     welfare: dict[str, Any] = {}
     weights = None
-    for at, (name, each) in enumerate(fits.items()):
-        show("contest", at / len(fits))
-        seen = measured(each.model, ads, prepared.config)
-        welfare[name] = seen.per_auction["welfare"] * prepared.about["mean_bid"]
-        weights = seen.per_auction["weight"]
-    found = choose(welfare, BASELINE, weights=weights, seed=prepared.config.train.seed)
-    show("contest", 1.0)
-    return found
+    for at, (loss, fit) in enumerate(fits.items()):
+        show("comparing", at / len(fits))
+        auctions = _metrics(fit.model, ads, prepared.config).per_auction
+        welfare[loss], weights = prepared.in_table_units(auctions["welfare"]), auctions["weight"]
+    show("comparing", 1.0)
+    return choose(welfare, BASELINE, weights=weights, seed=prepared.config.train.seed)
 
 
-def measured(model: nn.Module, ads: Ads, config: Config) -> Metrics:
-    """A model's predictions for ads of a store, whose bids are in units of their mean."""
-    more = {key: _numbers(found) for key in ("exposure", "weights") if (found := getattr(ads, key)) is not None}
-    seen = Metrics(slots=config.data.slots)
-    return seen.update(_numbers(predict(model, ads)), _numbers(ads.clicks), _numbers(ads.bids), ads.offsets, **more)
+def _metrics(model: nn.Module, ads: Ads, config: Config) -> Metrics:
+    """A model's metrics over ads of a store, whose bids are in units of their mean."""
+    more = {key: _numbers(values) for key in ("exposure", "weights") if (values := getattr(ads, key)) is not None}
+    metrics = Metrics(slots=config.data.slots)
+    return metrics.update(_numbers(predict(model, ads)), _numbers(ads.clicks), _numbers(ads.bids), ads.offsets, **more)
 
 
-def _numbers(found: Tensor) -> Any:
-    return found.cpu().numpy().astype(np.float64)
+def _numbers(values: Tensor) -> Any:
+    return values.cpu().numpy().astype(np.float64)
 
 
-def _keep(prepared: Prepared, chosen: str, model: nn.Module) -> None:
+def _save_model(prepared: Prepared, chosen: str, model: nn.Module) -> None:
     """The chosen model as ``bidwise predict`` reads it."""
     save(prepared.folder / "model.pt", {name: tensor.cpu() for name, tensor in model.state_dict().items()})
     about = {
@@ -256,16 +222,15 @@ def _keep(prepared: Prepared, chosen: str, model: nn.Module) -> None:
     write_json(prepared.folder / "model.json", about)
 
 
-def _evaluated(prepared: Prepared, fits: dict[str, Fit], chosen: str, show: Progress) -> Evaluation:
+def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Evaluation:
     """All models on the test rows, predictions as a table and `bidwise.evaluate` on it."""
-    path = prepared.folder / "test.parquet"
+    path, config = prepared.folder / "test.parquet", prepared.config
     table = pl.read_parquet(path)
     table = table.select([column for column in table.columns if column not in LOSSES])
     ads = prepared.store.ads("test")
-    for name, each in fits.items():
-        table = table.with_columns(pl.Series(name, _numbers(predict(each.model, ads))))
+    table = table.with_columns(pl.Series(loss, _numbers(predict(fit.model, ads))) for loss, fit in fits.items())
     write_parquet(path, table)
-    config = prepared.config
+    roles: dict[str, Any] = {role: role if role in table.columns else None for role in ("truth", "position", "weight")}
     models = [*([TEACHER] if TEACHER in table.columns else []), *fits]
     return evaluate(
         path,
@@ -273,37 +238,37 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], chosen: str, show: Prog
         click="click",
         bid="bid",
         auction=None if config.data.auction is None else "auction",
-        auction_size=prepared.auction_size,
-        truth="truth" if "truth" in table.columns else None,
-        position="position" if "position" in table.columns else None,
-        weight="weight" if "weight" in table.columns else None,
+        auction_size=prepared.facts.auction_size,
+        **roles,
         slots=config.data.slots,
         baseline=BASELINE if BASELINE in fits else models[0],
         seed=config.train.seed,
         out=prepared.folder / "evaluation",
-        progress=lambda work, done: show(f"test, {work}", done),
+        progress=partial(_on_test, show),
     )
 
 
-def _told(found: Fit, metric: str) -> dict[str, Any]:
-    best = found.best[metric]
-    return {
-        "best": {metric: {"epoch": best.epoch, "value": best.value}},
-        "epochs": found.history[-1]["epoch"],
-        "history": found.history,
-    }
+def _on_test(show: Progress, work: str, done: float, detail: str = "") -> None:
+    show("testing", done, work)
 
 
-def _write(folder: Path, result: dict[str, Any], there: dict[str, Any]) -> None:
+def _fit_result(fit: Fit, metric: str) -> FitResult:
+    history = tuple(Epoch(float(each["epoch"]), float(each["loss"]), float(each[metric])) for each in fit.history)
+    best = float(fit.best[metric].epoch)
+    return FitResult(next(each for each in history if each.epoch == best), history)
+
+
+def _write(folder: Path, result: TrainResult, made: dict[str, Any]) -> None:
     """The files of a run folder, the result last."""
-    from bidwise.report import write_page  # late: matplotlib takes a second
+    from bidwise.report import write_page
 
+    metric = result.settings.train.metric
     lines = [
-        json.dumps({"loss_function": name, **entry}, allow_nan=False)
-        for name, each in result["fits"].items()
-        for entry in each["history"]
+        json.dumps({"loss_function": loss, "epoch": each.epoch, "loss": each.loss, metric: each.value}) + "\n"
+        for loss, fit in result.fits.items()
+        for each in fit.history
     ]
-    write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
-    write_json(folder / "environment.json", there)
+    write_text(folder / "metrics.jsonl", "".join(lines))
+    write_json(folder / "environment.json", made)
     write_page(result, folder)
-    write_json(folder / "result.json", result)
+    write_result(folder, result)

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import bidwise
 from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.read_table import scan_table, table_fingerprint
 from bidwise.data.store import SCHEMA
-from bidwise.ray_runner import started_ray
-from bidwise.run_folder import check_writable, environment, locked_folder, read_json, write_json, write_text
-from bidwise.runners import ENGINES
-from bidwise.table.compare import baseline_of, best_of, best_trial, differences, numbers_of, settings_of
-from bidwise.table.config import METRICS, SECTIONS, read_toml, resolved
+from bidwise.ray_runner import Ray, device_on_ray, one_line
+from bidwise.run_folder import (
+    check_writable,
+    environment,
+    locked_folder,
+    read_json,
+    write_json,
+    write_result,
+    write_text,
+)
+from bidwise.runners import ENGINES, Call, Killed, Processes, Progress, Runner, Show
+from bidwise.study.select import best
+from bidwise.table.config import METRICS, SECTIONS, Config, Train, flattened, read_toml, resolved
 from bidwise.table.grid import Grid, Identity, Known, Trial, identity_of, read_grid
-from bidwise.table.roles import fingerprint, scan
-from bidwise.table.sweep_sentences import notes, verdict
-from bidwise.table.trials import Ended, Job, device_on_ray, finished, in_processes, on_ray
-from bidwise.typed_json import to_json
+from bidwise.table.pipeline import run
+from bidwise.table.results import Chosen, SweepResult
+from bidwise.table.settings import baseline_of, best_setting, settings_of, trial_result, with_differences
 from bidwise.urls import scheme_of, shown
 
-Progress = Callable[[str, float], None]  # what is being done, and the share that is done
+ERROR = "error.txt"  # of a trial that failed for a reason that no user can mend
+
+
+class TrialFailed(Exception):
+    """What went wrong in a trial, in words."""
 
 
 def sweep(
@@ -38,12 +51,12 @@ def sweep(
     device: str = "cpu",
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
-    """Train every combination of a grid, compare them inside of seeds, and choose by validation: ``result.json``.
+) -> SweepResult:
+    """Train every combination of a grid, compare them inside of seeds, and choose by validation.
 
-    The same call goes on where an earlier one stopped, and a larger grid trains only what is new. A trial that fails
-    does not end the others: ``trials`` of the result have its message under ``failed``. Processes import the script
-    that calls this: guard it with ``if __name__ == "__main__"``.
+    The same call resumes an earlier one that was cut off, and a larger grid trains only what is new. A trial that fails
+    does not end the others: ``failed`` of its result says why. Processes import the script that calls this: guard it
+    with ``if __name__ == "__main__"``.
 
     Args:
         config: TOML file of `train` with a section ``[sweep]`` of lists, ``"train.lam" = [1, 3, 10]``, or its sections.
@@ -55,33 +68,32 @@ def sweep(
         by: validation metric that the best setting is chosen by: ``welfare``, ``log_loss`` or ``auc``; ``train.metric``
             by default.
         device: ``cpu`` or ``cuda``; with ``ray`` also ``auto``, a GPU where the cluster has one.
-        progress: called as ``progress("trials", 0.4)``.
+        progress: called as ``progress("trials", 0.4, "trial 3 of 12")``.
         say: called with a line that counts the trials, and with one for every trial that ends.
     """
     check_name("engine", engine, ENGINES)
     if workers is not None:
         check_whole("workers", workers, 1)
     grid = read_grid(config, settings)
-    by = by or grid.sections["train"].get("metric", "log_loss")
+    by = by or grid.sections["train"].get("metric", Train.metric)
     check_name("by", by, METRICS)
-    first = grid.trials()[0].config
-    if first.data.table is None:
+    table = grid.trials()[0].config.data.table
+    if table is None:
         raise InputError("the configuration must name the table to train on, found no table in [data]")
-    table = first.data.table
     if scheme_of(table) is None:  # workers may be in another folder
         table = str(Path(table).absolute())
-    scan(table)
+    scan_table(table)
     _check_grown(check_writable(out), grid)
-    if engine == "ray":
-        started_ray()  # or an error, before anything is written
+    show, tell = progress or (lambda work, done, detail="": None), say or (lambda line: None)
+    if engine == "ray":  # started, or an error, before anything is written
         device = device_on_ray(device)
-    show, tell = progress or (lambda work, done: None), say or (lambda line: None)
+    runner: Runner = Ray(workers, device) if engine == "ray" else Processes(workers or 1, tell)
     with locked_folder(out) as folder:
         trials = grid.trials(_known(folder))
         _check_table(folder, trials, table)
         write_text(folder / "config.toml", grid.to_toml())
         tell(grid.counted(trials))
-        failed = _run(folder, trials, table, engine, workers, device, by, show, tell)
+        failed = _run(folder, trials, table, runner, device, by, show, tell)
         result = _compared(folder, grid, trials, failed, by, show)
         _write(folder, result, device)
     return result
@@ -95,7 +107,8 @@ def _check_grown(folder: Path, grid: Grid) -> None:
     there = read_toml(path) if path.exists() else {}
     if set(there) != {*SECTIONS, "sweep"}:
         raise InputError(
-            f"out must be a new folder or one of the same sweep, found {folder}, which has a run of another kind"
+            f"must be a new folder or one of the same sweep, found {folder}, which has a run of another kind",
+            argument="out",
         )
     here = {identity_of(trial.config) for trial in grid.trials()}
     lost = [
@@ -105,22 +118,21 @@ def _check_grown(folder: Path, grid: Grid) -> None:
     ]
     if not lost:
         return
-    before = read_grid(there)
-    told = [_flat(each) | each.lists for each in (before, grid)]
-    words = []
-    for key in dict.fromkeys([*told[0], *told[1]]):
-        values = [each.lists.get(key, [shared.get(key)]) for each, shared in zip((before, grid), told, strict=True)]
-        if key != "data.table" and any(value not in values[1] for value in values[0]):
-            words.append(f"{key} = {values[0]} there and {values[1]} here")
-    raise InputError(
-        f"out must be a new folder or one of a sweep that this one has all trials of, found {folder} with "
-        f"{', '.join(words) or 'others'}, so {len(lost)} of its trials, as {lost[0]}, are not in this grid, which may "
-        "grow but not shrink where results are; choose another folder"
+    before, now = (
+        {key: [value] for key, value in flattened(each.shown_sections()).items()} | each.lists
+        for each in (read_grid(there), grid)
     )
-
-
-def _flat(grid: Grid) -> dict[str, Any]:
-    return {f"{section}.{key}": x for section, part in grid.shown_sections().items() for key, x in part.items()}
+    words = [
+        f"{key} = {before.get(key, [None])} there and {now.get(key, [None])} here"
+        for key in dict.fromkeys([*before, *now])
+        if key != "data.table" and any(value not in now.get(key, [None]) for value in before.get(key, [None]))
+    ]
+    raise InputError(
+        f"must be a new folder or one of a sweep that this one has all trials of, found {folder} with "
+        f"{', '.join(words) or 'others'}, so {len(lost)} of its trials, as {lost[0]}, are not in this grid, which may "
+        "grow but not shrink where results are; choose another folder",
+        argument="out",
+    )
 
 
 def _known(folder: Path) -> dict[Identity, Known]:
@@ -131,13 +143,14 @@ def _known(folder: Path) -> dict[Identity, Known]:
 
 def _check_table(folder: Path, trials: Sequence[Trial], table: str) -> None:
     """Raise unless the trials that are there began with the rows that the table has now."""
-    begun = [path for trial in trials if (path := folder / "trials" / trial.name / "store" / SCHEMA).is_file()]
-    now = fingerprint(table) if begun else ""
-    for path in begun:
+    stores = [path for trial in trials if (path := folder / "trials" / trial.name / "store" / SCHEMA).is_file()]
+    now = table_fingerprint(table) if stores else ""
+    for path in stores:
         if read_json(path)["table"]["fingerprint"] != now:
             raise InputError(
-                f"out must be a new folder or one of the same table, found {path.parents[1]}, which began with other "
-                f"rows than {shown(table)} has now; choose another folder, or delete that one"
+                f"must be a new folder or one of the same table, found {path.parents[1]}, which began with other "
+                f"rows than {shown(table)} has now; choose another folder, or delete that one",
+                argument="out",
             )
 
 
@@ -145,75 +158,113 @@ def _run(
     folder: Path,
     trials: Sequence[Trial],
     table: str,
-    engine: str,
-    workers: int | None,
+    runner: Runner,
     device: str,
     by: str,
     show: Progress,
     say: Callable[[str], None],
 ) -> dict[str, str]:
     """Run what is not finished: why each of the failed trials failed."""
-    inside = (folder / "trials").absolute()
-    jobs = [
-        Job(trial, table, inside / trial.name, device, list(sys.argv))
-        for trial in trials
-        if not finished(inside / trial.name)
+    inside, many = (folder / "trials").absolute(), len(trials)
+    shared = {"table": table, "device": device, "command": list(sys.argv)}
+    missing = {each.name: each for each in trials if not (inside / each.name / "result.json").is_file()}
+    calls = [
+        Call(name, run_trial, {**shared, "config": trial.config, "folder": inside / name})
+        for name, trial in missing.items()
     ]
-    done = len(trials) - len(jobs)
+    done = many - len(calls)
     if done:
-        say(f"{done} of {len(trials)} trials are finished already")
-    show("trials", done / len(trials))
+        say(f"{done} of {many} trials are finished already")
+    shares: dict[str, float] = {}
+
+    def display() -> None:
+        show("trials", (done + sum(shares.values())) / many, f"trial {min(done + 1, many)} of {many}")
+
+    def report(call: Call, share: float) -> None:
+        shares[call.name] = share
+        display()
+
+    display()
     failed: dict[str, str] = {}
-    ends: Sequence[Ended] | Any = ()
-    if jobs:
-        ends = on_ray(jobs, workers) if engine == "ray" else in_processes(jobs, workers or 1, say)
-    for job, why in ends:
-        done += 1
-        if why is not None:
-            failed[job.trial.name] = why
-            words = f"failed: {why}"
-        else:
-            found = numbers_of(job.trial, job.folder, None)
-            value = found["validation"][by]
-            number = "none" if value is None else f"{value:.5g}"
-            words = f"validation {by.replace('_', ' ')} {number}, {found['seconds']:.0f} s"
-        say(f"[{done}/{len(trials)}] {job.trial.name}: {words}")
-        show("trials", done / len(trials))
+    with closing(runner.run(calls, show=report)) as ended:
+        for call, future in ended:
+            done += 1
+            shares.pop(call.name, None)
+            if (error := future.exception()) is not None:
+                failed[call.name] = _words(error)
+                words = f"failed: {failed[call.name]}"
+            else:
+                found = trial_result(missing[call.name], inside / call.name, None)
+                value = getattr(found.validation, by)
+                number = "none" if value != value else f"{value:.5g}"
+                words = f"validation {by.replace('_', ' ')} {number}, {found.seconds:.0f} s"
+            say(f"[{done}/{many}] {call.name}: {words}")
+            display()
     return failed
+
+
+def run_trial(show: Show, table: str, config: Config, folder: Path, device: str, command: Sequence[str]) -> None:
+    """Train and test as `train` does, or resume it; what goes wrong is an error in words without secrets."""
+
+    def progress(work: str, done: float, detail: str = "") -> None:
+        if work == "training":
+            show(done)
+
+    try:
+        run(table, config, folder, device, progress, command=command)
+        (folder / ERROR).unlink(missing_ok=True)
+    except KeyboardInterrupt:
+        raise
+    except (InputError, OSError) as error:
+        raise InputError(_words(error).replace(table, shown(table))) from None
+    except BaseException as error:  # the other trials go on
+        why = _words(error).replace(table, shown(table))
+        with suppress(Exception):  # a full disk has no place for it
+            with locked_folder(folder):
+                write_text(folder / ERROR, traceback.format_exc().replace(table, shown(table)))
+            why += f"; see {folder / ERROR}"
+        raise TrialFailed(why) from None
+
+
+def _words(error: BaseException) -> str:
+    """An error on one line, with its type unless it is made of words for users."""
+    text = one_line(error)
+    if text and isinstance(error, InputError | OSError | TrialFailed | Killed):
+        return text
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def _compared(
     folder: Path, grid: Grid, trials: Sequence[Trial], failed: Mapping[str, str], by: str, show: Progress
-) -> dict[str, Any]:
-    inside = folder / "trials"
-    found = [numbers_of(trial, inside / trial.name, failed.get(trial.name)) for trial in trials]
-    settings = settings_of(found)
-    baseline, chosen = baseline_of(settings, by), best_of(settings, by)
+) -> SweepResult:
+    inside, data = folder / "trials", trials[0].config.data
+    results = [trial_result(trial, inside / trial.name, failed.get(trial.name)) for trial in trials]
+    settings = settings_of(results)
+    baseline, chosen = baseline_of(settings, by), best_setting([each for each in settings if each.complete], by)
     if baseline is not None:
-        differences(settings, baseline, found, inside, lambda share: show("comparing", share))
-    best = None if chosen is None else best_trial(chosen, found, by)
-    result: dict[str, Any] = {
-        "kind": "sweep",
-        "version": bidwise.__version__,
-        "config": _flat(grid),
-        "grid": grid.lists,
-        "by": by,
-        "seeds": list(dict.fromkeys(trial["seed"] for trial in found)),
-        "baseline": None if baseline is None else baseline["name"],
-        "chosen": None if chosen is None or best is None else {"setting": chosen["name"], "trial": best["name"]},
-        "settings": settings,
-        "trials": found,
-    }
-    result["verdict"], result["notes"] = verdict(result), notes(result)
-    return to_json(result)  # type: ignore[no-any-return]
+        settings = with_differences(settings, baseline, results, inside, lambda share: show("comparing", share))
+    own = [] if chosen is None else [trial for trial in results if trial.name in chosen.trials]
+    trial = best(own, by, lambda each: getattr(each.validation, by), exact=False)
+    return SweepResult(
+        config=flattened(grid.shown_sections()),
+        grid=grid.lists,
+        by=by,
+        seeds=tuple(dict.fromkeys(each.seed for each in results)),
+        timed=data.time is not None,
+        welfare_of="clicks" if data.truth is None else "truth",
+        baseline=None if baseline is None else baseline.name,
+        chosen=None if chosen is None or trial is None else Chosen(chosen.name, trial.name),
+        settings=tuple(settings),
+        trials=tuple(results),
+    )
 
 
-def _write(folder: Path, result: Mapping[str, Any], device: str) -> None:
+def _write(folder: Path, result: SweepResult, device: str) -> None:
     """The files of the sweep, the result last; every trial says itself where it was made."""
-    from bidwise.report import write_page  # late: matplotlib takes a second
+    from bidwise.report import write_page
 
-    seconds = sum(trial.get("seconds") or 0 for trial in result["trials"])
-    there = environment("cuda" if device == "cuda" and torch.cuda.is_available() else "cpu") | {"seconds": seconds}
-    write_json(folder / "environment.json", there)
+    seconds = sum(trial.seconds or 0 for trial in result.trials)
+    made = environment("cuda" if device == "cuda" and torch.cuda.is_available() else "cpu")
+    write_json(folder / "environment.json", {**made, "seconds": seconds})
     write_page(result, folder)
-    write_json(folder / "result.json", result)
+    write_result(folder, result)

@@ -24,12 +24,12 @@ class Adam(torch.optim.Adam):
     rows by their moments. ``l2`` adds l2 Σ w² over the embeddings to the loss (DeepCTR's default is 1e-5), with lazy
     updates over the rows that were looked up.
 
-    On a GPU all that is done by kernels (:mod:`bidwise.training.rows`), and a step can be part of a graph; ``dense``
+    On a GPU kernels do all that (:mod:`bidwise.kernels.adam_kernels`), and a step can be part of a graph; ``dense``
     then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights. Kernels
     count steps for all parameters alike, also for one that gets its first gradient late.
     """
 
-    def __init__(self, model: nn.Module, *, rate: float, updates: str = "lazy", l2: float = 0.0) -> None:
+    def __init__(self, model: nn.Module, *, learning_rate: float, updates: str = "lazy", l2: float = 0.0) -> None:
         check_name("embeddings", updates, UPDATES)
         check_positive("l2", l2, or_zero=True)
         parameters = list(model.parameters())
@@ -39,19 +39,15 @@ class Adam(torch.optim.Adam):
         device, gpu = parameters[0].device, on == {"cuda"}
         self.tables = [part for part in model.modules() if isinstance(part, Embeddings)]
         self.l2 = float(l2)
-        single = len({parameter.device for parameter in parameters}) == 1 and all(
-            parameter.dtype == torch.float32 for parameter in parameters
-        )
+        single = {(parameter.device, parameter.dtype) for parameter in parameters} == {(device, torch.float32)}
         single &= len({id(table.weight) for table in self.tables}) == len(self.tables)  # each its own gradients
-        single &= distributed.count() == 1  # rows that travel are tensors
+        single &= distributed.count() == 1  # rows that are sent are tensors
         # with l2, dense updates give every row a gradient in every step: nothing to make up for
         kernels = single and available(device) and not (self.tables and updates == "dense" and l2)
-        self.rate = torch.tensor(rate, dtype=torch.float32, device=device) if gpu or kernels else rate
-        self.ways: dict[str, Any] = {
-            "fused": on <= {"cpu", "cuda"},
-            "capturable": gpu,
-        }  # of this device, whatever is loaded
-        super().__init__(parameters, lr=self.rate, **self.ways)
+        self.rate = torch.tensor(learning_rate, device=device).float() if gpu or kernels else learning_rate
+        # of this device, whatever state is loaded
+        self.device_options: dict[str, Any] = {"fused": on <= {"cpu", "cuda"}, "capturable": gpu}
+        super().__init__(parameters, lr=self.rate, **self.device_options)
         self.clock: Any = None
         self.sums: list[Any] = []
         if kernels:
@@ -63,7 +59,7 @@ class Adam(torch.optim.Adam):
             sums.table.sums = sums
 
     def _use_kernels(self, *, dense: bool) -> None:
-        from bidwise.training.rows import Clock, RowSums
+        from bidwise.kernels.adam_kernels import Clock, RowSums
 
         assert isinstance(self.rate, Tensor)
         group = self.param_groups[0]
@@ -81,13 +77,13 @@ class Adam(torch.optim.Adam):
             self.param_groups[0]["lr"] = rate
 
     def release(self) -> None:
-        """Give the tables back: gradients of their vectors are tensors again, for whoever trains the model next."""
+        """Give the tables back: their gradients are tensors again, for whoever trains the model next."""
         self.flush()
         for table in self.tables:
             table.sparse, table.sums, table.trusted = False, None, False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Leave out all gradients since the last step."""
+        """Discard all gradients since the last step."""
         super().zero_grad(set_to_none)
         for sums in self.sums:
             sums.forget()
@@ -98,7 +94,7 @@ class Adam(torch.optim.Adam):
             sums.flush()
 
     def state_dict(self) -> Any:
-        """All that is needed to go on, on any device."""
+        """All that :meth:`load_state_dict` needs, on any device."""
         self.flush()
         if self.clock is not None:
             for state in self.state.values():
@@ -106,9 +102,9 @@ class Adam(torch.optim.Adam):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Resume from what :meth:`state_dict` returned."""
         super().load_state_dict(state_dict)
-        self.param_groups[0].update(self.ways)
+        self.param_groups[0].update(self.device_options)
         if isinstance(self.rate, Tensor):  # what graphs and kernels read
             self.rate.copy_(torch.as_tensor(self.param_groups[0]["lr"]))
             self.param_groups[0]["lr"] = self.rate
@@ -127,9 +123,9 @@ class Adam(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step; without a closure, which fits never need."""
+        """One step; ``closure`` is not called: `fit` never needs one."""
         if self.clock is not None:
-            from bidwise.training.rows import update_tensors
+            from bidwise.kernels.adam_kernels import update_tensors
 
             self.clock.tick()
             for sums in self.sums:

@@ -1,21 +1,103 @@
-"""What :func:`bidwise.fit` refuses before the first step, each with a word on what it should have been."""
+"""What :func:`bidwise.fit` takes: its options, several losses as one, and what it refuses before the first step."""
 
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from bidwise.checks import InputError
-from bidwise.data.ads import Ads
+from bidwise import distributed
+from bidwise.checks import InputError, check_name, check_positive, check_whole
+from bidwise.data.ads import Ads, fingerprint
+from bidwise.losses.named import unchecked
+from bidwise.models.layers import BatchNorm
+from bidwise.training.adam import UPDATES
 
 COLUMNS = ("logits", "clicks", "bids", "offsets", "teacher")  # what a loss is called with, in this order
+SCHEDULES = ("constant", "cosine")
+PRECISIONS = ("float32", "mixed")
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.batchnorm._LazyNormBase)
+ROWS = 4096  # at least, by which ranks check that they have the same ads
+
+
+@dataclass(frozen=True)
+class Options:
+    """The numbers of a run, checked."""
+
+    epochs: float
+    batch_size: int
+    learning_rate: float
+    schedule: str
+    patience: float | None
+    every: float
+    embeddings: str = "lazy"
+    l2: float = 0.0
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_whole("batch_size", self.batch_size, 2)
+        for name in ("epochs", "every", "learning_rate"):
+            check_positive(name, getattr(self, name))
+        if self.patience is not None:
+            check_positive("patience", self.patience)
+            object.__setattr__(self, "patience", whole(self.patience))
+        for name in ("epochs", "every"):
+            object.__setattr__(self, name, whole(getattr(self, name)))
+        object.__setattr__(self, "learning_rate", float(self.learning_rate))
+        check_name("schedule", self.schedule, SCHEDULES)
+        check_name("embeddings", self.embeddings, UPDATES)
+        check_name("precision", self.precision, PRECISIONS)
+        check_positive("l2", self.l2, or_zero=True)
+
+
+class Variants(nn.Module):
+    """Losses of slices of the first member dimension, called as one loss.
+
+    Args:
+        losses: each with the number of members it trains: ``[(log_loss, 1), (WelfareLoss(lam=six), 6)]`` for logits
+            ``(7, repeats, ads)``.
+
+    >>> import bidwise
+    >>> both = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log"], 2)])
+    >>> both(torch.zeros(3, 5, 4), torch.zeros(3, 5, 4), torch.ones(3, 5, 4)).shape
+    torch.Size([3, 5])
+    """
+
+    def __init__(self, losses: Sequence[tuple[nn.Module, int]]) -> None:
+        super().__init__()
+        self.losses = nn.ModuleList(unchecked(loss) for loss, _ in losses)
+        self.counts = [count for _, count in losses]
+
+    def forward(
+        self,
+        logits: Tensor,
+        clicks: Tensor,
+        bids: Tensor,
+        offsets: Tensor | None = None,
+        teacher: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """One loss per member, ``(*members)``."""
+        if logits.shape[0] != sum(self.counts):
+            raise InputError(f"logits must have {sum(self.counts)} variants first, found {tuple(logits.shape)}")
+        parts = (torch.split(x, self.counts) for x in (logits, clicks, bids))
+        others = ([None] * len(self.counts) if x is None else torch.split(x, self.counts) for x in (teacher, weights))
+        rows = zip(self.losses, *parts, *others, strict=True)
+        return torch.cat([loss(z, y, b, offsets, p, w) for loss, z, y, b, p, w in rows])
+
+    def extra_repr(self) -> str:
+        return f"counts={self.counts}"
 
 
 def check_parts(model: object, train: object, valid: object) -> None:
     """Raise unless model and ads are what they should be."""
     if not isinstance(model, nn.Module):
-        found = f"the class {model.__name__}; make one of it" if isinstance(model, type) else type(model).__name__
+        found = f"the class {model.__name__}; create an instance" if isinstance(model, type) else type(model).__name__
         raise InputError(f"model must be a torch.nn.Module, found {found}")
     for name, ads in (("train", train), ("valid", valid)):
         if not isinstance(ads, Ads) and (name == "train" or ads is not None):
@@ -25,11 +107,11 @@ def check_parts(model: object, train: object, valid: object) -> None:
 
 
 def check_loss(loss: object, *, weighted: bool) -> None:
-    """Raise unless ``loss`` can be called as losses are, and will read its arguments as they are meant."""
+    """Raise unless ``loss`` can be called as losses are, and takes its arguments in that order."""
     if not callable(loss):
         raise InputError(f"loss must be a name or a function, found {type(loss).__name__}")
     if isinstance(loss, type):
-        raise InputError(f"loss must be a name or a function, found the class {loss.__name__}; make one of it")
+        raise InputError(f"loss must be a name or a function, found the class {loss.__name__}; create an instance")
     wanted = ", ".join((*COLUMNS, "weights=") if weighted else COLUMNS)
     why = ", the last because train has weights" if weighted else ""
     fix = "wrap it in a function that takes these and passes on what it needs"
@@ -37,7 +119,7 @@ def check_loss(loss: object, *, weighted: bool) -> None:
         raise InputError(f"loss must take ({wanted}){why}, found torch's {getattr(loss, '__name__', 'own')}; {fix}")
     try:
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
-    except (TypeError, ValueError):  # of a function that does not tell
+    except (TypeError, ValueError):  # a function without a signature
         return
     try:
         signature.bind(*COLUMNS, **({"weights": None} if weighted else {}))
@@ -48,3 +130,35 @@ def check_loss(loss: object, *, weighted: bool) -> None:
     for name, meant in zip(names, COLUMNS, strict=False):
         if name != meant and name in (*COLUMNS, "weights"):
             raise InputError(f"loss must take ({wanted}) in this order, found {name} in the place of {meant}; {fix}")
+
+
+def check_ranks(model: nn.Module, train: Ads, valid: Ads | None, settings: dict[str, Any]) -> None:
+    """Raise unless all ranks are about to train the same model on the same ads, in the same order."""
+    if distributed.count() == 1:
+        return
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise InputError("model must be the model itself, found DistributedDataParallel; fit averages gradients")
+    for name, part in model.named_modules():
+        if isinstance(part, NORMS) and part.training and not isinstance(part, BatchNorm | nn.SyncBatchNorm):
+            raise InputError(
+                f"model must norm by the ads of all ranks, found {type(part).__name__} as {name!r}; use "
+                "bidwise.models.BatchNorm, or SyncBatchNorm on GPUs"
+            )
+    data = {"train": fingerprint(train, ROWS), "valid": None if valid is None else fingerprint(valid, ROWS)}
+    distributed.check_same(**settings, **data)
+
+
+def whole(number: float) -> float:
+    """A whole number as an int, so that it prints as one.
+
+    >>> whole(3.0), whole(0.1 + 0.2)
+    (3, 0.3)
+    """
+    if not isinstance(number, float):
+        return number
+    return int(number) if number.is_integer() else round(number, 10)
+
+
+def one_line(value: Any) -> str:
+    """The representation of ``value`` on one line, without addresses, which change from run to run."""
+    return " ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).split())

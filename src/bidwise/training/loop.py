@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,11 @@ from bidwise import distributed
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, needs_teacher
-from bidwise.run_folder import open_folder
-from bidwise.training.across_ranks import AcrossRanks
-from bidwise.training.arguments import check_loss, check_parts
-from bidwise.training.checkpoint import load_checkpoint, save_checkpoint, write_result
-from bidwise.training.precision import matmul_precision
-from bidwise.training.run import Options, Run
-from bidwise.training.selection import Fit
-from bidwise.training.validation import METRICS, Metric, mode
+from bidwise.run_folder import checksum, environment, load, open_folder, save, write_json, write_text
+from bidwise.training.arguments import Options, check_loss, check_parts
+from bidwise.training.run import Position, Run
+from bidwise.training.validation import METRICS, Best, Fit, Metric
+from bidwise.typed_json import to_json
 
 SECONDS = 120  # between checkpoints, where evaluations are farther apart
 
@@ -36,7 +35,7 @@ def fit(
     metric: str | Metric | Sequence[str | Metric] = "welfare",
     epochs: float = 10,
     batch_size: int = 256,
-    rate: float = 1e-3,
+    learning_rate: float = 1e-3,
     schedule: str = "constant",
     patience: float | None = None,
     every: float = 1,
@@ -51,7 +50,7 @@ def fit(
     """Train ``model`` with Adam, and keep the weights of its best epoch on validation auctions.
 
     A model with ``members`` is many models trained at once; each has the batches, the best epoch and the weights that
-    it would have alone. Everything runs on the device of the model.
+    it would have if trained alone. Everything runs on the device of the model.
 
     Where torch.distributed has been initialised, by torchrun or by Ray, all ranks train one model together: each calls
     ``fit`` with the same arguments, has its part of every batch, and gets the same weights. ``batch_size`` is that of
@@ -68,8 +67,8 @@ def fit(
             ``auc``, or a :class:`~bidwise.training.Metric` of your own. Of several the first decides; ``best`` has the
             weights by each.
         epochs: passes over the ads; 2.1 ends a tenth into the third.
-        rate: learning rate of Adam; its other parameters are torch's defaults.
-        schedule: ``constant``, or ``cosine`` from ``rate`` to 0.
+        learning_rate: of Adam; its other parameters are torch's defaults.
+        schedule: ``constant``, or ``cosine`` from ``learning_rate`` to 0.
         patience: stop after so many epochs without a better metric, each metric for itself; ``None`` trains all epochs.
         every: epochs between evaluations, 0.25 for four in each; the end is always evaluated.
         embeddings: ``lazy`` updates the rows that a batch looked up, ``dense`` all rows, as Adam does; see
@@ -80,8 +79,8 @@ def fit(
         graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
             ``True`` asks for it with others too, which must not do in Python what changes from step to step.
         seed: of the batches, one for all repeats or one for each.
-        out: a run folder: configuration, metrics and weights; a run that was cut off goes on where it stopped, a few
-            minutes before at most.
+        out: a run folder: configuration, metrics and weights. An interrupted run resumes from it, with at most a few
+            minutes of training to repeat.
         progress: called with the number of finished epochs, after each and about once a second.
 
     >>> import bidwise, torch
@@ -93,14 +92,14 @@ def fit(
     [1, 2, 3]
     """
     check_parts(model, train, valid)
-    if isinstance(loss, AcrossRanks):
+    if isinstance(loss, distributed.AcrossRanks):
         loss = loss.loss  # what fit makes of every loss
     metrics = _metrics(metric)
     if isinstance(loss, str):
         check_name("loss", loss, LOSSES)
     else:
         check_loss(loss, weighted=train.weights is not None)
-    options = Options(epochs, batch_size, rate, schedule, patience, every, embeddings, l2, precision)
+    options = Options(epochs, batch_size, learning_rate, schedule, patience, every, embeddings, l2, precision)
     if patience is not None and valid is None:
         raise InputError("patience needs valid, found None")
     if valid is not None and valid.offsets is None and any(name.endswith("welfare") for name in metrics):
@@ -108,32 +107,26 @@ def fit(
     if train.teacher is None and needs_teacher(loss):
         raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
     with _on_device_of(model):
-        return _fitted(model, train, valid, loss, metrics, options, seed, graph, out, progress)
+        distributed.check_same(out="none" if out is None else "a folder")
+        run = Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed, graph)
+        folder = None
+        if out is not None:
+            folder = distributed.first(lambda: open_folder(out, run.config(loss)))  # on rank 0 alone, which writes
+            load_checkpoint(Path(out), run)
+        _train(run, folder, progress)
+        if run.fit.best:
+            model.load_state_dict(run.fit.best[next(iter(metrics))].state)
+        if folder is not None:
+            write_result(folder, run)
+    return run.fit
 
 
-def _fitted(
-    model: nn.Module,
-    train: Ads,
-    valid: Ads | None,
-    loss: str | Callable[..., Tensor],
-    metrics: dict[str, Metric],
-    options: Options,
-    seed: int | Sequence[int],
-    graph: bool | None,
-    out: str | Path | None,
-    progress: Callable[[float], None] | None,
-) -> Fit:
-    distributed.check_same(out="none" if out is None else "a folder")
-    run = Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed, graph)
-    folder = None
-    if out is not None:
-        folder = distributed.first(lambda: open_folder(out, run.config(loss)))  # on rank 0 alone, which writes
-        load_checkpoint(Path(out), run)
+def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | None) -> None:
+    """Train, evaluate and save in turn, to the end of the run."""
     saved = time.monotonic()
     try:
         while not run.ended():
-            with mode(model, training=True), matmul_precision(options.precision):
-                run.train_on()
+            run.train_on()
             evaluated = run.due()
             if evaluated:
                 run.evaluate()
@@ -141,31 +134,72 @@ def _fitted(
                 save_checkpoint(folder, run)
                 saved = time.monotonic()
             if progress is not None:
-                progress(run.position)
+                progress(run.epochs_done)
     finally:
         run.optimizer.release()
     run.fit.last = run.fit.state()
-    if run.fit.best:
-        model.load_state_dict(run.fit.best[next(iter(metrics))].state)
-    if folder is not None:
-        write_result(folder, run)
-    return run.fit
 
 
 def _metrics(metric: str | Metric | Sequence[str | Metric]) -> dict[str, Metric]:
     """Metrics by name, in order."""
-    found: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = {}
     for each in (metric,) if isinstance(metric, str | Metric) else metric:
         if isinstance(each, str):
             check_name("metric", each, METRICS)
             each = METRICS[each]
-        found[each.name] = each
-    if not found:
+        metrics[each.name] = each
+    if not metrics:
         raise InputError("metric must name at least one metric, found none")
-    return found
+    return metrics
 
 
 def _on_device_of(model: nn.Module) -> AbstractContextManager[Any]:
     """Kernels and streams are those of the current device, which need not be the model's."""
     first = next(model.parameters(), None)
     return torch.cuda.device(first.device) if first is not None and first.is_cuda else nullcontext()
+
+
+def save_checkpoint(folder: Path, run: Run) -> None:
+    """All that a run is resumed from, and the metrics so far for people to read."""
+    best = {name: {"epoch": b.epoch, "value": b.value, "state": b.state} for name, b in run.fit.best.items()}
+    state = {
+        "position": asdict(run.position),
+        "model": run.model.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "best": best,
+        "history": run.fit.history,
+    }
+    save(folder / "checkpoint.pt", state)
+    lines = (json.dumps(to_json(entry), allow_nan=False) for entry in run.fit.history)
+    write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+
+
+def load_checkpoint(folder: Path, run: Run) -> None:
+    """Restore ``run`` if the folder has a checkpoint; rank 0 sends it to ranks that cannot see the file."""
+    path = folder / "checkpoint.pt"
+    known = distributed.first(lambda: checksum(path) if path.exists() else None, tell=True)
+    if known is None:
+        return
+    if distributed.all_of(path.exists() and checksum(path) == known):
+        there = load(path)  # each for itself: sending would hold several copies
+    else:
+        there = distributed.first(lambda: load(path), tell=True)
+    run.model.load_state_dict(there["model"])
+    run.optimizer.load_state_dict(there["optimizer"])
+    device = next(run.model.parameters()).device
+    for name, best in there["best"].items():
+        state = {key: tensor.to(device) for key, tensor in best["state"].items()}
+        run.fit.best[name] = Best(best["epoch"], best["value"], state)
+    run.fit.history = there["history"]
+    position = Position(**there["position"])
+    if position.total is not None:
+        position.total = position.total.to(device)
+    run.resume(position)
+
+
+def write_result(folder: Path, run: Run) -> None:
+    """The model's weights, its best epochs, and where it was trained."""
+    best = {name: {"epoch": b.epoch, "value": b.value} for name, b in run.fit.best.items()}
+    save(folder / "model.pt", run.model.state_dict())
+    write_json(folder / "environment.json", environment(next(run.model.parameters()).device))
+    write_json(folder / "result.json", {"kind": "fit", "epochs": run.epochs_done, "best": best})

@@ -1,11 +1,12 @@
-"""A training run: one batch after the other, with a place to which it can be brought back."""
+"""A training run: one batch after the other, from a position that can be saved and restored."""
 
 from __future__ import annotations
 
 import math
-import re
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,59 +15,25 @@ import torch
 from torch import Tensor, nn
 
 from bidwise import distributed
-from bidwise.checks import InputError, check_name, check_positive, check_whole
-from bidwise.data.ads import Ads
-from bidwise.data.fingerprint import fingerprint
+from bidwise.checks import InputError
+from bidwise.data.ads import Ads, fingerprint
 from bidwise.kernels.gpu import available
 from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss, unchecked
 from bidwise.models import MODELS
 from bidwise.models.layers import trust
-from bidwise.training.across_ranks import average_gradients, check_ranks, logits_across, loss_across
-from bidwise.training.adam import UPDATES, Adam
+from bidwise.training.adam import Adam
+from bidwise.training.arguments import Options, Variants, check_ranks, one_line, whole
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle
 from bidwise.training.feeder import fits, source
-from bidwise.training.precision import PRECISIONS
-from bidwise.training.selection import NEAR, Fit
-from bidwise.training.validation import Metric, one_number_per_ad
-from bidwise.training.variants import Variants
+from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
 
-SCHEDULES = ("constant", "cosine")
 WARM = 3  # steps before a graph is captured: kernels are compiled, and what is made once is made
-
-
-@dataclass(frozen=True)
-class Options:
-    """The numbers of a run, checked."""
-
-    epochs: float
-    batch_size: int
-    rate: float
-    schedule: str
-    patience: float | None
-    every: float
-    embeddings: str = "lazy"
-    l2: float = 0.0
-    precision: str = "float32"
-
-    def __post_init__(self) -> None:
-        check_whole("batch_size", self.batch_size, 2)
-        for name in ("epochs", "every", "rate"):
-            check_positive(name, getattr(self, name))
-        if self.patience is not None:
-            check_positive("patience", self.patience)
-            object.__setattr__(self, "patience", whole(self.patience))
-        for name in ("epochs", "every"):
-            object.__setattr__(self, name, whole(getattr(self, name)))
-        object.__setattr__(self, "rate", float(self.rate))
-        check_name("schedule", self.schedule, SCHEDULES)
-        check_name("embeddings", self.embeddings, UPDATES)
-        check_name("precision", self.precision, PRECISIONS)
-        check_positive("l2", self.l2, or_zero=True)
+OWN_LOSSES = (WelfareLoss, BidWeightedLogLoss, Variants)
 
 
 @dataclass
-class Place:
-    """Where a run stands."""
+class Position:
+    """How far a run is."""
 
     passes: int = 0  # whole ones
     batches: int = 0  # of the pass under way
@@ -99,35 +66,38 @@ class Run:
         self.seeds = (
             [int(number) for number in seed] if isinstance(seed, Iterable) else [int(seed)] * train.repeats.numel()
         )
-        told = {"model": words(model), "loss": words(loss), "seed": self.seeds, "metric": list(metrics)}
-        check_ranks(model, train, valid, told | asdict(options))
+        settings = {"model": one_line(model), "loss": one_line(loss), "seed": self.seeds, "metric": list(metrics)}
+        check_ranks(model, train, valid, settings | asdict(options))
         distributed.copy_first(list(model.state_dict().values()))
         self.model, self.loss, self.metrics, self.options = model, unchecked(loss), metrics, options
+        self.own_loss = isinstance(loss, OWN_LOSSES)
         stays = train.features.device != device and not fits(_bytes(train), device)
         self.train = train.to(dtype) if stays else train.to(device).to(dtype)
         self.valid = None if valid is None else valid.to(device).to(dtype)
         if isinstance(loss, nn.Module):
             self.loss.to(device)
+        if distributed.count() > 1:
+            self.loss = distributed.AcrossRanks(self.loss)
         self.randoms = [torch.Generator().manual_seed(number) for number in self.seeds]
         self.shuffle = Shuffle(self.train, options.batch_size, self.randoms)
-        self.optimizer = Adam(model, rate=options.rate, updates=options.embeddings, l2=options.l2)
+        self.optimizer = Adam(model, learning_rate=options.learning_rate, updates=options.embeddings, l2=options.l2)
         self.members = getattr(model, "members", torch.Size())
         self.fit = Fit(model)
         if (self.optimizer.sums or device.type == "cuda") and type(model) in MODELS.values():
             trust(self.optimizer.tables, self.train.features)  # ids are features there, and a graph sees them all
         self.source, self.orders = source(self.shuffle, device), Orders(self.shuffle)
-        self.place = Place(randoms=self.orders.states)
+        self.position = Position(randoms=self.orders.states)
         self.epoch: Epoch | None = None  # the pass under way
         self.cuts: list[list[int]] = []  # where the parts of ranks begin in its batches
         self.graph: Any = None
         self.wants_graph = self._wants_graph(graph)
-        self.steps = 0  # since this object was made
+        self.taken = 0  # steps since this object was made
 
     def config(self, loss: str | Callable[..., Tensor]) -> dict[str, Any]:
         """What a run is resumed by."""
         return {
-            "model": words(self.model),
-            "loss": loss if isinstance(loss, str) else words(loss),
+            "model": one_line(self.model),
+            "loss": loss if isinstance(loss, str) else one_line(loss),
             **{name: x for name, x in asdict(self.options).items() if (name, x) != ("precision", "float32")},
             "metric": list(self.metrics),
             "seed": self.seeds,
@@ -136,34 +106,34 @@ class Run:
         }
 
     @property
-    def position(self) -> float:
+    def epochs_done(self) -> float:
         """Epochs so far."""
-        return whole(self.place.passes + self.place.seen / len(self.train))
+        return whole(self.position.passes + self.position.seen / len(self.train))
 
     @property
     def target(self) -> float:
         """Epochs at the next evaluation."""
-        return whole(min(self.options.every * (self.place.evaluations + 1), self.options.epochs))
+        return whole(min(self.options.every * (self.position.evaluations + 1), self.options.epochs))
 
     def due(self) -> bool:
         """Whether it is time to evaluate."""
-        return self.position >= self.target - NEAR
+        return self.epochs_done >= self.target - NEAR
 
     def ended(self) -> bool:
         """Whether all epochs are done, or no metric has patience left."""
         patience = self.options.patience
         impatient = bool(self.fit.best) and all(bool(self.fit.stopped(name, patience).all()) for name in self.metrics)
-        return impatient or self.position >= self.options.epochs - NEAR
+        return impatient or self.epochs_done >= self.options.epochs - NEAR
 
-    def resume(self, place: Place) -> None:
-        """Go to ``place``: the pass is drawn again, and what was seen of it left out."""
-        self.place = place
-        self.orders.restart(place.randoms)
+    def resume(self, position: Position) -> None:
+        """Continue from ``position``: the pass is drawn again, and what was seen of it is skipped."""
+        self.position = position
+        self.orders.restart(position.randoms)
         self.begin()
 
     def begin(self) -> None:
         """Draw the order of a pass; a GPU need not wait for that of the next."""
-        more = self.place.passes + 1 < self.options.epochs
+        more = self.position.passes + 1 < self.options.epochs
         self.epoch = self.orders.next(ahead=more and self.device.type == "cuda")
         if distributed.count() == 1:
             self.source.begin(self.epoch)
@@ -173,31 +143,43 @@ class Run:
         self.source.begin(self.epoch.part(cuts[:, here], cuts[:, here + 1]))
 
     def train_on(self) -> None:
-        """Batches until the pass ends, an evaluation is due, or a second has gone by."""
+        """Train until the pass ends, an evaluation is due, or a second has gone by."""
         began = time.monotonic()
-        place = self.place
-        if place.seen == len(self.train):
-            states = self.orders.states
-            total = None if place.total is None else place.total.zero_()
-            self.place = place = Place(place.passes + 1, evaluations=place.evaluations, total=total, randoms=states)
+        with mode(self.model, training=True), matmul_precision(self.options.precision):
+            while True:
+                self._take_step()
+                if self.position.seen == len(self.train):
+                    self._check()
+                    return
+                if self.due() or time.monotonic() - began > 1:
+                    return
+
+    def steps(self, count: int) -> None:
+        """``count`` training steps and nothing else: passes follow one another, and nothing is evaluated."""
+        with mode(self.model, training=True), matmul_precision(self.options.precision):
+            for _ in range(count):
+                self._take_step()
+
+    def _take_step(self) -> None:
+        """The step on the next batch, of the next pass where this one has ended."""
+        position = self.position
+        if position.seen == len(self.train):
+            total = None if position.total is None else position.total.zero_()
+            self.position = position = Position(
+                position.passes + 1, evaluations=position.evaluations, total=total, randoms=self.orders.states
+            )
             self.epoch = None
         if self.epoch is None:
             self.begin()
-        assert self.epoch is not None
-        while True:
-            if self.options.schedule == "cosine":
-                share = min(1.0, self.position / self.options.epochs)
-                self.optimizer.set_rate(self.options.rate * (1 + math.cos(math.pi * share)) / 2)
-            start, stop = self.epoch.bounds(place.batches)
-            self.advance(place.batches)
-            place.counted += 1
-            place.batches += 1
-            place.seen += stop - start
-            if place.seen == len(self.train):
-                self._check()
-                return
-            if self.due() or time.monotonic() - began > 1:
-                return
+            assert self.epoch is not None
+        if self.options.schedule == "cosine":
+            share = min(1.0, self.epochs_done / self.options.epochs)
+            self.optimizer.set_rate(self.options.learning_rate * (1 + math.cos(math.pi * share)) / 2)
+        start, stop = self.epoch.bounds(position.batches)
+        self.advance(position.batches)
+        position.counted += 1
+        position.batches += 1
+        position.seen += stop - start
 
     def _wants_graph(self, asked: bool | None) -> bool:
         """Whether the step is to be a graph, which must have nothing that waits for the GPU."""
@@ -218,10 +200,10 @@ class Run:
     def advance(self, number: int) -> None:
         """The step on batch ``number``."""
         assert self.epoch is not None
-        self.steps += 1
+        self.taken += 1
         start, stop = self.epoch.bounds(number)
         if self.wants_graph and stop - start == self.shuffle.whole:
-            if self.graph is None and self.steps > WARM:
+            if self.graph is None and self.taken > WARM:
                 from bidwise.kernels.graph import captured
 
                 self.graph = captured(self, stop - start)
@@ -231,9 +213,9 @@ class Run:
                 return
         with distributed.sharing(self.share(number)):
             loss = self.step(self.source.batch(number))
-        if self.place.total is None:
-            self.place.total = torch.zeros_like(loss)
-        self.place.total += loss
+        if self.position.total is None:
+            self.position.total = torch.zeros_like(loss)
+        self.position.total += loss
 
     def share(self, number: int) -> distributed.Share | None:
         """How batch ``number`` is shared out between ranks; ``None`` for one rank, which has all of it."""
@@ -250,7 +232,7 @@ class Run:
         clicks, bids = batch.clicks.expand_as(logits), batch.bids.expand_as(logits)
         teacher = None if batch.teacher is None else batch.teacher.expand_as(logits)
         more = {} if batch.weights is None else {"weights": batch.weights.expand_as(logits)}
-        losses: Tensor = loss_across(self.loss, logits, clicks, bids, batch.offsets, teacher, **more)
+        losses: Tensor = self.loss(logits, clicks, bids, batch.offsets, teacher, **more)
         if not isinstance(losses, Tensor) or losses.shape != self.members:
             expected = f"one number per member, {tuple(self.members)}" if self.members else "one number"
             found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
@@ -261,15 +243,15 @@ class Run:
         (losses.sum() if losses.dim() else losses).backward()  # type: ignore[no-untyped-call]
         if distributed.count() > 1:
             rows = [table.weight for table in self.optimizer.tables if table.sparse]
-            average_gradients(list(self.model.parameters()), rows)
+            distributed.average_gradients(list(self.model.parameters()), rows)
         self.optimizer.step()
         return losses.detach()
 
     @property
     def losses(self) -> Tensor:
         """Mean loss since the last evaluation, or of this pass."""
-        assert self.place.total is not None
-        return self.place.total / self.place.counted
+        assert self.position.total is not None
+        return self.position.total / self.position.counted
 
     def _check(self) -> None:
         """Raise unless losses and weights are finite; weights too: a last step may ruin them after a finite loss."""
@@ -285,13 +267,11 @@ class Run:
             raise InputError(
                 f"train.features must be finite, found {int((~torch.isfinite(features)).sum())} that are not"
             )
+        more = "" if self.own_loss else "; or look at your loss"
         raise InputError(
-            f"the {what} not finite after epoch {self.position:.4g}{who}; bids go from {low:.3g} to {high:.3g}. "
-            f"Divide the bids by their mean, lower the rate, or train in float64 (model.double()){self._own_loss()}"
+            f"the {what} not finite after epoch {self.epochs_done:.4g}{who}; bids go from {low:.3g} to {high:.3g}. "
+            f"Divide the bids by their mean, lower the learning rate, or train in float64 (model.double()){more}"
         )
-
-    def _own_loss(self) -> str:
-        return "" if isinstance(self.loss, WelfareLoss | BidWeightedLogLoss | Variants) else "; or look at your loss"
 
     def evaluate(self) -> None:
         """The metrics of this epoch, and the weights where they are the best so far."""
@@ -300,9 +280,9 @@ class Run:
         self._check()
         epoch = self._evaluated()
         entry: dict[str, Any] = {"epoch": epoch, "loss": self.losses.double().cpu()}
-        assert self.place.total is not None
-        self.place.total.zero_()
-        self.place.counted = 0
+        assert self.position.total is not None
+        self.position.total.zero_()
+        self.position.counted = 0
         if self.valid is not None:
             fractions = isinstance(self.options.epochs, float) or isinstance(self.options.every, float)
             number = torch.tensor(epoch, dtype=torch.float64 if fractions else torch.int64)
@@ -320,9 +300,9 @@ class Run:
 
     def _evaluated(self) -> float:
         """Epochs at this evaluation; where a batch reaches several of them they are one, the last."""
-        done, every = self.position + NEAR, self.options.every
-        self.place.evaluations = max(self.place.evaluations + 1, int(done / every))
-        return self.options.epochs if done >= self.options.epochs else whole(every * self.place.evaluations)
+        done, every = self.epochs_done + NEAR, self.options.every
+        self.position.evaluations = max(self.position.evaluations + 1, int(done / every))
+        return self.options.epochs if done >= self.options.epochs else whole(every * self.position.evaluations)
 
 
 def repeats_in_a_graph(model: nn.Module, loss: Callable[..., Tensor]) -> bool:
@@ -333,25 +313,41 @@ def repeats_in_a_graph(model: nn.Module, loss: Callable[..., Tensor]) -> bool:
     parts = [*model.modules(), *(loss.modules() if isinstance(loss, nn.Module) else [loss])]
     own = all(type(part).__module__.startswith(("bidwise.", "torch.nn.")) for part in parts)
     hooks = any(part._forward_hooks or part._forward_pre_hooks for part in parts if isinstance(part, nn.Module))
-    return own and not hooks and isinstance(loss, WelfareLoss | BidWeightedLogLoss | Variants)
-
-
-def whole(number: float) -> float:
-    """A whole number as such, so that it prints as one.
-
-    >>> whole(3.0), whole(0.1 + 0.2)
-    (3, 0.3)
-    """
-    if not isinstance(number, float):
-        return number
-    return int(number) if number.is_integer() else round(number, 10)
-
-
-def words(found: Any) -> str:
-    """How ``found`` prints, on one line and without addresses, which change from run to run."""
-    return " ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(found)).split())
+    return own and not hooks and isinstance(loss, OWN_LOSSES)
 
 
 def _bytes(ads: Ads) -> int:
     """Of the tables that batches are taken from: features, and clicks, bids, teacher and weights in float32."""
     return ads.features.numel() * ads.features.element_size() + 16 * len(ads) * ads.repeats.numel()
+
+
+@dataclass
+class _Mixed:
+    """How many runs use mixed precision, which torch has for the whole process."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+    before: str = "highest"
+
+
+_MIXED = _Mixed()
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Products of matrices in TF32 for ``mixed``, for all threads until the last that asked is done."""
+    if precision == "float32":  # whatever torch is set to
+        yield
+        return
+    with _MIXED.lock:
+        if not _MIXED.users:
+            _MIXED.before = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision("high")
+        _MIXED.users += 1
+    try:
+        yield
+    finally:
+        with _MIXED.lock:
+            _MIXED.users -= 1
+            if not _MIXED.users:
+                torch.set_float32_matmul_precision(_MIXED.before)

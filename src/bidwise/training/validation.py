@@ -1,20 +1,25 @@
-"""How good models are on ads they were not trained on: one number for each member of a batch."""
+"""How good models are on held-out ads, one number for each member of a batch, and the best epoch by that."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.evaluation.auc import auc
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
+State = dict[str, Tensor]
+NEAR = 1e-9  # of an epoch: what sums of fractions may miss
 NUMBERS_AT_ONCE = {"cpu": 2**21, "cuda": 2**27}  # features and activations in flight while predicting
 
 
@@ -34,9 +39,19 @@ def logits_of(model: nn.Module, features: Tensor) -> Tensor:
     return torch.cat(parts, dim=-1)
 
 
+def logits_across(model: nn.Module, features: Tensor) -> Tensor:
+    """The same on several ranks, each of which computes its part; all get all logits."""
+    ranks, here = distributed.count(), distributed.rank()
+    if ranks == 1:
+        return logits_of(model, features)
+    bounds = [features.shape[-2] * part // ranks for part in range(ranks + 1)]
+    sizes = [stop - start for start, stop in pairwise(bounds)]
+    return distributed.concatenated(logits_of(model, features.narrow(-2, bounds[here], sizes[here])), sizes)
+
+
 @contextmanager
 def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """``model`` in training or evaluation mode; afterwards every part of it is in the mode it had."""
+    """``model`` in training or evaluation mode; afterwards every part of it has the mode it had before."""
     before = [(part, part.training) for part in model.modules()]
     if model.training != training:  # else leave it: some of its parts may be frozen on purpose
         model.train(training)
@@ -146,8 +161,8 @@ def _auc(logits: Tensor, ads: Ads) -> Tensor:
     score = logits.reshape(-1, logits.shape[-1]).cpu()
     clicks = ads.clicks.expand_as(logits).reshape(score.shape).cpu()
     counts = [None] * len(score) if ads.weights is None else ads.weights.expand_as(logits).reshape(score.shape).cpu()
-    found = torch.tensor([auc(z, y, weights=w) for z, y, w in zip(score, clicks, counts, strict=True)]).double()
-    return found.view(logits.shape[:-1]).to(logits.device)
+    areas = torch.tensor([auc(z, y, weights=w) for z, y, w in zip(score, clicks, counts, strict=True)]).double()
+    return areas.view(logits.shape[:-1]).to(logits.device)
 
 
 METRICS = {
@@ -159,3 +174,56 @@ METRICS = {
         Metric("auc", "chance that a clicked ad has the higher CTR", True, _auc),
     )
 }
+
+
+@dataclass
+class Best:
+    """The best epoch of every member by one metric, and its weights then."""
+
+    epoch: Tensor  # (*members) int64, float64 where a run is evaluated within epochs
+    value: Tensor  # (*members) float64
+    state: State = field(repr=False)
+
+
+@dataclass
+class Fit:
+    """A trained model and its training.
+
+    ``model`` has the weights of its best epoch by the first metric, or the last ones where nothing was validated;
+    ``best`` has the best weights by each metric, ``last`` the last ones. ``history`` has one entry for each evaluated
+    epoch: ``epoch``, ``loss`` (mean over its batches) and every metric, ``(*members)``.
+    """
+
+    model: nn.Module
+    best: dict[str, Best] = field(default_factory=dict)
+    last: State = field(default_factory=dict, repr=False)
+    history: list[dict[str, Any]] = field(default_factory=list, repr=False)
+
+    def state(self) -> State:
+        """A copy of the current weights."""
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
+    def keep(self, metric: Metric, value: Tensor, epoch: Tensor, patience: float | None) -> None:
+        """Keep this epoch for the members whose best it is so far and whose patience has not run out."""
+        best = self.best.get(metric.name)
+        if best is None:
+            self.best[metric.name] = Best(epoch.expand(value.shape).clone(), value, self.state())
+            return
+        sign = 1 if metric.higher_is_better else -1
+        better = (sign * value > sign * best.value) & ~self.stopped(metric.name, patience)
+        if not bool(better.any()):
+            return
+        best.value = torch.where(better, value, best.value)
+        best.epoch = torch.where(better, epoch, best.epoch)
+        for key, parameter in self.model.state_dict().items():
+            mask = better.to(parameter.device)
+            mask = mask.view(mask.shape + (1,) * (parameter.dim() - mask.dim()))
+            best.state[key] = torch.where(mask, parameter.detach(), best.state[key])
+
+    def stopped(self, name: str, patience: float | None) -> Tensor:
+        """Members whose patience with a metric has run out: they keep what they would have if trained alone."""
+        best = self.best[name]
+        if patience is None or not self.history:
+            return torch.zeros_like(best.epoch, dtype=torch.bool)
+        done: float = self.history[-1]["epoch"]
+        return best.epoch.double() <= done - patience + NEAR

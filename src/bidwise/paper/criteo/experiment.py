@@ -19,7 +19,7 @@ from bidwise.paper.criteo.trial import LAM, RATE, SIGMA, Trial, train
 from bidwise.run_folder import load
 from bidwise.study.pieces import Job, Pieces, Progress
 from bidwise.study.recipe import has_lam, seeds_of
-from bidwise.training.precision import matmul_precision
+from bidwise.training.run import matmul_precision
 
 
 def run(

@@ -11,7 +11,7 @@ from bidwise.losses.named import needs_teacher
 from bidwise.paper.criteo.trial import LAM, SETTINGS, Setting, Trial
 from bidwise.study.recipe import has_lam
 from bidwise.training.adam import UPDATES
-from bidwise.training.precision import PRECISIONS
+from bidwise.training.arguments import PRECISIONS
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 LAMS = (0.1, 1.0, 3.0, 5.0, 10.0)  # the paper's
@@ -51,7 +51,7 @@ class Config:
             for name in names:
                 check_name(argument, name, known)
             if not names:
-                raise InputError(f"{argument} must name at least one of {', '.join(known)}, found none")
+                raise InputError(f"must name at least one of {', '.join(known)}, found none", argument=argument)
         object.__setattr__(self, "models", tuple(dict.fromkeys(self.models)))
         asked = ("log_loss", *self.losses)  # what all others are compared with, and their teacher
         object.__setattr__(self, "losses", tuple(loss for loss in LOSSES if loss in asked))
@@ -71,9 +71,11 @@ class Config:
                 continue
             check_whole(name, found, least)
             if most is not None and found > most:
-                raise InputError(f"{name} must be at most {most}, found {found}")
+                raise InputError(f"must be at most {most}, found {found}", argument=name)
         if self.lam_repeats is not None and self.lam_repeats > self.repeats:
-            raise InputError(f"lam_repeats must be at most repeats, {self.repeats}, found {self.lam_repeats}")
+            raise InputError(
+                f"must be at most repeats, {self.repeats}, found {self.lam_repeats}", argument="lam_repeats"
+            )
         check_name("precision", self.precision, PRECISIONS)
         check_positive("every", self.every)
         check_positive("l2", self.l2, or_zero=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -13,7 +12,8 @@ import torch
 from bidwise.data.ads import Ads
 from bidwise.models import MODELS
 from bidwise.paper.criteo.trial import LAM, RATE, Setting, Trial, loss_of
-from bidwise.training.run import Options, Run
+from bidwise.training.arguments import Options
+from bidwise.training.run import Run
 
 SEGMENTS = 15
 SECONDS = 0.4  # of a segment
@@ -50,14 +50,10 @@ def runtime(
     def seconds(run: Run, steps: int) -> float:
         """Of a step, mean over ``steps``."""
         _wait(device)
-        began, first = time.perf_counter(), _steps(run)
-        while (left := first + steps - _steps(run)) > 0:
-            # training goes on until the next evaluation is due, which is never made
-            due = run.position + left * setting.batch_size / len(ads)
-            run.place.evaluations, run.options = 0, replace(run.options, every=due)
-            run.train_on()
+        began = time.perf_counter()
+        run.steps(steps)
         _wait(device)
-        return (time.perf_counter() - began) / (_steps(run) - first)
+        return (time.perf_counter() - began) / steps
 
     for run in runs.values():
         seconds(run, WARM)
@@ -81,10 +77,6 @@ def runtime(
             "relative_sd": stdev(ratios),
         }
     return found
-
-
-def _steps(run: Run) -> int:
-    return run.place.passes * len(run.shuffle) + run.place.batches
 
 
 def _wait(device: str) -> None:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.auctions import run_auction
-from bidwise.data.ads import Ads
-from bidwise.data.auction_cuts import AuctionCuts
+from bidwise.data.ads import Ads, AuctionCuts
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.metrics import CTR_BINS
 from bidwise.losses.named import named_loss
@@ -130,7 +129,7 @@ def train(
         metric=arena.selections,
         epochs=setting.epochs,
         batch_size=setting.batch_size,
-        rate=RATE,
+        learning_rate=RATE,
         every=every,
         l2=l2,
         embeddings=embeddings,

@@ -1,38 +1,32 @@
-"""Engines without Ray: names, order, errors, and a stand-in that shares files but no memory with its tasks."""
+"""Tasks of preprocessing: engines by name, and a stand-in that shares files but no memory with its tasks."""
 
 import gzip
 import pickle
 import random
-import re
-import socket
 import subprocess
 import sys
-import threading
 import weakref
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from test_cli import bidwise_command as typed
 from test_train import market
 
-from bidwise import runners
 from bidwise.checks import InputError
-from bidwise.data.worlds.criteo_world import simulate
+from bidwise.data.criteo_text import simulate
 from bidwise.paper.preprocessing import prepare_criteo as criteo_prepare
-from bidwise.paper.preprocessing import raw_files as criteo_files
+from bidwise.paper.preprocessing import raw_text as criteo_files
 from bidwise.paper.preprocessing import sorted_blocks as criteo_runs
-from bidwise.paper.preprocessing.parts import counted_parts
 from bidwise.paper.preprocessing.prepare_criteo import prepare
-from bidwise.paper.preprocessing.raw_files import blocks
-from bidwise.paper.preprocessing.tokens import Tally
+from bidwise.paper.preprocessing.raw_text import blocks, counted_parts
+from bidwise.paper.preprocessing.vocabulary import Tally
 
 
 class Apart:
     """Work, tasks and results are copies, as those of another machine are."""
 
-    apart = True
+    shares_memory = False
 
     def in_order(self, work, tasks, then):
         for task in tasks:
@@ -100,71 +94,6 @@ def test_both_commands_refuse_another_engine_alike(tmp_path, monkeypatch, capsys
     assert not (tmp_path / "out").exists()
 
 
-class Unstarted(ModuleType):
-    """Ray as far as starting it goes."""
-
-    def __init__(self):
-        super().__init__("ray")
-        self.asked = []
-
-    def is_initialized(self):
-        return False
-
-    def init(self, **options):
-        self.asked.append(options)
-
-
-@pytest.mark.parametrize("before", ["", "ray://"])
-@pytest.mark.parametrize(
-    "place", ["127.0.0.1:{free}", "localhost:{free}", "[::1]:{free}", "no.such.invalid:6379", "127.0.0.1:99999"]
-)
-def test_an_address_where_no_cluster_answers_is_named_at_once(before, place, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", ray := Unstarted())
-    with socket.socket() as taken:  # bound, and nobody listens
-        taken.bind(("127.0.0.1", 0))
-        address = before + place.format(free=taken.getsockname()[1])
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        words = (
-            rf"^RAY_ADDRESS must be .* found {re.escape(address)}, where none answers \(.+\); .* ray start --head, or"
-        )
-        with pytest.raises(InputError, match=words):
-            runners.started_ray()
-    assert not ray.asked
-
-
-@pytest.mark.parametrize("address", [None, "", "auto", "local", "127.0.0.1:{port}", "ray://localhost:{port}"])
-def test_other_addresses_are_for_ray(address, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", ray := Unstarted())
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        if address is not None:
-            monkeypatch.setenv("RAY_ADDRESS", address.format(port=server.getsockname()[1]))
-        assert runners.started_ray() is ray
-    assert len(ray.asked) == 1
-
-
-def test_results_come_in_the_order_of_tasks_to_the_thread_that_asked():
-    found, threads = [], set()
-
-    def then(result):
-        found.append(result)
-        threads.add(threading.current_thread())
-
-    runners.engine_of("local").in_order(lambda task: task**2, range(50), then)
-    assert found == [task**2 for task in range(50)]
-    assert threads == {threading.current_thread()}
-    found.clear()
-
-    def work(task):
-        if task >= 3:
-            raise InputError(f"found {task}")
-        return task
-
-    with pytest.raises(InputError, match=r"^found 3$"):
-        runners.engine_of("local").in_order(work, range(50), then)
-    assert found == [0, 1, 2]
-
-
 def some_text(draw, size):
     """Lines of all lengths, some empty, with or without an end."""
     lines = [b"x" * draw.choice([0, 1, 5, 11]) for _ in range(draw.randrange(1, 9))]
@@ -202,7 +131,7 @@ def test_tasks_need_no_memory_of_the_process_that_asks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     raw = [simulate(Path(name), 300, seed=seed).out for seed, name in enumerate(("a.txt", "b.txt.gz"))]
     prepare(raw, "local")
-    monkeypatch.setattr(criteo_prepare, "engine_of", lambda name: Apart())
+    monkeypatch.setattr(criteo_prepare, "runner_of", lambda name: Apart())
     prepare(raw, "apart")
     assert contents(tmp_path / "local") == contents(tmp_path / "apart")
 

@@ -1,0 +1,156 @@
+"""Logged ads of a user's table: columns by their roles, checked, cut into auctions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bidwise.auctions.columns import Floats
+from bidwise.checks import InputError
+from bidwise.data.ads import AuctionCuts
+from bidwise.data.read_table import Table, auction_rows, bad_row, known_numbers, read_table, table_name
+
+USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish
+
+
+@dataclass(frozen=True)
+class AdTable:
+    """Logged ads in the order of their auctions: ``offsets`` has the bounds, every column one number per ad."""
+
+    ctr: dict[str, Floats]
+    clicks: Floats
+    bids: Floats
+    offsets: NDArray[np.int64]
+    truth: Floats | None = None
+    position: NDArray[np.int64] | None = None
+    weights: Floats | None = None
+    left_out: int = 0
+    scattered: bool = False  # whether auctions had to be brought together
+
+    @property
+    def ads(self) -> int:
+        return len(self.clicks)
+
+    @property
+    def auctions(self) -> int:
+        return len(self.offsets) - 1
+
+    def rows(self, order: NDArray[np.int64], offsets: NDArray[np.int64], **changes: Any) -> AdTable:
+        """The ads at ``order``, cut into auctions at ``offsets``."""
+        per_ad = ("clicks", "bids", "truth", "position", "weights")
+        taken: dict[str, Any] = {name: None if (x := getattr(self, name)) is None else x[order] for name in per_ad}
+        ctr = {name: column[order] for name, column in self.ctr.items()}
+        return replace(self, ctr=ctr, offsets=offsets, **taken, **changes)
+
+
+def read_ads(
+    table: Table,
+    *,
+    ctr: Sequence[str] = (),
+    click: str,
+    bid: str | None = None,
+    auction: str | None = None,
+    truth: str | None = None,
+    position: str | None = None,
+    weight: str | None = None,
+    slots: int | None = None,
+    name: str = "table",
+) -> AdTable:
+    """The named columns of a table, checked; without ``bid`` all bids are 1, without ``auction`` all ads one auction.
+
+    Auctions scattered over the table are brought together, in the order of their first ads, and ``scattered`` says so.
+
+    Args:
+        table: a Parquet, CSV or TSV file (also gzipped) or URL, a polars or pandas frame, or a mapping of columns.
+        ctr: columns of predictions.
+        slots: the largest position.
+        name: what errors call a table that is no file.
+
+    >>> ads = read_ads({"a": [0.1, 0.2], "y": [0, 1], "b": [1.0, 2.0]}, ctr=["a"], click="y", bid="b")
+    >>> ads.bids, ads.offsets
+    (array([1., 2.]), array([0, 2]))
+    """
+    numeric = [*ctr, click, *(column for column in (bid, truth, position, weight) if column is not None)]
+    for column in [*numeric, "" if auction is None else auction]:
+        if not isinstance(column, str):
+            raise InputError(f"columns must be named by text, found {type(column).__name__}")
+    for role, own in {"click": click, "bid": bid}.items():
+        if own in ctr or (role == "bid" and own == click):
+            raise InputError(f"must be a column of its own, found {own!r}, which also has another role", argument=role)
+    twice = {column for column in ctr if list(ctr).count(column) > 1}
+    if twice:
+        raise InputError(f"must name every column once, found {sorted(twice)[0]!r} twice", argument="ctr")
+    if auction in numeric:
+        raise InputError(
+            f"must be a column of its own, found {auction!r}, which also holds numbers", argument="auction"
+        )
+    frame = read_table(table, numeric=numeric, text=[] if auction is None else [auction], name=name)
+    name = table_name(table, name)
+    read = {column: known_numbers(frame[column], name) for column in numeric}
+    for column in ctr:
+        hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
+        _check(read, column, name, f"a CTR must be in [0, 1]; {hint}", between=(0, 1))
+    _check(read, click, name, "a click must be 0 or 1", between=(0, 1), whole=True)
+    expected = "a bid must be above 0, from 1e-100 to 1e100; leave out ads without a bid"
+    _check(read, bid, name, expected, between=USUAL)
+    _check(read, truth, name, "a true CTR must be in [0, 1]", between=(0, 1))
+    _check(read, weight, name, "a weight must be above 0, from 1e-100 to 1e100", between=USUAL)
+    last = np.inf if slots is None else slots
+    expected = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
+    _check(read, position, name, expected, between=(1, last), whole=True)
+    ads = AdTable(
+        ctr={column: read[column] for column in ctr},
+        clicks=read[click],
+        bids=np.ones(len(frame)) if bid is None else read[bid],
+        offsets=np.array([0, len(frame)]),
+        truth=None if truth is None else read[truth],
+        position=None if position is None else read[position].astype(np.int64),
+        weights=None if weight is None else read[weight] / read[weight].mean(),
+    )
+    if auction is None:
+        return ads
+    order, offsets = auction_rows(frame[auction], name)
+    if order is None:
+        return replace(ads, offsets=offsets)
+    return ads.rows(order, offsets, scattered=True)
+
+
+def cut_auctions(ads: AdTable, size: int, *, seed: int = 0, cuts: int = 1) -> AdTable:
+    """Auctions of ``size`` ads drawn at random: the rows are shuffled and cut, an incomplete last auction is left out.
+
+    The paper does this once; ``cuts`` > 1 repeats it with other shuffles, so that each ad meets other rivals.
+
+    >>> ads = read_ads({"a": [0.1] * 5, "y": [0] * 5, "b": [1.0] * 5}, ctr=["a"], click="y", bid="b")
+    >>> cut_auctions(ads, 2, seed=0).offsets
+    array([0, 2, 4])
+    """
+    found = AuctionCuts.at_random(ads.ads, size, cuts=cuts, seed=seed)
+    assert isinstance(found.rows, Tensor)
+    return ads.rows(found.rows.numpy(), found.offsets.numpy(), left_out=found.left_out)
+
+
+def _check(
+    columns: Mapping[str, Floats],
+    column: str | None,
+    table: str,
+    expected: str,
+    *,
+    between: tuple[float, float],
+    whole: bool = False,
+) -> None:
+    """Raise unless all values of a column, where there is one, are in a range."""
+    if column is None:
+        return
+    values = columns[column]
+    good = (values >= between[0]) & (values <= between[1])
+    if whole:
+        good &= values == np.floor(values)
+    if not good.all():
+        row, more = int(np.argmin(good)), int((~good).sum()) - 1
+        others = f", and {more:,} rows more" if more else ""
+        raise bad_row(table, column, row, f"{values[row]:g}; {expected}{others}")

@@ -1,0 +1,234 @@
+"""What a training run says: what it takes the table for before it trains, what it chose and why, and what to know."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+from bidwise import distributed
+from bidwise.data.infer_types import LEFT_OUT
+from bidwise.evaluation.estimate import Outcome
+from bidwise.report.evaluation_sentences import verdicts
+from bidwise.report.formatting import NONE, change, decimals, number
+from bidwise.report.sections import Cell, Table, TableRow, outcome_cell
+from bidwise.study.keep_best import Choice
+from bidwise.table.config import Config
+from bidwise.table.encode import Prepared
+from bidwise.table.results import TableFacts, TrainResult
+
+SPLITS = {"train": "training", "valid": "validation", "test": "test"}
+
+
+def described(prepared: Prepared, device: str) -> str:
+    """The columns, the splits and the model, before anything is trained; what resumes, if something does."""
+    facts, config, store = prepared.facts, prepared.config, prepared.store
+    losses = config.fits
+    model = config.recipe(losses[0]).build(store.cardinalities, config.train.seed)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
+    many = f"{len(losses)} models, one for each loss: {', '.join(losses)}" if len(losses) > 1 else f"loss {losses[0]}"
+    most = f"at most {_epochs(config.train.epochs)}{' each' if len(losses) > 1 else ''}"
+    lines = [
+        *columns_table(facts).text(),
+        "",
+        *splits_table(facts).text(),
+        "",
+        f"Model: {config.model.name} over {len(store.fields)} columns, {parameters:,} parameters, on {device}{ranks}",
+        f"Training: {many}; {most}",
+        f"Categories seen less than {facts.min_count} times in training count as rare.",
+        *(f"Note: {note}" for note in notes(facts, config)),
+    ]
+    for loss in losses:
+        folder = prepared.folder / "fits" / loss
+        if (folder / "metrics.jsonl").is_file() and not (folder / "result.json").is_file():
+            last = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1:]
+            lines += [f"Training: {loss} resumes after epoch {json.loads(entry)['epoch']:g}" for entry in last]
+    return "\n".join(lines)
+
+
+def _epochs(number: float) -> str:
+    return f"{number:g} epoch{'' if number == 1 else 's'}"
+
+
+def columns_table(facts: TableFacts, ids: dict[str, int] | None = None) -> Table:
+    """What each column was taken for; ``ids`` is how many the model has for a column."""
+    rows = []
+    for column in facts.columns:
+        cells = [
+            Cell(column.use, word=True),
+            Cell(f"{column.values:,}" if column.values else NONE),
+            Cell(f"{column.missing:.1%}" if column.missing else NONE),
+            *([] if ids is None else [Cell(f"{ids[column.name]:,}" if column.name in ids else NONE)]),
+            Cell(column.reason, word=True),
+        ]
+        rows.append((column.name, cells))
+    headings = [
+        ("Used as", ""),
+        ("Values", "Different values in the table."),
+        ("Missing", "Share of the rows without a value."),
+        *([] if ids is None else [("Ids", "What the model distinguishes: rare, missing, each frequent value or bin.")]),
+        ("Why", ""),
+    ]
+    return Table("What each column was taken for", "Column", headings, rows)
+
+
+def splits_table(facts: TableFacts) -> Table:
+    """Training, validation and test ads."""
+    rows = []
+    for name, part in facts.splits.items():
+        auctions = facts.auctions(name)
+        cut = facts.auction_size is not None and auctions is not None
+        words = NONE if auctions is None else f"{auctions:,} of {facts.auction_size}" if cut else f"{auctions:,}"
+        times = [Cell(str(part.first)), Cell(str(part.last))] if facts.timed else []
+        rows.append((SPLITS[name], [Cell(f"{part.ads:,}"), Cell(words), Cell(f"{part.click_rate:.2%}"), *times]))
+    headings = [("Ads", ""), ("Auctions", ""), ("Clicked", ""), *([("From", ""), ("To", "")] if facts.timed else [])]
+    return Table("Training, validation and test", "Split", headings, rows)
+
+
+def choice_table(choice: Choice) -> Table:
+    """The losses compared on held-out validation auctions."""
+    base = choice.candidates[0].welfare
+    places = decimals((each.welfare for each in choice.candidates), 5)
+    rows = []
+    for each in choice.candidates:
+        welfare, chosen = Cell(number(each.welfare, places)), each.name == choice.chosen
+        cells = [Cell(NONE), Cell(NONE), Cell("baseline", word=True)]
+        if each.name != choice.baseline:
+            cells = [Cell(change(each, base)), Cell(f"{each.changed_auctions:,}"), outcome_cell(each.outcome)]
+        rows.append(TableRow(each.name, [welfare, *cells], tags=["chosen"] if chosen else [], best=chosen))
+    headings = [
+        ("Welfare", "Mean per auction, from logged clicks."),
+        (f"Against {choice.baseline}", "With its corrected interval."),
+        ("Auctions that differ", "Auctions in which the two models have different welfare."),
+        ("Outcome", ""),
+    ]
+    return Table("The losses on validation auctions", "Loss", headings, rows)
+
+
+def choice_lead(choice: Choice) -> str:
+    """How the losses were compared."""
+    return (
+        f"Every loss trained a model on the same ads. Half of the validation auctions chose each model’s epoch; the "
+        f"other {choice.auctions:,} compared the losses. Each interval has level {100 * choice.level:.4g} %, so that "
+        f"all hold at once in 95 of 100 runs; {choice.baseline} is kept unless an interval is above 0."
+    )
+
+
+def verdict(result: TrainResult) -> list[tuple[str, str]]:
+    """What was chosen and why, then what the test rows say of it: outcomes and sentences, the headline first."""
+    evaluation = result.evaluation
+    chosen = evaluation.models[result.chosen]
+    kind = "realised" if evaluation.welfare_of == "clicks" else "expected"
+    facts = [f"{kind} welfare {chosen.welfare:.5g} per auction"]
+    facts += [] if math.isnan(chosen.auc) else [f"AUC {chosen.auc:.4f}"]
+    facts.append(f"log loss {chosen.log_loss:.4f}")
+    if not math.isnan(entropy := chosen.normalised_entropy):
+        worse = "; it is worse than no model" if entropy > 1 else ""
+        facts[-1] += f" ({entropy:.3f} of that of always predicting the mean{worse})"
+    if not math.isnan(chosen.predicted_over_observed):
+        facts.append(f"{chosen.predicted_over_observed:.3f} predicted clicks for each observed one")
+    when = "newest ads" if result.table.timed else "ads"
+    many = f"{evaluation.ads:,} {when}, held out from all selection"
+    return [
+        _chosen(result),
+        ("", f"On test ({many}): {', '.join(facts)}."),
+        *(
+            (sentence.outcome, f"On test: {sentence.text}")
+            for sentence in verdicts(evaluation)
+            if sentence.outcome is not None and result.chosen in (sentence.model, sentence.baseline)
+        ),
+    ]
+
+
+def _chosen(result: TrainResult) -> tuple[str, str]:
+    choice, chosen, metric = result.choice, result.chosen, result.settings.train.metric.replace("_", " ")
+    when = f"validation {metric} was best after {_epochs(result.fits[chosen].best.epoch)}"
+    if choice is None:
+        return "", f"The model was trained with {chosen}; {when}."
+    where = f"{choice.auctions:,} validation auctions, held out from early stopping"
+    baseline, *others = choice.candidates
+    if chosen != choice.baseline:
+        entry = next(each for each in others if each.name == chosen)
+        lift = change(entry, baseline.welfare).replace("+", "")
+        return "better", f"{chosen} is chosen: on {where}, it raises welfare by {lift} over {choice.baseline}; {when}."
+    outcomes = {each.outcome for each in others}
+    few = outcomes <= {Outcome.TOO_FEW, Outcome.SAME}
+    why = "there are too few to distinguish any other loss from it" if few else "no other loss is measurably better"
+    if outcomes == {Outcome.SAME}:
+        why = "all losses show the same ads"
+    return "few" if few else "unclear", f"{choice.baseline} is kept: on {where}, {why}; {when}.{_needed(choice)}"
+
+
+def _needed(choice: Choice) -> str:
+    """How many auctions would narrow the intervals to 1 % of the welfare, which goes with the root of their number."""
+    baseline, *others = choice.candidates
+    measured = [each for each in others if each.known and each.outcome not in (Outcome.TOO_FEW, Outcome.SAME)]
+    halves = sorted((each.ci_high - each.difference) / baseline.welfare for each in measured if baseline.welfare)
+    half = halves[len(halves) // 2] if halves else 0.0
+    if not half > 0.01:
+        return ""
+    needed = choice.auctions * (half / 0.01) ** 2
+    digits = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+    rounded = math.ceil(needed / digits) * digits
+    return f" Intervals are about ± {100 * half:.2g} % wide; ± 1 % would take about {rounded:,} such auctions."
+
+
+def notes(facts: TableFacts, config: Config) -> list[str]:
+    """What to know about the table."""
+    return list(_notes(facts, config))
+
+
+def _notes(facts: TableFacts, config: Config) -> Iterator[str]:
+    left = [each for each in facts.columns if each.use == LEFT_OUT and each.name not in config.data.ignore]
+    if left:
+        words = "; ".join(f"{column.name} ({column.reason})" for column in left)
+        yield f"Columns that the model does not see: {words}."
+    if not facts.timed:
+        yield (
+            "Without a time column the split is at random. Models serve the future: a split by time (--time) is the "
+            "fairer test."
+        )
+    if facts.cut == "auctions":
+        yield "Some auctions last beyond the cut in time: each went, whole, to where its oldest ad belongs."
+    if facts.cut == "time":
+        yield "Ads of the same time stand on both sides of a cut: the times are coarse."
+    if facts.auction_size is not None:
+        yield (
+            f"The table names no auctions: training takes random batches of {config.train.batch_size} ads as auctions, "
+            f"validation and test are cut at random into auctions of {facts.auction_size}."
+        )
+    if config.data.sampling_rate is not None:
+        yield (
+            f"Every ad without a click stands for {1 / config.data.sampling_rate:g}, in training and in all measures, "
+            "so predictions are on the scale of the full data. Auctions hold fewer rivals than they had: read welfare "
+            "with care."
+        )
+    for column, area in facts.leaks.items():
+        yield (
+            f"Column {column!r} alone predicts the clicks with an AUC of {area:.3f}. Is it known before the click? If "
+            f"not, leave it out: --ignore {column}."
+        )
+
+
+def summary(result: TrainResult) -> str:
+    """The comparison of losses and the verdict, as they are printed at the end."""
+    lines = [] if result.choice is None else [choice_lead(result.choice), "", *choice_table(result.choice).text(), ""]
+    if len(result.evaluation.models) > 1:
+        lines += [*test_table(result).text(), ""]
+    return "\n".join([*lines, *(text for _, text in verdict(result))])
+
+
+def test_table(result: TrainResult) -> Table:
+    """The test in short."""
+    evaluation = result.evaluation
+    places = decimals((each.welfare for each in evaluation.models.values()), 5)
+    rows = []
+    for name, each in evaluation.models.items():
+        numbers = ((each.welfare, places), (each.auc, 4), (each.log_loss, 4), (each.predicted_over_observed, 3))
+        tags = ["chosen"] if name == result.chosen else []
+        rows.append(TableRow(name, [Cell(number(*pair)) for pair in numbers], tags=tags))
+    kind = "realised" if evaluation.welfare_of == "clicks" else "expected"
+    headings = [(f"{kind.capitalize()} welfare", ""), ("AUC", ""), ("Log loss", ""), ("Pred./obs.", "")]
+    caption = f"{evaluation.ads:,} test ads in {evaluation.auctions:,} auctions"
+    return Table(caption, caption, headings, rows)

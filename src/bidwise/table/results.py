@@ -1,0 +1,271 @@
+"""What `train` and `sweep` found, as ``result.json`` holds it: numbers; sentences are made when they are shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import bidwise
+from bidwise.data.infer_types import Column
+from bidwise.evaluation.comparison import Comparison
+from bidwise.evaluation.estimate import Estimate
+from bidwise.evaluation.metrics import ModelMetrics
+from bidwise.evaluation.result import Evaluation
+from bidwise.study.compare import Difference, mean_over
+from bidwise.study.keep_best import Choice
+from bidwise.table.config import Config, resolved
+
+
+@dataclass(frozen=True)
+class SplitFacts:
+    """Training, validation or test ads."""
+
+    ads: int
+    click_rate: float
+    auctions: int | None = None  # where the table has them
+    first: str | None = None  # time of the oldest ad, where the split is by time
+    last: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFacts:
+    """What was found in a table before anything was trained."""
+
+    fingerprint: str
+    columns: tuple[Column, ...]
+    splits: dict[str, SplitFacts]
+    auction_size: int | None  # that validation and test ads are cut into, where the table has no auctions
+    min_count: int
+    mean_bid: float
+    cut: str | None = (
+        None  # of a split by time: "auctions" that last beyond it, or ads of the same "time" on both sides
+    )
+    leaks: dict[str, float]  # columns that predict the click all by themselves, with their AUC
+
+    @property
+    def timed(self) -> bool:
+        """Whether the split is by time."""
+        return self.splits["test"].last is not None
+
+    def auctions(self, split: str) -> int | None:
+        """How many there are, real or cut at random; training takes batches for auctions where there are none."""
+        part = self.splits[split]
+        return part.auctions if self.auction_size is None or split == "train" else part.ads // self.auction_size
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What training had reached when it was evaluated: mean loss of its batches, and the metric on validation."""
+
+    epoch: float
+    loss: float
+    value: float
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """How a training went."""
+
+    best: Epoch
+    history: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """The metrics of one model that settings are compared by."""
+
+    welfare: float = math.nan
+    revenue: float = math.nan
+    auc: float = math.nan
+    log_loss: float = math.nan
+    predicted_over_observed: float = math.nan
+
+    @classmethod
+    def of(cls, metrics: ModelMetrics, unit: float = 1.0) -> Scores:
+        """Those of all metrics; ``unit`` is that of bids."""
+        values = {name: getattr(metrics, name) for name in cls.__dataclass_fields__}
+        return cls(**values | {name: values[name] * unit for name in ("welfare", "revenue")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What `train` found: the model that was chosen, why, and its test."""
+
+    kind: ClassVar[str] = "train"
+    format: ClassVar[int] = 2
+
+    config: dict[str, Any]  # section.key -> value
+    table: TableFacts
+    fields: dict[str, int]  # columns that the model sees, with the number of their ids
+    parameters: int
+    fits: dict[str, FitResult]  # by loss
+    choice: Choice | None = None  # of loss auto
+    chosen: str
+    validation: Scores  # of the chosen model, on all validation auctions
+    evaluation: Evaluation  # of test ads, without curves
+    version: str = bidwise.__version__
+
+    @property
+    def settings(self) -> Config:
+        """The configuration."""
+        return resolved({}, self.config)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds with Student's 95 % interval: none of one seed, and no number where one is missing.
+
+    >>> Mean.over([1.0, 2.0, 3.0]).mean, Mean.over([1.0]), Mean.over([math.nan, 2.0]).mean
+    (2.0, Mean(mean=1.0, ci_low=nan, ci_high=nan), nan)
+    """
+
+    mean: float
+    ci_low: float = math.nan
+    ci_high: float = math.nan
+
+    @classmethod
+    def over(cls, values: Iterable[float]) -> Mean:
+        estimate = mean_over(list(values))
+        return cls(estimate.difference, estimate.ci_low, estimate.ci_high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanScores:
+    """The metrics of a setting: means over its seeds."""
+
+    welfare: Mean
+    revenue: Mean
+    auc: Mean
+    log_loss: Mean
+    predicted_over_observed: Mean
+
+    @classmethod
+    def over(cls, scores: list[Scores]) -> MeanScores:
+        return cls(**{name: Mean.over(getattr(each, name) for each in scores) for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """One training of a sweep: what it was given, and the numbers of the model that it kept or why it failed."""
+
+    name: str
+    setting: str
+    settings: dict[str, Any]  # section.key -> value, of what the grid varies
+    loss: str
+    seed: int
+    failed: str | None = None
+    kept: str = ""  # the loss whose model it kept
+    validation: Scores = Scores()
+    test: Scores = Scores()
+    test_auctions: int = 0
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingDifference(Difference):
+    """A setting minus the baseline on test, inside of seeds: over seeds, where there are several, and over auctions."""
+
+    auctions: Comparison
+    level: float  # the baseline's mean
+
+    written: ClassVar[tuple[str, ...]] = ("outcome",)
+
+    @classmethod
+    def inside_seeds(cls, repeats: Estimate, auctions: Comparison, level: float, *, several: bool) -> SettingDifference:
+        """The interval holds both of theirs; of one seed there is that over auctions alone."""
+        both = [repeats, auctions] if several else [auctions]
+        known = all(each.known for each in both)
+        return cls(
+            difference=repeats.difference,
+            ci_low=min(each.ci_low for each in both) if known else math.nan,
+            ci_high=max(each.ci_high for each in both) if known else math.nan,
+            repeats=repeats,
+            auctions=auctions,
+            level=level,
+        )
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.auctions.higher_is_better
+
+    @property
+    def enough(self) -> bool:
+        return self.auctions.enough
+
+    @property
+    def same(self) -> bool:
+        return self.auctions.same
+
+    @property
+    def lift(self) -> Estimate:
+        """As a share of the baseline; not a number where the baseline has nothing."""
+        estimate = Estimate(difference=self.difference, ci_low=self.ci_low, ci_high=self.ci_high)
+        return estimate / (self.level if self.level > 0 else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgainstBaseline:
+    """The differences of a setting to the baseline, in the seeds that both have."""
+
+    seeds: tuple[int, ...]
+    welfare: SettingDifference
+    log_loss: SettingDifference
+    validation: dict[str, Estimate]  # by metric, over seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The trials of all seeds that have everything else in common."""
+
+    name: str
+    loss: str
+    complete: bool  # no trial failed
+    seeds: tuple[int, ...]  # of the trials that finished
+    trials: tuple[str, ...]
+    validation: MeanScores
+    test: MeanScores
+    difference: AgainstBaseline | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The setting that validation chooses, and the best of its trials."""
+
+    setting: str
+    trial: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepResult:
+    """What `sweep` found: settings and trials in the order of the grid, and the choice by validation."""
+
+    kind: ClassVar[str] = "sweep"
+    format: ClassVar[int] = 2
+
+    config: dict[str, Any]  # what all trials share, section.key -> value
+    grid: dict[str, list[Any]]
+    by: str  # the validation metric that chooses
+    seeds: tuple[int, ...]
+    timed: bool  # whether the split is by time, the same for all seeds
+    welfare_of: str  # "clicks": realised; "truth": expected
+    baseline: str | None = None
+    chosen: Chosen | None = None
+    settings: tuple[Setting, ...]
+    trials: tuple[TrialResult, ...]
+    version: str = bidwise.__version__
+
+    def setting(self, name: str | None) -> Setting | None:
+        """A setting by its name."""
+        return next((each for each in self.settings if each.name == name), None)
+
+    @property
+    def failed(self) -> list[TrialResult]:
+        """The trials that failed."""
+        return [trial for trial in self.trials if trial.failed is not None]
+
+    @property
+    def finished(self) -> list[TrialResult]:
+        """The others."""
+        return [trial for trial in self.trials if trial.failed is None]
