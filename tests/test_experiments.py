@@ -20,7 +20,7 @@ from bidwise.evaluation.estimate import Outcome
 from bidwise.losses.named import needs_teacher
 from bidwise.paper import regime_maps, regimes, synthetic
 from bidwise.paper.synthetic import LAMS, LOSSES, PAPER, measured
-from bidwise.report.build import typed
+from bidwise.report.build import typed_result
 from bidwise.report.regimes_page import regimes_summary
 from bidwise.report.regimes_sentences import headline
 from bidwise.report.synthetic_page import synthetic_summary
@@ -85,8 +85,8 @@ def test_result_has_every_loss_of_every_protocol(small):
 
 def test_a_result_is_numbers_alone_and_is_read_as_it_was_written(small):
     _, result = small
-    assert result_json(typed(result)) == result
-    assert typed(result).config == synthetic.checked(tiny())
+    assert result_json(typed_result(result)) == result
+    assert typed_result(result).config == synthetic.checked(tiny())
     assert not {"claims", "verdict", "notes"} & result.keys()  # sentences are made when shown
 
 
@@ -373,14 +373,14 @@ def test_one_repeat_has_numbers_and_no_interval(tmp_path):
     found = result["protocols"]["tuned"]["losses"]["log_plus"]
     assert found["ci_low"] is None
     assert math.isfinite(found["difference"])
-    assert "log_plus" in synthetic_summary(typed(result))
-    assert "A single repeat says nothing" in verdict(typed(result))[-1]
+    assert "log_plus" in synthetic_summary(typed_result(result))
+    assert "A single repeat says nothing" in verdict(typed_result(result))[-1]
 
 
 def test_the_printed_reading_explains_itself(tmp_path):
     result = run(tiny(reading="printed", losses=("bid_weighted", "log", "log_plus", "log_teacher")), tmp_path / "run")
     assert all(found["welfare"] > 0 for p in result["protocols"].values() for found in p["losses"].values())
-    assert "cannot be what the paper ran" in notes(typed(result))[0]
+    assert "cannot be what the paper ran" in notes(typed_result(result))[0]
     assert result["worlds"]["printed"]["highest_bid"] / result["worlds"]["printed"]["lowest_bid"] > 1e20
 
 
@@ -640,7 +640,7 @@ def test_every_cell_of_every_map_has_an_interval_and_resumes(monkeypatch, tmp_pa
                 for found in (cell, cell.calibrated, cell.by_clicks):
                     assert found.ci_low <= found.difference <= found.ci_high
     assert set(result.maps[2].losses) == {name for name in LOSSES if needs_teacher(name)}
-    assert typed(read_json(tmp_path / "run" / "result.json")) == result
+    assert typed_result(read_json(tmp_path / "run" / "result.json")) == result
     pieces = sorted((tmp_path / "run" / "pieces").iterdir())
     times = [path.stat().st_mtime_ns for path in pieces[1:]]
     pieces[0].unlink()
