@@ -8,7 +8,7 @@ Runs of the current format, and kinds that are not listed below, are left alone.
 import argparse
 from pathlib import Path
 
-from bidwise.report.build import typed
+from bidwise.report.build import typed_result
 from bidwise.run_folder import read_json, write_result
 
 SENTENCES = ("claims", "verdict", "notes")
@@ -42,7 +42,7 @@ def migrate(folder):
     kind = old.get("kind", "evaluation")
     if old.get("format", 1) > 1 or kind not in MIGRATIONS:
         return False
-    write_result(folder, typed({**MIGRATIONS[kind](old), "format": 2}, str(folder / "result.json")))
+    write_result(folder, typed_result({**MIGRATIONS[kind](old), "format": 2}, str(folder / "result.json")))
     return True
 
 

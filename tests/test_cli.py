@@ -304,24 +304,24 @@ def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "SECONDS", 0)
     with terminal.Bars() as bars:
         bars.show("training", 0.4)
-    assert capsys.readouterr().err == "training: 40%\n"
+        bars.show("training", 0.5, "model 2 of 5, epoch 1.3 of 3")
+    assert capsys.readouterr().err == "training: 40%\ntraining: model 2 of 5, epoch 1.3 of 3, 50%\n"
 
 
-def test_a_run_that_goes_on_says_so(tmp_path, capsys, monkeypatch):
-
-    for name in ("report", "write_figures"):
-        monkeypatch.setattr(f"bidwise.report.build.{name}", lambda *given: None)
+def test_a_run_that_resumes_says_so(tmp_path, capsys, monkeypatch):
+    for name in ("bidwise.report.write_page", "bidwise.report.build.write_figures"):
+        monkeypatch.setattr(name, lambda *given: None)
     (tmp_path / "pieces").mkdir()
 
     def run(show):
         (tmp_path / "result.json").write_text("{}")
 
-    for number, words in ((0, None), (1, "Going on after 1 part of"), (2, "Going on after 2 parts of")):
+    for number, words in ((0, None), (1, "Resuming after 1 part of"), (2, "Resuming after 2 parts of")):
         (tmp_path / "result.json").unlink(missing_ok=True)
         if number:
             (tmp_path / "pieces" / f"{number}.pt").touch()
         reproduce_command._experiment(run, tmp_path, lambda result: "found")
         told = capsys.readouterr().out
-        assert (words in told) if words else ("Going on" not in told)
-    reproduce_command._experiment(run, tmp_path, lambda result: "found")  # finished: nothing goes on
-    assert "Going on" not in capsys.readouterr().out
+        assert (words in told) if words else ("Resuming" not in told)
+    reproduce_command._experiment(run, tmp_path, lambda result: "found")  # finished: nothing resumes
+    assert "Resuming" not in capsys.readouterr().out
