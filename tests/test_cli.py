@@ -283,7 +283,7 @@ def test_core_modules_need_torch_and_numpy_alone():
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked}))\nimport bidwise\n"
     code += "bidwise.WelfareLoss, bidwise.run_auction, bidwise.theory, bidwise.diagnose, bidwise.evaluation.Metrics\n"
     code += "bidwise.fit, bidwise.models.MLP, bidwise.data.WORLDS\n"
-    code += "import bidwise.paper.synthetic, bidwise.paper.regimes, bidwise.paper.criteo.experiment\n"
+    code += "import bidwise.paper.synthetic, bidwise.paper.regimes, bidwise.paper.criteo\n"
     code += "import bidwise.data.store, bidwise.kernels.adam_kernels\n"
     code += "import bidwise.kernels.graph, bidwise.kernels.fused_panels\n"
     code += "from bidwise.data.criteo_device import simulated_ads\n"

@@ -404,6 +404,11 @@ class TaskCache:
         self.progress("training", self.shown, detail)
 
 
+def kept_result(path: Path) -> Any:
+    """The result in the file of a finished task, for tasks that build on it."""
+    return load(path)["found"]
+
+
 def _key(key: str) -> str:
     return f"bidwise {bidwise.__version__}: {key}"
 

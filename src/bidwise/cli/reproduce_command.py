@@ -154,9 +154,8 @@ def criteo(
     """Do welfare losses pay on Criteo? The paper's experiment with DeepFM and DCN, and the same with every loss tuned.
 
     Takes a store of bidwise prepare criteo (--data), or simulates ads on the device (--rows). Prints tables and a
-    verdict; writes OUT/result.json, OUT/report.html and OUT/figures. Every model, loss, lam and repeat is a piece: a
-    run that was cut off goes on after the last one. On a million rows a repeat takes DeepFM about an hour on two cores,
-    DCN several.
+    verdict; writes OUT/result.json, OUT/report.html and OUT/figures. An interrupted run resumes after the last model
+    that it finished. On a million rows a repeat takes DeepFM about an hour on two cores, DCN several.
 
     bidwise reproduce criteo --data store --models deepfm --repeats 3 --out runs/criteo
 
@@ -186,7 +185,7 @@ def criteo(
     cuts:
         How often validation and test ads are shuffled and cut into auctions; the paper does it once.
     every:
-        Epochs between looks at the validation auctions.
+        Epochs between evaluations on the validation auctions.
     l2:
         Weight of the squared embeddings in the loss; DeepCTR's default is 1e-5.
     embeddings:
@@ -194,7 +193,7 @@ def criteo(
     batch_size:
         Ads in a batch [default: the paper's, 256 for DeepFM and 512 for DCN].
     lam_repeats:
-        Choose lam once, on so many first repeats, which alone train every lam [default: in each repeat].
+        Select lam once, on so many first repeats, which alone train every lam [default: in each repeat].
     precision:
         float32, or mixed for products of matrices on the tensor cores of a GPU.
     workers:
@@ -202,12 +201,11 @@ def criteo(
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """
-    from bidwise.paper.criteo.criteo_sentences import criteo_summary
-    from bidwise.paper.criteo.experiment import run
-    from bidwise.paper.criteo.plan import LOSSES, Config
-    from bidwise.run_folder import read_json
+    from bidwise.paper.criteo import run
+    from bidwise.report.criteo_sentences import summary
+    from bidwise.study.criteo_results import LOSSES, CriteoConfig
 
-    config = Config(
+    config = CriteoConfig(
         models=("deepfm", "dcn") if models is None else _names(models),
         losses=LOSSES if losses is None else _names(losses),
         protocol=protocol,
@@ -224,12 +222,7 @@ def criteo(
         precision=precision,
     )
     where = device_of(device)
-
-    def finished(show: Progress) -> Any:
-        run(config, data, out, device=where, workers=workers, progress=show)
-        return read_json(out / "result.json")
-
-    _experiment(finished, out, criteo_summary)
+    _experiment(lambda show: run(config, data, out, device=where, workers=workers, progress=show), out, summary)
 
 
 def _names(words: list[str]) -> tuple[str, ...]:

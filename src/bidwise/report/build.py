@@ -20,19 +20,20 @@ from bidwise.report.sections import OUTCOMES, Run, RunPage, Section, setting
 from bidwise.run_folder import read_json, result_from_json, write_text
 from bidwise.urls import check_on_disk
 
-RESULTS = {  # kind -> its type; others are dictionaries still
+RESULTS = {  # kind -> its type
     "evaluation": "bidwise.evaluation.result.Evaluation",
     "train": "bidwise.table.results.TrainResult",
     "sweep": "bidwise.table.results.SweepResult",
     "synthetic": "bidwise.study.synthetic_results.SyntheticResult",
     "regimes": "bidwise.study.synthetic_results.RegimesResult",
+    "criteo": "bidwise.study.criteo_results.CriteoResult",
     "fit": "bidwise.report.fit_page.FitResult",
 }
 PAGES = {  # kind -> what makes its page: called with a run and the prefix of its ids
     "evaluation": "bidwise.report.evaluation_page.evaluation_page",
     "synthetic": "bidwise.report.synthetic_page.synthetic_page",
     "regimes": "bidwise.report.regimes_page.regimes_page",
-    "criteo": "bidwise.report.criteo.criteo_story.criteo_story",
+    "criteo": "bidwise.report.criteo_page.criteo_page",
     "train": "bidwise.report.train_page.train_page",
     "sweep": "bidwise.report.sweep_page.sweep_page",
     "fit": "bidwise.report.fit_page.fit_page",
@@ -40,7 +41,7 @@ PAGES = {  # kind -> what makes its page: called with a run and the prefix of it
 PICTURES = {  # kind -> what draws the figures that are files too: called with a run
     "synthetic": "bidwise.report.synthetic_figures.synthetic_pictures",
     "regimes": "bidwise.report.regimes_page.regime_pictures",
-    "criteo": "bidwise.report.criteo.criteo_figures.criteo_pictures",
+    "criteo": "bidwise.report.criteo_figures.criteo_pictures",
     "fit": "bidwise.report.fit_page.fit_pictures",
 }
 

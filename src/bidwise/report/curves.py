@@ -44,15 +44,20 @@ def named_lines(
     axes.spines["bottom"].set_bounds(first, last)
     axes.yaxis.set_major_locator(ticks(6))
     axes.set_xlabel("epoch (log scale)" if wide else "epoch", x=LABELS / 2)
-    ends = {name: next((y for y in reversed(ys) if math.isfinite(y)), None) for name, (_, ys) in lines.items()}
-    for name, (height, place) in apart({n: (y - bottom) / (top - bottom) for n, y in ends.items() if y is not None}):
-        axes.plot(
-            [LABELS + 0.004, LABELS + 0.035],
-            [height, place],
-            transform=axes.transAxes,
-            color=style[name].colour,
-            linewidth=0.9,
-        )
+    label_ends(
+        axes,
+        {name: next((y for y in reversed(ys) if math.isfinite(y)), None) for name, (_, ys) in lines.items()},
+        style,
+    )
+
+
+def label_ends(axes: Axes, ends: Mapping[str, float | None], style: Mapping[str, Look]) -> None:
+    """Names to the right of where lines end, moved apart, each led back to its line."""
+    bottom, top = axes.get_ylim()
+    heights = {name: (y - bottom) / (top - bottom) for name, y in ends.items() if y is not None}
+    for name, (height, place) in apart(heights):
+        leader = ([LABELS + 0.004, LABELS + 0.035], [height, place])
+        axes.plot(*leader, transform=axes.transAxes, color=style[name].colour, linewidth=0.9)
         axes.text(LABELS + 0.045, place, shortened(name, 20), transform=axes.transAxes, va="center", size=8)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -38,6 +38,12 @@ class Difference(Estimate):
             auctions=auctions,
             few=few,
         )
+
+    def __mul__(self, factor: float) -> Self:
+        """The same in other units, with both of its sources."""
+        return replace(super().__mul__(factor), repeats=self.repeats * factor, auctions=self.auctions * factor)
+
+    __rmul__ = __mul__
 
     @property
     def enough(self) -> bool:
