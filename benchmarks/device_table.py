@@ -1,4 +1,4 @@
-"""Sections of docs/benchmarks.md on what was measured on a GPU."""
+"""Sections of docs/benchmarks.md measured on a GPU."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def losses(rows: Rows) -> str:
     lines = [
         f"## Loss and gradient of one auction on {rows[0]['device']}",
         "",
-        "Forward and backward in float32; replays of a CUDA graph where the way can be captured (* where it waits",
-        "for the GPU). *plain torch* is the loss as one would write it, *direct* the same in chunks, *pairs* all",
-        "pairs in a kernel, *fast* without pairs. Error: of the gradient against float64, relative to its norm, of",
-        "*auto* and of *plain torch*. Signed weighted logistic is the rank term of `log_teacher`, signed logistic of",
-        "`log`, positive logistic of `log_plus`, with a teacher of `log_plus_teacher`.",
+        "Forward and backward in float32, as replays of a CUDA graph except where a method waits for the GPU (*).",
+        "*plain torch* is the straightforward loss, *direct* the same in chunks, *pairs* a kernel over all pairs,",
+        "*fast* a method without pairs. Error: of the gradient against float64, relative to its norm, for *auto* and",
+        "*plain torch*. Signed weighted logistic is the rank term of `log_teacher`, signed logistic of `log`, positive",
+        "logistic of `log_plus`, with a teacher of `log_plus_teacher`.",
         "",
         f"| loss | ads | {' | '.join(WAYS)} | memory of auto | error, plain |",
         f"|---|---|{'---|' * len(WAYS)}---|---|",
@@ -56,7 +56,7 @@ def steps(rows: Rows) -> str:
     lines = [
         f"## A training step on {rows[0]['device']}",
         "",
-        "The step that `fit` makes, gather to update, with 1.1 million values in 39 fields; losses in turns, medians.",
+        "The step of `fit`, gather to update, with 1.1 million values in 39 fields; medians, losses alternating.",
         "",
         "| model | batch | precision | log loss | rows a second | what each loss adds |",
         "|---|---|---|---|---|---|",
@@ -74,11 +74,11 @@ def steps(rows: Rows) -> str:
 def without_graph(rows: Rows) -> str:
     """Steps called from Python."""
     lines = [
-        f"## A step of DeepFM beside one in plain torch on {rows[0]['device']}",
+        f"## A DeepFM step compared with plain torch on {rows[0]['device']}",
         "",
         "Log loss. *plain torch* is the same network with `nn.Embedding`, `nn.Linear` and torch's fused Adam.",
         "",
-        "| batch | precision | way | a step | rows a second | times plain torch |",
+        "| batch | precision | method | a step | rows a second | times plain torch |",
         "|---|---|---|---|---|---|",
     ]
     for r in rows:
@@ -93,11 +93,11 @@ def without_graph(rows: Rows) -> str:
 def one_rank(rows: Rows) -> str:
     """A rank on a GPU."""
     lines = [
-        f"## What a rank does itself in a step on {rows[0]['device']}",
+        f"## A rank's own work in a step on {rows[0]['device']}",
         "",
-        "Loss `log_plus`. Ranks have no graph and no kernels for rows of embeddings: gradients of rows are tensors,",
-        "which can travel. They went through nccl in a group of one, so nothing travelled; *to send* is what would.",
-        "The batch is that of the rank.",
+        "Loss `log_plus`; the batch is that of the rank. Ranks use no graph and no embedding-row kernels: row",
+        "gradients are tensors, which can be exchanged. nccl ran in a group of one, so nothing was sent; *to send* is",
+        "what would be.",
         "",
         "| model | batch | precision | a step | rows a second | to send |",
         "|---|---|---|---|---|---|",
@@ -114,8 +114,8 @@ def epoch(rows: Rows) -> str:
     lines = [
         f"## An epoch over {int(rows[0]['ads']):,} ads on {rows[0]['device']}",
         "",
-        f"`fit`, shuffling included, {int(rows[0]['vocabulary']):,} values; the paper has 2,635 s for DeepFM with",
-        "a batch of 256. *first steps*: twenty steps before, in which a process compiles its kernels.",
+        f"`fit`, shuffling included, {int(rows[0]['vocabulary']):,} values; the paper reports 2,635 s for DeepFM with",
+        "a batch of 256. *first steps*: twenty earlier steps, in which a process compiles its kernels.",
         "",
         "| model | batch | precision | loss | seconds | rows a second | first steps | training loss |",
         "|---|---|---|---|---|---|---|---|",
@@ -135,7 +135,7 @@ def side_by_side(rows: Rows) -> str:
     lines = [
         f"## Repeats side by side on {rows[0]['device']}",
         "",
-        "DeepFM with batches of 256, each in a thread with a stream of its own.",
+        "DeepFM with batches of 256, each in a thread with its own stream.",
         "",
         "| at once | seconds | rows a second, together | times one |",
         "|---|---|---|---|",
@@ -152,8 +152,8 @@ def precision(rows: Rows) -> str:
     lines = [
         f"## What mixed precision changes, TF32 {where}",
         "",
-        f"DeepFM, one epoch of {int(rows[0]['rows']):,} rows, {rows[0]['seeds']} seeds, each trained in both; metrics",
-        "of validation ads.",
+        f"DeepFM, one epoch of {int(rows[0]['rows']):,} rows, {rows[0]['seeds']} seeds, each trained in both;",
+        "validation metrics.",
         "",
         "| metric | float32 | sd over seeds | mixed − float32 of the same seed | its sd |",
         "|---|---|---|---|---|",
@@ -180,10 +180,10 @@ def _step(row: dict[str, str]) -> str:
 
 
 def _reached(rows: Rows, key: str, target: str, name, unit: str, scale: float = 1) -> list[str]:  # type: ignore[no-untyped-def]
-    """What was aimed at, and whether it was reached."""
+    """Targets, and whether they were met."""
     aimed = [r for r in rows if r[target]]
     unit = unit or "%"
-    lines = [f"| aim | at most ({unit}) | measured ({unit}) | reached |", "|---|---|---|---|"]
+    lines = [f"| target | at most ({unit}) | measured ({unit}) | met |", "|---|---|---|---|"]
     for r in aimed:
         found, most = scale * float(r[key]), scale * float(r[target])
         lines.append(f"| {name(r)} | {most:.3g} | {found:.3g} | {'yes' if found <= most else 'no'} |")

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.harness import write
 from bidwise import fit
-from bidwise.data.worlds.on_device import simulated_ads
+from bidwise.data.criteo_device import simulated_ads
 from bidwise.models import DeepFM
 from bidwise.training.arguments import PRECISIONS
 

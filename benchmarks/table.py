@@ -9,7 +9,7 @@ from benchmarks.harness import DOCS, RESULTS, read
 
 
 def write_page() -> Path:
-    """The page, from whatever results are there."""
+    """The page, from all results that exist."""
     parts = [HEAD]
     for name, (section, command) in SECTIONS.items():
         if (RESULTS / f"{name}.csv").exists():
@@ -28,9 +28,9 @@ def write_page() -> Path:
 
 HEAD = """# Benchmarks
 
-Losses: forward and backward in float32, value checks included, median of interleaved runs. *plain* is the loss as one
-would write it in torch, with all n x n pairs and autograd; *compiled* is `torch.compile` of that. Ratios are within one
-run: times of a shared machine drift, ratios less so. This page is made from `benchmarks/results/*.csv`."""
+This page is generated from `benchmarks/results/*.csv`. Losses: forward and backward in float32 with value checks,
+medians of interleaved runs. *plain* is the straightforward loss in torch, with all n x n pairs and autograd; *compiled*
+is `torch.compile` of it. Ratios are taken within one run, because times on a shared machine drift more than ratios."""
 
 
 def members(rows: list[dict[str, str]]) -> str:
@@ -53,7 +53,7 @@ def sizes(rows: list[dict[str, str]]) -> str:
     lines = [
         "## One auction of n ads",
         "",
-        "| loss | ads | plain | compiled | ours | ours faster than plain | memory above inputs |",
+        "| loss | ads | plain | compiled | ours | plain / ours | memory beyond inputs |",
         "|---|---|---|---|---|---|---|",
     ]
     by = {(r["loss"], int(r["ads"]), r["method"]): r for r in rows}
@@ -89,9 +89,9 @@ def crossover(rows: list[dict[str, str]]) -> str:
     lines = [
         "## What `auto` chooses from",
         "",
-        "Value `teacher`. The last column is the time of `auto` over that of the better method: 1 is a right choice.",
-        "The speeds behind the choice were fitted to this table afterwards (`python -m benchmarks.crossover`): today's",
-        "choice may differ from the one measured here.",
+        "Value `teacher`. The last column is the time of `auto` divided by that of the better method; 1 is the right",
+        "choice. `auto` was fitted to this table afterwards (`python -m benchmarks.crossover`), so its choice may now",
+        "differ.",
         "",
         "| gap, surrogate | auctions × ads | direct | fast | auto / better |",
         "|---|---|---|---|---|",
@@ -124,7 +124,7 @@ def auctions(rows: list[dict[str, str]]) -> str:
     lines = [
         f"## A million auctions on {'the CPU' if first['on'] == 'cpu' else first['on']}",
         "",
-        f"{int(first['ads']):,} ads, {first['slots']} slots, checks of the input included.",
+        f"{int(first['ads']):,} ads, {first['slots']} slots, input checks included.",
         "",
         "| pricing | ms |",
         "|---|---|",
@@ -137,7 +137,7 @@ def evaluation(rows: list[dict[str, str]]) -> str:
     lines = [
         "## Metrics and the whole evaluation",
         "",
-        "Before two methods are timed they must agree to 1e-9.",
+        "Methods are timed only after they agree to 1e-9.",
         "",
         "| case | method | ads | seconds | peak memory of the process |",
         "|---|---|---|---|---|",
@@ -151,7 +151,7 @@ def evaluation(rows: list[dict[str, str]]) -> str:
 def coverage(rows: list[dict[str, str]]) -> str:
     methods = ["ours", "studentised", "bca", "percentile", "t"]
     lines = [
-        "## How often a 95 % interval holds the true difference of welfare",
+        "## Coverage of 95 % intervals for the difference in welfare",
         "",
         f"{int(rows[0]['simulations']):,} simulated data sets each, with clicks, bids and two noisy models.",
         "*ours* is the symmetric studentised bootstrap; *studentised* has a quantile for each side.",
@@ -174,11 +174,11 @@ def training(rows: list[dict[str, str]]) -> str:
         f"## Training {repeats} repeats at once",
         "",
         f"An epoch of {repeats} repeats of the 50-50-1 network, {ads:,} ads each, in batches of {batch}.",
-        "*one after the other*: torch's own layers, Adam, autograd and log loss, and all n x n pairs: what one would",
-        "write without bidwise, so the ratio is that of batching and of the losses' own methods together;",
-        f"timed on {timed} repeats in each of {rounds} rounds and scaled to {repeats}.",
-        "*at once*: `fit` with a batch of models, all of them timed. Medians over rounds, both in turns.",
-        "Before that, both must have the same weights to 1e-4 after an epoch from the same weights and batches.",
+        "*one after the other*: torch's layers, Adam, autograd and log loss, and all n x n pairs, as without bidwise;",
+        "the ratio thus combines batching and our loss methods. It is timed on",
+        f"{timed} repeats in each of {rounds} alternating rounds and scaled to {repeats}; *at once*: `fit` with a",
+        "batch of models, all timed. Medians over rounds. Both are timed only after their weights agree to 1e-4",
+        "after an epoch from the same weights and batches.",
         "",
         "| loss | one after the other | at once | faster | target |",
         "|---|---|---|---|---|",
@@ -197,9 +197,9 @@ def categories_steps(rows: list[dict[str, str]]) -> str:
     lines = [
         "## What a loss adds to a training step over categories",
         "",
-        f"39 fields with {int(first['vocabulary']):,} values together, lazy updates, σ = λ = 3. Step: batch to new",
-        f"weights. Losses take turns in {first['segments']} segments of {first['steps']} steps each; *adds* is the",
-        "median over segments of the ratio to the log loss in the same segment.",
+        f"39 fields with {int(first['vocabulary']):,} values in total, lazy updates, σ = λ = 3; step: batch to",
+        f"new weights. Losses alternate in {first['segments']} segments of {first['steps']} steps each; *adds* is the",
+        "median ratio to log loss within a segment.",
         "",
         "| model, batch | loss | a step | sd | adds | sd | target |",
         "|---|---|---|---|---|---|---|",
@@ -224,7 +224,7 @@ def categories_vocabulary(rows: list[dict[str, str]]) -> str:
         "## A training step by the number of values",
         "",
         f"DeepFM, batch {rows[0]['batch']}, log loss; *slower* is the median ratio to the smallest vocabulary.",
-        "Lazy updates touch the rows of the batch, dense ones all rows, as torch's Adam does.",
+        "Lazy updates touch the rows of the batch, dense ones all rows, like torch's Adam.",
         "",
         "| updates | values | a step | sd | slower | target |",
         "|---|---|---|---|---|---|",
@@ -242,7 +242,7 @@ def categories_loader(rows: list[dict[str, str]]) -> str:
         "## Shuffled batches of ids",
         "",
         f"{int(first['rows']):,} ads of {first['fields']} int32 ids in random order, batches of {first['batch']}; the",
-        "file is mapped into memory and was read before.",
+        "memory-mapped file had been read before.",
         "",
         "| ids in | rows a second | target |",
         "|---|---|---|",
@@ -253,9 +253,9 @@ def categories_loader(rows: list[dict[str, str]]) -> str:
 
 def categories_pipeline(rows: list[dict[str, str]]) -> str:
     lines = [
-        "## Data of the shape of Criteo's",
+        "## Data in the shape of Criteo's",
         "",
-        f"From the shell, start included; median of {rows[0]['runs']} runs and the largest peak.",
+        f"From the shell, start-up included; median of {rows[0]['runs']} runs and the largest peak.",
         "",
         "| command | rows | seconds | rows a second | peak memory of the process |",
         "|---|---|---|---|---|",
@@ -272,9 +272,9 @@ def ranks(rows: list[dict[str, str]]) -> str:
     lines = [
         f"## Ranks on one machine of {rows[0]['cores']} virtual cores",
         "",
-        "The batch is that of all ranks together; every process has one thread. *a model each*: as many processes that",
-        "train apart, which is what the machine could give at most. *efficiency*: of the rows a second of one process",
-        "times the processes; four processes on two cores cannot be above one half. *sent*: by each rank in a step.",
+        "The batch is that of all ranks together; every process has one thread. *a model each*: as many processes",
+        "training separately, an upper bound. *efficiency*: rows a second relative to one process times the number of",
+        "processes; four processes on two cores cannot exceed one half. *sent*: by each rank in a step.",
         "",
         "| model | batch | loss | ranks | a step | rows a second | a model each | efficiency | sent | waiting |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -289,7 +289,7 @@ def ranks(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-SECTIONS = {  # results -> (what is made of them, the command that measures them)
+SECTIONS = {  # results -> (their section, the command that measures them)
     "losses_members": (members, "losses members"),
     "losses_sizes": (sizes, "losses sizes"),
     "losses_ragged": (ragged, "losses ragged"),

@@ -137,8 +137,9 @@ def own_loop_normed():
     """Batch norm and dropout of bidwise in a loop of one's own: equal parts are parts of the whole batch."""
     model = MODELS["dcn"]()
     wrapped = DistributedDataParallel(model) if distributed.count() > 1 else model
-    ads = ads_of(64, 1)
-    part = slice(64 * distributed.rank() // distributed.count(), 64 * (distributed.rank() + 1) // distributed.count())
+    ads = ads_of(60, 1)
+    each = 60 // distributed.count()
+    part = slice(each * distributed.rank(), each * (distributed.rank() + 1))
     found = AcrossRanks(bidwise.WelfareLoss())(wrapped(ads.features[part]), ads.clicks[part], ads.bids[part])
     found.backward()
     return {"loss": found.detach(), **{name: p.grad.clone() for name, p in model.named_parameters()}}

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pickle
 import subprocess
 import sys
 import time
@@ -146,10 +147,12 @@ def test_calibration_table(ads, tmp_path, monkeypatch):
             "column 'slot', row 0: found 9",
         ),
         ({}, [], "--auction or --auction-size must say which ads compete"),
-        ({}, ["--auction-size", "9999"], "--auction-size must be at most the number of ads, 2400, found 9999"),
-        ({}, ["--auction", "auction", "--slots", "1,2"], "slots must be positive and must not rise"),
-        ({}, ["--auction", "auction", "--slots", "1,x"], "slots must be numbers such as 1,0.8,0.6, found '1,x'"),
-        ({}, ["--auction", "auction", "--baseline", "c"], "baseline must be one of the ctr columns"),
+        ({}, ["--auction-size", "9999"], "--auction-size must be at most the 2,400 ads, found 9999"),
+        ({}, ["--auction", "auction", "--slots", "1,2"], "--slots must be positive and must not rise"),
+        ({}, ["--auction", "auction", "--slots", "1,x"], "--slots must be numbers such as 1,0.8,0.6, found '1,x'"),
+        ({}, ["--auction", "auction", "--baseline", "c"], "--baseline must be one of the ctr columns"),
+        ({}, ["--auction", "auction", "--rounds", "9"], "bidwise: --rounds must be at least 100, found 9"),
+        ({}, ["--auction", "auction", "--resample", "2"], "bidwise: --resample needs --auction-size: real auctions"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, change, words, message):
@@ -190,6 +193,21 @@ def test_names_of_files_are_left_as_they_are(ads, tmp_path, monkeypatch, capsys)
 def test_a_missing_option_is_named(monkeypatch, capsys):
     assert bidwise_command(monkeypatch, "evaluate", "x.csv", "--ctr", "a") == 2
     assert capsys.readouterr().err == "bidwise: --click is missing; see bidwise evaluate --help\n"
+
+
+def test_positional_arguments_are_called_as_the_help_calls_them(ads, monkeypatch, capsys, tmp_path):
+    assert bidwise_command(monkeypatch, "predict", tmp_path / "none", ads, "--out", tmp_path / "y.csv") == 2
+    assert capsys.readouterr().err.startswith("bidwise: RUN must be a folder of bidwise train, found nothing at ")
+
+
+def test_errors_keep_their_argument_between_processes():
+    error = bidwise.InputError("needs {}, found none", argument="resample", others=["auction_size"])
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) == "resample needs auction_size, found none"
+    assert again.spelled(str.upper) == "RESAMPLE needs AUCTION_SIZE, found none"
+    assert str(bidwise.InputError("{braces} stay where no argument is named")) == (
+        "{braces} stay where no argument is named"
+    )
 
 
 def test_nothing_but_the_error_goes_to_the_error_stream(ads, tmp_path):
@@ -268,7 +286,7 @@ def test_core_modules_need_torch_and_numpy_alone():
     code += "import bidwise.paper.synthetic, bidwise.paper.regimes, bidwise.paper.criteo.experiment\n"
     code += "import bidwise.data.store, bidwise.kernels.adam_kernels\n"
     code += "import bidwise.kernels.graph, bidwise.kernels.fused_panels\n"
-    code += "from bidwise.data.worlds.on_device import simulated_ads\n"
+    code += "from bidwise.data.criteo_device import simulated_ads\n"
     code += "ads = simulated_ads(1000)\n"
     code += "model = bidwise.models.DeepFM(ads.cardinalities, embedding=2, hidden=(4,))\n"
     code += "bidwise.fit(model, ads.train, loss='log_plus', epochs=1)\n"

@@ -13,15 +13,14 @@ import pytest
 
 from bidwise.checks import InputError
 from bidwise.cli.prepare_command import prepare_criteo
-from bidwise.data.store import Store
+from bidwise.data.store import Store, split_sizes
 from bidwise.paper.preprocessing import lines as criteo_lines
-from bidwise.paper.preprocessing import passes as criteo_passes
 from bidwise.paper.preprocessing import prepare_criteo as criteo_prepare
-from bidwise.paper.preprocessing import raw_files as criteo_files
+from bidwise.paper.preprocessing import raw_text as criteo_files
 from bidwise.paper.preprocessing import sorted_blocks as criteo_runs
 from bidwise.paper.preprocessing.lines import parse
-from bidwise.paper.preprocessing.prepare_criteo import WORK, prepare, split_sizes
-from bidwise.paper.preprocessing.tokens import Vocabulary
+from bidwise.paper.preprocessing.prepare_criteo import WORK, prepare
+from bidwise.paper.preprocessing.vocabulary import Vocabulary
 
 COLUMNS = ("features", "clicks", "truth")
 GOOD = "\t".join(["1", *["5"] * 13, *["0a1b2c3d"] * 26])
@@ -142,8 +141,12 @@ def test_splits_have_exact_sizes():
     assert split_sizes(5, (8, 1, 1)) == [3, 1, 1]
     for rows in range(10, 60):
         assert sum(split_sizes(rows, (7, 2, 1))) == rows
+
+
+def test_every_split_has_an_ad(tmp_path):
     with pytest.raises(InputError, match=r"lines enough for every part of the split 8,1,1, found 4"):
-        split_sizes(4, (8, 1, 1))
+        prepare(write(tmp_path / "raw.txt", raw_lines(4)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_values_that_training_ads_lack_are_rare(tmp_path):
@@ -189,7 +192,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch, suffix):
     np.save(tmp_path / f"raw.{suffix}.ctr.npy", np.linspace(0, 1, 700, dtype=np.float32))
     whole = prepare(raw, tmp_path / "whole")
     parsed = []
-    monkeypatch.setattr(criteo_passes, "parse", lambda text: (parsed.append(text), parse(text))[1])
+    monkeypatch.setattr(criteo_prepare, "parse", lambda text: (parsed.append(text), parse(text))[1])
     calls = []
     prepare(raw, tmp_path / "counted", progress=lambda work, share: calls.append(work))
     blocks = len(parsed)
@@ -211,7 +214,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch, suffix):
 
 KILLED = """
 import os, sys
-from bidwise.paper.preprocessing import raw_files as criteo_files
+from bidwise.paper.preprocessing import raw_text as criteo_files
 from bidwise.paper.preprocessing.prepare_criteo import prepare
 criteo_files.BLOCK, criteo_files.PIECE = 20_000, 3_000
 prepare(sys.argv[1], sys.argv[2], progress=lambda work, share: share > 0.4 and os._exit(9))
@@ -230,8 +233,7 @@ def test_what_an_earlier_version_left_unfinished_is_made_anew(tmp_path, monkeypa
     raw = write(tmp_path / "raw.gz", raw_lines(700))
     whole = prepare(raw, tmp_path / "whole")
     with monkeypatch.context() as patch:  # as it was: other bounds of blocks, another folder
-        patch.setattr(criteo_prepare, "WORK", criteo_prepare.OLD_WORK)
-        patch.setattr(criteo_prepare, "OLD_WORK", "nothing")
+        patch.setattr(criteo_prepare, "WORK", "unfinished")
         patch.setattr(criteo_files, "BLOCK", 15_000)
         with pytest.raises(KeyboardInterrupt):
             prepare(raw, tmp_path / "out", progress=cut_after(4))
@@ -444,7 +446,7 @@ def test_the_command_says_what_it_made_and_what_comes_next(tmp_path, capsys):
         assert words in shown
     assert f"bidwise reproduce criteo --data {out} --models deepfm --repeats 3 --out runs/criteo" in shown
     prepare_criteo(raw, out, on_error="skip")
-    assert "is there already" in capsys.readouterr().out
+    assert "is complete already" in capsys.readouterr().out
     with pytest.raises(InputError, match="bids = 'deepfm' there and 'none' here"):
         prepare_criteo(raw, out, on_error="skip", bids="none")
     with pytest.raises(InputError, match="RAW and OUT are needed"):

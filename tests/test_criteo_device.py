@@ -8,15 +8,14 @@ import torch
 
 import bidwise
 from bidwise.data import bids as bids_module
+from bidwise.data import criteo_device
 from bidwise.data.bids import Bids
-from bidwise.data.worlds import on_device
-from bidwise.data.worlds.criteo_columns import COUNTS, FIELDS
-from bidwise.data.worlds.criteo_world import chunks, simulate, true_ctr
-from bidwise.data.worlds.on_device import simulated_ads
+from bidwise.data.criteo_device import simulated_ads
+from bidwise.data.criteo_text import MAPS, simulate
+from bidwise.data.criteo_world import COUNTS, FIELDS, chunks, true_ctr
 from bidwise.evaluation.auc import auc
 from bidwise.models import SparseLogisticRegression
 from bidwise.paper.preprocessing.prepare_criteo import prepare
-from bidwise.paper.preprocessing.tokens import MAPS
 
 CPU = torch.device("cpu")
 ROWS = 200_000
@@ -24,7 +23,7 @@ ROWS = 200_000
 
 @pytest.fixture(scope="module")
 def drawn():
-    return on_device._chunk(0, 0, ROWS, CPU)
+    return criteo_device._chunk(0, 0, ROWS, CPU)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def test_columns_are_tied_and_missing_together_as_in_the_text(drawn, text):
 def test_the_true_ctr_is_that_of_the_world(drawn):
     integers, categories = drawn.values[: len(COUNTS)].T.numpy(), drawn.values[len(COUNTS) :].T.numpy()
     expected = true_ctr(integers, categories.astype(np.uint32), drawn.missing.T.numpy())
-    found = on_device._true_ctr(drawn, on_device._world(CPU))
+    found = criteo_device._true_ctr(drawn, criteo_device._world(CPU))
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)
 
@@ -92,10 +91,10 @@ def test_click_rate_and_auc_are_those_of_the_text(text):
 
 @pytest.mark.parametrize("integers", ["winners", "printed"])
 def test_integers_become_the_tokens_of_the_store(drawn, integers):
-    codes = on_device._codes(integers, CPU)(drawn)
+    codes = criteo_device._codes(integers, CPU)(drawn)
     for index in range(len(COUNTS)):
         values = drawn.values[index].numpy().astype(np.int64)
-        tokens = codes[index].numpy() - 1 + on_device.LEAST
+        tokens = codes[index].numpy() - 1 + criteo_device.LEAST
         there = ~drawn.missing[index].numpy()
         assert np.array_equal(tokens[there], MAPS[integers].tokens(values[there]))
     assert ((codes == 0) == drawn.missing).all()
@@ -103,7 +102,7 @@ def test_integers_become_the_tokens_of_the_store(drawn, integers):
 
 def test_ids_are_by_falling_frequency_in_training_and_ties_by_value():
     column = torch.tensor([5, 5, 5, 2, 2, 9, 9, 0, 0, 4, 9, 7, 5], dtype=torch.int32)
-    values, (rare, missing) = on_device._encode(column, 10, 2)
+    values, (rare, missing) = criteo_device._encode(column, 10, 2)
     # in training 5 three times, 2 and 9 twice, 4 once; afterwards 9, an unseen 7, and 5
     assert column.tolist() == [2, 2, 2, 3, 3, 4, 4, 1, 1, 0, 4, 0, 2]
     assert (values, rare, missing) == (5, 0.1, 0.2)
@@ -146,7 +145,7 @@ def test_a_seed_gives_the_same_ads_and_another_one_others(ads, monkeypatch):
     for name in ("features", "clicks", "bids", "truth"):
         assert torch.equal(getattr(again.test, name), getattr(ads.test, name))
         assert not torch.equal(getattr(other.test, name), getattr(ads.test, name))
-    monkeypatch.setattr(on_device, "CHUNK", 20_000)
+    monkeypatch.setattr(criteo_device, "CHUNK", 20_000)
     chunked = simulated_ads(50_000, seed=3)
     first, second = chunked.train.truth[:20_000], chunked.train.truth[20_000:40_000]
     assert not torch.equal(first, second)

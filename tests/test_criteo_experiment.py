@@ -14,8 +14,8 @@ import torch
 
 import bidwise
 from bidwise.data.ads import AuctionCuts
+from bidwise.data.criteo_text import simulate
 from bidwise.data.store import Store
-from bidwise.data.worlds.criteo_world import simulate
 from bidwise.evaluation.auc import _auc_on_device, auc
 from bidwise.evaluation.bins import binned, equal_mass_bins
 from bidwise.evaluation.bins import calibration_error as calibration_error_by_bins

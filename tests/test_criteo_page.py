@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from test_experiment_page import ENVIRONMENT, browser, check_in_a_browser  # noqa: F401 (a fixture)
+from test_experiment_page import ENVIRONMENT, check_in_a_browser
 from test_report import Page
 
 from bidwise.checks import InputError
@@ -487,7 +487,7 @@ def test_a_run_of_few_auctions_says_so():
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("name", ["full", "one of each", "no numbers"])
-def test_page_in_a_browser(browser, pages, tmp_path, name, width, scheme):  # noqa: F811 (the fixture)
+def test_page_in_a_browser(browser, pages, tmp_path, name, width, scheme):
     file = tmp_path / "report.html"
     file.write_text(pages[name], encoding="utf-8")
     check_in_a_browser(browser, file, width, scheme)

@@ -10,10 +10,9 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
 
-from bidwise.data.worlds import criteo_world as criteo_world
-from bidwise.data.worlds.criteo_columns import COUNTS, NAMES, Category
-from bidwise.data.worlds.criteo_text import hex_names, lines
-from bidwise.data.worlds.criteo_world import CHUNK, chunks, simulate, true_ctr
+from bidwise.data import criteo_text, criteo_world
+from bidwise.data.criteo_text import hex_names, lines, simulate
+from bidwise.data.criteo_world import CHUNK, COUNTS, NAMES, Category, chunks, true_ctr
 
 SHORT, LONG = 5000, CHUNK + 3000  # LONG goes over the border of a chunk
 HEX = set("0123456789abcdef")
@@ -116,7 +115,7 @@ def test_a_shorter_file_is_the_beginning_of_a_longer_one(written, tmp_path, rows
 
 
 def test_a_seed_gives_the_same_bytes_however_many_workers(written, tmp_path, monkeypatch):
-    monkeypatch.setattr(criteo_world, "WORKERS", 1)
+    monkeypatch.setattr(criteo_text, "WORKERS", 1)
     again = simulate(tmp_path / "again.tsv", LONG, seed=1)
     assert again.out.read_bytes() == written.out.read_bytes()
     assert again.truth.read_bytes() == written.truth.read_bytes()

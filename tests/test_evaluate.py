@@ -324,7 +324,8 @@ def test_many_pieces_are_one_table(monkeypatch):
 def test_ads_without_auctions_are_cut():
     found = evaluate(ads_of(100), auction_size=7, seed=3)
     assert (found.auctions, found.ads, found.ads_left_out) == (85, 595, 5)
-    assert "The auctions are not real" in notes(found)[0]
+    said = "shuffled (seed 3) and cut into auctions of 7; 5 ads of an incomplete last auction were left out."
+    assert notes(found)[0] == f"The auctions are not real: the ads were {said}"
     again, other = (evaluate(ads_of(100), auction_size=7, seed=seed) for seed in (3, 4))
     assert again.models == found.models
     assert other.models["fine"].welfare != found.models["fine"].welfare
@@ -333,6 +334,7 @@ def test_ads_without_auctions_are_cut():
 def test_ads_are_counted_once_however_often_they_are_cut():
     found = evaluate(ads_of(100), auction_size=6, resample=7)
     assert (found.auctions, found.ads, found.cuts) == (100, 600, 7)
+    assert "cut into auctions of 6, 7 times over." in notes(found)[0]
     assert found.models["fine"].ads == 600
     assert found.models["fine"].clicks == ads_of(100)["click"].sum()
     assert sum(part.ads for part in found.models["fine"].by_bid) == 600

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from test_report import CHROMIUM, FLAGS, Page
+from test_report import Page
 
 import bidwise
 from bidwise.checks import InputError
@@ -537,17 +537,6 @@ def test_report_refuses_what_is_no_run_and_no_file(tmp_path):
         report([made], tmp_path)
     with pytest.raises(InputError, match="out must be in a folder"):
         report([made], made / "result.json" / "page.html")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed, so no page was opened in a browser")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
 
 
 CONTRASTS = """() => {

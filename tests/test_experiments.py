@@ -268,7 +268,7 @@ def test_ctrl_c_says_that_the_run_can_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said == "bidwise: stopped; the same command goes on where it stopped\n"
+    assert said == "bidwise: stopped; the same command resumes it\n"
 
 
 def test_killed_in_the_middle_it_leaves_nothing_corrupt(tmp_path):

@@ -14,14 +14,13 @@ from test_cli import bidwise_command as typed
 from test_train import market
 
 from bidwise.checks import InputError
-from bidwise.data.worlds.criteo_world import simulate
+from bidwise.data.criteo_text import simulate
 from bidwise.paper.preprocessing import prepare_criteo as criteo_prepare
-from bidwise.paper.preprocessing import raw_files as criteo_files
+from bidwise.paper.preprocessing import raw_text as criteo_files
 from bidwise.paper.preprocessing import sorted_blocks as criteo_runs
-from bidwise.paper.preprocessing.parts import counted_parts
 from bidwise.paper.preprocessing.prepare_criteo import prepare
-from bidwise.paper.preprocessing.raw_files import blocks
-from bidwise.paper.preprocessing.tokens import Tally
+from bidwise.paper.preprocessing.raw_text import blocks, counted_parts
+from bidwise.paper.preprocessing.vocabulary import Tally
 
 
 class Apart:

@@ -16,8 +16,8 @@ from bidwise import runners
 from bidwise.checks import InputError
 from bidwise.cli.prepare_command import prepare_criteo
 from bidwise.data.bids import Bids
-from bidwise.data.worlds.criteo_world import simulate
-from bidwise.paper.preprocessing import raw_files as criteo_files
+from bidwise.data.criteo_text import simulate
+from bidwise.paper.preprocessing import raw_text as criteo_files
 from bidwise.paper.preprocessing import sorted_blocks as criteo_runs
 from bidwise.paper.preprocessing.prepare_criteo import WORK, prepare
 
@@ -210,7 +210,7 @@ import os, signal, threading, time
 from pathlib import Path
 from bidwise import runners
 from bidwise.cli import main
-from bidwise.paper.preprocessing import passes
+from bidwise.paper.preprocessing import prepare_criteo
 def slow(*words):
     time.sleep(60)
 def name(process):
@@ -221,7 +221,7 @@ def started_ray(started=runners.started_ray):
     (raylet,) = [process for process in children if name(process) == "raylet"]
     threading.Timer(2, os.kill, (int(raylet), signal.SIGKILL)).start()
     return ray
-passes._runs, runners.started_ray = slow, started_ray
+prepare_criteo._runs, runners.started_ray = slow, started_ray
 main()
 """
 

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from io import BytesIO
@@ -20,8 +19,6 @@ from bidwise.report.evaluation_sentences import notes, verdicts
 from bidwise.report.sections import Run
 from bidwise.run_folder import read_result, result_from_json
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 NASTY = ["<script>alert(1)</script>", "a$b$", "ü", "广告 \"'&amp;", "{{ 7 * 7 }}", "l" + 80 * "o" + "ng"]
 VOID = {"meta", "link", "br"}
 
@@ -294,17 +291,6 @@ def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
     assert not (tmp_path / "none").exists()
 
 
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed, so no page was opened in a browser")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
-
-
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", ["three calibrated", "no clicks", "ten", "nasty"])
 def test_page_in_a_browser(browser, pages, tmp_path, name, width):
@@ -318,18 +304,44 @@ def test_page_in_a_browser(browser, pages, tmp_path, name, width):
     tab.on("requestfailed", lambda request: faults.append(request.url))
     tab.on("request", lambda request: requests.append(request.url))
     tab.goto(file.as_uri())
-    assert tab.locator(".told .headline").first.is_visible()
+    assert tab.locator(".verdicts .headline").first.is_visible()
     boxes = [figure.bounding_box() for figure in tab.locator("figure svg").all()]
     assert boxes
     assert all(box["width"] > 250 and box["height"] > 60 for box in boxes)
     assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
     assert tab.evaluate("[...document.querySelectorAll('table')].every(t => t.closest('.scroll'))")
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 29)"
-    for part in [".told", *(["figure svg"] if name != "no clicks" else [])]:
+    for part in [".verdicts", *(["figure svg"] if name != "no clicks" else [])]:
         assert len(set(_pixels(tab.locator(part).first.screenshot()))) > 20
     tab.close()
     assert faults == []
     assert [url for url in requests if url not in (file.as_uri(), "data:,")] == []
+
+
+def test_a_page_of_several_runs_folds_them_and_its_navigation_stays_in_view(browser, results, tmp_path):
+    file = tmp_path / "report.html"
+    runs = [
+        Run("one", results["known truth"]),
+        Run("two", results["three calibrated"]),
+        Run("three", results["single"]),
+    ]
+    file.write_text(runs_page(runs), encoding="utf-8")
+    tab = browser.new_page(viewport={"width": 1280, "height": 844})
+    tab.goto(file.as_uri())
+    opened = "[...document.querySelectorAll('details.run')].map(run => run.open)"
+    assert tab.evaluate(opened) == [True, False, False]
+    tab.click("nav a[href='#run1']")
+    assert tab.evaluate(opened) == [True, True, False]
+    assert tab.evaluate("scrollY") > 500
+    assert tab.evaluate("document.querySelector('nav').getBoundingClientRect().top") == 0
+    assert tab.locator("#run1 .headline").is_visible()
+    tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    wide = "[...document.querySelectorAll('table')].filter(t => t.scrollWidth > t.closest('.scroll').clientWidth)"
+    assert tab.evaluate(f"{wide}.map(t => t.caption.textContent)") == []
+    tab.emulate_media(media="print")
+    tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = false)")
+    assert tab.locator("#run2 .headline").is_visible()  # folded on the screen, not on paper
+    tab.close()
 
 
 def _pixels(png):

@@ -9,7 +9,8 @@ from sklearn.metrics import roc_auc_score
 
 from bidwise import InputError
 from bidwise.cli.simulate_command import simulate_criteo
-from bidwise.data.worlds.criteo_world import CHUNK, chunks, simulate
+from bidwise.data.criteo_text import lines, simulate
+from bidwise.data.criteo_world import CHUNK, chunks
 
 SHORT = 5000
 
@@ -18,7 +19,7 @@ def test_memory_does_not_grow_with_rows():
     def peak(rows):
         tracemalloc.start()
         for chunk in chunks(rows, 0):
-            chunk.lines()
+            lines(chunk.clicks, chunk.integers, chunk.categories, chunk.missing)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 from sweep_helpers import LISTS, Killer, at_work_in, market, told, toml_of, without_times
-from test_experiment_page import browser, check_in_a_browser  # noqa: F401 (a fixture)
+from test_experiment_page import check_in_a_browser
 
 import bidwise
 from bidwise.cli import app
@@ -356,7 +356,7 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(table, tmp_path):
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=20)
         assert running.returncode == 130
-        assert said == "bidwise: stopped; the same command goes on where it stopped\n"
+        assert said == "bidwise: stopped; the same command resumes it\n"
         assert not at_work_in(endless)
 
 
@@ -388,7 +388,7 @@ def test_the_page_says_what_seeds_are_and_that_choosing_by_test_is_cheating(swep
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
-def test_the_page_in_a_browser(swept, browser, width, scheme):  # noqa: F811
+def test_the_page_in_a_browser(swept, browser, width, scheme):
     check_in_a_browser(browser, swept.out / "report.html", width, scheme)
 
 

@@ -108,7 +108,7 @@ def test_an_interval_decides_what_may_be_said():
 def test_estimates_are_written_alike_everywhere():
     lift = estimate(-0.0049, -0.0015)
     assert f"{100 * lift:.2f}" == "−0.32 [−0.49, −0.15]"
-    assert f"{lift / 0.1:.1%}" == "−3.2% [−4.9%, −1.5%]"
+    assert f"{lift / 0.1:.1%}" == "−3.2 % [−4.9, −1.5]"
     assert f"{Estimate(difference=0.5):.1f}" == "+0.5"
     assert str(estimate(0.00123, 0.00127)) == "+0.001250 [+0.001230, +0.001270]"
     assert str(estimate(-300.0, 500.0)) == "+100.00 [−300.00, +500.00]"

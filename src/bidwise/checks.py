@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from hashlib import blake2b
 from numbers import Integral, Real
@@ -20,13 +20,29 @@ Entry = TypeVar("Entry")
 class InputError(ValueError):
     """An argument, a file or a column that cannot be used: what a user can mend.
 
-    >>> print(InputError("must be at least 1, found 0", argument="rounds"))
-    rounds must be at least 1, found 0
+    With ``argument`` the message goes on after its name, and a command line may spell the name as it is typed there.
+    ``{}`` in the message stands for ``others``, further arguments.
+
+    >>> error = InputError("needs {}, found none", argument="resample", others=("auction_size",))
+    >>> str(error), error.spelled(lambda name: "--" + name.replace("_", "-"))
+    ('resample needs auction_size, found none', '--resample needs --auction-size, found none')
     """
 
-    def __init__(self, text: str, argument: str | None = None) -> None:
-        super().__init__(text if argument is None else f"{argument} {text}")
-        self.argument = argument  # the shell spells it as its option
+    argument: str = ""  # also of errors that another process wraps
+    others: tuple[str, ...] = ()
+
+    def __init__(self, message: str, argument: str = "", *, others: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.argument, self.others = argument, tuple(others)
+
+    def spelled(self, spell: Callable[[str], str]) -> str:
+        """The message with its arguments called as ``spell`` calls them."""
+        message = str(self.args[0])
+        message = message.format(*map(spell, self.others)) if self.others else message
+        return f"{spell(self.argument)} {message}" if self.argument else message
+
+    def __str__(self) -> str:
+        return self.spelled(str)
 
 
 def check_name(argument: str, found: object, names: Collection[str]) -> None:
@@ -35,7 +51,7 @@ def check_name(argument: str, found: object, names: Collection[str]) -> None:
         return
     near = get_close_matches(str(found), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise InputError(f"{argument} must be one of {', '.join(names)}, found {found!r}{hint}")
+    raise InputError(f"must be one of {', '.join(names)}, found {found!r}{hint}", argument=argument)
 
 
 def check_positive(argument: str, found: object, *, or_zero: bool = False) -> None:
@@ -43,22 +59,24 @@ def check_positive(argument: str, found: object, *, or_zero: bool = False) -> No
     if isinstance(found, bool) or not isinstance(found, Real):
         raise TypeError(f"{argument} must be a number, found {type(found).__name__}")
     if not (0 < float(found) < float("inf") or (or_zero and found == 0)):
-        raise InputError(f"{argument} must be finite and {'no less than' if or_zero else 'above'} 0, found {found}")
+        raise InputError(
+            f"must be finite and {'no less than' if or_zero else 'above'} 0, found {found}", argument=argument
+        )
 
 
 def check_whole(argument: str, found: object, least: int) -> None:
     """Raise unless ``found`` is a whole number, ``least`` or more."""
     if isinstance(found, bool) or not isinstance(found, Integral):
-        raise InputError(f"{argument} must be a whole number, found {found!r}")
+        raise InputError(f"must be a whole number, found {found!r}", argument=argument)
     if int(found) < least:
-        raise InputError(f"{argument} must be at least {least}, found {found}")
+        raise InputError(f"must be at least {least}, found {found}", argument=argument)
 
 
 def check_seed(argument: str, found: object) -> None:
     """Raise unless ``found`` is a whole number from 0 to 2^63 - 1."""
     check_whole(argument, found, 0)
     if int(found) > MOST_SEED:  # type: ignore[call-overload]
-        raise InputError(f"{argument} must be at most {MOST_SEED}, found {found}")
+        raise InputError(f"must be at most {MOST_SEED}, found {found}", argument=argument)
 
 
 def derived_seed(seed: int, *parts: int | str) -> int:
@@ -95,9 +113,9 @@ def check_ads(argument: str, found: object, like: Tensor, of: str = "the shape o
             hint = "; pass logits.squeeze(-1)"
         elif found.shape == like.shape[-1:]:
             hint = f"; for leading dimensions pass {argument}.expand_as(logits)"
-        raise InputError(f"{argument} must have {of}, {tuple(like.shape)}, found {tuple(found.shape)}{hint}")
+        raise InputError(f"must have {of}, {tuple(like.shape)}, found {tuple(found.shape)}{hint}", argument=argument)
     if found.device != like.device:
-        raise InputError(f"{argument} must be on the device of logits, {like.device}, found {found.device}")
+        raise InputError(f"must be on the device of logits, {like.device}, found {found.device}", argument=argument)
     return found
 
 
@@ -182,7 +200,7 @@ def _raise_at(argument: str, found: Tensor, bad: Tensor, expected: str) -> None:
     index = ", ".join(map(str, where))
     others = int(bad.sum()) - 1
     more = f" and {others} more" if others else ""
-    raise InputError(f"{argument} must be {expected}, found {found[where].item():g} at [{index}]{more}")
+    raise InputError(f"must be {expected}, found {found[where].item():g} at [{index}]{more}", argument=argument)
 
 
 class UnknownName(InputError, KeyError):

@@ -63,7 +63,9 @@ def locked_folder(out: str | Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"out must be a folder that can be made, found {folder}: {error.strerror}") from None
+        raise InputError(
+            f"must be a folder that can be made, found {folder}: {error.strerror}", argument="out"
+        ) from None
     held = _lock(folder)
     try:
         yield folder
@@ -85,8 +87,9 @@ def _lock(folder: Path) -> int | None:
     except BlockingIOError:
         os.close(held)
         raise InputError(
-            f"out must be a folder that no other run writes to, found {folder}, which is in use by another run; wait "
-            "for it, or choose another folder"
+            f"must be a folder that no other run writes to, found {folder}, which is in use by another run; wait "
+            "for it, or choose another folder",
+            argument="out",
         ) from None
     except OSError:  # a file system without locks
         os.close(held)
@@ -176,17 +179,17 @@ def checksum(*parts: Path | torch.Tensor | bytes | str) -> str:
     >>> checksum("ab", b"c") == checksum("abc")
     True
     """
-    found = 0
+    crc = 0
     for part in parts:
         if isinstance(part, Path):
             with part.open("rb") as file:
                 while block := file.read(BYTES_AT_ONCE):
-                    found = zlib.crc32(block, found)
+                    crc = zlib.crc32(block, crc)
         elif isinstance(part, torch.Tensor):
-            found = zlib.crc32(part.detach().cpu().contiguous().view(torch.uint8).numpy().data, found)
+            crc = zlib.crc32(part.detach().cpu().contiguous().view(torch.uint8).numpy().data, crc)
         else:
-            found = zlib.crc32(part.encode() if isinstance(part, str) else part, found)
-    return f"{found:08x}"
+            crc = zlib.crc32(part.encode() if isinstance(part, str) else part, crc)
+    return f"{crc:08x}"
 
 
 def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:
@@ -217,8 +220,9 @@ def check_same(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) 
     if differing:
         words = ", ".join(f"{key} = {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
         raise InputError(
-            f"out must be a new folder or one of the same run, found {folder} with {words}; "
-            "choose another folder, or delete that one"
+            f"must be a new folder or one of the same run, found {folder} with {words}; "
+            "choose another folder, or delete that one",
+            argument="out",
         )
 
 
@@ -228,9 +232,9 @@ def check_writable(out: str | Path) -> Path:
     folder = Path(out)
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
-        raise InputError(f"out must be a folder, found the file {there}")
+        raise InputError(f"must be a folder, found the file {there}", argument="out")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"out must be a folder that can be written to, found {there}, which cannot")
+        raise InputError(f"must be a folder that can be written to, found {there}, which cannot", argument="out")
     return folder
 
 

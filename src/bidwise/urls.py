@@ -20,8 +20,8 @@ def scheme_of(place: str | Path) -> str | None:
     >>> scheme_of("s3://bucket/ads.csv"), scheme_of(Path("s3://bucket")), scheme_of("C:/ads.csv"), scheme_of("ads.csv")
     ('s3', 's3', None, None)
     """
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", str(place))  # a path keeps one slash of two
-    return found[1].lower() if found else None
+    start = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", str(place))  # a path keeps one slash of two
+    return start[1].lower() if start else None
 
 
 def url_of(place: str | Path) -> str:
@@ -56,9 +56,9 @@ def shown_command(words: Sequence[str]) -> str:
     return " ".join(IN_WORD.sub(lambda url: shown(url[0]), word) for word in words)
 
 
-def check_on_disk(argument: str, found: str | Path, expected: str, mend: str) -> None:
+def check_on_disk(argument: str, place: str | Path, expected: str, mend: str) -> None:
     """Raise for a URL: what is written, and what is read in pieces, must be on a file system."""
-    if scheme_of(found) is not None:
+    if scheme_of(place) is not None:
         raise InputError(
-            f"{argument} must be {expected} on a file system, found {shown(found)}; mount the bucket or {mend}"
+            f"must be {expected} on a file system, found {shown(place)}; mount the bucket or {mend}", argument=argument
         )

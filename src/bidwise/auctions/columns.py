@@ -23,12 +23,12 @@ def slot_multipliers(slots: Sequence[float]) -> Tensor:
     """
     alpha = _tensor("slots", slots)
     if alpha.dim() != 1 or len(alpha) == 0:
-        raise InputError(f"slots must have one multiplier per slot, found shape {tuple(alpha.shape)}")
+        raise InputError(f"must have one multiplier per slot, found shape {tuple(alpha.shape)}", argument="slots")
     if alpha[0] != 1:
-        raise InputError(f"slots must start with 1, found {alpha[0].item():g}")
+        raise InputError(f"must start with 1, found {alpha[0].item():g}", argument="slots")
     falling = bool((alpha.diff() <= 0).all())
     if not falling or not alpha[-1] > 0:
-        raise InputError(f"slots must be positive and must not rise, found {tuple(alpha.tolist())}")
+        raise InputError(f"must be positive and must not rise, found {tuple(alpha.tolist())}", argument="slots")
     return alpha
 
 
@@ -40,7 +40,7 @@ def ad_numbers(argument: str, found: ArrayLike, *, like: Tensor | None = None) -
     """
     numbers = _tensor(argument, found)
     if numbers.dim() != 1:
-        raise InputError(f"{argument} must have shape (ads,), found {tuple(numbers.shape)}")
+        raise InputError(f"must have shape (ads,), found {tuple(numbers.shape)}", argument=argument)
     if like is None:
         return numbers
     return one_per_ad(argument, numbers, len(like)).to(like.device)
@@ -48,7 +48,7 @@ def ad_numbers(argument: str, found: ArrayLike, *, like: Tensor | None = None) -
 
 def one_per_ad(argument: str, numbers: Tensor, ads: int) -> Tensor:
     if len(numbers) != ads:
-        raise InputError(f"{argument} must have one number per ad, {ads}, found {len(numbers)}")
+        raise InputError(f"must have one number per ad, {ads}, found {len(numbers)}", argument=argument)
     return numbers
 
 

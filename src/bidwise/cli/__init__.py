@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from cyclopts import App, CycloptsError
 
@@ -46,10 +48,12 @@ def _refuse(command: str) -> None:
 
 def main() -> None:
     """The ``bidwise`` command: errors that a user can mend are one line and exit code 2."""
+    command: Callable[..., Any] | None = None
     try:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and sys.argv[1:2] and sys.argv[1] not in TOGETHER:
             _refuse(sys.argv[1])
-        app(sys.argv[1:], exit_on_error=False, print_error=False)
+        command, bound, _ = app.parse_args(sys.argv[1:], exit_on_error=False, print_error=False)
+        command(*bound.args, **bound.kwargs)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` say, has seen enough
@@ -62,10 +66,12 @@ def main() -> None:
         rank = int(os.environ.get("RANK", 0))
         if not rank or not isinstance(error, ElsewhereError | CycloptsError):  # rank 0 says it
             who = f"bidwise, rank {rank}" if rank else "bidwise"
-            print(f"{who}: {as_typed(str(error))}\n", end="", file=sys.stderr, flush=True)  # at once: others print too
+            print(
+                f"{who}: {as_typed(error, command)}\n", end="", file=sys.stderr, flush=True
+            )  # at once: others print too
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        goes_on = sys.argv[1:2] and sys.argv[1] in ("reproduce", "prepare", "train", "sweep")
-        what = "the same command goes on where it stopped" if goes_on else "nothing was written"
+        resumes = sys.argv[1:2] and sys.argv[1] in ("reproduce", "prepare", "train", "sweep")
+        what = "the same command resumes it" if resumes else "nothing was written"
         print(f"bidwise: stopped; {what}", file=sys.stderr)
         raise SystemExit(130) from None

@@ -97,14 +97,14 @@ def evaluate(
 
     check_folder(out)
     with Bars() as bars:
-        found = bidwise.evaluate(table, **options, progress=bars.show)
+        evaluation = bidwise.evaluate(table, **options, progress=bars.show)
     failed = None
     try:
-        found.write(out)
+        evaluation.write(out)
     except OSError as error:  # a full disk does not cost the result: it is shown
         failed = error
     try:
-        say(str(found))
+        say(str(evaluation))
     finally:
         if failed is not None:
             raise failed
@@ -116,4 +116,4 @@ def _multipliers(slots: str) -> tuple[float, ...]:
     try:
         return tuple(float(word) for word in slots.split(","))
     except ValueError:
-        raise bidwise.InputError(f"slots must be numbers such as 1,0.8,0.6, found {slots!r}") from None
+        raise bidwise.InputError(f"must be numbers such as 1,0.8,0.6, found {slots!r}", argument="slots") from None

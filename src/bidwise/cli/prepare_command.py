@@ -25,8 +25,8 @@ def prepare_criteo(
 ) -> None:
     """Raw Criteo text, one or several files, as a store for training: RAW [RAW ...] OUT, the last is the folder.
 
-    Splits and shuffles the ads, turns values into ids, and gives every ad a bid. A run that was cut off goes on where
-    it stopped. The disk needs about 340 bytes for each line while it runs: 16 GB for all of Criteo.
+    Splits and shuffles the ads, turns values into ids, and gives every ad a bid. A run that was cut off resumes. The
+    disk needs about 340 bytes for each line while it runs: 16 GB for all of Criteo.
 
     bidwise prepare criteo train.txt stores/criteo
 
@@ -83,7 +83,7 @@ def prepare_criteo(
             progress=bars.show,
         )
     if there:
-        print(f"{out} is there already, from the same files with the same options; nothing to do\n")
+        print(f"{out} is complete already, from the same files with the same options; nothing to do\n")
     print(summary(store))
     written = "" if there else f"Written: {out}. "
     print(f"\n{written}Next: bidwise reproduce criteo --data {out} --models deepfm --repeats 3 --out runs/criteo")
@@ -102,9 +102,9 @@ def summary(store: Store) -> str:
             f"{skipped['lines']:,} malformed lines were skipped ({reasons}); see {store.folder / 'skipped.log'}"
         )
     if "bids" in schema:
-        found = schema["bids"]
-        low, high = found["quantiles"]["0.01"], found["quantiles"]["0.99"]
-        lines.append(f"bids {found['kind']}: mean {found['mean']:.3f}, 98 % between {low:.3f} and {high:.3f}")
+        bids = schema["bids"]
+        low, high = bids["quantiles"]["0.01"], bids["quantiles"]["0.99"]
+        lines.append(f"bids {bids['kind']}: mean {bids['mean']:.3f}, 98 % between {low:.3f} and {high:.3f}")
     lines.append("\nids of each field, and the share of training ads whose value is rare or missing")
     cells = [
         f"{field.name:<4}{field.values:>10,} {schema['rare'][field.name]:>6.1%} {schema['missing'][field.name]:>6.1%}"
@@ -122,4 +122,6 @@ def _shares(split: str) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in split.split(","))
     except ValueError:
-        raise bidwise.InputError(f"split must be three whole numbers such as 8,1,1, found {split!r}") from None
+        raise bidwise.InputError(
+            f"must be three whole numbers such as 8,1,1, found {split!r}", argument="split"
+        ) from None

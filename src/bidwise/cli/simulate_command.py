@@ -27,7 +27,7 @@ def simulate_criteo(out: Path, /, *, rows: int, seed: int = 0) -> None:
     """
     import numpy as np
 
-    from bidwise.data.worlds.criteo_world import simulate
+    from bidwise.data.criteo_text import simulate
     from bidwise.evaluation.auc import auc
 
     with Bars() as bars:

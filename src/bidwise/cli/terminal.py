@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import textwrap
 import time
+from collections.abc import Callable
+from inspect import Parameter, signature
+from typing import Any
+
+from cyclopts import MissingArgumentError
 
 import bidwise
-
-OPTIONS = (
-    "auction_size",
-    "sampling_rate",
-    "calibration_table",
-    "validation_auctions",
-    "training_ads",
-    "validation_ads",
-    "test_ads",
-    "min_count",
-    "on_error",
-    "bid_noise",
-    "engine",
-    "every",
-    "workers",
-    "repeats",
-)
-COMMANDS = (
-    "evaluate",
-    "report",
-    "reproduce",
-    "synthetic",
-    "regimes",
-    "criteo",
-    "simulate",
-    "prepare",
-    "train",
-    "predict",
-    "sweep",
-)
-
 
 SECONDS = 30  # between lines where there is no terminal
 
@@ -101,19 +74,20 @@ class Bars:
         return f"about {duration(passed * (1 - done) / (done - before))} left"
 
 
-def as_typed(message: str) -> str:
-    """An error in one line, with options called as they are typed."""
-    missing = re.search(r"parameter (\S+) requires an argument", message)
-    if missing and missing[1] not in sys.argv:
-        command = " ".join(word for word in sys.argv[1:3] if word in COMMANDS)
-        return f"{missing[1]} is missing; see bidwise {command} --help"
-    options = "|".join(OPTIONS)  # as arguments of this message, not inside names of files
-    message = re.sub(
-        rf"(^|needs |needs a |^auction or )({options})(?= must| needs| or|;|:|$)",
-        lambda found: found[1] + "--" + found[2].replace("_", "-"),
-        message,
-    )
-    return " ".join(re.sub("^auction or --", "--auction or --", message).split())
+def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:
+    """An error in one line, with the arguments of the command called as they are typed: ``--auction-size``, TABLE."""
+    if isinstance(error, MissingArgumentError) and error.argument is not None and error.argument.name not in sys.argv:
+        return f"{error.argument.name} is missing; see bidwise {' '.join(error.command_chain or ())} --help"
+    parameters = {} if command is None else signature(command).parameters
+
+    def spell(name: str) -> str:
+        if name not in parameters:
+            return name
+        option = parameters[name].kind is Parameter.KEYWORD_ONLY
+        return "--" + name.replace("_", "-") if option else name.upper()
+
+    message = error.spelled(spell) if isinstance(error, bidwise.InputError) else str(error)
+    return " ".join(message.split())
 
 
 def say(text: str) -> None:
@@ -132,5 +106,5 @@ def device_of(name: str) -> str:
 
     check_name("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
-        raise bidwise.InputError("device must be cpu or auto here, found cuda: torch sees no GPU")
+        raise bidwise.InputError("must be cpu or auto here, found cuda: torch sees no GPU", argument="device")
     return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

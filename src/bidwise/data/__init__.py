@@ -3,6 +3,6 @@
 from bidwise.data.ads import Ads, stack
 from bidwise.data.bids import Bids
 from bidwise.data.store import Store
-from bidwise.data.worlds.markets import WORLDS, Market, World
+from bidwise.data.worlds import WORLDS, Market, World
 
 __all__ = ["WORLDS", "Ads", "Bids", "Market", "Store", "World", "stack"]

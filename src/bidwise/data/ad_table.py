@@ -84,9 +84,11 @@ def read_ads(
             raise InputError(f"{role} must be a column of its own, found {own!r}, which also has another role")
     twice = {column for column in ctr if list(ctr).count(column) > 1}
     if twice:
-        raise InputError(f"ctr must name every column once, found {sorted(twice)[0]!r} twice")
+        raise InputError(f"must name every column once, found {sorted(twice)[0]!r} twice", argument="ctr")
     if auction in numeric:
-        raise InputError(f"auction must be a column of its own, found {auction!r}, which also holds numbers")
+        raise InputError(
+            f"must be a column of its own, found {auction!r}, which also holds numbers", argument="auction"
+        )
     frame = read_table(table, numeric=numeric, text=[] if auction is None else [auction], name=name)
     name = table_name(table, name)
     read = {column: known_numbers(frame[column], name) for column in numeric}

@@ -64,11 +64,11 @@ class Ads:
         per_ad = self.features[..., 0]
         values = self.features.device.type == "cpu"
         for name, low, high in (("clicks", 0, 1), ("teacher", 0, 1), ("truth", 0, 1), ("exposure", 1e-6, 1)):
-            found = getattr(self, name)
-            if found is not None or name == "clicks":
-                check_ads(name, found, per_ad, of="one number per ad as features have rows")
+            column = getattr(self, name)
+            if column is not None or name == "clicks":
+                check_ads(name, column, per_ad, of="one number per ad as features have rows")
                 if values:
-                    check_between(name, found, low, high)
+                    check_between(name, column, low, high)
         check_ads("bids", self.bids, per_ad, of="one number per ad as features have rows")
         if self.weights is not None:
             check_ads("weights", self.weights, per_ad, of="one number per ad as features have rows")
@@ -108,9 +108,9 @@ class Ads:
         """The same ads on another device or in another floating-point precision."""
         moved = {}
         for field in fields(self):
-            found = getattr(self, field.name)
-            if isinstance(found, Tensor) and (not isinstance(where, torch.dtype) or found.is_floating_point()):
-                moved[field.name] = found.to(where)
+            column = getattr(self, field.name)
+            if isinstance(column, Tensor) and (not isinstance(where, torch.dtype) or column.is_floating_point()):
+                moved[field.name] = column.to(where)
         return replace(self, **moved)
 
 
@@ -206,5 +206,5 @@ def _auctions(ads: int, size: int, split: str | None = None) -> int:
     check_whole("auction_size", size, 1)
     if size > ads:
         where = "" if split is None else f" of {split}"
-        raise InputError(f"auction_size must be at most the {ads:,} ads{where}, found {size}")
+        raise InputError(f"must be at most the {ads:,} ads{where}, found {size}", argument="auction_size")
     return ads // size

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bidwise.checks import InputError, check_name, check_whole
+from bidwise.checks import InputError, check_name, check_seed
 from bidwise.data.store import Field, Store
 
 KINDS = ("deepfm", "lognormal", "advertiser", "ctr")
@@ -66,7 +66,7 @@ class Bids:
 
     def __post_init__(self) -> None:
         check_name("bids", self.kind, KINDS)
-        check_whole("seed", self.seed, 0)
+        check_seed("seed", self.seed)
         for name, low, high in (("noise", 0, 5), ("scale", 0, 5), ("sigma", 0, 5), ("mean", -20, 20), ("rho", -1, 1)):
             if not low <= getattr(self, name) <= high:  # beyond, bids are 0 or infinite in float32
                 raise InputError(f"{name} of bids must be in [{low}, {high}], found {getattr(self, name)}")
@@ -101,10 +101,10 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
         return store.writer.column(split, "bids")[start:stop]
 
     for done, (split, _, _, start, stop) in enumerate(blocks, 1):
-        found = score(split, start, stop)
-        part(split, start, stop)[:] = found
+        scores = score(split, start, stop)
+        part(split, start, stop)[:] = scores
         if split == "train":
-            low, high = min(low, float(found.min())), max(high, float(found.max()))
+            low, high = min(low, float(scores.min())), max(high, float(scores.max()))
         show("Scoring ads for bids", done / len(blocks))
     least, most, total = math.inf, 0.0, 0.0
     for done, (split, number, block, start, stop) in enumerate(blocks, 1):
@@ -145,31 +145,31 @@ def drawn(
     train = features["train"]
     score = _scores_in_memory(fields, bids, truth["train"][:SAMPLE], train.device)
     at_once = IN_CACHE if train.device.type == "cpu" else ON_DEVICE
-    found = {
+    made = {  # scores, which become bids in place
         split: torch.cat(
             [score(*part) for part in zip(*(torch.split(x, at_once) for x in (ids, truth[split])), strict=True)]
         )
         for split, ids in features.items()
     }
-    low, high = (float(end) for end in found["train"].aminmax())
-    for number, scores in enumerate(found.values()):
+    low, high = (float(end) for end in made["train"].aminmax())
+    for number, scores in enumerate(made.values()):
         seed = int(np.random.SeedSequence([bids.seed, number]).generate_state(1, np.uint32)[0])
         random = torch.Generator(train.device).manual_seed(seed)
-        for part in torch.split(scores, ON_DEVICE):  # scores become bids in place
+        for part in torch.split(scores, ON_DEVICE):
             noise = torch.randn(len(part), generator=random, device=part.device, dtype=torch.float64)
             part.copy_(_log_bids(bids, part.double(), noise, low, high, torch.exp).exp())
-    every = torch.cat(list(found.values()))
+    every = torch.cat(list(made.values()))
     edges = np.geomspace(float(every.min()) * 0.999, float(every.max()) * 1.001, BINS + 1)
     bins = torch.bucketize(every, torch.from_numpy(edges[1:-1]).to(every), right=True)
-    quantiles = found["train"][:SAMPLE].double().quantile(every.new_tensor(QUANTILES, dtype=torch.float64))
+    quantiles = made["train"][:SAMPLE].double().quantile(every.new_tensor(QUANTILES, dtype=torch.float64))
     about = {
         "kind": bids.kind,
         "options": asdict(bids),
-        "mean": float(found["train"].mean(dtype=torch.float64)),
+        "mean": float(made["train"].mean(dtype=torch.float64)),
         "quantiles": dict(zip(map(str, QUANTILES), quantiles.tolist(), strict=True)),
         "histogram": {"edges": edges.tolist(), "counts": torch.bincount(bins, minlength=BINS).tolist()},
     }
-    return found, about
+    return made, about
 
 
 def untrained_deepfm(

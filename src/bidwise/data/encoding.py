@@ -44,10 +44,10 @@ class Categorical:
         """The id of every value."""
         text = names_of(column)
         if not self.vocabulary:
-            found = pl.Series([RARE], dtype=pl.Int32).new_from_index(0, len(text))
+            known = pl.Series([RARE], dtype=pl.Int32).new_from_index(0, len(text))
         else:
-            found = text.replace_strict(*self._lookup, default=RARE, return_dtype=pl.Int32)
-        ids: NDArray[np.int32] = np.array(found.fill_null(RARE).to_numpy(), dtype=np.int32)
+            known = text.replace_strict(*self._lookup, default=RARE, return_dtype=pl.Int32)
+        ids: NDArray[np.int32] = np.array(known.fill_null(RARE).to_numpy(), dtype=np.int32)
         ids[text.is_null().to_numpy()] = MISSING
         return ids
 
@@ -116,9 +116,9 @@ class Encoder:
         """What models are built for."""
         return [column.field for column in self.columns]
 
-    def check(self, found: Iterable[str], table: str = "table") -> None:
+    def check(self, columns: Iterable[str], table: str = "table") -> None:
         """Raise unless all columns are there; an error names every one that is not."""
-        there = list(found)
+        there = list(columns)
         missing = [name for name in self.names if name not in there]
         if missing:
             near = get_close_matches(missing[0], there, n=1)
@@ -144,17 +144,17 @@ class Encoder:
         return {"format": FORMAT, "version": VERSION, "columns": columns}
 
     @staticmethod
-    def from_json(found: Any, name: str = "encoder.json") -> Encoder:
-        """The encoder that :meth:`to_json` told."""
-        if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
+    def from_json(data: Any, name: str = "encoder.json") -> Encoder:
+        """The encoder that :meth:`to_json` wrote."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
             raise InputError(f"{name} must be an encoder of version {VERSION} that bidwise wrote, found something else")
         columns: list[Categorical | Numeric] = []
         try:
-            for told in found["columns"]:
-                if told["kind"] == "categorical":
-                    columns.append(Categorical(str(told["name"]), tuple(map(str, told["vocabulary"]))))
+            for column in data["columns"]:
+                if column["kind"] == "categorical":
+                    columns.append(Categorical(str(column["name"]), tuple(map(str, column["vocabulary"]))))
                 else:
-                    columns.append(Numeric(str(told["name"]), tuple(map(float, told["edges"]))))
+                    columns.append(Numeric(str(column["name"]), tuple(map(float, column["edges"]))))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{name} must be whole, found that {error!r} is missing or of no use") from None
         return Encoder(tuple(columns))

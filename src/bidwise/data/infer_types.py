@@ -94,8 +94,9 @@ def _feature(column: pl.Series, named: str | None, table: str) -> Column:
     if use == "categorical" and values > UNIQUE * len(column):
         if named:
             raise InputError(
-                f"categorical must name columns whose values come back, found {column.name!r} with {values:,} values "
-                f"in {len(column):,} rows, more than the rows could teach; name it under ignore"
+                f"must name columns whose values come back, found {column.name!r} with {values:,} values "
+                f"in {len(column):,} rows, more than the rows could teach; name it under ignore",
+                argument="categorical",
             )
         return Column(column.name, LEFT_OUT, values, missing, "nearly every row has a value of its own")
     return Column(column.name, use, values, missing, reason)

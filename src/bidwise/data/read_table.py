@@ -34,7 +34,7 @@ def table_error(table: Table, error: Exception) -> InputError:
     """What kept a table from being read."""
     if isinstance(table, str | Path):
         return location_of(table).error(error)
-    return InputError(f"table cannot be read: {str(error).strip().splitlines()[0]}")
+    return InputError(f"cannot be read: {str(error).strip().splitlines()[0]}", argument="table")
 
 
 def table_fingerprint(table: Table, frame: pl.DataFrame | None = None) -> str:
@@ -101,13 +101,13 @@ def numbers_of(column: pl.Series, table: str = "table") -> Floats:
     return _number_series(column, table).fill_null(float("nan")).to_numpy()
 
 
-def check_columns(wanted: Sequence[str], found: Sequence[str], table: str) -> None:
+def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> None:
     """Raise unless all columns are there; suggests the nearest."""
     for column in wanted:
-        if column not in found:
-            near = get_close_matches(column, map(str, found), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, found[:12]))}"
-            if "," in column and set(column.split(",")) <= set(found):
+        if column not in there:
+            near = get_close_matches(column, map(str, there), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, there[:12]))}"
+            if "," in column and set(column.split(",")) <= set(there):
                 hint = "separate columns by spaces"
             raise InputError(f"{table} has no column {column!r}; {hint}")
 
@@ -192,8 +192,8 @@ def _series(column: str, values: Any, table: str) -> pl.Series:
 
 def _scan_file(place: Location, **options: Any) -> pl.LazyFrame:
     try:
-        found = place.scan(**options)
-        names = found.collect_schema().names()
+        lazy = place.scan(**options)
+        names = lazy.collect_schema().names()
     except UNREADABLE as error:
         raise place.error(error) from None
     if len(names) == 1 and any(mark in names[0] for mark in ",;\t"):
@@ -201,7 +201,7 @@ def _scan_file(place: Location, **options: Any) -> pl.LazyFrame:
             f"{place.name} must have columns, found one, {names[0][:60]!r}; is it separated by another character than "
             "its ending says? (.csv: comma, .tsv: tab)"
         )
-    return found
+    return lazy
 
 
 def _file(place: Location, wanted: Sequence[str], numeric: Sequence[str]) -> pl.DataFrame:

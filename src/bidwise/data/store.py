@@ -44,6 +44,17 @@ class Field:
     values: int
 
 
+def split_sizes(rows: int, shares: Sequence[int]) -> list[int]:
+    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
+
+    >>> split_sizes(45_840_617, (8, 1, 1))
+    [36672493, 4584062, 4584062]
+    """
+    total = sum(shares)
+    others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
+    return [rows - sum(others), *others]
+
+
 class Store:
     """A folder of columns, one ``.npy`` for each split and column, which is read as it is needed.
 
@@ -56,7 +67,9 @@ class Store:
         self.folder = Path(folder)
         path = self.folder / SCHEMA
         if not path.is_file():
-            raise InputError(f"data must be a folder that bidwise prepare wrote, found no {SCHEMA} in {self.folder}")
+            raise InputError(
+                f"must be a folder that bidwise prepare wrote, found no {SCHEMA} in {self.folder}", argument="data"
+            )
         self.schema: dict[str, Any] = read_json(path)
         if not isinstance(self.schema, dict) or self.schema.get("format") != FORMAT:
             raise InputError(f"{path} must be the schema of a store, found something else")
@@ -68,11 +81,11 @@ class Store:
         self.fields = [Field(**field) for field in self.schema["fields"]]
         self.splits: dict[str, int] = self.schema["splits"]
         for name, stated in self.schema["files"].items():
-            found = self.folder / name
-            if not found.is_file() or found.stat().st_size != stated["bytes"]:
-                state = f"{found.stat().st_size:,} bytes" if found.is_file() else "nothing"
+            file = self.folder / name
+            if not file.is_file() or file.stat().st_size != stated["bytes"]:
+                state = f"{file.stat().st_size:,} bytes" if file.is_file() else "nothing"
                 raise InputError(
-                    f"{found} must have the {stated['bytes']:,} bytes that {SCHEMA} tells, found {state}; "
+                    f"{file} must have the {stated['bytes']:,} bytes that {SCHEMA} tells, found {state}; "
                     "prepare the data again"
                 )
         if verify:
@@ -99,8 +112,7 @@ class Store:
             raise InputError(
                 f"{self.folder} has no column {name!r} for {split}; it has {', '.join(self.columns(split))}"
             )
-        found: NDArray[Any] = np.load(self.folder / _file(split, name), mmap_mode="r")
-        return found
+        return _mapped(self.folder / _file(split, name))
 
     def columns(self, split: str) -> list[str]:
         """Names of the columns of a split."""
@@ -216,8 +228,7 @@ class StoreWriter:
         """A column that was filled, for reading; :meth:`finish` may have been cut off after naming it."""
         path = self.folder / _file(split, name)
         part = path.with_name(path.name + ".part")
-        found: NDArray[Any] = np.load(part if part.is_file() else path, mmap_mode="r")
-        return found
+        return _mapped(part if part.is_file() else path)
 
     def finish(
         self,
@@ -277,6 +288,11 @@ def _file(split: str, name: str) -> str:
 
 def _files(splits: Iterable[str], *names: str) -> list[str]:
     return [_file(split, name) for split in splits for name in names]
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(path, mmap_mode="r")
+    return array
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:

@@ -78,19 +78,10 @@ class BidBin:
         return self.predicted / self.observed if self.observed > 0 else math.nan
 
 
-def ctr_curve(bins: NDArray[np.intp], ctr: Floats, sums: dict[str, Floats]) -> tuple[CtrBin, ...]:
-    """The bins of CTR that weigh anything."""
-    return tuple(CtrBin(low=low, high=high, **means) for low, high, means in _bins(bins, ctr, sums))
-
-
-def bid_curve(bins: NDArray[np.intp], bids: Floats, sums: dict[str, Floats]) -> tuple[BidBin, ...]:
-    """The bins of bids that weigh anything."""
-    return tuple(BidBin(bid_low=low, bid_high=high, **means) for low, high, means in _bins(bins, bids, sums))
-
-
-def _bins(
+def curve(
     bins: NDArray[np.intp], key: Floats, sums: dict[str, Floats]
 ) -> Iterator[tuple[float, float, dict[str, Any]]]:
+    """The bins that weigh anything: their least and greatest key, and what both kinds of bins hold."""
     ads = np.bincount(bins)
     low, high = np.full(len(ads), np.inf), np.full(len(ads), -np.inf)
     np.minimum.at(low, bins, key)

@@ -256,7 +256,7 @@ def _ads(ctr: ArrayLike, clicks: ArrayLike, weights: ArrayLike | None) -> tuple[
     """Checked columns ``(ads,)``, at least one ad; without weights all are 1."""
     ctr = _numbers("ctr", ctr, most=1)
     if len(ctr) == 0:
-        raise InputError("ctr must have at least one ad to calibrate on, found 0")
+        raise InputError("must have at least one ad to calibrate on, found 0", argument="ctr")
     clicks = _numbers("clicks", clicks, like=ctr)
     return ctr, clicks, np.ones(len(ctr)) if weights is None else _numbers("weights", weights, like=ctr)
 

@@ -85,7 +85,7 @@ def evaluate(
     options["slots"] = [float(alpha) for alpha in slots]
     models = [ctr] if isinstance(ctr, str) else list(ctr)
     if not models:
-        raise InputError("ctr must name at least one column of predictions")
+        raise InputError("must name at least one column of predictions", argument="ctr")
     base = baseline or models[0]
     alpha = slot_multipliers(slots).numpy()
     rules: dict[str, Any] = {"slots": slots, "pricing": pricing, "reserve": reserve, "squash": squash}
@@ -102,9 +102,8 @@ def evaluate(
     other = None
     if calibrate != "none":
         if calibration_table is None and ads.auctions < 2 * resample:
-            raise InputError(
-                "calibrate needs a calibration_table or at least 2 auctions to learn from each other, found 1"
-            )
+            message = "needs a {} or at least 2 auctions to learn from each other, found 1"
+            raise InputError(message, argument="calibrate", others=["calibration_table"])
         if calibration_table is not None:
             other = _corrected(read_ads(calibration_table, name="calibration_table", **columns), sampling_rate)
         ads = _with_twins(ads, other, calibrate, alpha, seed, resample, progress)
@@ -145,34 +144,42 @@ def evaluate(
 def _check_auctions(auction: str | None, auction_size: int | None, resample: int) -> None:
     if (auction is None) == (auction_size is None):
         raise InputError(
-            "auction or auction_size must say which ads compete: the column that names the auction, "
-            f"or a size to cut the ads at random (the paper uses 256); found {'neither' if auction is None else 'both'}"
+            "or {} must say which ads compete: the column that names the auction, or a size to cut the ads at random "
+            f"(the paper uses 256); found {'neither' if auction is None else 'both'}",
+            argument="auction",
+            others=["auction_size"],
         )
     check_whole("resample", resample, 1)
     if auction_size is None and resample != 1:
-        raise InputError(f"resample needs auction_size: real auctions are not cut again; found {resample}")
+        message = f"needs {{}}: real auctions are not cut again; found {resample}"
+        raise InputError(message, argument="resample", others=["auction_size"])
 
 
 def _check_calibration(models: list[str], calibrate: str, table: Table, calibration_table: Table | None) -> None:
     check_name("calibrate", calibrate, ["none", *CALIBRATORS])
     if calibrate == "none" and calibration_table is not None:
-        raise InputError("calibration_table needs calibrate: platt, isotonic or piecewise; found none")
+        message = "needs {}: platt, isotonic or piecewise; found none"
+        raise InputError(message, argument="calibration_table", others=["calibrate"])
     if same_place(calibration_table, table):
         raise InputError(
-            "calibration_table must not be the table itself: without one, auctions are calibrated by others"
+            "must not be the table itself: without one, auctions are calibrated by others", argument="calibration_table"
         )
     for model in models:
         if f"{model}+{calibrate}" in models:
-            raise InputError(f"ctr must not name {model}+{calibrate}, which is what the calibrated {model} is called")
+            raise InputError(
+                f"must not name {model}+{calibrate}, which is what the calibrated {model} is called", argument="ctr"
+            )
 
 
 def _check_others(
     models: list[str], baseline: str, sampling_rate: float | None, rounds: int, seed: int, out: str | Path | None
 ) -> None:
     if models and baseline not in models:
-        raise InputError(f"baseline must be one of the ctr columns, {', '.join(models)}, found {baseline!r}")
+        raise InputError(
+            f"must be one of the ctr columns, {', '.join(models)}, found {baseline!r}", argument="baseline"
+        )
     if sampling_rate is not None and not 0 < sampling_rate <= 1:
-        raise InputError(f"sampling_rate must be in (0, 1], found {sampling_rate}")
+        raise InputError(f"must be in (0, 1], found {sampling_rate}", argument="sampling_rate")
     check_whole("rounds", rounds, 100)
     check_whole("seed", seed, 0)
     if out is not None:

@@ -16,7 +16,7 @@ from bidwise.auctions import Outcome, ad_numbers, auctions_of, run_auction
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_between, check_weights
 from bidwise.evaluation.auc import auc, auction_auc, clicked_ads, rank_agreement
-from bidwise.evaluation.bins import BidBin, CtrBin, bid_curve, binned, calibration_error, ctr_curve, equal_mass_bins
+from bidwise.evaluation.bins import BidBin, CtrBin, binned, calibration_error, curve, equal_mass_bins
 from bidwise.segments import Auctions
 
 CTR_BINS = 20
@@ -201,8 +201,12 @@ class Metrics:
             clicks=int(np.count_nonzero(label)),
             fill_rate=_mean(auctions["filled"], weight),
             clipped=int(np.count_nonzero(_clipped(ctr) != ctr)),
-            by_bid=bid_curve(bid_bins, bids, by_bid),
-            calibration_curve=ctr_curve(ctr_bins, ctr, by_ctr),
+            by_bid=tuple(
+                BidBin(bid_low=low, bid_high=high, **rest) for low, high, rest in curve(bid_bins, bids, by_bid)
+            ),
+            calibration_curve=tuple(
+                CtrBin(low=low, high=high, **rest) for low, high, rest in curve(ctr_bins, ctr, by_ctr)
+            ),
         )
 
     def _joined(self) -> tuple[_Ads, dict[str, NDArray[Any]]]:

@@ -63,9 +63,10 @@ class Evaluation:
         return pairs
 
     def without_curves(self) -> Evaluation:
-        """The same without what only figures need: for results that hold an evaluation."""
+        """The same without what only figures need and without the table's name: for results that hold an evaluation."""
         models = {name: replace(each, by_bid=(), calibration_curve=()) for name, each in self.models.items()}
-        return replace(self, models=models, comparisons=tuple(replace(c, distribution=None) for c in self.comparisons))
+        comparisons = tuple(replace(each, distribution=None) for each in self.comparisons)
+        return replace(self, models=models, comparisons=comparisons, options=self.options | {"table": None})
 
     def __str__(self) -> str:
         from bidwise.report.evaluation_sentences import summary  # late: sentences are made when they are shown
@@ -97,5 +98,7 @@ def check_folder(out: str | Path) -> Path:
     folder = check_writable(out)
     for name in ("result.json", "report.html"):
         if (folder / name).is_dir():
-            raise InputError(f"out must be a folder to write {name} into, found a folder of that name in {folder}")
+            raise InputError(
+                f"must be a folder to write {name} into, found a folder of that name in {folder}", argument="out"
+            )
     return folder

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bidwise.data.worlds.markets import WORLDS, World
+from bidwise.data.worlds import WORLDS, World
 from bidwise.losses.named import needs_teacher
 from bidwise.study.contest import CONTEST
 

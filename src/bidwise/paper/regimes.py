@@ -15,7 +15,7 @@ import bidwise
 from bidwise.auctions.columns import Floats
 from bidwise.checks import MOST_SEED, InputError, check_whole
 from bidwise.data.ads import Ads, AuctionCuts, stack
-from bidwise.data.worlds.markets import World
+from bidwise.data.worlds import World
 from bidwise.evaluation.calibration import calibrator
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import MLP

@@ -14,7 +14,7 @@ import bidwise
 from bidwise.auctions.columns import Floats
 from bidwise.checks import MOST_SEED, InputError, check_name, check_whole
 from bidwise.data.ads import Ads, stack
-from bidwise.data.worlds.markets import WORLDS
+from bidwise.data.worlds import WORLDS
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS
 from bidwise.paper.synthetic_sentences import claims, notes, verdict
@@ -80,7 +80,7 @@ class Config:
         for loss in self.losses:
             check_name("losses", loss, CONTEST)
         if not self.losses:
-            raise InputError("losses must name at least one loss, found none")
+            raise InputError("must name at least one loss, found none", argument="losses")
         asked = ("log_loss", *self.losses)  # what all others are compared with, and their teacher
         object.__setattr__(self, "losses", tuple(loss for loss in CONTEST if loss in asked))
         check_name("reading", self.reading, SETTINGS)

@@ -39,16 +39,18 @@ PAGES = {  # kind -> what makes its page: called with a run and the prefix of it
 def report(runs: Sequence[Path], out: Path) -> None:
     """One page about all the runs, at ``out``; every error names the folder or file that cannot be used."""
     if not runs:
-        raise InputError("runs must name at least one run folder, found none")
+        raise InputError("must name at least one run folder, found none", argument="runs")
     check_on_disk("out", out, "a file", "copy it afterwards")
     out = Path(out)
     if out.is_dir():
-        raise InputError(f"out must be a file, found the folder {out}; add a name such as {out / 'report.html'}")
+        raise InputError(
+            f"must be a file, found the folder {out}; add a name such as {out / 'report.html'}", argument="out"
+        )
     page = runs_page([read_run(Path(run)) for run in runs])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise InputError(f"out must be in a folder, found the file {out.parent}") from None
+        raise InputError(f"must be in a folder, found the file {out.parent}", argument="out") from None
     write_text(out, page)
 
 
@@ -56,11 +58,13 @@ def read_run(folder: Path) -> Run:
     """What a run folder holds; only ``result.json`` must be there."""
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
-        raise InputError(f"run must be a run folder, found {found} at {folder}")
+        raise InputError(f"must be a run folder, found {found} at {folder}", argument="run")
     path = folder / "result.json"
     if not path.is_file():
-        raise InputError(f"run must be a folder with result.json, found none in {folder}; has the run finished?")
-    return run_of(folder, typed(read_json(path), str(path)))
+        raise InputError(
+            f"must be a folder with result.json, found none in {folder}; has the run finished?", argument="run"
+        )
+    return run_of(folder, typed_result(read_json(path), str(path)))
 
 
 def run_of(folder: Path, result: Any) -> Run:
@@ -75,7 +79,7 @@ def run_of(folder: Path, result: Any) -> Run:
     )
 
 
-def typed(data: Any, where: str = "result.json") -> Any:
+def typed_result(data: Any, where: str = "result.json") -> Any:
     """What ``result.json`` holds as the type of its kind."""
     kind = kind_of(data)
     if kind is None:
@@ -190,26 +194,26 @@ def setting(value: Any) -> str:
 
 def pictures(run: Run) -> list[Picture]:
     """All pictures of a run that have something to show and are files too."""
-    found: list[Picture] = []
+    drawn: list[Picture] = []
     match kind_of(run.result):
         case "synthetic":
             from bidwise.report.curves import learning_curves
             from bidwise.report.experiment_figures import distributions, surrogates, welfare_by_loss
 
-            found = [surrogates(), *(draw(run.result) for draw in (welfare_by_loss, distributions, learning_curves))]
+            drawn = [surrogates(), *(draw(run.result) for draw in (welfare_by_loss, distributions, learning_curves))]
         case "regimes":
             from bidwise.report.regime_figures import regime_maps
 
-            found = regime_maps(run.result)
+            drawn = regime_maps(run.result)
         case "criteo":
             from bidwise.report.criteo.criteo_figures import criteo_pictures
 
-            found = criteo_pictures(run.result)
+            drawn = criteo_pictures(run.result)
         case "fit":
             from bidwise.report.curves import fit_curves
 
-            found = [fit_curves(run.metrics, run.result.get("best") or {})]
-    return [picture for picture in found if picture.panels]
+            drawn = [fit_curves(run.metrics, run.result.get("best") or {})]
+    return [picture for picture in drawn if picture.panels]
 
 
 def write_figures(folder: Path, result: Any) -> list[Path]:

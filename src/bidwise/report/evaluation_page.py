@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -13,26 +13,24 @@ from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.estimate import NONE, Estimate, Outcome
 from bidwise.evaluation.result import Evaluation
 from bidwise.report import evaluation_figures as figures
-from bidwise.report.drawing import Look, Panel, Whisker, drawn, looks, whiskers
+from bidwise.report.drawing import Look, Whisker, looks, whiskers
 from bidwise.report.evaluation_sentences import headline, notes, verdicts
 from bidwise.report.formatting import decimals, number, per_cent, signed
-from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow
+from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow, drawing
 
 DRAWN = 7  # models in a figure of curves; more cannot be distinguished
 OPEN = 40  # rows of comparisons that are shown without a click
 METRICS = {"welfare": "welfare", "revenue": "revenue", "surplus": "surplus", "log_loss": "log loss"}
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of the table of models: ``digits`` significant ones of its largest number, or fixed ``decimals``."""
 
     key: str
     heading: str
     meaning: str
-    digits: int = 5
     decimals: int | None = None
-    per_cent: bool = False
+    digits: int = 5
 
 
 IN_THE_AUCTION = (
@@ -41,135 +39,122 @@ IN_THE_AUCTION = (
     ),
     Column("revenue", "Revenue", "What the advertisers of the shown ads pay, mean per auction."),
     Column("surplus", "Surplus", "Welfare − revenue: what is left to the advertisers, mean per auction."),
-    Column(
-        "share_of_optimum", "Share of optimum", "Welfare / the most that any prediction could reach.", per_cent=True
-    ),
+    Column("share_of_optimum", "Share of optimum", "Welfare / the most that any prediction could reach."),
     Column("regret", "Regret", "Welfare that the best prediction would add, mean per auction.", digits=4),
     Column(
         "winners_predicted_over_observed",
         "Winners’ pred./obs.",
         "Predicted / observed clicks of the ads shown, weighted by bid: winning selects what was overrated.",
-        decimals=3,
+        3,
     ),
     Column(
         "rank_agreement",
         "Rank agreement",
-        "Share of pairs inside auctions that predicted eCPM puts in the order of their value.",
-        decimals=4,
+        "Share of pairs inside auctions that predicted eCPM orders as their value.",
+        4,
     ),
 )
 AS_PREDICTIONS = (
-    Column("auc", "AUC", "Chance that a clicked ad is predicted above an unclicked one, over all ads.", decimals=4),
+    Column("auc", "AUC", "Chance that a clicked ad is predicted above an unclicked one, over all ads.", 4),
+    Column("auc_in_auctions", "gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", 4),
+    Column("log_loss", "Log loss", "Mean −log of the probability given to what happened; lower is better.", 4),
     Column(
-        "auc_in_auctions", "gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", decimals=4
-    ),
-    Column("log_loss", "Log loss", "Mean −log of the probability given to what happened; lower is better.", decimals=4),
-    Column(
-        "normalised_entropy",
-        "Norm. entropy",
-        "Log loss / that of always predicting the mean CTR; below 1 is better than that.",
-        decimals=4,
+        "normalised_entropy", "Norm. entropy", "Log loss / that of always predicting the mean CTR; below 1 beats it.", 4
     ),
     Column("brier", "Brier", "Mean squared error of the predicted CTR; lower is better.", digits=4),
     Column(
-        "calibration_error",
-        "Calib. error",
-        "Mean |predicted − observed CTR| over 20 bins of equal mass; lower is better.",
-        digits=3,
+        "calibration_error", "Calib. error", "Mean |predicted − observed CTR| over 20 bins of equal mass.", digits=3
     ),
-    Column(
-        "predicted_over_observed",
-        "Pred./obs.",
-        "Predicted clicks / observed clicks; 1 is right, above 1 overrates.",
-        decimals=3,
-    ),
+    Column("predicted_over_observed", "Pred./obs.", "Predicted clicks / observed clicks; above 1 overrates.", 3),
 )
 TO_AVERAGE = "Welfare − mean welfare of all models, per auction, ± its standard error: what all models share cancels."
 
 
 def evaluation_page(run: Run, key: str) -> RunPage:
     """The verdict, and all numbers in figures and tables."""
-    found: Evaluation = run.result
-    leading = headline(found)
-    sentences = verdicts(found)
-    sentences.sort(key=lambda sentence: (sentence.model in found.twins, sentence.baseline != found.baseline))
-    told = [(sentence.outcome or "", sentence.text) for sentence in sentences]
-    outcome, leading = ("", leading) if leading else told.pop(0)
-    style = looks(found.originals)
-    style |= {twin: style[model] for twin, model in found.twins.items()}
+    evaluation: Evaluation = run.result
+    leading = headline(evaluation)
+    sentences = verdicts(evaluation)
+    sentences.sort(key=lambda sentence: (sentence.model in evaluation.twins, sentence.baseline != evaluation.baseline))
+    verdict = [(sentence.outcome or "", sentence.text) for sentence in sentences]
+    outcome, leading = ("", leading) if leading else verdict.pop(0)
+    style = looks(evaluation.originals)
+    style |= {twin: style[model] for twin, model in evaluation.twins.items()}
     return RunPage(
         run.name,
-        f"Evaluation of {', '.join(found.originals)}",
+        f"Evaluation of {', '.join(evaluation.originals)}",
         leading,
-        told,
-        _facts(found),
+        verdict,
+        _facts(evaluation),
         [
-            models_section(found),
-            differences_section(found, key),
-            _calibration(found, key, style),
-            _distributions(found, key, style),
-            _comparisons(found),
-            notes_section(found),
-            _method(found),
+            models_section(evaluation),
+            differences_section(evaluation, key),
+            _calibration(evaluation, key, style),
+            _distributions(evaluation, key, style),
+            _comparisons(evaluation),
+            notes_section(evaluation),
+            _method(evaluation),
         ],
         outcome,
     )
 
 
-def _against_baseline(found: Evaluation) -> list[Comparison]:
-    return [by["welfare"] for (_, baseline), by in found.pairs.items() if baseline == found.baseline]
+def _against_baseline(evaluation: Evaluation) -> list[Comparison]:
+    return [by["welfare"] for (_, baseline), by in evaluation.pairs.items() if baseline == evaluation.baseline]
 
 
-def _facts(found: Evaluation) -> list[tuple[str, str]]:
-    first = _against_baseline(found)
-    decisive = sorted({c.decisive_auctions for c in [c for c in first if c.model not in found.twins] or first})
+def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:
+    first = _against_baseline(evaluation)
+    decisive = sorted({c.decisive_auctions for c in [c for c in first if c.model not in evaluation.twins] or first})
     span = "–".join(f"{n:,}" for n in dict.fromkeys((*decisive[:1], *decisive[-1:])))
     return [
-        (f"{found.auctions:,}", "auctions"),
-        (f"{found.ads:,}", f"ads, {found.ads / max(found.auctions, 1):.3g} in an auction"),
+        (f"{evaluation.auctions:,}", "auctions"),
+        (f"{evaluation.ads:,}", f"ads, {evaluation.ads / max(evaluation.auctions, 1):.3g} in an auction"),
         *([(span, "decisive auctions, where the models show different ads")] if span else []),
-        (f"{found.ads_left_out:,}", "ads left out"),
+        (f"{evaluation.ads_left_out:,}", "ads left out"),
         *(
             [("realised", "welfare and revenue: from logged clicks")]
-            if found.welfare_of == "clicks"
+            if evaluation.welfare_of == "clicks"
             else [("expected", "welfare and revenue: under the true CTR")]
         ),
     ]
 
 
-def models_section(found: Evaluation) -> Section:
+def models_section(evaluation: Evaluation) -> Section:
     """The metrics of all models, in the auction and as predictions."""
-    to_average = [("Difference to average", TO_AVERAGE, _to_average(found))] if len(found.originals) > 1 else []
+    to_average = (
+        [("Difference to average", TO_AVERAGE, _to_average(evaluation))] if len(evaluation.originals) > 1 else []
+    )
     lead = "Welfare, revenue and surplus are means per auction."
-    if found.optimal_welfare is not None:
-        lead += f" The highest welfare that any prediction could reach is {found.optimal_welfare:.5g}."
+    if evaluation.optimal_welfare is not None:
+        lead += f" The highest welfare that any prediction could reach is {evaluation.optimal_welfare:.5g}."
     tables = [
-        _models_table(found, "In the auction", [*map(partial(_column, found), IN_THE_AUCTION), *to_average]),
-        _models_table(found, "As predictions", [*map(partial(_column, found), AS_PREDICTIONS)]),
+        _models_table(evaluation, "In the auction", [*map(partial(_column, evaluation), IN_THE_AUCTION), *to_average]),
+        _models_table(evaluation, "As predictions", [*map(partial(_column, evaluation), AS_PREDICTIONS)]),
     ]
     return Section("Models", lead, tables=tables)
 
 
-def _models_table(found: Evaluation, caption: str, columns: list[tuple[str, str, list[str]]]) -> Table:
+def _models_table(evaluation: Evaluation, caption: str, columns: list[tuple[str, str, list[str]]]) -> Table:
     columns = [column for column in columns if any(column[2])]
     rows = []
-    for at, model in enumerate(found.models):
-        best = model == found.best and len(found.models) > 1
-        tags = [*(["★ highest welfare"] if best else []), *(["baseline"] if model == found.baseline else [])]
+    for at, model in enumerate(evaluation.models):
+        best = model == evaluation.best and len(evaluation.models) > 1
+        tags = [*(["★ highest welfare"] if best else []), *(["baseline"] if model == evaluation.baseline else [])]
         rows.append(TableRow(model, [Cell(cells[at]) for _, _, cells in columns], tags=tags, best=best))
     return Table(caption, "Model", [(title, meaning) for title, meaning, _ in columns], rows, explained=True)
 
 
-def _column(found: Evaluation, column: Column) -> tuple[str, str, list[str]]:
+def _column(evaluation: Evaluation, column: Column) -> tuple[str, str, list[str]]:
     """Heading, meaning and cells, with as many decimals as the largest number needs; empty where none has a number."""
-    values = [getattr(each, column.key) for each in found.models.values()]
+    values = [getattr(each, column.key) for each in evaluation.models.values()]
     places = decimals(values, column.digits) if column.decimals is None else column.decimals
-    cells = [per_cent(x) if column.per_cent else number(x, places) for x in values]
+    cells = [per_cent(x) if column.key == "share_of_optimum" else number(x, places) for x in values]
     return column.heading, column.meaning, cells if any(x is not None for x in values) else []
 
 
-def _to_average(found: Evaluation) -> list[str]:
-    gaps = [each.difference_to_average for each in found.models.values()]
+def _to_average(evaluation: Evaluation) -> list[str]:
+    gaps = [each.difference_to_average for each in evaluation.models.values()]
     places = decimals((x for gap in gaps if gap for x in (gap.welfare, gap.standard_error)), 3)
     cells = []
     for gap in gaps:
@@ -178,15 +163,15 @@ def _to_average(found: Evaluation) -> list[str]:
     return cells
 
 
-def differences_section(found: Evaluation, key: str) -> Section:
+def differences_section(evaluation: Evaluation, key: str) -> Section:
     """Intervals of welfare and of revenue, in per cent; before and after calibration."""
-    pairs, twins = found.pairs, found.twins
+    pairs, twins = evaluation.pairs, evaluation.twins
     groups = {
-        f"against {found.baseline}": [p for p in pairs if p[1] == found.baseline and p[0] not in twins],
+        f"against {evaluation.baseline}": [p for p in pairs if p[1] == evaluation.baseline and p[0] not in twins],
         "calibrated, each against itself before": [p for p in pairs if p[1] == twins.get(p[0])],
         "calibrated, against the baseline calibrated": [p for p in pairs if p[1] in twins],
     }
-    style = looks(found.originals)
+    style = looks(evaluation.originals)
     drawings = []
     for metric in ("welfare", "revenue") if pairs else ():
         rows = []
@@ -196,18 +181,14 @@ def differences_section(found: Evaluation, key: str) -> Section:
         said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
         about = f"Difference of {metric} with 95 % intervals, in per cent of the baseline. {said}"
         panel = whiskers(metric.capitalize(), rows, f"difference of {metric}, % of the baseline", about)
-        drawings.append(_drawing(key + metric, panel))
+        drawings.append(drawing(key + metric, panel))
     return Section(
         "Difference to the baseline",
         "Dot: estimate; line: 95 % interval. Coloured and filled where the interval leaves out 0, grey and hollow "
         "where it holds 0 or there are too few auctions.",
         figures=drawings,
-        tables=[_calibrated(found)] if twins else [],
+        tables=[_calibrated(evaluation)] if twins else [],
     )
-
-
-def _drawing(key: str, panel: Panel, text: str = "") -> Drawing:
-    return Drawing(panel.title, drawn(key, panel), text=text)
 
 
 def _whisker(comparison: Comparison, colour: str) -> Whisker:
@@ -223,33 +204,36 @@ def _interval(lift: Estimate) -> str:
     return f"{lift:%}" if lift.known else f"{lift:%}, no finite interval"
 
 
-def _calibrated(found: Evaluation) -> Table:
+def _calibrated(evaluation: Evaluation) -> Table:
     """Before and after calibration: per metric a line for each model."""
     rows = []
     for metric, heading in (("welfare", "Welfare"), ("revenue", "Revenue"), ("calibration_error", "Calibration error")):
-        values = {model: getattr(each, metric) for model, each in found.models.items()}
+        values = {model: getattr(each, metric) for model, each in evaluation.models.items()}
         places = decimals(values.values(), 5)
-        for at, (twin, model) in enumerate(found.twins.items()):
+        for at, (twin, model) in enumerate(evaluation.twins.items()):
             before, after = values[model], values[twin]
-            comparison = found.pairs[twin, model].get(metric)
+            comparison = evaluation.pairs[twin, model].get(metric)
             change = per_cent((after - before) / before, sign=True) if before else NONE
             cells = [
                 Cell(model, word=True),
                 *(Cell(number(x, places)) for x in (before, after)),
                 Cell(change if comparison is None or math.isnan(comparison.relative) else _interval(comparison.lift)),
             ]
-            rows.append(TableRow(heading, cells, lines=0 if at else len(found.twins)))
+            rows.append(TableRow(heading, cells, lines=0 if at else len(evaluation.twins)))
     headings = [("Model", ""), ("Before", ""), ("After", ""), ("Change [95 % interval]", "")]
     return Table("Before and after calibration", "Metric", headings, rows)
 
 
-def _calibration(found: Evaluation, key: str, style: Mapping[str, Look]) -> Section:
+def _calibration(evaluation: Evaluation, key: str, style: Mapping[str, Look]) -> Section:
     """Calibration curves and ratios by bid, before and after calibration, of the models that there is room for."""
-    models, originals = found.models, found.originals
-    ranked = sorted(originals, key=lambda m: (m != found.baseline, m != found.best, -models[m].welfare))
+    models, originals = evaluation.models, evaluation.originals
+    ranked = sorted(originals, key=lambda m: (m != evaluation.baseline, m != evaluation.best, -models[m].welfare))
     kept = [model for model in originals if model in ranked[:DRAWN]]
     left_out = [model for model in originals if model not in kept]
-    groups = {"as predicted": kept, "after calibration": [twin for twin, model in found.twins.items() if model in kept]}
+    groups = {
+        "as predicted": kept,
+        "after calibration": [twin for twin, model in evaluation.twins.items() if model in kept],
+    }
     drawn_models = [name for names in groups.values() for name in names]
     curves = [part for name in drawn_models for part in models[name].calibration_curve]
     bids = [part for name in drawn_models for part in models[name].by_bid]
@@ -257,16 +241,16 @@ def _calibration(found: Evaluation, key: str, style: Mapping[str, Look]) -> Sect
     ratios = figures.span(part.ratio for part in bids)
     drawings = []
     for at, (when, names) in enumerate(groups.items()):
-        suffix = f", {when}" if found.twins else ""
+        suffix = f", {when}" if evaluation.twins else ""
         if any(models[name].calibration_curve for name in names):
             by_ctr = {name: models[name].calibration_curve for name in names}
             title = f"Observed against predicted CTR{suffix}"
             panel = figures.calibration_curves(title, by_ctr, style, calibration)
-            drawings.append(_drawing(f"{key}calibration{at}", panel))
+            drawings.append(drawing(f"{key}calibration{at}", panel))
         if any(math.isfinite(part.ratio) for name in names for part in models[name].by_bid):
             by_bid = {name: models[name].by_bid for name in names}
             panel = figures.ratios_by_bid(f"Predicted / observed clicks by bid{suffix}", by_bid, style, ratios)
-            drawings.append(_drawing(f"{key}bids{at}", panel))
+            drawings.append(drawing(f"{key}bids{at}", panel))
     lead = (
         "A model is right on the dashed line. It overrates below the diagonal of the curves (20 bins of equal mass), "
         "and above 1 in the figures by bid."
@@ -276,14 +260,14 @@ def _calibration(found: Evaluation, key: str, style: Mapping[str, Look]) -> Sect
     return Section("Calibration", lead, legend=legend, figures=drawings)
 
 
-def _distributions(found: Evaluation, key: str, style: Mapping[str, Look]) -> Section:
+def _distributions(evaluation: Evaluation, key: str, style: Mapping[str, Look]) -> Section:
     lead = (
         "The change of welfare auction by auction, where there is one. A mean that rests on a few auctions far out is "
         "not to be trusted."
     )
     drawings = [
-        _distribution(f"{key}spread{at}", comparison, style[comparison.model], found.cuts)
-        for at, comparison in enumerate(_against_baseline(found))
+        _distribution(f"{key}spread{at}", comparison, style[comparison.model], evaluation.cuts)
+        for at, comparison in enumerate(_against_baseline(evaluation))
         if comparison.distribution is not None
     ]
     return Section("Where the difference comes from", lead, figures=drawings)
@@ -303,11 +287,11 @@ def _distribution(key: str, comparison: Comparison, look: Look, cuts: int) -> Dr
     near = moved - lost - won
     text += f", lower in {lost:,} and higher in {won:,}" + (f", barely changed in {near:,}." if near else ".")
     about = f"Distribution over auctions of the change of welfare, {title}. {text}"
-    return _drawing(key, figures.distribution(title, about, spread, look), text)
+    return drawing(key, figures.distribution(title, about, spread, look), text)
 
 
-def _comparisons(found: Evaluation) -> Section:
-    pairs = found.pairs
+def _comparisons(evaluation: Evaluation) -> Section:
+    pairs = evaluation.pairs
     of_metric = {m: [by[m] for by in pairs.values() if m in by] for m in METRICS}
     places = {
         m: decimals((x for c in own for x in (c.difference, c.ci_low, c.ci_high)), 3) for m, own in of_metric.items()
@@ -351,12 +335,12 @@ def _finding(comparison: Comparison) -> str:
     return way if comparison.higher_is_better else f"{way} ({outcome})"
 
 
-def notes_section(found: Evaluation) -> Section:
+def notes_section(evaluation: Evaluation) -> Section:
     """What a reader must know to read the numbers rightly."""
-    return Section("Notes", points=notes(found))
+    return Section("Notes", points=notes(evaluation))
 
 
-def _method(found: Evaluation) -> Section:
+def _method(evaluation: Evaluation) -> Section:
     paragraphs = [
         "Every model’s predictions ran the same auctions. Intervals are 95 % intervals by the symmetric studentised "
         "bootstrap over auctions: auctions are drawn anew, and the difference of two models is measured against its "
@@ -365,4 +349,4 @@ def _method(found: Evaluation) -> Section:
         "The smallest lift is the difference that would have been found in 4 of 5 data sets like this one. A true "
         "difference below it can easily be missed.",
     ]
-    return Section("How this was made", paragraphs=paragraphs if found.comparisons else [])
+    return Section("How this was made", paragraphs=paragraphs if evaluation.comparisons else [])

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bidwise.evaluation.comparison import CHANGED, DECISIVE, Comparison
-from bidwise.evaluation.estimate import NONE, Outcome
+from bidwise.evaluation.estimate import Outcome
 from bidwise.evaluation.result import Evaluation
+from bidwise.report.formatting import aligned, decimals, number
 
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world
 COLUMNS = {  # heading -> (metric, decimals; None: five digits of the largest)
@@ -31,88 +32,89 @@ class Sentence(NamedTuple):
     text: str
 
 
-def summary(found: Evaluation) -> str:
+def summary(evaluation: Evaluation) -> str:
     """The table of models, best welfare marked with ``*``, then the verdict and the notes."""
-    columns = [["  model", *(f"* {model}" if model == found.best else f"  {model}" for model in found.models)]]
-    for heading, (metric, decimals) in COLUMNS.items():
-        values = [getattr(numbers, metric) for numbers in found.models.values()]
-        largest = max((abs(x) for x in values if math.isfinite(x) and x), default=1.0)
-        places = max(0, 4 - math.floor(math.log10(largest))) if decimals is None else decimals
-        columns.append([heading, *(f"{x:,.{places}f}" if math.isfinite(x) else NONE for x in values)])
-    widths = [max(map(len, column)) for column in columns]
-    aligned = [[cell.rjust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]
-    aligned[0] = [cell.ljust(widths[0]) for cell in columns[0]]
-    lines = ["  ".join(row) for row in zip(*aligned, strict=True)]
-    kind = "realised" if found.welfare_of == "clicks" else "expected"
-    counts = f"{_count(found.ads, 'ad')} in {_count(found.auctions, 'auction')}"
-    counts += f", cut {found.cuts} times" if found.cuts > 1 else ""
-    counts += f"; {kind} welfare and revenue per auction" + ("; * highest welfare" if found.best else "")
-    sentences = [*filter(None, [headline(found)]), *(sentence.text for sentence in verdicts(found))]
-    return "\n".join([counts, "", *lines, "", *sentences, "", *(f"Note: {note}" for note in notes(found))])
+    columns = [
+        ["  model", *(f"* {model}" if model == evaluation.best else f"  {model}" for model in evaluation.models)]
+    ]
+    for heading, (metric, places) in COLUMNS.items():
+        values = [getattr(numbers, metric) for numbers in evaluation.models.values()]
+        columns.append([heading, *(number(x, decimals(values, 5) if places is None else places) for x in values)])
+    lines = aligned(list(zip(*columns, strict=True)))
+    kind = "realised" if evaluation.welfare_of == "clicks" else "expected"
+    counts = f"{_count(evaluation.ads, 'ad')} in {_count(evaluation.auctions, 'auction')}"
+    counts += f", cut {evaluation.cuts} times" if evaluation.cuts > 1 else ""
+    counts += f"; {kind} welfare and revenue per auction" + ("; * highest welfare" if evaluation.best else "")
+    sentences = [*filter(None, [headline(evaluation)]), *(sentence.text for sentence in verdicts(evaluation))]
+    return "\n".join([counts, "", *lines, "", *sentences, "", *(f"Note: {note}" for note in notes(evaluation))])
 
 
-def verdicts(found: Evaluation) -> list[Sentence]:
+def verdicts(evaluation: Evaluation) -> list[Sentence]:
     """A sentence for each model against the baseline, for the best against the second, and for each calibrated twin."""
-    if not found.comparisons:
+    if not evaluation.comparisons:
         text = "There is only one model, so there is nothing to compare it with."
-        return [Sentence(found.baseline, found.baseline, None, text)]
-    originals = found.originals
-    leaders = sorted(originals, key=lambda model: -found.models[model].welfare)[:2]
+        return [Sentence(evaluation.baseline, evaluation.baseline, None, text)]
+    originals = evaluation.originals
+    leaders = sorted(originals, key=lambda model: -evaluation.models[model].welfare)[:2]
     return [
         Sentence(model, baseline, by["welfare"].outcome, _sentence(by["welfare"], by["revenue"]))
-        for (model, baseline), by in found.pairs.items()
-        if baseline == found.baseline or model not in originals or {model, baseline} == set(leaders)
+        for (model, baseline), by in evaluation.pairs.items()
+        if baseline == evaluation.baseline or model not in originals or {model, baseline} == set(leaders)
     ]
 
 
-def headline(found: Evaluation) -> str:
+def headline(evaluation: Evaluation) -> str:
     """Who leads, and from whom the leader can be distinguished; empty where a single sentence says it already."""
-    originals = found.originals
+    originals = evaluation.originals
     if len(originals) < 3:
         return ""
-    best = max(originals, key=lambda model: found.models[model].welfare)
-    if all(found.models[model].welfare == found.models[best].welfare for model in originals):
+    best = max(originals, key=lambda model: evaluation.models[model].welfare)
+    if all(evaluation.models[model].welfare == evaluation.models[best].welfare for model in originals):
         return "All models have the same welfare."
     surely: list[str] = []
     maybe: list[str] = []
-    for (model, baseline), by in found.pairs.items():
+    for (model, baseline), by in evaluation.pairs.items():
         other = baseline if model == best else model
         if best in (model, baseline) and other in originals:
             won = Outcome.BETTER if model == best else Outcome.WORSE
             (surely if by["welfare"].outcome is won else maybe).append(other)
     text = f"{best} has the highest welfare" + (f", measurably higher than {_list(surely)}" if surely else "")
     text += f"; {_list(maybe)} cannot be distinguished from it" if maybe else ""
-    return f"Before calibration, {text}." if found.twins else f"{text}."
+    return f"Before calibration, {text}." if evaluation.twins else f"{text}."
 
 
-def notes(found: Evaluation) -> list[str]:
+def notes(evaluation: Evaluation) -> list[str]:
     """What a reader must know to read the numbers rightly."""
-    return [*_notes_on_data(found), *_notes_on_numbers(found)]
+    return [*_notes_on_data(evaluation), *_notes_on_numbers(evaluation)]
 
 
-def _notes_on_data(found: Evaluation) -> Iterator[str]:
-    options = found.options
-    if found.scattered:
+def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
+    options = evaluation.options
+    if evaluation.scattered:
         yield (
             "The ads of an auction were not next to each other in the table: they were sorted by "
             f"{options['auction']!r}."
         )
     if options.get("auction_size"):
-        again = f", {found.cuts} times over" if found.cuts > 1 else ""
-        rest = f"; {found.ads_left_out:,} ads of an incomplete last auction were left out" if found.ads_left_out else ""
-        each = " each time" if rest and found.cuts > 1 else ""
+        again = f", {evaluation.cuts} times over" if evaluation.cuts > 1 else ""
+        rest = (
+            f"; {evaluation.ads_left_out:,} ads of an incomplete last auction were left out"
+            if evaluation.ads_left_out
+            else ""
+        )
+        each = " each time" if rest and evaluation.cuts > 1 else ""
         yield (
             f"The auctions are not real: the ads were shuffled (seed {options['seed']}) and cut into auctions of "
             f"{options['auction_size']}{again}{rest}{each}."
         )
     if options.get("sampling_rate") is not None:
         yield f"Predictions were corrected for negatives sampled at {options['sampling_rate']:g}."
-    if found.twins:
+    if evaluation.twins:
         kind = options["calibrate"]
-        source = f"the other auctions, in {min(5, found.auctions)} folds"
-        source = source if found.calibration_ads is None else f"{found.calibration_ads:,} other ads"
+        source = f"the other auctions, in {min(5, evaluation.auctions)} folds"
+        source = source if evaluation.calibration_ads is None else f"{evaluation.calibration_ads:,} other ads"
         yield f"Models with +{kind} are calibrated ({kind}, fitted on {source})."
-    if found.welfare_of == "clicks":
+    if evaluation.welfare_of == "clicks":
         yield (
             "Welfare and revenue are realised on logged ads: they count the clicks of ads that were shown, with bids "
             "held fixed. Ads that were never shown, and how advertisers would answer, are not in the data."
@@ -123,13 +125,13 @@ def _notes_on_data(found: Evaluation) -> Iterator[str]:
         yield "Clicks in lower slots count 1/alpha of their slot, except in AUC, which takes them as they are."
 
 
-def _notes_on_numbers(found: Evaluation) -> Iterator[str]:
-    one = next(iter(found.models.values()))
+def _notes_on_numbers(evaluation: Evaluation) -> Iterator[str]:
+    one = next(iter(evaluation.models.values()))
     if not 0 < one.clicks < one.ads:
         yield (
             f"AUC and normalised entropy are not defined: {'all' if one.clicks else 'none'} of the ads were clicked."
         )
-    for model, numbers in found.models.items():
+    for model, numbers in evaluation.models.items():
         if numbers.clipped:
             yield (
                 f"{model} predicts exactly 0 or 1 for {numbers.clipped:,} ads. Log loss takes 2.2e-16 for 0: a few "
@@ -141,15 +143,15 @@ def _notes_on_numbers(found: Evaluation) -> Iterator[str]:
                 f"{model} predicts {ratio:.2g} times the clicks that were observed: calibrate it, or check the "
                 "sampling rate of its training data."
             )
-    if all(numbers.fill_rate == 0 for numbers in found.models.values()):
+    if all(numbers.fill_rate == 0 for numbers in evaluation.models.values()):
         yield "No ad is shown: no bid reaches the reserve."
-    if found.bid_spread > HEAVY:
+    if evaluation.bid_spread > HEAVY:
         yield (
-            f"Bids are very heavy-tailed (the standard deviation of their logarithm is {found.bid_spread:.1f}): a few "
-            "auctions decide welfare, and intervals may be too narrow."
+            "Bids are very heavy-tailed (the standard deviation of their logarithm is "
+            f"{evaluation.bid_spread:.1f}): a few auctions decide welfare, and intervals may be too narrow."
         )
-    if len(found.originals) > 2:
-        pairs = len(found.pairs)
+    if len(evaluation.originals) > 2:
+        pairs = len(evaluation.pairs)
         yield f"{pairs} pairs of models were compared; of equal models, 1 pair in 20 looks different by chance."
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bidwise.evaluation.estimate import NONE, Estimate, signed
 
-__all__ = ["NONE", "change", "decimals", "duration", "hundredths", "number", "per_cent", "points", "signed"]
+__all__ = ["NONE", "aligned", "change", "decimals", "duration", "hundredths", "number", "per_cent", "points", "signed"]
 
 
 def change(estimate: Estimate, level: float) -> str:
@@ -85,3 +85,18 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] | None = None) -> list[str]:
+    """The lines of a table for the terminal; columns ``right`` are flush right, by default all but the first.
+
+    >>> print("\\n".join(aligned([["model", "AUC"], ["a", "0.71"]])))
+    model   AUC
+    a      0.71
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = range(1, len(widths)) if right is None else right
+    return [
+        "  ".join(x.rjust(widths[k]) if k in right else x.ljust(widths[k]) for k, x in enumerate(row)).rstrip()
+        for row in rows
+    ]

@@ -123,8 +123,9 @@ class Pieces:
                 self._show(sum(shares.values()))
         except torch.OutOfMemoryError:
             raise InputError(
-                f"workers must fit into the memory of the device, found that {workers} do not; use fewer. "
-                "The same command goes on after the last finished piece"
+                f"must fit into the memory of the device, found that {workers} do not; use fewer. "
+                "The same command goes on after the last finished piece",
+                argument="workers",
             ) from None
         finally:
             ended.set()
@@ -156,8 +157,9 @@ class Pieces:
                 self._show(finished)
         except BrokenProcessPool:
             raise InputError(
-                f"workers must fit into the memory, found that one of {workers} was killed; use fewer. "
-                "The same command goes on after the last finished piece"
+                f"must fit into the memory, found that one of {workers} was killed; use fewer. "
+                "The same command goes on after the last finished piece",
+                argument="workers",
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)

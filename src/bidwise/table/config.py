@@ -66,10 +66,12 @@ class Data:
             if named.count(column) > 1:
                 raise InputError(f"numeric, categorical and ignore must name a column once, found {column!r} twice")
         if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
-            raise InputError(f"sampling_rate must be in (0, 1], found {self.sampling_rate}")
+            raise InputError(f"must be in (0, 1], found {self.sampling_rate}", argument="sampling_rate")
         slot_multipliers(self.slots)
         if self.position is not None and len(self.slots) < 2:
-            raise InputError("position needs slots, the multiplier of each slot, such as --slots 1,0.8,0.6; found none")
+            raise InputError(
+                "needs slots, the multiplier of each slot, such as --slots 1,0.8,0.6; found none", argument="position"
+            )
         check_whole("auction_size", self.auction_size, 2)
         check_whole("bins", self.bins, 2)
         if self.min_count is not None:
@@ -276,7 +278,8 @@ def open_run(out: str | Path, config: Config) -> Path:
     sections = read_toml(path) if path.exists() else {}
     if set(sections) != set(SECTIONS):
         raise InputError(
-            f"out must be a new folder or one of the same run, found {folder}, which has a run of another kind"
+            f"must be a new folder or one of the same run, found {folder}, which has a run of another kind",
+            argument="out",
         )
     # the table may have moved: its rows say whether it is the same
     there, here = (each.flat() | {"data.table": None} for each in (resolved(sections), config))

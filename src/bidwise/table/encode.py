@@ -107,13 +107,14 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
 
 def _again(table: Table, config: Config, folder: Path) -> Prepared:
     """What an earlier run of the same configuration left, if the table is the same still."""
-    found = prepared_before(config, folder)
-    if table_fingerprint(table) != found.facts.fingerprint:
+    prepared = prepared_before(config, folder)
+    if table_fingerprint(table) != prepared.facts.fingerprint:
         raise InputError(
-            f"out must be a new folder or one of the same table, found {folder}, which began with other rows than "
-            f"{table_name(table)} has now; choose another folder, or delete that one"
+            f"must be a new folder or one of the same table, found {folder}, which began with other rows than "
+            f"{table_name(table)} has now; choose another folder, or delete that one",
+            argument="out",
         )
-    return found
+    return prepared
 
 
 def prepared_before(config: Config, folder: Path) -> Prepared:
@@ -147,9 +148,9 @@ def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: in
     for split_name, words in (("train", "training"), ("valid", "validation")):
         clicks = ads.clicks[parts[split_name].rows]
         if not 0 < clicks.sum() < len(clicks):
-            found = "all" if clicks.sum() else "none"
+            share = "all" if clicks.sum() else "none"
             raise InputError(
-                f"{name} must have clicks and other ads in its {words} rows, found that {found} of the {len(clicks):,} "
+                f"{name} must have clicks and other ads in its {words} rows, found that {share} of the {len(clicks):,} "
                 "were clicked; more rows are needed"
             )
     offsets = parts["valid"].offsets
@@ -173,20 +174,20 @@ def _arrays(config: Config, ads: AdTable, mean_bid: float, train_rows: NDArray[n
             f"column {data.bid!r} must have bids that one model can learn from, found {ads.bids.min():g} to "
             f"{ads.bids.max():g}"
         )
-    found = {"clicks": ads.clicks, "bids": bids}
+    columns = {"clicks": ads.clicks, "bids": bids}
     if data.teacher is not None:
-        found["teacher"] = ads.ctr[data.teacher]
+        columns["teacher"] = ads.ctr[data.teacher]
     if ads.truth is not None:
-        found["truth"] = ads.truth
+        columns["truth"] = ads.truth
     weights = ads.weights
     if data.sampling_rate is not None:
         stands_for = np.where(ads.clicks == 1, 1.0, 1 / data.sampling_rate)
         weights = stands_for if weights is None else weights * stands_for
     if weights is not None:
-        found["weights"] = weights / weights[train_rows].mean()
+        columns["weights"] = weights / weights[train_rows].mean()
     if ads.position is not None:
-        found["exposure"] = np.asarray(data.slots)[ads.position - 1]
-    return found
+        columns["exposure"] = np.asarray(data.slots)[ads.position - 1]
+    return columns
 
 
 def _write_store(

@@ -30,11 +30,12 @@ def load_run(run: str | Path, device: str = "cpu") -> tuple[nn.Module, Encoder]:
     folder = Path(run)
     if not folder.is_dir():
         raise InputError(
-            f"run must be a folder of bidwise train, found {'a file' if folder.exists() else 'nothing'} at {folder}"
+            f"must be a folder of bidwise train, found {'a file' if folder.exists() else 'nothing'} at {folder}",
+            argument="run",
         )
     for name in ("result.json", "model.json", "model.pt", "encoder.json"):
         if not (folder / name).is_file():
-            raise InputError(f"run must be a finished run of bidwise train, found no {name} in {folder}")
+            raise InputError(f"must be a finished run of bidwise train, found no {name} in {folder}", argument="run")
     about = read_json(folder / "model.json")
     if not isinstance(about, dict) or about.get("format") != "bidwise model" or about.get("version") != 1:
         raise InputError(f"{folder / 'model.json'} must be a model that bidwise train wrote, found something else")
@@ -71,7 +72,7 @@ def predict(
     rows = scan_table(table)
     names = rows.collect_schema().names()
     if not column:
-        raise InputError("column must be a name, found nothing")
+        raise InputError("must be a name, found nothing", argument="column")
     if column in names:
         raise InputError(
             f"{table_name(table)} has a column {column!r} already; give the predictions another name (column)"
@@ -108,14 +109,14 @@ class _Block:
     def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
         with self.lock:
             try:
-                found = rows.with_columns(pl.Series(self.column, self._ctr(rows), dtype=pl.Float64))
+                predicted = rows.with_columns(pl.Series(self.column, self._ctr(rows), dtype=pl.Float64))
             except Exception as error:  # polars would wrap it in words of its own
                 self.failed = self.failed or error
                 raise
             self.done += len(rows)
             if self.progress is not None and self.rows:
                 self.progress("predicting", self.done / self.rows)
-            return found
+            return predicted
 
     def _ctr(self, rows: pl.DataFrame) -> Any:
         if rows.is_empty():
@@ -132,24 +133,24 @@ def _target(out: str | Path, table: Table) -> Path:
     check_on_disk("out", out, "a file", "copy it afterwards")
     path = Path(out)
     if path.suffix.lower() not in SINKS:
-        raise InputError(f"out must end in {', '.join(SINKS)}, found {path.name!r}")
+        raise InputError(f"must end in {', '.join(SINKS)}, found {path.name!r}", argument="out")
     if path.is_dir():
-        raise InputError(f"out must be a file, found the folder {path}")
+        raise InputError(f"must be a file, found the folder {path}", argument="out")
     if same_place(out, table):
-        raise InputError(f"out must be another file than the table, found {path} for both")
+        raise InputError(f"must be another file than the table, found {path} for both", argument="out")
     above = path.absolute().parent
     if above.exists() and not above.is_dir():
-        raise InputError(f"out must be in a folder, found the file {above}")
+        raise InputError(f"must be in a folder, found the file {above}", argument="out")
     return path
 
 
 def _sink(rows: pl.LazyFrame, block: _Block, path: Path) -> None:
     """Stream the rows through the model into a file, which gets its name when it is whole."""
     schema = pl.Schema({**rows.collect_schema(), block.column: pl.Float64()})
-    told = rows.map_batches(block, schema=schema, streamable=True)
+    predicted = rows.map_batches(block, schema=schema, streamable=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as part:
         if path.suffix.lower() == ".parquet":
-            told.sink_parquet(part, engine="streaming")
+            predicted.sink_parquet(part, engine="streaming")
         else:
-            told.sink_csv(part, separator="\t" if path.suffix.lower() == ".tsv" else ",", engine="streaming")
+            predicted.sink_csv(part, separator="\t" if path.suffix.lower() == ".tsv" else ",", engine="streaming")

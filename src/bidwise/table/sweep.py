@@ -107,7 +107,8 @@ def _check_grown(folder: Path, grid: Grid) -> None:
     there = read_toml(path) if path.exists() else {}
     if set(there) != {*SECTIONS, "sweep"}:
         raise InputError(
-            f"out must be a new folder or one of the same sweep, found {folder}, which has a run of another kind"
+            f"must be a new folder or one of the same sweep, found {folder}, which has a run of another kind",
+            argument="out",
         )
     here = {identity_of(trial.config) for trial in grid.trials()}
     lost = [
@@ -127,9 +128,10 @@ def _check_grown(folder: Path, grid: Grid) -> None:
         if key != "data.table" and any(value not in now.get(key, [None]) for value in before.get(key, [None]))
     ]
     raise InputError(
-        f"out must be a new folder or one of a sweep that this one has all trials of, found {folder} with "
+        f"must be a new folder or one of a sweep that this one has all trials of, found {folder} with "
         f"{', '.join(words) or 'others'}, so {len(lost)} of its trials, as {lost[0]}, are not in this grid, which may "
-        "grow but not shrink where results are; choose another folder"
+        "grow but not shrink where results are; choose another folder",
+        argument="out",
     )
 
 
@@ -146,8 +148,9 @@ def _check_table(folder: Path, trials: Sequence[Trial], table: str) -> None:
     for path in stores:
         if read_json(path)["table"]["fingerprint"] != now:
             raise InputError(
-                f"out must be a new folder or one of the same table, found {path.parents[1]}, which began with other "
-                f"rows than {shown(table)} has now; choose another folder, or delete that one"
+                f"must be a new folder or one of the same table, found {path.parents[1]}, which began with other "
+                f"rows than {shown(table)} has now; choose another folder, or delete that one",
+                argument="out",
             )
 
 

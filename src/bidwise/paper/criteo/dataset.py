@@ -11,8 +11,8 @@ from typing import Any
 from bidwise.auctions import optimal_welfare
 from bidwise.checks import InputError
 from bidwise.data.ads import AuctionCuts
+from bidwise.data.criteo_device import simulated_ads
 from bidwise.data.store import SPLITS, Store
-from bidwise.data.worlds.on_device import simulated_ads
 from bidwise.paper.criteo.plan import Config
 from bidwise.paper.criteo.trial import Arena, numbers_of
 from bidwise.run_folder import checksum
@@ -65,8 +65,9 @@ def source_of(config: Config, data: str | Path | None, device: str, *, verify: b
     if (data is None) == (config.rows is None):
         both = "neither" if data is None else f"data = {str(data)!r} and rows = {config.rows}"
         raise InputError(
-            "data must be a store that bidwise prepare criteo wrote, or rows the number of ads to simulate on the "
-            f"device, one of the two; found {both}"
+            "must be a store that bidwise prepare criteo wrote, or rows the number of ads to simulate on the "
+            f"device, one of the two; found {both}",
+            argument="data",
         )
     cut = (config.auction_size, config.cuts, config.seed)
     if data is None:

@@ -51,7 +51,7 @@ class Config:
             for name in names:
                 check_name(argument, name, known)
             if not names:
-                raise InputError(f"{argument} must name at least one of {', '.join(known)}, found none")
+                raise InputError(f"must name at least one of {', '.join(known)}, found none", argument=argument)
         object.__setattr__(self, "models", tuple(dict.fromkeys(self.models)))
         asked = ("log_loss", *self.losses)  # what all others are compared with, and their teacher
         object.__setattr__(self, "losses", tuple(loss for loss in LOSSES if loss in asked))
@@ -73,7 +73,9 @@ class Config:
             if most is not None and found > most:
                 raise InputError(f"{name} must be at most {most}, found {found}")
         if self.lam_repeats is not None and self.lam_repeats > self.repeats:
-            raise InputError(f"lam_repeats must be at most repeats, {self.repeats}, found {self.lam_repeats}")
+            raise InputError(
+                f"must be at most repeats, {self.repeats}, found {self.lam_repeats}", argument="lam_repeats"
+            )
         check_name("precision", self.precision, PRECISIONS)
         check_positive("every", self.every)
         check_positive("l2", self.l2, or_zero=True)

@@ -11,21 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.data.worlds.criteo_text import CATEGORIES, INTEGERS
-from bidwise.paper.preprocessing.raw_files import Block
+from bidwise.data.criteo_text import CATEGORIES, INTEGERS
+from bidwise.paper.preprocessing.raw_text import Block
 
 WIDTH = 1 + len(INTEGERS) + len(CATEGORIES)  # fields of a line, the label first
 LARGEST = 2**31 - 1
 
 # Every byte as a code: hex digits as their values, all others with the highest bit set.
 OTHER, TAB, NEWLINE, MINUS, RETURN = 0x80, 0x90, 0x91, 0xA0, 0xB0
-_CODES = bytearray([OTHER] * 256)
-for _code, _digits in enumerate(("0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "aA", "bB", "cC", "dD", "eE", "fF")):
-    for _digit in _digits:
-        _CODES[ord(_digit)] = _code
-for _character, _code in (("\t", TAB), ("\n", NEWLINE), ("-", MINUS), ("\r", RETURN)):
-    _CODES[ord(_character)] = _code
-CODES = bytes(_CODES)
+_KNOWN = dict(zip(b"0123456789abcdefABCDEF", (*range(16), *range(10, 16)), strict=True))
+_KNOWN |= {ord("\t"): TAB, ord("\n"): NEWLINE, ord("-"): MINUS, ord("\r"): RETURN}
+CODES = bytes(_KNOWN.get(byte, OTHER) for byte in range(256))
 AT_ONCE = 2**22  # bytes whose arrays stay in cache
 MARGIN = b" " * 8  # around the text, so that eight bytes before or after any field can be read
 
@@ -92,16 +88,11 @@ def _parsed(text: bytes) -> Lines:
             wrong |= _integers(text, codes, words, start, end, integers[column - 1])
         else:
             wrong |= _categories(words, start, end, categories[column - 1 - len(INTEGERS)])
-    if wrong.any():
-        right = ~wrong
-        good[np.flatnonzero(good)[wrong]] = False
-        clicks, integers, categories, missing = (
-            clicks[right],
-            integers[:, right],
-            categories[:, right],
-            missing[:, right],
-        )
-    return Lines(clicks, integers, categories, missing, good)
+    if not wrong.any():
+        return Lines(clicks, integers, categories, missing, good)
+    good[np.flatnonzero(good)[wrong]] = False
+    right = ~wrong
+    return Lines(clicks[right], integers[:, right], categories[:, right], missing[:, right], good)
 
 
 def _integers(

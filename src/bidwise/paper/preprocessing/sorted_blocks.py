@@ -7,7 +7,6 @@ reading and writing is in long stretches: scattering rows over large files costs
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.run_folder import read_json
+from bidwise.run_folder import read_json, whole_file
 
 FIELDS = 39
 ROW = np.dtype(
@@ -70,7 +69,7 @@ def write_run(
     about: Mapping[str, Any],
 ) -> None:
     """Rows of a block, sorted by key, as ``NUMBER.run``; ``about`` as ``NUMBER.json`` before it: it counts only beside
-    a run. Two attempts at once write the same bytes under names of their own.
+    a run. Two attempts at once write the same bytes.
 
     Args:
         tokens: ``(39, rows)``.
@@ -86,13 +85,11 @@ def write_run(
     rows["truth"] = 0 if truth is None else truth[order]
     rows["tokens"] = tokens[:, order].T
     index = np.searchsorted(rows["key"] >> CELL_BITS, np.arange(CELLS + 1, dtype=np.uint64))
-    part = work / f"{number:06d}.{uuid.uuid4().hex}.part"
-    part.write_text(json.dumps(about), encoding="utf-8")
-    part.replace(work / f"{number:06d}.json")
-    with part.open("wb") as file:
+    with whole_file(work / f"{number:06d}.json", scratch=True) as part:
+        part.write_text(json.dumps(about), encoding="utf-8")
+    with whole_file(work / f"{number:06d}.run", scratch=True) as part, part.open("wb") as file:
         index.astype("<i8").tofile(file)
         rows.tofile(file)
-    part.replace(work / f"{number:06d}.run")
 
 
 def finished(work: Path, number: int) -> bool:

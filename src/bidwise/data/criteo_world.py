@@ -1,4 +1,4 @@
-"""A world shaped like the Criteo Display Advertising Challenge whose true CTR is known, as raw text of any length.
+"""A world shaped like the Criteo Display Advertising Challenge whose true CTR is known, chunk by chunk.
 
     logit p = INTERCEPT + Σ_c w_c(x_c) + <Σ_{c in user} v_c(x_c), Σ_{c in ad} v_c(x_c)>,      click ~ Bernoulli(p)
 
@@ -10,29 +10,19 @@ frequencies, and a missing value has an effect too.
 
 from __future__ import annotations
 
-import gzip
-import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.checks import check_whole
-from bidwise.data.worlds.criteo_columns import COUNTS, FIELDS, GROUPS, HIDDEN, NAMES, TIE, Category, Integer
-from bidwise.data.worlds.criteo_text import lines, write_raw
-from bidwise.urls import check_on_disk
+from bidwise.checks import check_seed, check_whole
 
 Floats = NDArray[np.float64]
 
 CHUNK = 2**16  # ads that are drawn together, from the seed and the number of the chunk alone
-WORKERS = 4  # chunks in work at once, at most: each takes some 60 MB
-FIRST = 16 * CHUNK  # ads whose clicks are handed back
 
 # The constants of the logit were fixed by the AUC of models trained on log loss alone, before any other loss met this
 # world, and are not to be changed. With a million ads: logistic regression 0.767, factorisation machine 0.784, the same
@@ -46,6 +36,117 @@ HEAD = 1024  # values with an effect of their own; all rarer ones share one
 FADE = 16.0  # effects shrink with the rank k of a value as (1 + k / FADE)^(-1/2)
 LARGE = 2**16  # counts from here on share an effect
 
+HIDDEN = 6  # hidden uniform variables that tie columns together: three of the user, three of the ad
+TIE = 0.35  # share of ads whose value in a column is the hidden variable's, at the same quantile
+GROUPS = 11  # of columns that are missing together; group 0 is never missing
+
+
+class Integer(NamedTuple):
+    """A column of counts, floor(scale (u / (1 - u))^shape - shift) for u uniform in [0, 1), at most ``most``.
+
+    >>> Integer(4.0, 0.5, 100, 0.0, 0, 0).drawn(np.array([0.0, 0.5, 0.8]))
+    array([0., 4., 8.])
+    """
+
+    scale: float  # median
+    shape: float  # of the tail: P(x > t) ~ t^(-1 / shape)
+    most: int
+    missing: float
+    group: int
+    hidden: int
+    vector: bool = False
+    shift: float = 0.0
+
+    def drawn(self, uniform: Floats) -> Floats:
+        """The value at quantile ``uniform``."""
+        with np.errstate(divide="ignore"):  # log 0 is right: the least value
+            counts: Floats = self.scale * np.exp(self.shape * np.log(uniform / (1 - uniform))) - self.shift
+        return np.minimum(np.floor(counts, out=counts), self.most, out=counts)
+
+    def below(self, count: NDArray[Any]) -> Floats:
+        """P(x < count), for whole counts from 0 on; nothing is below -1, which stands for all negative ones."""
+        odds = (np.where(count < 0, 0.0, count + self.shift) / self.scale) ** (1 / self.shape)
+        share: Floats = np.where(count > self.most, 1.0, odds / (1 + odds))
+        return share
+
+
+class Category(NamedTuple):
+    """A column of names, numbered k = 0 ... values - 1 from the most frequent on: a power law, cut off at its end.
+
+        P(k < rank) = (1 - (rank + 1)^(1 - power)) / (1 - (values + 1)^(1 - power))
+
+    >>> Category(1000, 2.0, 0).below(np.array([0, 1, 3])).round(3)
+    array([0.   , 0.5  , 0.751])
+    """
+
+    values: int
+    power: float
+    hidden: int
+    vector: bool = False
+    missing: float = 0.0
+    group: int = 0
+
+    def drawn(self, uniform: Floats) -> Floats:
+        """The value at quantile ``uniform``."""
+        rest = 1 - (self.values + 1) ** (1 - self.power)
+        ranks: Floats = np.exp(np.log1p(-rest * uniform) / (1 - self.power))
+        ranks = np.floor(ranks, out=ranks) - 1
+        return np.clip(ranks, 0, self.values - 1, out=ranks)
+
+    def below(self, rank: NDArray[Any]) -> Floats:
+        """P(k < rank), for ranks from 0 on."""
+        share: Floats = (1 - np.minimum(rank + 1.0, self.values + 1) ** (1 - self.power)) / (
+            1 - (self.values + 1) ** (1 - self.power)
+        )
+        return share
+
+
+# Missing rates, largest integers and numbers of values as publicly known of the challenge's 45.8 million ads.
+COUNTS = (
+    Integer(1.4, 0.75, 5_775, 0.45, 1, 0),
+    Integer(4.0, 0.95, 257_675, 0.0, 0, 1, shift=1.2),
+    Integer(7.0, 0.80, 65_535, 0.21, 2, 2),
+    Integer(5.0, 0.55, 969, 0.22, 2, 0),
+    Integer(2_800.0, 0.90, 23_159_456, 0.026, 3, 1, True),
+    Integer(32.0, 0.80, 431_037, 0.22, 2, 2, True),
+    Integer(3.5, 0.75, 56_311, 0.043, 4, 0, True),
+    Integer(8.0, 0.50, 6_047, 0.0005, 5, 1),
+    Integer(38.0, 0.65, 29_019, 0.043, 4, 2),
+    Integer(0.9, 0.40, 11, 0.45, 1, 0),
+    Integer(1.8, 0.55, 231, 0.043, 4, 1, True),
+    Integer(0.5, 0.75, 4_008, 0.765, 6, 2),
+    Integer(4.5, 0.55, 7_393, 0.22, 2, 0),
+)
+NAMES = (
+    Category(1_460, 1.9, 3, True),
+    Category(583, 1.35, 4, True),
+    Category(10_131_227, 1.12, 5, False, 0.034, 7),
+    Category(2_202_608, 1.15, 3, False, 0.034, 7),
+    Category(305, 2.2, 0, True),
+    Category(24, 1.5, 1, True, 0.12, 8),
+    Category(12_517, 1.08, 2),
+    Category(633, 2.1, 0, True),
+    Category(3, 3.0, 1),
+    Category(93_145, 1.25, 3),
+    Category(5_683, 1.05, 4),
+    Category(8_351_593, 1.12, 5, False, 0.034, 7),
+    Category(3_194, 1.06, 4, True),
+    Category(27, 1.6, 5, True),
+    Category(14_992, 1.1, 3),
+    Category(5_461_306, 1.13, 4, False, 0.034, 7),
+    Category(10, 1.7, 2, True),
+    Category(5_652, 1.2, 5, True),
+    Category(2_173, 1.3, 0, False, 0.44, 9),
+    Category(4, 1.4, 1, False, 0.44, 9),
+    Category(7_046_547, 1.12, 5, False, 0.034, 7),
+    Category(18, 1.8, 2, False, 0.76, 10),
+    Category(15, 1.6, 3, True),
+    Category(286_181, 1.18, 4, False, 0.034, 7),
+    Category(105, 1.5, 5, False, 0.44, 9),
+    Category(142_572, 1.2, 3, False, 0.44, 9),
+)
+FIELDS: tuple[Integer | Category, ...] = (*COUNTS, *NAMES)
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -57,21 +158,6 @@ class Chunk:
     missing: NDArray[np.bool_]  # (ads, 39), integers first
     ctr: NDArray[np.float32]  # (ads,)
 
-    def lines(self) -> bytes:
-        """The ads in the raw layout."""
-        return lines(self.clicks, self.integers, self.categories, self.missing)
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """What was written."""
-
-    out: Path
-    truth: Path  # true CTR, float32, a number for each line of out
-    rows: int
-    click_rate: float
-    first_clicks: NDArray[np.uint8]  # of the first million ads (2^20), or of all
-
 
 def chunks(rows: int, seed: int = 0) -> Iterator[Chunk]:
     """``rows`` ads, a chunk at a time; a chunk depends on the seed and its number, never on ``rows``.
@@ -82,11 +168,11 @@ def chunks(rows: int, seed: int = 0) -> Iterator[Chunk]:
     True
     """
     check_whole("rows", rows, 1)
-    check_whole("seed", seed, 0)
-    return (_chunk(seed, number, rows - start) for number, start in enumerate(range(0, rows, CHUNK)))
+    check_seed("seed", seed)
+    return (chunk_of(seed, number, rows - start) for number, start in enumerate(range(0, rows, CHUNK)))
 
 
-def _chunk(seed: int, number: int, rows: int = CHUNK) -> Chunk:
+def chunk_of(seed: int, number: int, rows: int = CHUNK) -> Chunk:
     """Chunk ``number`` of ``seed``, its first ``rows`` ads; it is always drawn and computed as a whole."""
     random = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(number,))))
     hidden = random.random((HIDDEN, CHUNK))
@@ -188,62 +274,5 @@ def _normal(shape: tuple[int, ...]) -> Floats:
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     uniform = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
     radius = np.sqrt(-2 * np.log1p(-uniform[:size]))
-    found: Floats = radius * np.cos(2 * np.pi * uniform[size:])
-    return found.reshape(shape)
-
-
-def simulate(
-    out: str | Path, rows: int, *, seed: int = 0, progress: Callable[[str, float], None] | None = None
-) -> Simulated:
-    """Write ``rows`` ads to ``out`` in the raw layout, gzipped if it ends in .gz; their true CTR to ``out``.ctr.npy.
-
-    A few chunks are in memory at a time, however many rows there are. The first lines of a longer file are those of a
-    shorter one.
-
-    Args:
-        out: file to write; its folder is made.
-        rows: how many ads.
-        seed: of ads and clicks; what makes people click is the same for all seeds.
-        progress: called with a word and the share that is done.
-    """
-    check_whole("rows", rows, 1)
-    check_whole("seed", seed, 0)
-    check_on_disk("out", out, "a file", "copy it afterwards")
-    out = Path(out)
-    clicks: list[int] = []
-    first: list[NDArray[np.uint8]] = []
-
-    def written() -> Iterator[tuple[bytes, NDArray[np.float32]]]:
-        for number, (chunk, text) in enumerate(made):
-            yield text, chunk.ctr
-            clicks.append(int(chunk.clicks.sum()))
-            if number < FIRST // CHUNK:
-                first.append(chunk.clicks)
-            if progress is not None:
-                progress("simulating", min(1.0, (number + 1) * CHUNK / rows))
-
-    with closing(_in_order(rows, seed, out.suffix == ".gz")) as made:
-        truth = write_raw(out, rows, written())
-    return Simulated(out, truth, rows, sum(clicks) / rows, np.concatenate(first))
-
-
-def _in_order(rows: int, seed: int, compress: bool) -> Generator[tuple[Chunk, bytes], None, None]:
-    """Chunks with their text; a few are in work at once, and handed on in order."""
-
-    def work(number: int) -> tuple[Chunk, bytes]:
-        chunk = _chunk(seed, number, rows - number * CHUNK)
-        text = chunk.lines()
-        return chunk, gzip.compress(text, 1, mtime=0) if compress else text
-
-    workers = min(WORKERS, os.cpu_count() or 1)
-    pool = ThreadPoolExecutor(workers)
-    waiting: deque[Future[tuple[Chunk, bytes]]] = deque()
-    try:
-        for number in range(-(-rows // CHUNK)):
-            waiting.append(pool.submit(work, number))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    normal: Floats = radius * np.cos(2 * np.pi * uniform[size:])
+    return normal.reshape(shape)

@@ -17,15 +17,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bidwise.checks import InputError, check_name, check_whole
+from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data.ads import Ads
 from bidwise.data.bids import Bids, drawn
-from bidwise.data.store import FIRST, MISSING, RARE, SPLITS, Field
-from bidwise.data.worlds.criteo_columns import COUNTS, FIELDS, GROUPS, HIDDEN, TIE, Category, Integer
-from bidwise.data.worlds.criteo_world import DIMENSIONS, HEAD, INTERCEPT, LARGE, buckets, side_of, world_effects
-from bidwise.paper.preprocessing.passes import NAMES
-from bidwise.paper.preprocessing.prepare_criteo import sizes_of
-from bidwise.paper.preprocessing.tokens import MAPS
+from bidwise.data.criteo_text import MAPS, NAMES
+from bidwise.data.criteo_world import (
+    COUNTS,
+    DIMENSIONS,
+    FIELDS,
+    GROUPS,
+    HEAD,
+    HIDDEN,
+    INTERCEPT,
+    LARGE,
+    TIE,
+    Category,
+    Integer,
+    buckets,
+    side_of,
+    world_effects,
+)
+from bidwise.data.store import FIRST, MISSING, RARE, SPLITS, Field, split_sizes
 
 CHUNK = 2**20  # ads that are drawn together, from the seed and the number of the chunk: half a GB
 LEAST = -2  # no column has a smaller integer
@@ -58,7 +70,7 @@ def simulated_ads(
     bids: Bids = Bids(),  # noqa: B008 (frozen)
     progress: Callable[[float], None] | None = None,
 ) -> Drawn:
-    """``rows`` ads of the world whose text :func:`~bidwise.data.worlds.criteo_world.simulate` writes, on ``device``.
+    """``rows`` ads of the world whose text :func:`~bidwise.data.criteo_text.simulate` writes, on ``device``.
 
     The world is the same: how often values are drawn, what is missing, what makes people click. The ads are others, for
     uniform numbers come from a generator of the device; a seed means one sample on CPUs and another one on GPUs. Ads
@@ -79,7 +91,7 @@ def simulated_ads(
     (torch.Size([800, 39]), torch.int32, 100)
     """
     check_whole("rows", rows, 1)
-    check_whole("seed", seed, 0)
+    check_seed("seed", seed)
     check_whole("min_count", min_count, 1)
     check_name("integers", integers, MAPS)
     sizes = _sizes(rows, split)
@@ -105,8 +117,8 @@ def simulated_ads(
         for split, size, end in zip(SPLITS, sizes, accumulate(sizes), strict=True)
     }
     ids, ctr = ({split: part[at] for split, part in parts.items()} for at in (0, 2))
-    found, told = drawn(ids, ctr, fields, bids)
-    train, valid, test = (Ads(*part[:2], found[split], truth=part[2]) for split, part in parts.items())
+    bid, about_bids = drawn(ids, ctr, fields, bids)
+    train, valid, test = (Ads(*part[:2], bid[split], truth=part[2]) for split, part in parts.items())
     return Drawn(
         train,
         valid,
@@ -116,9 +128,9 @@ def simulated_ads(
             "source": "criteo, simulated",
             "options": {"min_count": min_count, "split": tuple(split), "seed": seed, "integers": integers},
             "rows": rows,
-            "rare": {name: found[0] for name, found in about.items()},
-            "missing": {name: found[1] for name, found in about.items()},
-            "bids": told,
+            "rare": {name: rare for name, (rare, _) in about.items()},
+            "missing": {name: missing for name, (_, missing) in about.items()},
+            "bids": about_bids,
         },
     )
 
@@ -132,7 +144,7 @@ class Chunk(NamedTuple):
 
 
 def _chunk(seed: int, number: int, rows: int, device: torch.device) -> Chunk:
-    """Chunk ``number`` of ``seed``: the distributions of ``world._chunk``, its equations in float64."""
+    """Chunk ``number`` of ``seed``: the distributions of ``criteo_world.chunk_of``, its equations in float64."""
     (state,) = np.random.SeedSequence(seed, spawn_key=(number,)).generate_state(1, np.uint64).tolist()
     random = torch.Generator(device).manual_seed(state >> 1)
 
@@ -179,7 +191,7 @@ def _world(device: torch.device) -> World:
 
 
 def _true_ctr(chunk: Chunk, world: World) -> Tensor:
-    """``world.true_ctr`` of drawn ads, ``(ads,)`` float32, by the same formula in float64."""
+    """``criteo_world.true_ctr`` of drawn ads, ``(ads,)`` float32, by the same formula in float64."""
     logit = torch.full_like(chunk.chance, INTERCEPT, dtype=torch.float64)
     sides = logit.new_zeros(2, DIMENSIONS, len(logit))
     for index, field in enumerate(FIELDS):
@@ -200,13 +212,13 @@ def _codes(integers: str, device: torch.device) -> Callable[[Chunk], Tensor]:
     """Values as whole numbers from 1 on that can be counted, 0 where missing: ``(39, ads)`` int32."""
     table = torch.from_numpy(_integer_codes(integers)).to(device)
 
-    def codes(chunk: Chunk) -> Tensor:
-        found = chunk.values + 1
+    def coded(chunk: Chunk) -> Tensor:
+        codes = chunk.values + 1
         for index in range(len(COUNTS)):
-            found[index] = table.index_select(0, chunk.values[index] - LEAST)
-        return found.masked_fill_(chunk.missing, 0)
+            codes[index] = table.index_select(0, chunk.values[index] - LEAST)
+        return codes.masked_fill_(chunk.missing, 0)
 
-    return codes
+    return coded
 
 
 @lru_cache(maxsize=1)
@@ -238,11 +250,13 @@ def _encode(column: Tensor, train: int, min_count: int) -> tuple[int, tuple[floa
 
 def _sizes(rows: int, split: Sequence[int]) -> list[int]:
     if len(split) != 3:
-        raise InputError(f"split must be three shares such as (8, 1, 1), found {tuple(split)}")
+        raise InputError(f"must be three shares such as (8, 1, 1), found {tuple(split)}", argument="split")
     for share, least in zip(split, (1, 0, 0), strict=True):
         check_whole("split", share, least)
-    sizes = sizes_of(rows, split)
+    sizes = split_sizes(rows, split)
     if any(size < 1 for size, share in zip(sizes, split, strict=True) if share):
         words = ",".join(map(str, split))
-        raise InputError(f"rows must be enough for every part of the split {words}, found {rows:,}; ask for more")
+        raise InputError(
+            f"must be enough for every part of the split {words}, found {rows:,}; ask for more", argument="rows"
+        )
     return sizes

@@ -1,89 +1,87 @@
-"""Values of Criteo's fields as ids: integers as categories, counts of values, vocabularies.
-
-Integers become categories by one of two maps. Missing integers are id 1 in both; negative ones (there are some, -1 to
--3) are at most 2 and stay what they are, each with a token of its own.
-
-* ``printed``, the paper's: x for x <= 2 and floor(log2 x) above. As printed, 3 becomes 1 and 4 to 7 become 2: they
-  share the tokens of the values 1 and 2.
-* ``winners``, of the challenge's winners, whom the paper follows: x for x <= 2 and floor((ln x)^2) above, with tokens
-  of their own: 3 and 4 become ``ln2:1``, never the token of the value 1.
-"""
+"""How often values occur in the training ads, and the ids that they get."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bidwise.data.criteo_text import INTEGERS, NAMES
 from bidwise.data.store import FIRST, MISSING, RARE
+from bidwise.paper.preprocessing.sorted_blocks import Runs
+from bidwise.run_folder import whole_file
+from bidwise.runners import Runner
 
-ABOVE = 3  # first token of the winners' logarithms
+KINDS = [np.int32 if name in INTEGERS else np.uint32 for name in NAMES]
 PENDING = 2**20  # counted values that wait to be merged
 
-
-def printed(x: NDArray[np.int64]) -> NDArray[np.int32]:
-    """x for x <= 2, floor(log2 x) above.
-
-    >>> printed(np.array([-2, 0, 2, 3, 4, 7, 8])).tolist()
-    [-2, 0, 2, 1, 2, 2, 3]
-    """
-    exponent = np.frexp(np.maximum(x, 1).astype(np.float64))[1] - 1  # exact, where a logarithm is rounded
-    return np.where(x <= 2, x, exponent).astype(np.int32)
+Counts = tuple[list[tuple[NDArray[Any], NDArray[Any]]], list[int]]  # of values, and of missing ones, for each field
 
 
-def winners(x: NDArray[np.int64]) -> NDArray[np.int32]:
-    """x for x <= 2, 3 + floor((ln x)^2) above: the 3 keeps the tokens apart.
+def count_values(
+    runs: Runs, training: int, kept: Path, min_count: int, engine: Runner, show: Callable[[str, float], None]
+) -> list[Vocabulary]:
+    """Vocabularies of the training ads, the first ``training`` in random order; ``kept`` holds them once counted."""
+    if kept.is_file():
+        return Vocabulary.load(kept)
+    tallies = [Tally(kind) for kind in KINDS]
+    done = 0
 
-    >>> winners(np.array([-2, 0, 2, 3, 4, 5, 100])).tolist()
-    [-2, 0, 2, 4, 4, 5, 24]
-    """
-    logarithm = np.log(np.maximum(x, 1))
-    return np.where(x <= 2, x, ABOVE + np.floor(logarithm * logarithm)).astype(np.int32)
+    def then(counts: Counts) -> None:
+        nonlocal done
+        for tally, counted, missing in zip(tallies, *counts, strict=True):
+            tally.add(*counted)
+            tally.missing += missing
+        done += 1
+        show("Counting values", done / len(runs.paths))
+
+    engine.in_order(partial(_counts, runs, runs.key(training)), range(len(runs.paths)), then)
+    counted = [
+        tally.vocabulary(1 if name in INTEGERS else min_count) for name, tally in zip(NAMES, tallies, strict=True)
+    ]
+    Vocabulary.save(kept, counted)
+    return counted
 
 
-class Map(NamedTuple):
-    """Integers to tokens, and tokens as they are called in the vocabulary."""
-
-    tokens: Callable[[NDArray[np.int64]], NDArray[np.int32]]
-    names: Callable[[NDArray[Any]], list[str]]
-
-
-MAPS = {
-    "winners": Map(winners, lambda tokens: [str(t) if t < ABOVE else f"ln2:{t - ABOVE}" for t in tokens.tolist()]),
-    "printed": Map(printed, lambda tokens: [str(t) for t in tokens.tolist()]),
-}
+def _counts(runs: Runs, limit: np.uint64, run: int) -> Counts:
+    """Values of each field and how often a run has them in rows with smaller keys; how often they are missing."""
+    rows = runs.below(run, limit)
+    tokens, flags = np.ascontiguousarray(rows["tokens"].T), np.ascontiguousarray(rows["flags"])
+    counted, missing = [], []
+    for field, kind in enumerate(KINDS):
+        present = (flags & np.uint64(1 << field)) == 0
+        counted.append(np.unique(tokens[field][present].view(kind), return_counts=True))
+        missing.append(int(len(rows) - present.sum()))
+    return counted, missing
 
 
 class Tally:
     """How often each value was seen; counts of blocks are merged when they are as many as all before."""
 
     def __init__(self, kind: DTypeLike) -> None:
-        self.type = np.dtype(kind)
-        self.values: NDArray[Any] = np.empty(0, self.type)
+        self.values: NDArray[Any] = np.empty(0, kind)
         self.counts: NDArray[np.int64] = np.empty(0, np.int64)
         self.missing = 0
         self._pending: list[tuple[NDArray[Any], NDArray[np.int64]]] = []
-        self._waiting = 0
 
     def add(self, values: NDArray[Any], counts: NDArray[np.int64]) -> None:
         self._pending.append((values.copy(), counts.copy()))  # they may lie in a worker's memory, which waits for it
-        self._waiting += len(values)
-        if self._waiting > max(PENDING, len(self.values)):
+        if sum(len(values) for values, _ in self._pending) > max(PENDING, len(self.values)):
             self._merge()
 
     def _merge(self) -> None:
-        values = np.concatenate([self.values, *(values for values, _ in self._pending)])
-        counts = np.concatenate([self.counts, *(counts for _, counts in self._pending)])
+        values, counts = (np.concatenate(x) for x in zip((self.values, self.counts), *self._pending, strict=True))
         order = np.argsort(values, kind="stable")
         values = values[order]
         first = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
         self.values = values[first]
         self.counts = np.add.reduceat(counts[order], first) if len(first) else counts
-        self._pending, self._waiting = [], 0
+        self._pending = []
 
     def vocabulary(self, min_count: int) -> Vocabulary:
         """Values seen ``min_count`` times or more, the most frequent first, ties by value."""
@@ -137,15 +135,13 @@ class Vocabulary:
     @staticmethod
     def save(path: Path, vocabularies: Sequence[Vocabulary]) -> None:
         """All fields in one file, whole or not at all."""
-        part = path.with_name(path.name + ".part")
-        with part.open("wb") as file:
-            seen = np.array([(found.rare, found.missing) for found in vocabularies], np.int64)
-            values: dict[str, Any] = {f"{at:03d}": found.values for at, found in enumerate(vocabularies)}
+        with whole_file(path) as part, part.open("wb") as file:
+            seen = np.array([(field.rare, field.missing) for field in vocabularies], np.int64)
+            values: dict[str, Any] = {f"{at:03d}": field.values for at, field in enumerate(vocabularies)}
             np.savez(file, seen=seen, **values)
-        part.replace(path)
 
     @staticmethod
     def load(path: Path) -> list[Vocabulary]:
         """What :meth:`save` wrote."""
-        with np.load(path) as found:
-            return [Vocabulary(found[f"{at:03d}"], int(r), int(m)) for at, (r, m) in enumerate(found["seen"])]
+        with np.load(path) as there:
+            return [Vocabulary(there[f"{at:03d}"], int(r), int(m)) for at, (r, m) in enumerate(there["seen"])]

@@ -1,0 +1,257 @@
+"""Text in the layout of the Criteo Display Advertising Challenge: fields, lines, and files of the simulated world.
+
+Integers become categories by one of two maps. Missing integers are id 1 in both; negative ones (there are some, -1 to
+-3) are at most 2 and stay what they are, each with a token of its own.
+
+* ``printed``, the paper's: x for x <= 2 and floor(log2 x) above. As printed, 3 becomes 1 and 4 to 7 become 2: they
+  share the tokens of the values 1 and 2.
+* ``winners``, of the challenge's winners, whom the paper follows: x for x <= 2 and floor((ln x)^2) above, with tokens
+  of their own: 3 and 4 become ``ln2:1``, never the token of the value 1.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bidwise.checks import InputError, check_seed, check_whole
+from bidwise.data.criteo_world import CHUNK, Chunk, chunk_of
+from bidwise.run_folder import whole_file
+from bidwise.urls import check_on_disk
+
+INTEGERS = tuple(f"I{number}" for number in range(1, 14))
+CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
+NAMES = (*INTEGERS, *CATEGORIES)
+
+BLOCK = 4096  # lines put together at a time: they stay in cache
+VALUES = 2**24  # a category's number takes three bytes of its name, its column the fourth
+BYTES_PER_LINE = (250, 105)  # with its true CTR: as text, gzipped
+ABOVE = 3  # first token of the winners' logarithms
+WORKERS = 4  # chunks in work at once, at most: each takes some 60 MB
+FIRST = 16 * CHUNK  # ads whose clicks are handed back
+
+_HEX = np.frombuffer(b"".join(b"%04x" % number for number in range(2**16)), np.uint32)
+_DIGITS = np.frombuffer(b"".join(b"%04d" % number for number in range(10**4)), np.uint32)
+_LEADING = np.frombuffer(  # without zeros in front; a zero byte, which is dropped, stands for no digit
+    b"".join((b"%d" % number).rjust(4, b"\0") for number in range(10**4)), np.uint32
+)
+
+
+def printed(x: NDArray[np.int64]) -> NDArray[np.int32]:
+    """x for x <= 2, floor(log2 x) above.
+
+    >>> printed(np.array([-2, 0, 2, 3, 4, 7, 8])).tolist()
+    [-2, 0, 2, 1, 2, 2, 3]
+    """
+    exponent = np.frexp(np.maximum(x, 1).astype(np.float64))[1] - 1  # exact, where a logarithm is rounded
+    return np.where(x <= 2, x, exponent).astype(np.int32)
+
+
+def winners(x: NDArray[np.int64]) -> NDArray[np.int32]:
+    """x for x <= 2, 3 + floor((ln x)^2) above: the 3 keeps the tokens apart.
+
+    >>> winners(np.array([-2, 0, 2, 3, 4, 5, 100])).tolist()
+    [-2, 0, 2, 4, 4, 5, 24]
+    """
+    logarithm = np.log(np.maximum(x, 1))
+    return np.where(x <= 2, x, ABOVE + np.floor(logarithm * logarithm)).astype(np.int32)
+
+
+class Map(NamedTuple):
+    """Integers to tokens, and tokens as they are called in the vocabulary."""
+
+    tokens: Callable[[NDArray[np.int64]], NDArray[np.int32]]
+    names: Callable[[NDArray[Any]], list[str]]
+
+
+MAPS = {
+    "winners": Map(winners, lambda tokens: [str(t) if t < ABOVE else f"ln2:{t - ABOVE}" for t in tokens.tolist()]),
+    "printed": Map(printed, lambda tokens: [str(t) for t in tokens.tolist()]),
+}
+
+
+def hex_names(column: int, numbers: NDArray[Any]) -> NDArray[np.uint32]:
+    """Names of the values ``numbers`` of category ``column``, to be written as eight hex digits.
+
+    A bijection of 32 bits (the last steps of MurmurHash3: shifts and odd factors, each of which can be undone), applied
+    to 2^24 (column + 1) + number: no two values of any columns share a name, and no vocabulary is held.
+
+    >>> [f"{name:08x}" for name in hex_names(0, np.arange(3))]
+    ['47ba7b95', '4a232301', 'e43cf8d1']
+    """
+    mixed = numbers.astype(np.uint32)
+    mixed += np.uint32(VALUES * (column + 1))
+    mixed ^= mixed >> np.uint32(16)
+    mixed *= np.uint32(0x85EBCA6B)
+    mixed ^= mixed >> np.uint32(13)
+    mixed *= np.uint32(0xC2B2AE35)
+    mixed ^= mixed >> np.uint32(16)
+    return mixed
+
+
+def lines(clicks: NDArray[Any], integers: NDArray[Any], categories: NDArray[Any], missing: NDArray[np.bool_]) -> bytes:
+    r"""Text of the ads: ``label, I1 ... I13, C1 ... C26`` between tabs, missing values empty.
+
+    Args:
+        clicks: ``(ads,)``, 0 or 1.
+        integers: ``(ads, 13)``, of at most eight digits.
+        categories: ``(ads, 26)``, numbers of values from 0, below 2^24.
+        missing: ``(ads, 39)``, integers first.
+
+    >>> empty = np.arange(39)[None] > 1
+    >>> lines(np.array([1]), np.full((1, 13), -2), np.zeros((1, 26), int), empty)[:10]
+    b'1\t-2\t-2\t\t\t'
+    """
+    columns = (clicks, integers, categories, missing)
+    return b"".join(
+        _block(*(column[start : start + BLOCK] for column in columns)) for start in range(0, len(clicks), BLOCK)
+    )
+
+
+def _block(clicks: NDArray[Any], integers: NDArray[Any], categories: NDArray[Any], missing: NDArray[np.bool_]) -> bytes:
+    """All lines at one width, with zero bytes where a value is shorter; then the zero bytes are dropped."""
+    ads, width = len(clicks), 1 + 10 * len(INTEGERS) + 9 * len(CATEGORIES) + 1
+    text = np.zeros((ads, width), np.uint8)
+    text[:, 0] = clicks
+    text[:, 0] += ord("0")
+    text[:, -1] = ord("\n")
+    at = 1
+
+    def four(place: int) -> NDArray[np.uint32]:
+        """Four characters of every line, as one number."""
+        return np.ndarray(ads, np.uint32, text.data, offset=place, strides=(width,))
+
+    for number in range(len(INTEGERS)):
+        text[:, at] = ord("\t")
+        counts, there = integers[:, number], ~missing[:, number]
+        if counts.min() < 0:
+            text[:, at + 1] = ord("-") * ((counts < 0) & there)
+            counts = np.abs(counts)
+        if counts.max() < 10**4:
+            four(at + 6)[:] = _LEADING.take(counts) * there
+        else:
+            high = counts // 10**4
+            low = counts - high * 10**4
+            four(at + 2)[:] = _LEADING.take(high) * ((high > 0) & there)
+            four(at + 6)[:] = np.where(high > 0, _DIGITS.take(low), _LEADING.take(low)) * there
+        at += 10
+    for number in range(len(CATEGORIES)):
+        text[:, at] = ord("\t")
+        names, there = hex_names(number, categories[:, number]), ~missing[:, len(INTEGERS) + number]
+        four(at + 1)[:] = _HEX.take(names >> np.uint32(16)) * there
+        four(at + 5)[:] = _HEX.take(names & np.uint32(0xFFFF)) * there
+        at += 9
+    flat = text.ravel()
+    joined: bytes = flat[flat != 0].tobytes()
+    return joined
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What was written."""
+
+    out: Path
+    truth: Path  # true CTR, float32, a number for each line of out
+    rows: int
+    click_rate: float
+    first_clicks: NDArray[np.uint8]  # of the first million ads (2^20), or of all
+
+
+def simulate(
+    out: str | Path, rows: int, *, seed: int = 0, progress: Callable[[str, float], None] | None = None
+) -> Simulated:
+    """Write ``rows`` ads to ``out`` in the raw layout, gzipped if it ends in .gz; their true CTR to ``out``.ctr.npy.
+
+    A few chunks are in memory at a time, however many rows there are. The first lines of a longer file are those of a
+    shorter one. The CTR is written piece by piece rather than through a memory map, which a full disk would turn into a
+    crash.
+
+    Args:
+        out: file to write; its folder is made.
+        rows: how many ads.
+        seed: of ads and clicks; what makes people click is the same for all seeds.
+        progress: called with a word and the share that is done.
+    """
+    check_whole("rows", rows, 1)
+    check_seed("seed", seed)
+    check_on_disk("out", out, "a file", "copy it afterwards")
+    out = Path(out)
+    _check_room(out, rows)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    truth = out.with_name(out.name + ".ctr.npy")
+    clicks, first = 0, list[NDArray[np.uint8]]()
+    try:
+        with (
+            whole_file(out) as text_part,
+            whole_file(truth) as truth_part,
+            text_part.open("wb") as text,
+            truth_part.open("wb") as numbers,
+            closing(_in_order(rows, seed, out.suffix == ".gz")) as made,
+        ):
+            header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
+            np.lib.format.write_array_header_1_0(numbers, header)
+            for number, (chunk, block) in enumerate(made):
+                text.write(block)
+                numbers.write(chunk.ctr.astype("<f4").tobytes())
+                clicks += int(chunk.clicks.sum())
+                if number < FIRST // CHUNK:
+                    first.append(chunk.clicks)
+                if progress is not None:
+                    progress("simulating", min(1.0, (number + 1) * CHUNK / rows))
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(f"{out} could not be written: {error.strerror or error}") from error
+    return Simulated(out, truth, rows, clicks / rows, np.concatenate(first))
+
+
+def _in_order(rows: int, seed: int, compress: bool) -> Generator[tuple[Chunk, bytes], None, None]:
+    """Chunks with their text; a few are in work at once, and handed on in order."""
+
+    def work(number: int) -> tuple[Chunk, bytes]:
+        chunk = chunk_of(seed, number, rows - number * CHUNK)
+        text = lines(chunk.clicks, chunk.integers, chunk.categories, chunk.missing)
+        return chunk, gzip.compress(text, 1, mtime=0) if compress else text
+
+    workers = min(WORKERS, os.cpu_count() or 1)
+    pool = ThreadPoolExecutor(workers)
+    waiting: deque[Future[tuple[Chunk, bytes]]] = deque()
+    try:
+        for number in range(-(-rows // CHUNK)):
+            waiting.append(pool.submit(work, number))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _check_room(out: Path, rows: int) -> None:
+    """Raise unless a file of so many rows can be written at ``out``."""
+    if out.is_dir():
+        raise InputError(f"out must be a file to write, found the folder {out}; add a name, such as {out / 'ads.tsv'}")
+    if out.exists() and not out.is_file():
+        raise InputError(f"out must be a file to write, found {out}, which is none; choose another name")
+    there = next(path for path in out.absolute().parents if path.exists())
+    if not there.is_dir():
+        raise InputError(f"out must be in a folder, found the file {there} in place of one; choose another name")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"out must be in a folder that can be written to, found {there}, which cannot")
+    needed, free = rows * BYTES_PER_LINE[out.suffix == ".gz"], shutil.disk_usage(there).free
+    if needed > free:
+        raise InputError(
+            f"rows must fit on the disk, found {rows:,}, about {needed / 1e9:,.1f} GB, with {free / 1e9:,.1f} GB free "
+            f"in {there}; take fewer, a name that ends in .gz, or another disk"
+        )
