@@ -38,7 +38,6 @@ PAGES = "report"  # which functions that write a page import when they are calle
 EXCEPTIONS = {  # to be removed one by one
     ("data.worlds.on_device", "paper"),
 }
-TWICE = {"compare"}  # to be removed: module names of which there still are two
 
 
 def modules():
@@ -92,7 +91,7 @@ def test_a_module_imports_only_rooms_above_its_own(name, path):
 
 def test_no_module_name_is_used_twice():
     names = Counter(path.stem for _, path in modules() if path.stem not in ("__init__", "__main__"))
-    assert {name for name, count in names.items() if count > 1} - TWICE == set()
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def test_the_rule_sees_what_it_should():

@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -244,12 +243,8 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Eval
         baseline=BASELINE if BASELINE in fits else models[0],
         seed=config.train.seed,
         out=prepared.folder / "evaluation",
-        progress=partial(_on_test, show),
+        progress=lambda work, done: show("testing", done, work),
     )
-
-
-def _on_test(show: Progress, work: str, done: float, detail: str = "") -> None:
-    show("testing", done, work)
 
 
 def _fit_result(fit: Fit, metric: str) -> FitResult:
