@@ -82,7 +82,7 @@ class Steps:
         for name, loss in STEPS.items():
             if not isinstance(loss, WelfareLoss):
                 continue
-            direct = WelfareLoss(**(loss.options | {"method": "direct"}), lam=loss.lam)
+            direct = loss.with_options(method="direct")
             columns = (model(first.features), first.clicks, first.bids, None, first.teacher)
             found, expected = loss(*columns).item(), direct(*columns).item()
             if abs(found - expected) > 1e-4 * abs(expected):

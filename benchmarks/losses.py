@@ -1,7 +1,7 @@
 """Forward and backward of the pairwise losses: ours against plain n x n torch and torch.compile of it.
 
 python -m benchmarks.losses            all cases, then docs/benchmarks.md
-python -m benchmarks.losses crossover  one of: memory, members, sizes, ragged, crossover
+python -m benchmarks.losses crossover  one of: memory, named, members, sizes, ragged, crossover
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 import bidwise
 from benchmarks.harness import peak_mb, together, write
 from bidwise.losses.definition import GAPS, SURROGATES, gap_of
+from bidwise.losses.named import unchecked
 
 NAMED = {
     "log": {},
@@ -26,6 +27,22 @@ NAMED = {
     "log_plus_teacher": {"gap": "positive", "value": "teacher"},
     "hinge_plus_teacher": {"gap": "positive", "surrogate": "hinge", "value": "teacher", "weighting": 3.0},
     "ranknet": {"gap": "order"},
+}
+POINTWISE = {
+    "log_loss": ("clicks", 0.0),
+    "bid_weighted": ("clicks", 1.0),
+    "sqrt_bid_weighted": ("clicks", 0.5),
+    "distilled": ("teacher", 0.0),
+}
+PAIRWISE = {
+    "log": ("clicks", "signed", "logistic", None),
+    "log_weighted": ("clicks", "signed", "logistic", 3.0),
+    "hinge": ("clicks", "signed", "hinge", None),
+    "ranknet": ("clicks", "order", "logistic", None),
+    "log_teacher": ("teacher", "signed", "logistic", 3.0),
+    "hinge_plus_teacher": ("teacher", "positive", "hinge", 3.0),
+    "log_plus": ("clicks", "positive", "logistic", None),
+    "log_plus_teacher": ("teacher", "positive", "logistic", None),
 }
 PLAIN_UP_TO = 8192  # n x n of float32 with its gradient takes over 20 GB beyond
 COMPILED_AT = (256, 1024, 4096)
@@ -40,10 +57,10 @@ class Batch:
     offsets: Tensor | None = None
 
     @staticmethod
-    def of(ads: int, offsets: Tensor | None = None) -> Batch:
-        """Log-normal bids, CTR around 0.3: drawn once for all methods."""
+    def of(ads: int, offsets: Tensor | None = None, shift: float = -1.0) -> Batch:
+        """Log-normal bids, CTR around 0.3 unless shifted: drawn once for all methods."""
         random = torch.Generator().manual_seed(ads)
-        teacher = torch.sigmoid(torch.randn(ads, generator=random) - 1)
+        teacher = torch.sigmoid(torch.randn(ads, generator=random) + shift)
         logits = torch.logit(teacher) + 0.5 * torch.randn(ads, generator=random)
         clicks = (torch.rand(ads, generator=random) < teacher).float()
         bids = torch.exp(torch.randn(ads, generator=random))
@@ -142,6 +159,40 @@ def timed(case: str, loss: str, batch: Batch, losses: dict[str, Callable[[], Ten
     base = timings[first].ms
     auctions = 1 if batch.offsets is None else len(batch.offsets) - 1
     return [row(case, loss, name, auctions, len(batch.logits), timing, base, first) for name, timing in timings.items()]
+
+
+def named() -> list[dict[str, object]]:
+    """Every named loss at the paper's batch size on one thread, log loss included, at click rates of 0.25 and 0.03."""
+    rows = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    batches = {0.25: Batch.of(256, shift=-1.3), 0.03: Batch.of(256, shift=-3.9)}
+    for name, loss in bidwise.LOSSES.items():
+        ways = {"plain": plain_named}
+        if compiler_works():
+            torch.compiler.reset()
+            ways["compiled"] = torch.compile(plain_named)
+        for rate, batch in batches.items():
+            tensors = (batch.logits, batch.clicks, batch.bids, batch.teacher)
+            losses = {way: lambda f=f, t=tensors, n=name: f(*t, n) for way, f in ways.items()}
+            for method, ours in (("ours", loss), ("unchecked", unchecked(loss))):
+                losses[method] = lambda b=batch, f=ours: f(b.logits, b.clicks, b.bids, None, b.teacher)
+            rows += [row | {"click_rate": rate} for row in timed("named", name, batch, losses)]
+    torch.set_num_threads(threads)
+    return rows
+
+
+def plain_named(logits: Tensor, clicks: Tensor, bids: Tensor, teacher: Tensor, name: str) -> Tensor:
+    """A named loss as one would write it: torch's own cross entropy, and all n x n pairs."""
+    if name in POINTWISE:
+        value, power = POINTWISE[name]
+        weight = None if power == 0 else bids if power == 1 else bids.sqrt()
+        label = clicks if value == "clicks" else teacher
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, label, weight=weight)
+    value, gap, surrogate, kappa = PAIRWISE[name]
+    label = clicks if value == "clicks" else teacher
+    rank = plain_pairs(logits, label, bids, teacher, gap, surrogate, kappa)
+    return rank + 3.0 * torch.nn.functional.binary_cross_entropy_with_logits(logits, clicks)
 
 
 def members() -> list[dict[str, object]]:
@@ -261,7 +312,7 @@ def memory() -> list[dict[str, object]]:
     return rows
 
 
-CASES = {"memory": memory, "members": members, "sizes": sizes, "ragged": ragged, "crossover": crossover}
+CASES = {"memory": memory, "named": named, "members": members, "sizes": sizes, "ragged": ragged, "crossover": crossover}
 
 
 def main(wanted: list[str]) -> None:

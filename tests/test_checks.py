@@ -61,10 +61,10 @@ def test_other_things_are_no_seeds(seed, words):
 
 
 def test_a_name_that_is_not_there_suggests_the_nearest():
-    words = "name must be one of plotted, printed, .*, found 'plotte'; did you mean 'plotted'?"
+    words = "world must be one of plotted, printed, .*, found 'plotte'; did you mean 'plotted'?"
     for kind in (InputError, KeyError):
         with pytest.raises(kind, match=words):
             WORLDS["plotte"]
     assert WORLDS.get("plotte") is None
     assert "plotte" not in WORLDS
-    assert list(itertools.islice(Named(a=1, b=2), 1)) == ["a"]
+    assert list(itertools.islice(Named("letter", {"a": 1, "b": 2}), 1)) == ["a"]

@@ -3,6 +3,7 @@
 ``TRITON_INTERPRET=1 pytest tests/test_click_kernels.py`` runs it on a CPU.
 """
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise as neighbours
 
@@ -17,7 +18,7 @@ import bidwise
 from bidwise.kernels import fused_clicks, fused_panels
 from bidwise.kernels.fused_clicks import click_sums
 from bidwise.losses import dispatch
-from bidwise.losses.definition import Family
+from bidwise.losses.definition import PairOptions
 from bidwise.losses.dispatch import kernel_stage
 
 pytestmark = gpu_or_interpreter
@@ -67,7 +68,9 @@ def clicks_of(columns, sigma=1.0, kappa: float | None = 3.0, offsets=None, size=
         size = len(columns[0])
     if offsets is not None:
         offsets = torch.tensor(offsets, device=DEVICE)
-    return click_sums(*columns, offsets, size, Family("positive", "logistic", sigma), kappa).double().sum(0)
+    return (
+        click_sums(*columns, offsets, size, PairOptions(gap="positive", sigma=sigma, weighting=kappa)).double().sum(0)
+    )
 
 
 def error(found, truth):
@@ -132,7 +135,7 @@ def test_a_tiny_value_alone_in_its_panel(kappa):
     _, clicks, bids, _ = columns
     bids.clamp_(max=20.0)
     columns[0][0], clicks[0], bids[0] = 0.0, 1e-25, 60.0
-    found = click_sums(*columns, None, 300, Family("positive", "logistic", 1.0), kappa)[0, 1, 0]
+    found = click_sums(*columns, None, 300, PairOptions(gap="positive", weighting=kappa))[0, 1, 0]
     others = clicks == 0
     others[0] = True
     truth = definition(*(x[others] for x in columns), sigma=1.0, kappa=kappa)[1, 0]
@@ -318,19 +321,16 @@ def test_the_loss_by_clicks_is_the_loss(repeats, reduction, kappa, monkeypatch):
 def test_clicks_are_taken_where_they_help(monkeypatch):
     """Few ads of a large auction are clicked; a teacher's CTR is above 0 for all."""
     monkeypatch.setattr(dispatch, "CLICKS_FROM", 4096)
-    if not CUDA:
-        stage = partial(kernel_stage, "triton")
-    else:
-        stage = partial(kernel_stage, "auto")
-    positive = Family("positive", "logistic", 1.0)
     large, small = (torch.zeros(ads, device=DEVICE) for ads in (dispatch.CLICKS_FROM, dispatch.CLICKS_FROM - 1))
-    for weighted in (False, True):
-        assert stage(positive, "clicks", weighted, large, None) == "clicks"
-        assert stage(positive, "clicks", weighted, small, None) == "pairs"
-        assert stage(positive, "teacher", weighted, large, None) == "pairs"
-        assert stage(Family("positive", "hinge", 1.0), "clicks", weighted, large, None) == "pairs"
-        assert stage(positive, "clicks", weighted, large, torch.tensor([0, 10, len(large)])) == "pairs"
-        assert kernel_stage("fast", positive, "clicks", weighted, large, None) is None
+    method = "auto" if CUDA else "triton"
+    for kappa in (None, 3.0):
+        positive = PairOptions(gap="positive", weighting=kappa, method=method)
+        assert kernel_stage(positive, large, None) == "clicks"
+        assert kernel_stage(positive, small, None) == "pairs"
+        assert kernel_stage(replace(positive, value="teacher"), large, None) == "pairs"
+        assert kernel_stage(replace(positive, surrogate="hinge"), large, None) == "pairs"
+        assert kernel_stage(positive, large, torch.tensor([0, 10, len(large)])) == "pairs"
+        assert kernel_stage(replace(positive, method="fast"), large, None) is None
 
 
 # On a GPU
@@ -375,18 +375,18 @@ def test_large_ordered_auctions(distance):
 @both_weights
 def test_a_graph_holds_all_of_it(kappa):
     """Replayed with other ads, wide ones among them and other clicks, it gives the bits of a plain call."""
-    columns, family = make(5000), Family("positive", "logistic", 1.0)
+    columns, options = make(5000), PairOptions(gap="positive", weighting=kappa)
     offsets = torch.tensor([0, 10, 3000, 5000], device=DEVICE)
-    click_sums(*columns, offsets, None, family, kappa)  # makes the tables and compiles
+    click_sums(*columns, offsets, None, options)  # makes the tables and compiles
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = click_sums(*columns, offsets, None, family, kappa)
+        found = click_sums(*columns, offsets, None, options)
     for scale, share in ((1.0, 0.25), (30.0, 0.0), (1.0, 1.0), (1e5, 0.05), (1.0, 0.01)):
         for held, new in zip(columns, make(5000, seed=9, scale=scale, share=share), strict=True):
             held.copy_(new)
         graph.replay()
-        assert torch.equal(found, click_sums(*columns, offsets, None, family, kappa))
+        assert torch.equal(found, click_sums(*columns, offsets, None, options))
 
 
 @needs_gpu

@@ -148,9 +148,9 @@ def test_the_plan_is_every_loss_with_its_lams_and_teachers():
 
 
 def test_losses_have_the_papers_slope():
-    assert loss_of(Trial("deepfm", 0, "log_teacher", 5.0)).options["sigma"] == 3.0
+    assert loss_of(Trial("deepfm", 0, "log_teacher", 5.0)).options.sigma == 3.0
     assert loss_of(Trial("deepfm", 0, "log_teacher", 5.0)).lam == 5.0
-    assert loss_of(Trial("deepfm", 0, "log_weighted", 1.0)).options["weighting"] == 3.0
+    assert loss_of(Trial("deepfm", 0, "log_weighted", 1.0)).options.weighting == 3.0
     assert loss_of(Trial("deepfm", 0, "log_loss")) is bidwise.LOSSES["log_loss"]
 
 

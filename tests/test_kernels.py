@@ -12,7 +12,8 @@ import bidwise
 from bidwise import BidWeightedLogLoss, WelfareLoss
 from bidwise.kernels import fused_pairs
 from bidwise.losses import dispatch
-from bidwise.losses.api import kernel_loss
+from bidwise.losses.api import kernel_log_loss
+from bidwise.losses.definition import Batch
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
@@ -262,8 +263,8 @@ LOSSES = {name: loss for name, loss in bidwise.LOSSES.items() if isinstance(loss
 
 
 def welfare_loss(ads, name, method, reduction="mean", lam=3.0):
-    options = LOSSES[name].options | {"method": method, "reduction": reduction, "pair_mean": reduction == "mean"}
-    return WelfareLoss(**options, lam=lam)(*ads.positional(), ads.teacher)
+    loss = LOSSES[name].with_options(method=method, reduction=reduction, pair_mean=reduction == "mean", lam=lam)
+    return loss(*ads.positional(), ads.teacher)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -283,7 +284,7 @@ def log_loss_by_kernel(ads, power, value, reduction):
     """What BidWeightedLogLoss calls on a GPU."""
     labels = ads.teacher if value == "teacher" else ads.clicks
     weights = None if power == 0 else ads.bids**power
-    return kernel_loss(ads.logits, labels, ads.bids, None, None, weights, None, 1.0, reduction)
+    return kernel_log_loss(Batch(ads.logits, labels, ads.bids, weights=weights), reduction)
 
 
 LOG_CASES = ["n=1", "n=257", "ragged", "repeats"] + ([] if INTERPRETED else ["n=4097", "n=65537", "10000x30"])

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from functools import cache, partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from helpers import (
 )
 
 import bidwise
-import bidwise.losses.definition as pair_module
+from bidwise.losses import definition
 
 every_member = pytest.mark.parametrize("member", MEMBERS, ids=str)
 
@@ -225,9 +226,17 @@ def test_triton_refuses_the_cpu():
 
 
 def pairs_evaluated(ads, member, method):
-    before = pair_module.pair_evaluations
-    loss_and_gradient(ads, member, method=method)
-    return pair_module.pair_evaluations - before
+    """Pairs that `pair_block`, the only code that sees pairs, was given."""
+    pairs, pair_block = [], definition.pair_block
+
+    def counted(i, j, *others):
+        pairs.append(i.ecpm.numel() * j.ecpm.shape[-1])
+        return pair_block(i, j, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(definition, "pair_block", counted)
+        loss_and_gradient(ads, member, method=method)
+    return sum(pairs)
 
 
 def test_direct_counts_its_pairs():
@@ -405,3 +414,30 @@ def test_autocast_does_not_reach_into_the_loss():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         under_autocast = run(ads, member, 1.0, "fast")
     assert all(torch.equal(a, b) for a, b in zip(plain_run, under_autocast, strict=True))
+
+
+def calls_inside(function):
+    """The deepest nesting of functions of bidwise while ``function`` runs."""
+    root, depth, deepest = str(Path(bidwise.__file__).parent), 0, 0
+
+    def look(frame, event, _):
+        nonlocal depth, deepest
+        if frame.f_code.co_filename.startswith(root) and not frame.f_code.co_name.startswith("<"):
+            depth += {"call": 1, "return": -1}.get(event, 0)
+            deepest = max(deepest, depth)
+
+    sys.setprofile(look)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return deepest
+
+
+@pytest.mark.parametrize("name", ["log", "log_weighted", "hinge", "log_plus", "log_plus_teacher", "ranknet"])
+def test_six_calls_at_most_lead_to_the_arithmetic(name):
+    ads = random_auctions(seed=41, sizes=[256], dtype=torch.float32)
+    logits = ads.logits.requires_grad_()
+    loss = partial(bidwise.LOSSES[name], logits, ads.clicks, ads.bids, None, ads.teacher)
+    loss()  # what is made once
+    assert 3 <= calls_inside(loss) <= 6

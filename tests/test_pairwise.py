@@ -420,3 +420,14 @@ def test_the_backward_pass_can_run_twice():
         (once,) = torch.autograd.grad(loss, logits, retain_graph=True)
         (twice,) = torch.autograd.grad(loss, logits)
         torch.testing.assert_close(once, twice)
+
+
+def test_the_loss_may_be_changed_in_place():
+    ads = random_auctions(seed=19)
+    for member in MEMBERS:
+        logits = ads.logits.clone().requires_grad_()
+        loss = pairwise(ads.but(logits=logits), member)
+        (whole,) = torch.autograd.grad(loss, logits, retain_graph=True)
+        loss /= 2  # as where gradients of several batches are accumulated
+        (half,) = torch.autograd.grad(loss, logits)
+        torch.testing.assert_close(half, whole / 2)

@@ -14,8 +14,8 @@ pytest.importorskip("triton")
 
 from bidwise.kernels import fused_panels
 from bidwise.kernels.fused_panels import panel_sums
-from bidwise.losses.definition import Ads, Family
-from bidwise.losses.linear_time import signed_sums
+from bidwise.losses.definition import PairInputs, PairOptions
+from bidwise.losses.signed import signed_sums
 from bidwise.segments import Auctions
 
 pytestmark = gpu_or_interpreter
@@ -55,7 +55,7 @@ def panels(columns, sigma=1.0, kappa: float | None = 3.0, offsets=None, size=Non
         size = len(columns[0])
     if offsets is not None:
         offsets = torch.tensor(offsets, device=DEVICE)
-    return panel_sums(*columns, offsets, size, Family("signed", "logistic", sigma), kappa)[0]
+    return panel_sums(*columns, offsets, size, PairOptions(sigma=sigma, weighting=kappa))[0]
 
 
 def error(found, truth):
@@ -180,8 +180,8 @@ def test_a_million_ads(sigma, value):
     z, label, bids, teacher = (x.double() for x in columns)
     s = bids * torch.sigmoid(z)
     left, right = torch.sigmoid(3.0 * bids * teacher), torch.sigmoid(3.0 * s)
-    ads = Ads(s, bids * label, left, right)
-    cost, slope = signed_sums(ads, Auctions.of(z, None), Family("signed", "logistic", sigma), gradient=True)
+    ads = PairInputs(s, bids * label, left, right)
+    cost, slope = signed_sums(ads, Auctions.of(z, None), PairOptions(sigma=sigma), gradient=True)
     assert slope is not None
     assert (error(panels(columns, sigma), torch.stack([cost / right, slope])) < 1e-6).all()
 
@@ -189,15 +189,15 @@ def test_a_million_ads(sigma, value):
 @needs_gpu
 def test_a_graph_holds_all_of_it():
     """Replayed with other ads, wide ones among them, it gives the bits of a plain call."""
-    columns, family = make(5000), Family("signed", "logistic", 1.0)
+    columns, options = make(5000), PairOptions(weighting=3.0)
     offsets = torch.tensor([0, 10, 3000, 5000], device=DEVICE)
-    panel_sums(*columns, offsets, None, family, 3.0)  # makes the tables and compiles
+    panel_sums(*columns, offsets, None, options)  # makes the tables and compiles
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = panel_sums(*columns, offsets, None, family, 3.0)
+        found = panel_sums(*columns, offsets, None, options)
     for scale in (1.0, 30.0, 1e5):
         for held, new in zip(columns, make(5000, seed=9, scale=scale), strict=True):
             held.copy_(new)
         graph.replay()
-        assert torch.equal(found, panel_sums(*columns, offsets, None, family, 3.0))
+        assert torch.equal(found, panel_sums(*columns, offsets, None, options))

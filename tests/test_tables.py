@@ -10,6 +10,7 @@ import torch
 
 from bidwise.checks import InputError
 from bidwise.data.ad_table import cut_auctions, read_ads
+from bidwise.data.read_table import read_table
 
 COLUMNS = {
     "model": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
@@ -286,6 +287,35 @@ def test_other_things_are_no_tables():
         read(COLUMNS | {"bid": 1.0})
     with pytest.raises(InputError, match="columns must be named by text, found int"):
         read(pd.DataFrame({0: [0.5]}), ctr=[0])
+
+
+def test_the_ways_of_pandas_to_say_that_a_value_is_missing():
+    frame = pd.DataFrame(
+        {
+            "site": pd.Series(["a", None, "b"], dtype="string"),
+            "count": pd.Series([1, None, 3], dtype="Int64"),
+            "kind": pd.Series(["x", None, "x"], dtype="category"),
+            "any": pd.Series([1.5, float("nan"), None], dtype="object"),
+            "day": pd.to_datetime(["2024-01-01", None, "2024-01-02"]),
+        }
+    )
+    table = read_table(frame)
+    assert table.fill_nan(None).null_count().row(0) == (1, 1, 1, 2, 1)
+    assert table["count"].fill_nan(None).to_list() == [1, None, 3]
+
+
+def test_all_columns_are_read_where_none_is_named(tmp_path):
+    nested = COLUMNS | {"tags": [[1, 2]] * 6}
+    assert read_table(nested).columns == list(nested)
+    assert read_table(saved(tmp_path, "csv")).equals(pl.DataFrame(COLUMNS))
+    (tmp_path / "end.csv").write_text("a,b\n1,x\n,y\n\n\n")
+    assert read_table(tmp_path / "end.csv").rows() == [(1, "x"), (None, "y")]
+
+
+def test_predictions_may_be_left_out():
+    ads = read(COLUMNS, ctr=[])
+    assert ads.ctr == {}
+    assert ads.clicks.tolist() == COLUMNS["click"]
 
 
 def numbered(ads):

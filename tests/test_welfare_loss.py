@@ -113,6 +113,20 @@ def test_losses_are_exactly_the_named_ones():
     assert sorted(bidwise.LOSSES) == sorted(NAMES)
 
 
+@pytest.mark.parametrize("error", [KeyError, bidwise.InputError])
+def test_an_unknown_loss_suggests_the_nearest(error):
+    with pytest.raises(error, match=r"^loss must be one of .*, found 'logplus'; did you mean 'log_plus'\?$"):
+        bidwise.LOSSES["logplus"]
+    assert bidwise.LOSSES.get("logplus") is None
+
+
+def test_other_options_leave_the_loss_as_it_was():
+    loss = bidwise.WelfareLoss(gap="positive", lam=0.5)
+    other = loss.with_options(sigma=2, reduction="sum", pair_mean=None)
+    assert (other.options.gap, other.options.sigma, other.options.pair_mean, other.lam) == ("positive", 2.0, False, 0.5)
+    assert (loss.options.sigma, loss.options.reduction, loss.options.pair_mean) == (1.0, "mean", True)
+
+
 @every_name
 @pytest.mark.parametrize("ties", [False, True], ids=["spread", "ties"])
 def test_each_loss_equals_the_reference(name, ties):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from hashlib import blake2b
 from numbers import Integral, Real
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -47,11 +47,36 @@ class InputError(ValueError):
 
 def check_name(argument: str, found: object, names: Collection[str]) -> None:
     """Raise unless ``found`` is one of ``names``; suggests the nearest."""
-    if isinstance(found, str) and found in names:
-        return
+    if not (isinstance(found, str) and found in names):
+        raise InputError(_unknown(found, names), argument=argument)
+
+
+def _unknown(found: object, names: Collection[str]) -> str:
     near = get_close_matches(str(found), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise InputError(f"must be one of {', '.join(names)}, found {found!r}{hint}", argument=argument)
+    return f"must be one of {', '.join(names)}, found {found!r}{hint}"
+
+
+class UnknownName(InputError, KeyError):
+    """A name that is not in a table of names."""
+
+    __str__ = InputError.__str__  # that of KeyError would put quotes around a sentence
+
+
+class Named(dict[str, Entry]):
+    """Things by name; asking for one that is not there suggests the nearest.
+
+    >>> Named("loss", {"log_plus": 1})["logplus"]
+    Traceback (most recent call last):
+    bidwise.checks.UnknownName: loss must be one of log_plus, found 'logplus'; did you mean 'log_plus'?
+    """
+
+    def __init__(self, argument: str, things: Mapping[str, Entry]) -> None:
+        super().__init__(things)
+        self.argument = argument
+
+    def __missing__(self, name: object) -> Entry:
+        raise UnknownName(_unknown(name, self), self.argument)
 
 
 def check_positive(argument: str, found: object, *, or_zero: bool = False) -> None:
@@ -147,6 +172,13 @@ def check_between(argument: str, found: Tensor, low: float, high: float) -> None
         _raise_at(argument, found, ~((found >= low) & (found <= high)), f"in [{low:g}, {high:g}]")
 
 
+def check_values(**columns: Tensor | None) -> None:
+    """Raise unless ``bids`` are finite and above 0, and every other column, ``clicks`` or ``teacher``, is in [0, 1]."""
+    for name, found in columns.items():
+        if found is not None:
+            check_bids(found) if name == "bids" else check_between(name, found, 0, 1)
+
+
 def check_bids(found: Tensor) -> None:
     """Raise unless every bid is finite and above 0."""
     if found.numel() == 0:
@@ -201,26 +233,3 @@ def _raise_at(argument: str, found: Tensor, bad: Tensor, expected: str) -> None:
     others = int(bad.sum()) - 1
     more = f" and {others} more" if others else ""
     raise InputError(f"must be {expected}, found {found[where].item():g} at [{index}]{more}", argument=argument)
-
-
-class UnknownName(InputError, KeyError):
-    """A key that a mapping does not have: for users an input error, for code that looks keys up a ``KeyError``."""
-
-    __str__ = InputError.__str__  # a KeyError would show its message in quotes
-
-
-class Named(dict[str, Entry]):
-    """Things by name; looking up a name that is not there suggests the nearest.
-
-    >>> Named(log=1, hinge=2)["hing"]
-    Traceback (most recent call last):
-    ...
-    bidwise.checks.UnknownName: name must be one of log, hinge, found 'hing'; did you mean 'hinge'?
-    """
-
-    def __missing__(self, name: str) -> NoReturn:
-        try:
-            check_name("name", name, self)
-        except InputError as error:
-            raise UnknownName(str(error)) from None
-        raise AssertionError("unreachable: the name is there")

@@ -32,13 +32,13 @@ def slot_multipliers(slots: Sequence[float]) -> Tensor:
     return alpha
 
 
-def ad_numbers(argument: str, found: ArrayLike, *, like: Tensor | None = None) -> Tensor:
-    """``found`` as float64, one number per ad, ``(ads,)``; as many and on the same device as ``like``.
+def ad_numbers(argument: str, values: ArrayLike, *, like: Tensor | None = None) -> Tensor:
+    """``values`` as float64, one number per ad, ``(ads,)``; as many and on the same device as ``like``.
 
     >>> ad_numbers("bids", [1, 2])
     tensor([1., 2.], dtype=torch.float64)
     """
-    numbers = _tensor(argument, found)
+    numbers = _tensor(argument, values)
     if numbers.dim() != 1:
         raise InputError(f"must have shape (ads,), found {tuple(numbers.shape)}", argument=argument)
     if like is None:
@@ -52,12 +52,12 @@ def one_per_ad(argument: str, numbers: Tensor, ads: int) -> Tensor:
     return numbers
 
 
-def _tensor(argument: str, found: ArrayLike) -> Tensor:
-    if isinstance(found, Tensor):
-        if found.is_complex():
-            raise TypeError(f"{argument} must be real, found {found.dtype}")
-        return found.detach().to(torch.float64)
-    array = np.asarray(found)
+def _tensor(argument: str, values: ArrayLike) -> Tensor:
+    if isinstance(values, Tensor):
+        if values.is_complex():
+            raise TypeError(f"{argument} must be real, found {values.dtype}")
+        return values.detach().to(torch.float64)
+    array = np.asarray(values)
     if array.dtype.kind not in "fiub" and array.size:
         raise TypeError(f"{argument} must hold numbers, found {array.dtype}")
     # no copy of what torch can read in place: writable, in order, float64

@@ -65,8 +65,8 @@ class Outcome:
         """
         return self.welfare(truth, bids) - self.revenue(truth)
 
-    def _numbers(self, argument: str, found: ArrayLike) -> Tensor:
-        return one_per_ad(argument, ad_numbers(argument, found), self.ads).to(self.winners.device)
+    def _numbers(self, argument: str, values: ArrayLike) -> Tensor:
+        return one_per_ad(argument, ad_numbers(argument, values), self.ads).to(self.winners.device)
 
     def _sum(self, per_click: Tensor) -> Tensor:
         return (self.slots * per_click).where(self.winners >= 0, 0.0).sum(-1)

@@ -24,7 +24,8 @@ from torch import Tensor
 from bidwise.checks import InputError, check_name, check_seed
 from bidwise.data.store import Field, Store
 
-KINDS = ("deepfm", "lognormal", "advertiser", "ctr")
+SOURCES = {"deepfm": "features", "lognormal": "clicks", "advertiser": "features", "ctr": "truth"}  # what bids depend on
+KINDS = tuple(SOURCES)
 BLOCK = 2**16  # ads at a time; each block has its own noise, so blocks are part of what a seed means
 IN_CACHE = 2**13  # ads that the network sees at a time
 ON_DEVICE = 2**18  # the same on a GPU: half a gigabyte
@@ -88,7 +89,10 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
     all bids: 60 bins of equal width in log bids.
     """
     show = progress or (lambda work, share: None)
-    score = _scores(store, bids)
+    source = SOURCES[bids.kind]
+    if source == "truth" and not store.has("truth"):
+        raise InputError(f"bids of kind ctr need the true CTR, found no column truth in {store.folder}")
+    score = _scores(bids, store.fields, _read(store, "train", source, 0, SAMPLE))
     low, high = math.inf, -math.inf
     blocks = [
         (split, number, block, start, min(start + BLOCK, ads))
@@ -101,7 +105,7 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
         return store.writer.column(split, "bids")[start:stop]
 
     for done, (split, _, _, start, stop) in enumerate(blocks, 1):
-        scores = score(split, start, stop)
+        scores = score(_read(store, split, source, start, stop)).numpy()
         part(split, start, stop)[:] = scores
         if split == "train":
             low, high = min(low, float(scores.min())), max(high, float(scores.max()))
@@ -119,13 +123,8 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
     counts = np.zeros(BINS, np.int64)
     for split, _, _, start, stop in blocks:
         counts += np.histogram(part(split, start, stop), edges)[0]
-    about = {
-        "kind": bids.kind,
-        "options": asdict(bids),
-        "mean": total / store.splits["train"],
-        "quantiles": dict(zip(map(str, QUANTILES), np.quantile(part("train", 0, SAMPLE), QUANTILES), strict=True)),
-        "histogram": {"edges": edges, "counts": counts},
-    }
+    quantiles = np.quantile(part("train", 0, SAMPLE), QUANTILES).tolist()
+    about = _about(bids, total / store.splits["train"], quantiles, edges, counts)
     return store.adopt("bids", list(store.splits), {"bids": about})
 
 
@@ -143,14 +142,9 @@ def drawn(
         fields: in the order of the features.
     """
     train = features["train"]
-    score = _scores_in_memory(fields, bids, truth["train"][:SAMPLE], train.device)
-    at_once = IN_CACHE if train.device.type == "cpu" else ON_DEVICE
-    made = {  # scores, which become bids in place
-        split: torch.cat(
-            [score(*part) for part in zip(*(torch.split(x, at_once) for x in (ids, truth[split])), strict=True)]
-        )
-        for split, ids in features.items()
-    }
+    columns = features if SOURCES[bids.kind] == "features" else truth
+    score = _scores(bids, fields, columns["train"][:SAMPLE])
+    made = {split: score(column) for split, column in columns.items()}  # scores, which become bids in place
     low, high = (float(end) for end in made["train"].aminmax())
     for number, scores in enumerate(made.values()):
         seed = int(np.random.SeedSequence([bids.seed, number]).generate_state(1, np.uint32)[0])
@@ -162,14 +156,20 @@ def drawn(
     edges = np.geomspace(float(every.min()) * 0.999, float(every.max()) * 1.001, BINS + 1)
     bins = torch.bucketize(every, torch.from_numpy(edges[1:-1]).to(every), right=True)
     quantiles = made["train"][:SAMPLE].double().quantile(every.new_tensor(QUANTILES, dtype=torch.float64))
-    about = {
+    mean = float(made["train"].mean(dtype=torch.float64))
+    counts = torch.bincount(bins, minlength=BINS)
+    return made, _about(bids, mean, quantiles.tolist(), edges.tolist(), counts.tolist())
+
+
+def _about(bids: Bids, mean: float, quantiles: Sequence[float], edges: Any, counts: Any) -> dict[str, Any]:
+    """What a schema tells of bids."""
+    return {
         "kind": bids.kind,
         "options": asdict(bids),
-        "mean": float(made["train"].mean(dtype=torch.float64)),
-        "quantiles": dict(zip(map(str, QUANTILES), quantiles.tolist(), strict=True)),
-        "histogram": {"edges": edges.tolist(), "counts": torch.bincount(bins, minlength=BINS).tolist()},
+        "mean": mean,
+        "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
+        "histogram": {"edges": edges, "counts": counts},
     }
-    return made, about
 
 
 def untrained_deepfm(
@@ -210,46 +210,22 @@ def untrained_deepfm(
     return logits
 
 
-def _scores(store: Store, bids: Bids) -> Callable[[str, int, int], NDArray[np.float32]]:
-    """What bids depend on besides noise, for the ads from ``start`` to before ``stop`` of a split."""
+def _scores(bids: Bids, fields: Sequence[Field], sample: Tensor) -> Callable[[Tensor], Tensor]:
+    """What bids depend on besides noise, as a function of a column, see ``SOURCES``; ``sample`` has training ads."""
     if bids.kind == "deepfm":
-        logits = untrained_deepfm(store.cardinalities, bids.seed)
-
-        def score(split: str, start: int, stop: int) -> NDArray[np.float32]:
-            ids = torch.from_numpy(_read(store, split, "features", start, stop))
-            return torch.cat([logits(part) for part in torch.split(ids, IN_CACHE)]).numpy()
-
-        return score
-    if bids.kind == "advertiser":
-        at = bids.column([field.name for field in store.fields])
-        level = np.random.default_rng([bids.seed, ADVERTISERS]).standard_normal(store.fields[at].values)
-        return lambda split, start, stop: level[_read(store, split, "features", start, stop)[:, at]].astype(np.float32)
-    if bids.kind == "ctr":
-        if not store.has("truth"):
-            raise InputError(f"bids of kind ctr need the true CTR, found no column truth in {store.folder}")
-        odds = _log_odds(_read(store, "train", "truth", 0, SAMPLE))
-        centre, spread = float(odds.mean()), float(odds.std()) or 1.0
-        return lambda split, start, stop: (_log_odds(_read(store, split, "truth", start, stop)) - centre) / spread
-    return lambda split, start, stop: np.zeros(stop - start, np.float32)
-
-
-def _scores_in_memory(
-    fields: Sequence[Field], bids: Bids, truth: Tensor, device: torch.device
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """:func:`_scores` for ids and true CTR that are on a device; ``truth`` is a sample of training ads."""
-    if bids.kind == "deepfm":
-        logits = untrained_deepfm([field.values for field in fields], bids.seed, device)
-        return lambda ids, ctr: logits(ids)
+        logits = untrained_deepfm([field.values for field in fields], bids.seed, sample.device)
+        at_once = IN_CACHE if sample.device.type == "cpu" else ON_DEVICE
+        return lambda ids: torch.cat([logits(part) for part in torch.split(ids, at_once)])
     if bids.kind == "advertiser":
         at = bids.column([field.name for field in fields])
         drawn = np.random.default_rng([bids.seed, ADVERTISERS]).standard_normal(fields[at].values)
-        level = torch.from_numpy(drawn.astype(np.float32)).to(device)
-        return lambda ids, ctr: level[ids[:, at].long()]
+        level = torch.from_numpy(drawn.astype(np.float32)).to(sample.device)
+        return lambda ids: level[ids[:, at].long()]
     if bids.kind == "ctr":
-        odds = torch.logit(truth, 1e-6)
-        centre, spread = float(odds.mean()), float(odds.std(correction=0)) or 1.0
-        return lambda ids, ctr: (torch.logit(ctr, 1e-6) - centre) / spread
-    return lambda ids, ctr: torch.zeros_like(ctr)
+        odds = _log_odds(sample).cpu().numpy()
+        centre, spread = float(odds.mean()), float(odds.std()) or 1.0
+        return lambda ctr: (_log_odds(ctr) - centre) / spread
+    return lambda column: torch.zeros(len(column), device=column.device)
 
 
 def _log_bids(
@@ -266,12 +242,13 @@ def _log_bids(
     return bids.mean + bids.sigma * (share * score + math.sqrt(1 - share**2) * noise)
 
 
-def _read(store: Store, split: str, name: str, start: int, stop: int) -> NDArray[Any]:
+def _read(store: Store, split: str, name: str, start: int, stop: int) -> Tensor:
     """A copy; the file is opened for it alone, so that its pages are given back."""
-    return np.array(store.column(split, name)[start:stop])
+    return torch.from_numpy(np.array(store.column(split, name)[start:stop]))
 
 
-def _log_odds(ctr: NDArray[np.float32]) -> NDArray[np.float32]:
-    clipped = np.clip(ctr, 1e-6, 1 - 1e-6)
-    odds: NDArray[np.float32] = np.log(clipped / (1 - clipped))
-    return odds
+def _log_odds(ctr: Tensor) -> Tensor:
+    if ctr.device.type != "cpu":
+        return torch.logit(ctr, 1e-6)
+    clipped = np.clip(ctr.numpy(), 1e-6, 1 - 1e-6)  # numpy's logarithm, which the stores that there are were made with
+    return torch.from_numpy(np.log(clipped / (1 - clipped)))

@@ -129,8 +129,11 @@ def _paper(scale: float) -> World:
 #: it prints, where bids span thirty orders of magnitude; ``misspecified``: clicks depend on squares;
 #: ``misspecified_rare``: the same with a click rate of about 0.24.
 WORLDS = Named(
-    plotted=_paper(0.1),
-    printed=_paper(1.0),
-    misspecified=World(linear=0.6, spread=0.8, curve=0.275, correlation=0.5),
-    misspecified_rare=World(linear=0.6, spread=0.8, curve=0.275, correlation=0.5, shift=-1.5),
+    "world",
+    {
+        "plotted": _paper(0.1),
+        "printed": _paper(1.0),
+        "misspecified": World(linear=0.6, spread=0.8, curve=0.275, correlation=0.5),
+        "misspecified_rare": World(linear=0.6, spread=0.8, curve=0.275, correlation=0.5, shift=-1.5),
+    },
 )

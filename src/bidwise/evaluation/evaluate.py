@@ -13,7 +13,7 @@ import numpy as np
 
 from bidwise.auctions import slot_multipliers, welfare
 from bidwise.auctions.columns import Floats
-from bidwise.checks import InputError, check_name, check_whole
+from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data.ad_table import AdTable, cut_auctions, read_ads
 from bidwise.data.locations import same_place
 from bidwise.data.read_table import Table
@@ -181,7 +181,7 @@ def _check_others(
     if sampling_rate is not None and not 0 < sampling_rate <= 1:
         raise InputError(f"must be in (0, 1], found {sampling_rate}", argument="sampling_rate")
     check_whole("rounds", rounds, 100)
-    check_whole("seed", seed, 0)
+    check_seed("seed", seed)
     if out is not None:
         check_folder(out)
 

@@ -35,8 +35,8 @@ class Sums(Protocol):
 
 def looked_up(weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> Tensor:
     """The vectors of ids: ``(ads, fields) -> (ads, fields, width)``."""
-    found: Tensor = _LookUp.apply(weight, ids, starts, sums)  # type: ignore[no-untyped-call]
-    return found
+    vectors: Tensor = _LookUp.apply(weight, ids, starts, sums)  # type: ignore[no-untyped-call]
+    return vectors
 
 
 def factorized(weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> tuple[Tensor, Tensor]:
@@ -54,8 +54,8 @@ def activated(inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Te
     Which are left out depends on ``seed`` and ``steps``, a number on the device that may change between replays of a
     graph; these are the ads from ``begin`` on of a batch that several ranks share.
     """
-    found: Tensor = _Activated.apply(inputs, bias, dropout, seed, steps, begin)  # type: ignore[no-untyped-call]
-    return found
+    active: Tensor = _Activated.apply(inputs, bias, dropout, seed, steps, begin)  # type: ignore[no-untyped-call]
+    return active
 
 
 class _LookUp(torch.autograd.Function):
@@ -144,13 +144,8 @@ class _Activated(torch.autograd.Function):
 
 def _tile(fields: int, width: int) -> dict[str, int]:
     rows, columns = triton.next_power_of_2(fields), triton.next_power_of_2(width)
-    return {
-        "FIELDS": fields,
-        "WIDTH": width,
-        "ROWS": rows,
-        "COLUMNS": columns,
-        "num_warps": 4 if rows * columns <= 4096 else 8,
-    }
+    sizes = {"FIELDS": fields, "WIDTH": width, "ROWS": rows, "COLUMNS": columns}
+    return sizes | {"num_warps": 4 if rows * columns <= 4096 else 8}
 
 
 # The kernels. Names of arguments in capitals are known when a kernel is compiled.
@@ -171,17 +166,9 @@ def _vectors(
 
 @jit
 def _gather(
-    ids,
-    starts,
-    weight,
-    linear,
-    flat,
-    stride,
-    FIELDS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    ids, starts, weight, linear, flat, stride,
+    FIELDS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """Σ_f w_f + ½ Σ_k [(Σ_f v_fk)² − Σ_f v_fk²] of an ad, and its vectors side by side."""
     ad = tl.program_id(0).to(tl.int64)
     found, _, vector = _vectors(ids, starts, weight, ad, FIELDS, WIDTH, ROWS, COLUMNS)

@@ -15,27 +15,29 @@ Nothing is sorted and nothing waits for the host: grids depend on shapes alone, 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bidwise.kernels import fused_panels
+from bidwise.kernels.chebyshev import chebyshev
 from bidwise.kernels.fused_panels import (
     DEGREE,
     REACH,
     _add_up,
     _auction,
     _basis,
-    _read_ads,
+    _bounds_of,
     _scaled,
     _series,
-    _take_pairs,
 )
 from bidwise.kernels.gpu import interpreted
 from bidwise.kernels.pair_kernels import _add_tile, _ads
 from bidwise.kernels.triton_or_none import jit, tl, triton
-from bidwise.losses.definition import Family
-from bidwise.losses.panels import chebyshev
+
+if TYPE_CHECKING:
+    from bidwise.losses.definition import PairOptions
 
 FIELDS = 3  # softplus and sigmoid of left v of clicked ads; mirrored sigmoid of right of the others
 TAIL = 128  # panels beyond reach whose e^y counts: e^-145 of the last is 0 to a float32
@@ -51,8 +53,7 @@ def click_sums(
     teacher: Tensor | None,
     offsets: Tensor | None,
     size: int | None,
-    family: Family,
-    kappa: float | None,
+    options: PairOptions,
 ) -> Tensor:
     """Cost and slope of every ad in two parts, ``(2, 2, ads)`` float32; the costs still lack their factor right_k.
 
@@ -69,58 +70,41 @@ def click_sums(
     sums of e^(t_j - t_i) are left. Panels beyond reach add them by a series of their own, in float64, and no sum of the
     first part has terms of two signs: a small loss keeps its digits.
     """
-    if triton is None:
-        raise RuntimeError("click_sums needs triton, which is not installed")
-    ads = len(z)
-    auctions = len(offsets) - 1 if offsets is not None else ads // size if size else 0
+    call = fused_panels.Panels(z, offsets, size, 2 * DEGREE, FIELDS)
+    ads, auctions = call.ads, call.auctions
     sums = z.new_empty(2, 2, ads)
     if ads == 0 or auctions == 0:
         return sums
-    panels, bits, steps, workers = fused_panels.cut(ads, auctions)
-    cells = auctions * panels
-    zeros = torch.zeros(cells * 2 * DEGREE + 2 * auctions + 1, dtype=torch.int64, device=z.device)
-    moments, state = zeros[: cells * 2 * DEGREE], zeros[cells * 2 * DEGREE :].view(torch.int32)
-    fields = torch.empty(cells * FIELDS * DEGREE, dtype=torch.float64, device=z.device)
     block = fused_panels.READ_TILE
-    read = z.new_empty(4, ads)  # t, v, left, right
-    clicked = z.new_empty(4, ads)  # the same of clicked ads, with t in units of log 2: as many columns as there are
+    clicked = z.new_empty(4, ads)  # `read` of clicked ads, with t in units of log 2: as many columns as there are
     room = max(ads, min(SHARES * ads, PAIR_PROGRAMS * PAIR_ADS))
     parts = z.new_empty(2, room)  # cost and slope of the clicked ads, one share of their partners after the other
     # where each ad is among the clicked, and their auctions; how many each program of `_read_ads` has seen; how many
     # there are before each auction, up to its end, and at all. Multiples of 4, or each batch would be compiled anew
     lengths = [4 * triton.cdiv(x, 4) for x in (ads, ads, triton.cdiv(ads, block), 2 * auctions + 1)]
     place, owner, counts, bounds = torch.split(torch.empty(sum(lengths), dtype=torch.int32, device=z.device), lengths)
-    where = (offsets, ads, auctions, size or 0)
-    weighted = kappa is not None
+    weighted = options.weighting is not None
 
-    def tiles(tile: int) -> tuple[int]:
-        return (triton.cdiv(ads, tile),)
-
-    _read_ads[tiles(block)](
-        z, label, bids, teacher, read, state, counts, *where, family.sigma, kappa, steps, panels, block
-    )
-    _add_moments[tiles(MOMENT_TILE)](
-        read, state, counts, moments, clicked, place, owner, bounds, *where, 2.0**bits,
-        weighted, steps, panels, DEGREE, fused_panels.HOT_PANELS, block, MOMENT_TILE,
+    call.read_ads((z, label, bids, teacher), options, counts)
+    _add_moments[call.tiles(MOMENT_TILE)](
+        call.read, call.state, counts, call.moments, clicked, place, owner, bounds, *call.where, 2.0**call.bits,
+        weighted, call.steps, call.panels, DEGREE, fused_panels.HOT_PANELS, block, MOMENT_TILE,
     )  # fmt: skip
-    _find_fields[(auctions * workers,)](
-        moments, state, _tables(z.device), fields, 0.5**bits, workers, panels, DEGREE, FIELDS, REACH, 64, TAIL
-    )
-    programs = min(PAIR_PROGRAMS, SHARES * tiles(PAIR_ADS)[0])
+    _find_fields[(auctions * call.workers,)](
+        call.moments, call.state, _tables(z.device), call.fields, 0.5**call.bits, call.workers,
+        call.panels, DEGREE, FIELDS, REACH, 64, TAIL,
+    )  # fmt: skip
+    programs = min(PAIR_PROGRAMS, SHARES * call.tiles(PAIR_ADS)[0])
     _pairs_of_clicks[(programs,)](
-        clicked, owner, bounds, parts, ads, auctions, room, family.sigma,
+        clicked, owner, bounds, parts, ads, auctions, room, options.sigma,
         weighted, not interpreted(), PAIR_PROGRAMS, SHARES, PAIR_ADS, PARTNERS,
         num_warps=4, maxnreg=PAIR_REGISTERS, enable_fp_fusion=False,
     )  # fmt: skip
-    _take_values[tiles(VALUE_TILE)](
-        read, state, fields, parts, place, bounds, sums, *where, room, family.sigma,
-        steps, panels, DEGREE, FIELDS, PAIR_PROGRAMS, SHARES, PAIR_ADS, PARTNERS, VALUE_TILE,
+    _take_values[call.tiles(VALUE_TILE)](
+        call.read, call.state, call.fields, parts, place, bounds, sums, *call.where, room, options.sigma,
+        call.steps, call.panels, DEGREE, FIELDS, PAIR_PROGRAMS, SHARES, PAIR_ADS, PARTNERS, VALUE_TILE,
     )  # fmt: skip
-    workers = min(fused_panels.PAIR_WORKERS, *tiles(fused_panels.PAIR_TILE))
-    _take_pairs[(workers,)](
-        read, state, sums, *where, family.sigma, workers,
-        True, steps, fused_panels.PAIR_TILE, fused_panels.OTHERS, num_warps=8,
-    )  # fmt: skip
+    call.take_pairs(sums, options)
     return sums
 
 
@@ -171,12 +155,7 @@ def _add_moments(
     if WEIGHTED:
         tl.store(table + 2 * ads + place, left, mask=clicked)
         tl.store(table + 3 * ads + place, right, mask=clicked)
-    if offsets is None:
-        first = auction * size
-        last = first + size
-    else:
-        first = tl.load(offsets + auction).to(tl.int32)
-        last = tl.load(offsets + auction + 1).to(tl.int32)
+    first, last = _bounds_of(auction, offsets, size)
     tl.store(bounds + auction, place, mask=inside & (ad == first))
     tl.store(bounds + auctions + auction, upto, mask=inside & (ad == last - 1))
     tl.store(bounds + 2 * auctions + seat * 0, upto, mask=ad == ads - 1)

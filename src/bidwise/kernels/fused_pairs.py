@@ -15,12 +15,10 @@ from torch import Tensor
 from bidwise.kernels.gpu import interpreted
 from bidwise.kernels.pair_kernels import finish, pairs, prepare, small, total
 from bidwise.kernels.triton_or_none import triton
-from bidwise.losses.closed_form import covariance
-from bidwise.losses.definition import Ads, Family
 from bidwise.segments import Auctions
 
 if TYPE_CHECKING:
-    from bidwise.losses.api import Member
+    from bidwise.losses.definition import Batch, PairOptions
 
 PREPARE_FROM = 1024  # ads: fewer are read as they came by every program, more are turned into eCPM and value once
 SMALL_TO, SMALL_ADS = 512, 2  # ads of an auction whose programs see all partners at once, and ads of a program then
@@ -59,52 +57,41 @@ def tiles(ads: int, per_repeat: int, auctions: int) -> tuple[Tiles, int]:
 
 
 def fused_loss(
-    logits: Tensor,
-    clicks: Tensor,
-    bids: Tensor,
-    offsets: Tensor | None,
-    teacher: Tensor | None,
-    weights: Tensor | None,
-    member: Member | None,
-    *,
-    lam: float,
-    reduction: str,
-    stage: str = "pairs",
-    gradient: bool,
+    batch: Batch, options: PairOptions | None, lam: float, reduction: str, gradient: bool, stage: str = "pairs"
 ) -> tuple[Tensor, Tensor | None]:
     """Rank term plus ``lam`` times the log loss, and the derivative for every logit, ``(..., ads)``.
 
-    ``member`` is None for the log loss alone, and ``weights`` multiply the log loss of each ad. ``stage`` is where
-    the pair sums come from: ``pairs``; ``covariance`` for the signed, unweighted gap; ``panels`` for signed logistic;
-    ``clicks`` for positive logistic of ads of which few have a value.
+    ``options`` are None for the log loss alone, and the weights of the batch multiply the log loss of each ad.
+    ``stage`` is where the pair sums come from: ``pairs``; ``covariance`` for the signed, unweighted gap; ``panels`` for
+    signed logistic; ``clicks`` for positive logistic of ads of which few have a value.
     ``reduction="none"`` is of the rank term alone.
     """
-    if offsets is not None and len(offsets) == 2:
+    logits, offsets = batch.logits, batch.offsets
+    if options is None or (offsets is not None and len(offsets) == 2):
         offsets = None  # one auction of all ads
     n, lead = logits.shape[-1], logits.shape[:-1]
     auctions = 1 if offsets is None else len(offsets) - 1
     summed = reduction != "none"
+    shape = lead if summed else (*lead, auctions)
     if logits.numel() == 0 or auctions == 0:
-        shape = lead if summed else (*lead, auctions)
-        return logits.new_zeros(shape, dtype=torch.float32), torch.zeros_like(logits, dtype=torch.float32)
-    z, y, b = _flat(logits), _flat(clicks), _flat(bids)
-    p = None if teacher is None else _flat(teacher)
-    ads, repeats, kappa = z.numel(), z.numel() // n, None if member is None else member.weighting
-    pair_mean = member is not None and member.pair_mean
-    steps = 0 if offsets is None else auctions.bit_length()
-    if offsets is not None:
-        offsets = offsets.contiguous()
+        slopes = torch.zeros_like(logits, dtype=torch.float32) if gradient else None
+        return logits.new_zeros(shape, dtype=torch.float32), slopes
+    given = batch._replace(offsets=offsets)
+    # in their own dtypes: kernels turn what they load into float32
+    flat = type(batch)(*(None if x is None else x.detach().reshape(-1).contiguous() for x in given))  # type: ignore[arg-type]
+    z, ads, repeats = flat.logits, logits.numel(), logits.numel() // n
+    each = float(lam) / n if reduction == "mean" else float(lam)
     with torch.cuda.device(z.device) if z.is_cuda else nullcontext():
-        sums = None
-        if member is not None:
-            label = p if member.value == "teacher" and p is not None else y
+        sums, kappa, pair_mean = None, None, False
+        if options is not None:
+            kappa, pair_mean = options.weighting, options.pair_mean
             if stage == "pairs" and offsets is None and n <= SMALL_TO and summed:
-                loss, slope = _small_loss(z, y, label, b, p, n, member, lam, reduction, gradient)
-                return loss.view(lead), None if slope is None else slope.view(logits.shape)
+                loss, slope = _small_loss(flat, options, n, each, gradient)
+                return loss.view(shape), None if slope is None else slope.view(logits.shape)
             if stage == "pairs":
-                sums = _pair_sums(z, label, b, p, offsets, n, auctions, steps, member.family, kappa, gradient)
+                sums = _pair_sums(flat, options, n, gradient)
             else:
-                sums = _other_sums(stage, z, label, b, p, Auctions.of(logits, offsets), member.family, kappa)
+                sums = _other_sums(stage, flat, options, Auctions.of(logits, offsets))
         share = 1 / auctions if reduction == "mean" else 1.0
         if pair_mean and offsets is None:
             share /= n * n
@@ -116,29 +103,15 @@ def fused_loss(
         costs = z.new_empty(ads, dtype=torch.float32) if not summed else None
         loss = z.new_empty(repeats, dtype=torch.float32)
         parts = loss if blocks == 1 else z.new_empty(repeats * blocks, dtype=torch.float64)
+        perhaps = (flat.weights, flat.offsets, sums, slope, costs)
         finish[(repeats, blocks)](
-            z,
-            y,
-            b,
-            z if weights is None else _flat(weights),
-            z if offsets is None else offsets,
-            z if sums is None else sums,
-            z if slope is None else slope,
-            z if costs is None else costs,
-            parts,
-            ads,
-            n,
-            auctions,
-            steps,
-            1 if sums is None else sums.shape[0],
-            share,
-            float(kappa or 0),
-            float(lam) / n if reduction == "mean" else float(lam),
+            *(z, flat.clicks, flat.bids, *(z if x is None else x for x in perhaps), parts),
+            *(ads, n, auctions, _steps(flat), 1 if sums is None else sums.shape[0], share, float(kappa or 0), each),
             RANK=sums is not None,
             WEIGHTED=kappa is not None,
             RAGGED=pair_mean and offsets is not None,
             LOG=lam != 0 and summed,
-            WORTH=weights is not None,
+            WORTH=flat.weights is not None,
             GRADIENT=gradient,
             PER_AD=not summed,
             BLOCK=block,
@@ -149,37 +122,36 @@ def fused_loss(
             total[(repeats,)](parts, loss, blocks, BLOCK=1024, num_warps=4)
     if costs is not None:
         loss = Auctions.of(logits, offsets).sum(costs)
-    shape = lead if summed else (*lead, auctions)
     return loss.view(shape), None if slope is None else slope.view(logits.shape)
 
 
+def _columns(batch: Batch, options: PairOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits, labels, bids and teacher as kernels take them; something has to stand for a teacher that is not there."""
+    teacher = batch.logits if batch.teacher is None else batch.teacher
+    return batch.logits, teacher if options.value == "teacher" else batch.clicks, batch.bids, teacher
+
+
+def _steps(batch: Batch) -> int:
+    """How often the offsets are halved until the auction of an ad is found."""
+    return 0 if batch.offsets is None else (len(batch.offsets) - 1).bit_length()
+
+
 def _small_loss(
-    z: Tensor,
-    y: Tensor,
-    label: Tensor,
-    bids: Tensor,
-    teacher: Tensor | None,
-    n: int,
-    member: Member,
-    lam: float,
-    reduction: str,
-    gradient: bool,
+    batch: Batch, options: PairOptions, n: int, each: float, gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """`fused_loss` of small auctions, each a repeat: their programs see all partners at once, and finish themselves."""
-    ads, kappa = z.numel(), member.weighting
-    surrogate, scale = _surrogate(member.family, kappa)
-    blocks = -(-n // SMALL_ADS)
+    (z, label, bids, teacher), kappa = _columns(batch, options), options.weighting
+    ads, (surrogate, scale), blocks = z.numel(), _surrogate(options), -(-n // SMALL_ADS)
     slope = z.new_empty(ads, dtype=torch.float32) if gradient else None
     parts = z.new_empty(ads // n * blocks, dtype=torch.float64)
     loss = z.new_empty(ads // n, dtype=torch.float32)
     small[(ads // n, blocks)](
-        *(z, y, label, bids, z if teacher is None else teacher, z if slope is None else slope, parts, ads, n),
-        *(1 / n**2 if member.pair_mean else 1.0, scale, member.family.sigma, float(kappa or 0)),
-        float(lam) / n if reduction == "mean" else float(lam),
-        GAP=member.family.gap,
+        *(z, batch.clicks, label, bids, teacher, z if slope is None else slope, parts, ads, n),
+        *(1 / n**2 if options.pair_mean else 1.0, scale, options.sigma, float(kappa or 0), each),
+        GAP=options.gap,
         SURROGATE=surrogate,
         WEIGHTED=kappa is not None,
-        LOG=lam != 0,
+        LOG=each != 0,
         GRADIENT=gradient,
         COMPILED=not interpreted(),
         BK=SMALL_ADS,
@@ -191,36 +163,19 @@ def _small_loss(
     return loss, slope
 
 
-def _surrogate(family: Family, kappa: float | None) -> tuple[str, float]:
+def _surrogate(options: PairOptions) -> tuple[str, float]:
     """The surrogate as kernels call it, and what they multiply eCPM by."""
-    if family.gap == "signed" and kappa is None and family.surrogate != "indicator":
+    if options.gap == "signed" and options.weighting is None and options.surrogate != "indicator":
         return "product", 1.0
-    return family.surrogate, family.sigma * 1.4426950408889634 if family.surrogate == "logistic" else 1.0
+    return options.surrogate, options.sigma * 1.4426950408889634 if options.surrogate == "logistic" else 1.0
 
 
-def _flat(per_ad: Tensor) -> Tensor:
-    """Contiguous, in its own dtype: kernels turn what they load into float32."""
-    return per_ad.detach().reshape(-1).contiguous()
-
-
-def _pair_sums(
-    z: Tensor,
-    label: Tensor,
-    bids: Tensor,
-    teacher: Tensor | None,
-    offsets: Tensor | None,
-    per_repeat: int,
-    auctions: int,
-    steps: int,
-    family: Family,
-    kappa: float | None,
-    gradient: bool,
-) -> Tensor:
+def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bool) -> Tensor:
     """Cost and slope of every ad in parts, ``(parts, 2, ads)``: `PairSums` but for right_k, which costs lack."""
-    ads = z.numel()
-    surrogate, scale = _surrogate(family, kappa)
+    columns, offsets, kappa = _columns(batch, options), batch.offsets, options.weighting
+    z, (surrogate, scale) = batch.logits, _surrogate(options)
+    ads, auctions = z.numel(), 1 if offsets is None else len(offsets) - 1
     weighted, prepared = kappa is not None, ads >= PREPARE_FROM
-    columns = (z, label, bids, z if teacher is None else teacher)
     if prepared:
         table = z.new_empty((4, ads), dtype=torch.float32)
         prepare[(-(-ads // 512),)](
@@ -230,17 +185,9 @@ def _pair_sums(
     cut, shares = tiles(ads, per_repeat, auctions)
     sums = z.new_empty((shares, 2, ads), dtype=torch.float32)
     pairs[(-(-ads // cut.ads), shares)](
-        *columns,
-        z if offsets is None else offsets,
-        sums,
-        ads,
-        per_repeat,
-        auctions,
-        steps,
-        scale,
-        family.sigma,
-        float(kappa or 0),
-        GAP=family.gap,
+        *(*columns, z if offsets is None else offsets, sums, ads, per_repeat, auctions, _steps(batch)),
+        *(scale, options.sigma, float(kappa or 0)),
+        GAP=options.gap,
         SURROGATE=surrogate,
         WEIGHTED=weighted,
         RAGGED=offsets is not None,
@@ -256,25 +203,16 @@ def _pair_sums(
     return sums
 
 
-def _other_sums(
-    stage: str,
-    z: Tensor,
-    label: Tensor,
-    bids: Tensor,
-    teacher: Tensor | None,
-    auctions: Auctions,
-    family: Family,
-    kappa: float | None,
-) -> Tensor:
+def _other_sums(stage: str, batch: Batch, options: PairOptions, auctions: Auctions) -> Tensor:
     """The same sums without pairs, or with few."""
+    z, label, bids, teacher = (x.float() for x in _columns(batch, options))
     if stage in ("panels", "clicks"):
         from bidwise.kernels.fused_clicks import click_sums
         from bidwise.kernels.fused_panels import panel_sums
 
         sums = panel_sums if stage == "panels" else click_sums
-        p = None if teacher is None else teacher.float()
-        return sums(z.float(), label.float(), bids.float(), p, auctions.bounds, auctions.size, family, kappa)
-    b = bids.float()
-    cost, slope = covariance(Ads(b * z.float().sigmoid(), b * label.float()), auctions, family, gradient=True)
-    assert slope is not None
-    return torch.stack([cost, slope])[None]
+        return sums(z, label, bids, teacher, auctions.bounds, auctions.size, options)
+    # `bidwise.losses.signed.covariance`, of one auction in each repeat
+    v, s = ((bids * x).view(auctions.count, -1) for x in (label, z.sigmoid()))
+    slope = (v - v.mean(-1, keepdim=True)) * (-options.sigma * v.shape[-1])
+    return torch.stack([slope * (s - s.mean(-1, keepdim=True)), slope]).view(1, 2, -1)

@@ -7,13 +7,16 @@ Nothing is sorted and nothing waits for the host: grids depend on shapes alone, 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from bidwise.kernels.chebyshev import chebyshev, coefficients
 from bidwise.kernels.triton_or_none import jit, tl, triton
-from bidwise.losses.definition import Family
-from bidwise.losses.panels import chebyshev
+
+if TYPE_CHECKING:
+    from bidwise.losses.definition import PairOptions
 
 DEGREE = 8  # of the Chebyshev series: interpolation errs by 12.6^-DEGREE
 REACH = 17  # panels farther apart see softplus(y) as y or 0: an error of e^-REACH
@@ -28,6 +31,49 @@ FIELD_WORKERS = 2048  # programs that go through the panels of all auctions
 HOT_PANELS = 4  # panels that a program adds up before it writes: without it, a million ads queue for one address
 
 
+class Panels:
+    """Memory and grids of one call: what `panel_sums` and `fused_clicks.click_sums` share.
+
+    Args:
+        z: logits, flat.
+        offsets: bounds of the auctions, int64 on the device; ``None``: auctions of ``size`` ads.
+        width: moments of a panel.
+        fields: Chebyshev series of a panel.
+    """
+
+    def __init__(self, z: Tensor, offsets: Tensor | None, size: int | None, width: int, fields: int) -> None:
+        if triton is None:
+            raise RuntimeError("these sums need triton, which is not installed")
+        self.ads = len(z)
+        self.auctions = len(offsets) - 1 if offsets is not None else self.ads // size if size else 0
+        self.panels, self.bits, self.steps, self.workers = cut(self.ads, max(self.auctions, 1))
+        cells = self.auctions * self.panels
+        zeros = torch.zeros(cells * width + 2 * self.auctions + 1, dtype=torch.int64, device=z.device)
+        self.moments, self.state = zeros[: cells * width], zeros[cells * width :].view(torch.int32)
+        self.fields = torch.empty(cells * fields * DEGREE, dtype=torch.float64, device=z.device)
+        self.read = z.new_empty(4, self.ads)  # t, v, left, right
+        self.where = (offsets, self.ads, self.auctions, size or 0)
+
+    def tiles(self, tile: int) -> tuple[int]:
+        """Grid of programs that take ``tile`` ads each."""
+        return (triton.cdiv(self.ads, tile),)
+
+    def read_ads(self, columns: tuple[Tensor | None, ...], options: PairOptions, counts: Tensor | None = None) -> None:
+        """`_read_ads` of logits, labels, bids and teacher."""
+        _read_ads[self.tiles(READ_TILE)](
+            *columns, self.read, self.state, counts, *self.where, options.sigma, options.weighting,
+            self.steps, self.panels, READ_TILE,
+        )  # fmt: skip
+
+    def take_pairs(self, sums: Tensor, options: PairOptions) -> None:
+        """`_take_pairs`, of auctions too wide for panels."""
+        workers = min(PAIR_WORKERS, *self.tiles(PAIR_TILE))
+        _take_pairs[(workers,)](
+            self.read, self.state, sums, *self.where, options.sigma, workers,
+            options.gap == "positive", self.steps, PAIR_TILE, OTHERS, num_warps=8,
+        )  # fmt: skip
+
+
 def panel_sums(
     z: Tensor,
     label: Tensor,
@@ -35,8 +81,7 @@ def panel_sums(
     teacher: Tensor | None,
     offsets: Tensor | None,
     size: int | None,
-    family: Family,
-    kappa: float | None,
+    options: PairOptions,
 ) -> Tensor:
     """Cost and slope of every ad without pairs, ``(1, 2, ads)`` float32; the cost still lacks its factor right_k.
 
@@ -53,40 +98,24 @@ def panel_sums(
     65,536 divided among many, at least 32. An auction beyond that, or with numbers that are not finite or below 0, is
     evaluated pair by pair on the device. Equal input gives equal bits: charges are added up as integers.
     """
-    if triton is None:
-        raise RuntimeError("panel_sums needs triton, which is not installed")
-    ads = len(z)
-    auctions = len(offsets) - 1 if offsets is not None else ads // size if size else 0
-    sums = z.new_empty(1, 2, ads)
-    if ads == 0 or auctions == 0:
+    call = Panels(z, offsets, size, CHARGES * DEGREE, FIELDS)
+    sums = z.new_empty(1, 2, call.ads)
+    if call.ads == 0 or call.auctions == 0:
         return sums
-    panels, bits, steps, workers = cut(ads, auctions)
-    cells = auctions * panels
-    zeros = torch.zeros(cells * CHARGES * DEGREE + 2 * auctions + 1, dtype=torch.int64, device=z.device)
-    moments, state = zeros[: cells * CHARGES * DEGREE], zeros[cells * CHARGES * DEGREE :].view(torch.int32)
-    fields = torch.empty(cells * FIELDS * DEGREE, dtype=torch.float64, device=z.device)
-    read = z.new_empty(4, ads)  # t, v, left, right
-    where = (offsets, ads, auctions, size or 0)
-
-    def tiles(tile: int) -> tuple[int]:
-        return (triton.cdiv(ads, tile),)
-
-    _read_ads[tiles(READ_TILE)](
-        z, label, bids, teacher, read, state, None, *where, family.sigma, kappa, steps, panels, READ_TILE
-    )
-    _add_moments[tiles(MOMENT_TILE)](
-        read, state, moments, *where, 2.0**bits, steps, panels, DEGREE, CHARGES, HOT_PANELS, MOMENT_TILE, num_warps=8
-    )
-    _find_fields[(auctions * workers,)](
-        moments, state, _tables(z.device), fields, 0.5**bits, workers, panels, DEGREE, CHARGES, FIELDS, REACH, 64, 128
-    )
-    _take_values[tiles(VALUE_TILE)](
-        read, state, fields, sums, *where, family.sigma, steps, panels, DEGREE, FIELDS, VALUE_TILE
-    )
-    workers = min(PAIR_WORKERS, *tiles(PAIR_TILE))
-    _take_pairs[(workers,)](
-        read, state, sums, *where, family.sigma, workers, False, steps, PAIR_TILE, OTHERS, num_warps=8
-    )
+    call.read_ads((z, label, bids, teacher), options)
+    _add_moments[call.tiles(MOMENT_TILE)](
+        call.read, call.state, call.moments, *call.where, 2.0**call.bits,
+        call.steps, call.panels, DEGREE, CHARGES, HOT_PANELS, MOMENT_TILE, num_warps=8,
+    )  # fmt: skip
+    _find_fields[(call.auctions * call.workers,)](
+        call.moments, call.state, _tables(z.device), call.fields, 0.5**call.bits, call.workers,
+        call.panels, DEGREE, CHARGES, FIELDS, REACH, 64, 128,
+    )  # fmt: skip
+    _take_values[call.tiles(VALUE_TILE)](
+        call.read, call.state, call.fields, sums, *call.where, options.sigma,
+        call.steps, call.panels, DEGREE, FIELDS, VALUE_TILE,
+    )  # fmt: skip
+    call.take_pairs(sums, options)
     return sums
 
 
@@ -105,11 +134,11 @@ def _tables(device: torch.device) -> Tensor:
 
     (function, d + reach, degree in u', degree in u). Made on the CPU by the first call, which no graph can capture.
     """
-    node, analysis = chebyshev(DEGREE)
+    node, _ = chebyshev(DEGREE)
     d = torch.arange(-REACH, REACH + 1, dtype=torch.float64, device="cpu")
     y = d[:, None, None] + (node[:, None] - node[None, :]) / 2  # (d, u, u')
     kernels = torch.stack([-torch.nn.functional.logsigmoid(-y), torch.sigmoid(y)])
-    return torch.einsum("kx,fdxy,ly->fdlk", analysis, kernels, analysis).contiguous().to(device)
+    return coefficients(kernels).contiguous().to(device)
 
 
 @jit
@@ -126,6 +155,18 @@ def _auction(ad, offsets, auctions, size, STEPS: tl.constexpr):
             low = tl.where(before, middle, low)
             high = tl.where(before, high, middle)
     return low
+
+
+@jit
+def _bounds_of(auction, offsets, size):
+    """First ad of each auction, and the ad after its last."""
+    if offsets is None:
+        begin = auction * size
+        end = begin + size
+    else:
+        begin = tl.load(offsets + auction).to(tl.int32)
+        end = tl.load(offsets + auction + 1).to(tl.int32)
+    return begin, end
 
 
 @jit
@@ -388,12 +429,7 @@ def _take_pairs(
         ad = start + tl.arange(0, TILE)
         auction = _auction(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
         mine = (ad < ads) & (tl.load(state + 4 * auction + 3) != 0)
-        if offsets is None:
-            begin = auction * size
-            end = begin + size
-        else:
-            begin = tl.load(offsets + auction).to(tl.int32)
-            end = tl.load(offsets + auction + 1).to(tl.int32)
+        begin, end = _bounds_of(auction, offsets, size)
         t = tl.load(read + ad, mask=mine, other=0.0)[:, None]
         v = tl.load(read + ads + ad, mask=mine, other=0.0)[:, None]
         left = tl.load(read + 2 * ads + ad, mask=mine, other=0.0)

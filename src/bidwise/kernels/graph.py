@@ -15,7 +15,7 @@ from bidwise.kernels.triton_or_none import jit, tl, triton
 if TYPE_CHECKING:
     from bidwise.training.run import Run
 
-CAPTURE = threading.Lock()  # runs in other threads go on training meanwhile
+CAPTURE = threading.Lock()  # other threads keep training meanwhile
 
 
 class Graph:
@@ -31,7 +31,7 @@ class Graph:
         repeats, width, columns = len(run.epoch.order), shuffle.features.shape[1], shuffle.columns.shape[1]
         features = source.features.new_empty(repeats * size, width)
         numbers = source.columns.new_empty(columns, repeats * size)  # a column's numbers side by side: no one copies
-        self.kept = (features, numbers, offsets)  # a graph knows places in memory, and keeps nothing there
+        self.kept = (features, numbers, offsets)  # a graph holds addresses, not references
         ads = triton.next_power_of_2(max(1, min(64, 4096 // triton.next_power_of_2(width))))
 
         def fetch() -> None:
@@ -70,8 +70,8 @@ def captured(run: Run, size: int) -> Graph | None:
         run.optimizer.zero_grad()
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         warnings.warn(
-            f"graph: the step could not be captured ({reason}); training goes on without, more slowly. "
-            "graph=False says so from the start",
+            f"graph: the step could not be captured ({reason}); training continues without it, more slowly. "
+            "graph=False turns it off",
             stacklevel=2,
         )
         return None
@@ -89,8 +89,8 @@ def _fetch(
     seat = repeat * size + ad
     column = tl.arange(0, WIDE)
     there = (ad < size)[:, None] & (column < WIDTH)[None, :]
-    found = tl.load(features + row[:, None] * WIDTH + column[None, :], mask=there)
-    tl.store(out_features + seat[:, None] * WIDTH + column[None, :], found, mask=there)
+    values = tl.load(features + row[:, None] * WIDTH + column[None, :], mask=there)
+    tl.store(out_features + seat[:, None] * WIDTH + column[None, :], values, mask=there)
     column = tl.arange(0, BROAD)
     there = (ad < size)[:, None] & (column < COLUMNS)[None, :]
     numbers = tl.load(columns + row[:, None] * COLUMNS + column[None, :], mask=there)

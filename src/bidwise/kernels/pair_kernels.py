@@ -136,19 +136,9 @@ def _reciprocal(x, COMPILED: tl.constexpr):
 
 @jit
 def _add_tile(
-    lag,
-    stake,
-    left,
-    right,
-    cost,
-    shown,
-    lost,
-    GAP: tl.constexpr,
-    SURROGATE: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    GRADIENT: tl.constexpr,
-    COMPILED: tl.constexpr,
-):
+    lag, stake, left, right, cost, shown, lost,
+    GAP: tl.constexpr, SURROGATE: tl.constexpr, WEIGHTED: tl.constexpr, GRADIENT: tl.constexpr, COMPILED: tl.constexpr,
+):  # fmt: skip
     """Adds pairs to ``cost`` and to the slopes of k ``shown`` for i and of k ``lost`` to i.
 
     ``lag`` = s_k - s_i, ``stake`` = v_i - v_k. Factors of k wait for the end; without weights both slopes are one sum.
@@ -206,29 +196,10 @@ def _add_tile(
 
 @_kernel
 def pairs(
-    z,
-    label,
-    bid,
-    teacher,
-    offsets,
-    sums,
-    ads,
-    per_repeat,
-    auctions,
-    steps,
-    scale,
-    sigma,
-    kappa,
-    GAP: tl.constexpr,
-    SURROGATE: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    RAGGED: tl.constexpr,
-    PREPARED: tl.constexpr,
-    GRADIENT: tl.constexpr,
-    COMPILED: tl.constexpr,
-    BK: tl.constexpr,
-    BI: tl.constexpr,
-):
+    z, label, bid, teacher, offsets, sums, ads, per_repeat, auctions, steps, scale, sigma, kappa,
+    GAP: tl.constexpr, SURROGATE: tl.constexpr, WEIGHTED: tl.constexpr, RAGGED: tl.constexpr, PREPARED: tl.constexpr,
+    GRADIENT: tl.constexpr, COMPILED: tl.constexpr, BK: tl.constexpr, BI: tl.constexpr,
+):  # fmt: skip
     """Cost and slope of BK ads over their share of the partners; the second axis of the grid counts the shares."""
     row = tl.program_id(0) * BK + tl.arange(0, BK)[:, None]
     k = tl.minimum(row, ads - 1)
@@ -309,29 +280,10 @@ def _log_loss(logit, ctr, miss, y):
 
 @_kernel
 def small(
-    z,
-    click,
-    label,
-    bid,
-    teacher,
-    slopes,
-    parts,
-    ads,
-    per_repeat,
-    share,
-    scale,
-    sigma,
-    kappa,
-    lam,
-    GAP: tl.constexpr,
-    SURROGATE: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    LOG: tl.constexpr,
-    GRADIENT: tl.constexpr,
-    COMPILED: tl.constexpr,
-    BK: tl.constexpr,
-    BI: tl.constexpr,
-):
+    z, click, label, bid, teacher, slopes, parts, ads, per_repeat, share, scale, sigma, kappa, lam,
+    GAP: tl.constexpr, SURROGATE: tl.constexpr, WEIGHTED: tl.constexpr, LOG: tl.constexpr, GRADIENT: tl.constexpr,
+    COMPILED: tl.constexpr, BK: tl.constexpr, BI: tl.constexpr,
+):  # fmt: skip
     """`pairs` and `finish` in one, where an auction is a repeat and its ads are at most BI."""
     row = tl.program_id(1) * BK + tl.arange(0, BK)[:, None]
     column = tl.arange(0, BI)[None, :]
@@ -367,32 +319,11 @@ def small(
 
 @_kernel
 def finish(
-    z,
-    click,
-    bid,
-    worth,
-    offsets,
-    sums,
-    slopes,
-    costs,
-    losses,
-    ads,
-    per_repeat,
-    auctions,
-    steps,
-    parts,
-    share,
-    kappa,
+    z, click, bid, worth, offsets, sums, slopes, costs, losses, ads, per_repeat, auctions, steps, parts, share, kappa,
     lam,
-    RANK: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    RAGGED: tl.constexpr,
-    LOG: tl.constexpr,
-    WORTH: tl.constexpr,
-    GRADIENT: tl.constexpr,
-    PER_AD: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    RANK: tl.constexpr, WEIGHTED: tl.constexpr, RAGGED: tl.constexpr, LOG: tl.constexpr, WORTH: tl.constexpr,
+    GRADIENT: tl.constexpr, PER_AD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Loss and gradient of a block of ads of one repeat, from the parts of their sums."""
     row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = row < per_repeat

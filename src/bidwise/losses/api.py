@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
-from bidwise.checks import check_ads, check_between, check_bids, check_logits, check_name, check_offsets, check_positive
-from bidwise.losses.definition import GAPS, SURROGATES, Ads, Family
-from bidwise.losses.dispatch import METHODS, choose, kernel_stage
-from bidwise.losses.pointwise import REDUCTIONS, cross_entropy
+from bidwise.checks import check_ads, check_logits, check_offsets, check_values
+from bidwise.losses.definition import Batch, PairInputs, PairOptions
+from bidwise.losses.dispatch import choose, kernel_stage
+from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
-VALUES = ("clicks", "teacher")
+# a loss, and the derivative for every logit of the loss it takes part in, where that was asked for
+Computed = tuple[Tensor, Tensor | None]
 
 
 def pairwise_welfare_loss(
@@ -40,7 +41,7 @@ def pairwise_welfare_loss(
 
     With eCPM s = bids * sigmoid(logits) and value v = bids * clicks (or bids * teacher), an auction of n ads costs
 
-        L = sum_i sum_j w_ij gap(v_i - v_j) phi(s_i - s_j)                              (equations 3 to 7)
+        L = sum_i sum_j w_ij gap(v_i - v_j) phi(s_i - s_j)                       (equations 3, 5, 6, 7, 13)
 
     Args:
         logits: model output ``(..., ads)``; the only argument that receives a gradient. Half precision is computed
@@ -69,253 +70,147 @@ def pairwise_welfare_loss(
     >>> clicks, bids = torch.tensor([1.0, 0.0]), torch.tensor([2.0, 2.0])
     >>> loss = pairwise_welfare_loss(logits, clicks, bids, gap="positive", surrogate="hinge")
     >>> loss
-    tensor(0.2311, grad_fn=<_PairLossBackward>)
+    tensor(0.2311, grad_fn=<_KnownGradientBackward>)
     >>> loss.backward()
     >>> logits.grad
     tensor([-0.2500,  0.1966])
     """
+    words = (value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
+    batch = Batch(logits, clicks, bids, offsets, teacher)
     if torch.compiler.is_compiling():
-        words = {"value": value, "gap": gap, "surrogate": surrogate, "reduction": reduction, "method": method}
-        numbers = {"sigma": sigma, "weighting": weighting, "pair_mean": pair_mean, "validate": validate}
-        return composite_loss(logits, clicks, bids, offsets, teacher, None, words | numbers)
-    member = checked_options(gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
-    return _checked_loss(logits, clicks, bids, offsets, teacher, None, member, validate)
-
-
-def composite_loss(
-    logits: Tensor,
-    clicks: Tensor,
-    bids: Tensor,
-    offsets: Tensor | None,
-    teacher: Tensor | None,
-    lam: float | None,
-    options: dict[str, Any],
-) -> Tensor:
-    """`pairwise_welfare_loss` with ``options``, all of them, plus ``lam`` times the log loss where lam is given."""
-    if torch.compiler.is_compiling():
-        loss: Tensor = _outside_graph(logits, clicks, bids, offsets, teacher, lam, options)
+        loss: Tensor = _outside_graph(batch, words)
         return loss
-    member = checked_options(*(options[name] for name in OPTIONS))
-    return _checked_loss(logits, clicks, bids, offsets, teacher, lam, member, options["validate"])
+    try:
+        options = _options(*words)
+    except TypeError:  # a word that cannot be a key of the cache: the checks say which
+        options = PairOptions(*words)
+    return composite_loss(batch, options)
+
+
+_options = lru_cache(typed=True)(PairOptions)  # checking options takes longer than a small batch
+
+
+def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None) -> Tensor:
+    """`pairwise_welfare_loss` of a batch, plus ``lam`` times the log loss where lam is given."""
+    if torch.compiler.is_compiling():
+        result: Tensor = _outside_graph(batch, options, lam)
+        return result
+    _check(batch, options)
+    kind, gradient = batch.logits.device.type, batch.logits.requires_grad and torch.is_grad_enabled()
+    with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+        stage = kernel_stage(options, batch.logits, batch.offsets)
+        if stage is None:
+            loss, slope = loss_and_gradient(batch, options, lam, gradient)
+        else:
+            from bidwise.kernels.fused_pairs import fused_loss
+
+            loss, slope = fused_loss(batch, options, lam or 0.0, options.reduction, gradient, stage)
+    return loss if slope is None else known_gradient(batch, loss, slope, options.reduction)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _outside_graph(*call: Any) -> Tensor:
+def _outside_graph(batch: Batch, options: Any, lam: float | None = None) -> Tensor:
     """The number of tiles and nodes depends on the data, so a compiled step breaks its graph here, once."""
-    return composite_loss(*call)
+    return composite_loss(batch, options if isinstance(options, PairOptions) else PairOptions(*options), lam)
 
 
-def _checked_loss(
-    logits: Tensor,
-    clicks: Tensor,
-    bids: Tensor,
-    offsets: Tensor | None,
-    teacher: Tensor | None,
-    lam: float | None,
-    member: Member,
-    validate: bool | None,
-) -> Tensor:
-    if validate is None:
-        validate = isinstance(logits, Tensor) and logits.device.type == "cpu"
-    logits = check_logits(logits, offsets)
-    clicks = check_ads("clicks", clicks, logits)
-    bids = check_ads("bids", bids, logits)
+def _check(batch: Batch, options: PairOptions) -> None:
+    logits, clicks, bids, offsets, teacher, _ = batch
+    check_logits(logits, offsets)
+    values = logits.device.type == "cpu" if options.validate is None else options.validate
+    check_ads("clicks", clicks, logits)
+    check_ads("bids", bids, logits)
     if offsets is not None:
-        offsets = check_offsets(offsets, logits.shape[-1], logits.device, values=validate)
+        check_offsets(offsets, logits.shape[-1], logits.device, values=values)
     if teacher is not None:
-        teacher = check_ads("teacher", teacher, logits)
-    elif member.value == "teacher":
-        raise ValueError('teacher must be given for value="teacher", found None')
-    elif member.weighting is not None:
-        raise ValueError("teacher must be given for weighting, found None")
-    if validate:
-        check_between("clicks", clicks, 0, 1)
-        check_bids(bids)
-        if teacher is not None:
-            check_between("teacher", teacher, 0, 1)
-    if torch.is_autocast_enabled(logits.device.type):
-        with torch.autocast(logits.device.type, enabled=False):
-            return _evaluate(logits, clicks, bids, offsets, teacher, lam, member)
-    return _evaluate(logits, clicks, bids, offsets, teacher, lam, member)
+        check_ads("teacher", teacher, logits)
+    elif options.uses_teacher:
+        use = 'value="teacher"' if options.value == "teacher" else "weighting"
+        raise ValueError(f"teacher must be given for {use}, found None")
+    if values:
+        check_values(clicks=clicks, bids=bids, teacher=teacher)
 
 
-@dataclass(frozen=True)
-class Member:
-    """The options of one call."""
-
-    family: Family
-    value: str
-    weighting: float | None
-    pair_mean: bool
-    reduction: str
-    method: str
-
-
-OPTIONS = ("gap", "surrogate", "sigma", "value", "weighting", "pair_mean", "reduction", "method")
-
-
-def checked_options(*options: Any) -> Member:
-    """The options of one call, or an error that names the wrong one."""
-    try:
-        return _member(*options)
-    except TypeError:  # an option that cannot be a key of the cache: the checks say which
-        return _member.__wrapped__(*options)
-
-
-@lru_cache(typed=True)
-def _member(
-    gap: str,
-    surrogate: str,
-    sigma: float,
-    value: str,
-    weighting: float | None,
-    pair_mean: bool,
-    reduction: str,
-    method: str,
-) -> Member:
-    """The options, checked; kept, because checking takes longer than a small batch."""
-    check_name("value", value, VALUES)
-    check_name("gap", gap, GAPS)
-    check_name("surrogate", surrogate, SURROGATES)
-    check_name("reduction", reduction, REDUCTIONS)
-    check_name("method", method, METHODS)
-    check_positive("sigma", sigma)
-    if weighting is not None:
-        check_positive("weighting", weighting)
-    if not isinstance(pair_mean, bool):
-        raise TypeError(f"pair_mean must be True or False, found {pair_mean!r}")
-    kappa = None if weighting is None else float(weighting)
-    return Member(Family(gap, surrogate, float(sigma)), value, kappa, pair_mean, reduction, method)
-
-
-def _evaluate(
-    logits: Tensor,
-    clicks: Tensor,
-    bids: Tensor,
-    offsets: Tensor | None,
-    teacher: Tensor | None,
-    lam: float | None,
-    member: Member,
-) -> Tensor:
-    stage = kernel_stage(member.method, member.family, member.value, member.weighting is not None, logits, offsets)
-    if stage is not None:
-        return kernel_loss(logits, clicks, bids, offsets, teacher, None, member, lam or 0.0, member.reduction, stage)
-    compute = partial(loss_and_gradient, logits, clicks, bids, offsets, teacher, member)
-    rank = _differentiable(logits, offsets, member.reduction, compute)
-    return rank if lam is None else rank + lam * cross_entropy(logits, clicks, None, member.reduction)
-
-
-def kernel_loss(
-    logits: Tensor,
-    clicks: Tensor,
-    bids: Tensor,
-    offsets: Tensor | None,
-    teacher: Tensor | None,
-    weights: Tensor | None,
-    member: Member | None,
-    lam: float,
-    reduction: str,
-    stage: str = "pairs",
-) -> Tensor:
-    """`bidwise.kernels.fused_pairs.fused_loss` of logits that receive a gradient."""
-    from bidwise.kernels.fused_pairs import fused_loss
-
-    tensors = (logits, clicks, bids, offsets, teacher, weights)
-    compute = partial(fused_loss, *tensors, member, lam=lam, reduction=reduction, stage=stage)
-    plain = None if member is not None else partial(cross_entropy, clicks=clicks, weights=weights, reduction=reduction)
-    return _differentiable(logits, offsets, reduction, compute, plain)
-
-
-Computed = tuple[Tensor, Tensor | None]  # a loss and the derivative for every logit
-
-
-def _differentiable(
-    logits: Tensor,
-    offsets: Tensor | None,
-    reduction: str,
-    compute: Callable[..., Computed],
-    plain: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
-    """The loss of ``compute``, whose gradient is known; ``plain`` is the same in torch, for second derivatives."""
-    if logits.requires_grad and torch.is_grad_enabled():
-        result: Tensor = _PairLoss.apply(logits, offsets, reduction, compute, plain)  # type: ignore[no-untyped-call]
-        return result
-    return compute(gradient=False)[0]
-
-
-def loss_and_gradient(
-    logits: Tensor,
-    clicks: Tensor,
-    bids: Tensor,
-    offsets: Tensor | None,
-    teacher: Tensor | None,
-    member: Member,
-    *,
-    gradient: bool,
-) -> Computed:
-    """The reduced loss, and for every logit the derivative of the loss it takes part in, ``(..., ads)``."""
+def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gradient: bool) -> Computed:
+    """The reduced loss and its gradient, without kernels; called without autograd."""
+    logits, clicks, bids, offsets, teacher, _ = batch
     auctions = Auctions.of(logits, offsets)
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
 
     def flat(per_ad: Tensor) -> Tensor:
-        if per_ad.requires_grad:
-            per_ad = per_ad.detach()
         if per_ad.dim() != 1:
             per_ad = per_ad.reshape(-1)
         return per_ad if per_ad.dtype == dtype else per_ad.to(dtype)
 
-    z, b = flat(logits), flat(bids)
+    z, y, b = flat(logits), flat(clicks), flat(bids)
     p = None if teacher is None else flat(teacher)
-    s = b * torch.sigmoid(z)
-    v = b * (flat(clicks) if member.value == "clicks" or p is None else p)
-    kappa, left, right = member.weighting, None, None
+    minus_z = -z
+    ctr, miss = z.sigmoid(), minus_z.sigmoid()
+    s = b * ctr
+    v = b * (y if p is None or options.value == "clicks" else p)
+    kappa, left, right = options.weighting, None, None
     if kappa is not None and p is not None:
         left, right = (b * p).mul_(kappa).sigmoid_(), (kappa * s).sigmoid_()
 
-    compute = choose(member.method, member.family, kappa is not None, auctions)
-    cost, slope = compute(Ads(s, v, left, right), auctions, member.family, gradient=gradient)
+    ads = PairInputs(s, v, left, right)
+    cost, slope = choose(options, ads, auctions)(ads, auctions, options, gradient=gradient)
 
-    if right is not None and kappa is not None and slope is not None:
-        rest = (-kappa * s).sigmoid_()  # 1 - right without cancellation
-        slope = torch.addcmul(slope, rest, cost, value=kappa)  # d right_j / ds_j = kappa right_j (1 - right_j)
     per_repeat = 1 if offsets is None else len(offsets) - 1
-    share: float | Tensor = 1 / max(per_repeat, 1) if member.reduction == "mean" else 1.0
-    if member.pair_mean and auctions.size is not None:
+    share: float | Tensor = 1 / max(per_repeat, 1) if options.reduction == "mean" else 1.0
+    if options.pair_mean and auctions.size is not None:
         share = share / max(auctions.size, 1) ** 2
-    elif member.pair_mean:
+    elif options.pair_mean:
         share = share / auctions.sizes.clamp(min=1).to(dtype).square()
-    loss = (auctions.sum(cost) * share).view(*logits.shape[:-1], per_repeat)
-    if member.reduction != "none":
+    loss = auctions.sum(cost).mul_(share).view(*logits.shape[:-1], per_repeat)
+    if options.reduction != "none":
         loss = loss.sum(-1)
     if slope is not None:
-        slope = (slope * s).mul_(z.neg().sigmoid_())  # ds/dz = b f (1 - f)
-        slope = slope.mul_(share if isinstance(share, float) else auctions.spread(share)).view(logits.shape)
-    return loss, slope
+        if kappa is not None:  # d right_j / ds_j = kappa right_j (1 - right_j), without cancellation
+            slope.addcmul_((-kappa * s).sigmoid_(), cost, value=kappa)
+        slope.mul_(s).mul_(miss)  # ds/dz = b f (1 - f)
+        slope.mul_(share if isinstance(share, float) else auctions.spread(share))
+    if lam is not None:  # `cross_entropy`, and its derivative (1 - y) f - y (1 - f), exact where y is 0 or 1
+        each = lam / max(logits.shape[-1], 1) if options.reduction == "mean" else lam
+        entropy = torch.lerp(softplus(z, threshold=40.0), softplus(minus_z, threshold=40.0), y)
+        loss.add_(entropy.view(logits.shape).sum(-1), alpha=each)
+        if slope is not None:
+            slope.add_(torch.lerp(ctr, miss.neg_(), y), alpha=each)
+    return loss, slope if slope is None or logits.dim() == 1 else slope.view(logits.shape)
 
 
-class _PairLoss(torch.autograd.Function):
-    """Loss and gradient in one forward pass; backward multiplies n stored numbers."""
+def kernel_log_loss(batch: Batch, reduction: str) -> Tensor:
+    """`cross_entropy` of the clicks, with the weights of the batch, in a kernel."""
+    from bidwise.kernels.fused_pairs import fused_loss
+
+    gradient = batch.logits.requires_grad and torch.is_grad_enabled()
+    loss, slope = fused_loss(batch, None, 1.0, reduction, gradient)
+    again = partial(cross_entropy, clicks=batch.clicks, weights=batch.weights, reduction=reduction)
+    return loss if slope is None else known_gradient(batch, loss, slope, reduction, again)
+
+
+def known_gradient(batch: Batch, loss: Tensor, slope: Tensor, reduction: str, again: Any = None) -> Tensor:
+    """``loss`` with the gradient ``slope``; ``again`` is the same loss in torch, for second derivatives."""
+    result: Tensor = _KnownGradient.apply(batch.logits, (loss, slope), batch.offsets, reduction, again)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _KnownGradient(torch.autograd.Function):
+    """A loss that comes with its gradient: n numbers, which backward multiplies."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Tensor,
-        offsets: Tensor | None,
-        reduction: str,
-        compute: Callable[..., Computed],
-        plain: Callable[[Tensor], Tensor] | None,
+        ctx: Any, logits: Tensor, known: tuple[Tensor, Tensor], offsets: Tensor | None, reduction: str, again: Any
     ) -> Tensor:
-        loss, slope = compute(gradient=True)
-        assert slope is not None
+        loss, slope = known  # a tuple: a tensor that is returned as it came could not be changed in place
         ctx.save_for_backward(slope, logits)
-        ctx.offsets, ctx.reduction, ctx.dtype, ctx.plain = offsets, reduction, logits.dtype, plain
+        ctx.offsets, ctx.reduction, ctx.dtype, ctx.again = offsets, reduction, logits.dtype, again
         return loss
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (slope, logits), offsets = ctx.saved_tensors, ctx.offsets
-        if torch.is_grad_enabled() and ctx.plain is not None:  # create_graph=True
-            again = torch.autograd.grad(ctx.plain(logits), logits, upstream, create_graph=True)
+        if torch.is_grad_enabled() and ctx.again is not None:  # create_graph=True
+            again = torch.autograd.grad(ctx.again(logits), logits, upstream, create_graph=True)
             return *again, None, None, None, None
         if ctx.reduction == "none" and offsets is not None:
             upstream = upstream.repeat_interleave(offsets.diff(), dim=-1, output_size=slope.shape[-1])

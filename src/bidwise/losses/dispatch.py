@@ -1,25 +1,21 @@
-"""Which method computes a member of the family: the one asked for, or the faster one."""
+"""Which method computes a loss: the one asked for, or the fastest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bidwise.checks import InputError
 from bidwise.kernels.gpu import available, installed
-from bidwise.losses.closed_form import covariance
-from bidwise.losses.definition import Family, Method, direct
-from bidwise.losses.linear_time import signed_sums
+from bidwise.losses.definition import Method, PairInputs, PairOptions, direct
 from bidwise.losses.positive import dominance
+from bidwise.losses.signed import covariance, signed_sums
 from bidwise.segments import Auctions
 
-METHODS = ("auto", "direct", "fast", "triton")
 
-
-@dataclass(frozen=True)
-class Speed:
+class Speed(NamedTuple):
     """What `direct` takes per pair, and `fast` per call and per ad, in nanoseconds."""
 
     pair: float
@@ -65,45 +61,47 @@ def on_kernels(logits: Tensor, method: str = "auto") -> bool:
     return ready
 
 
-def kernel_stage(
-    method: str, family: Family, value: str, weighted: bool, logits: Tensor, offsets: Tensor | None
-) -> str | None:
+def kernel_stage(options: PairOptions, logits: Tensor, offsets: Tensor | None) -> str | None:
     """Where the kernels of `fused_pairs` get pair sums from; ``None``: `choose` has a method for this call.
 
     Shapes decide, so that a GPU need not be waited for.
     """
+    method, member = options.method, (options.gap, options.surrogate)
     if method == "direct" or not on_kernels(logits, method):
         return None
     auctions = 1 if offsets is None else max(len(offsets) - 1, 1)
     usual = logits.shape[-1] // auctions
-    if sub_quadratic(family, weighted) is covariance:
+    if sub_quadratic(options) is covariance:
         if auctions == 1 and (method == "fast" or usual >= COVARIANCE_FROM):
             return "covariance"
-    elif (family.gap, family.surrogate) == ("signed", "logistic") and (method == "fast" or usual >= PANELS_FROM):
+    elif member == ("signed", "logistic") and (method == "fast" or usual >= PANELS_FROM):
         return "panels"
-    few = (family.gap, family.surrogate, value) == ("positive", "logistic", "clicks") and usual >= CLICKS_FROM
+    few = member == ("positive", "logistic") and options.value == "clicks" and usual >= CLICKS_FROM
     if method == "fast" or (method == "auto" and usual > (CLICKS_TO if few else QUADRATIC_TO)):
         return None
     return "clicks" if few else "pairs"
 
 
-def choose(method: str, family: Family, weighted: bool, auctions: Auctions) -> Method:
-    """The function behind ``method``, one that is no kernel, for auctions of these sizes."""
-    if method == "direct":
+def choose(options: PairOptions, ads: PairInputs, auctions: Auctions) -> Method:
+    """The function behind the method, one that is no kernel, for these ads."""
+    if options.method == "direct":
         return direct
-    fast = sub_quadratic(family, weighted)
-    if method == "fast" or fast is covariance:
+    fast = sub_quadratic(options)
+    if options.method == "fast" or fast is covariance:
         return fast
-    speed = SPEEDS[family.gap, family.surrogate]
-    if fast is signed_sums and family.surrogate == "logistic" and auctions.size is None:
+    speed = SPEEDS[options.gap, options.surrogate]
+    if fast is signed_sums and options.surrogate == "logistic" and auctions.size is None:
         speed = RAGGED
-    return fast if speed.pair * auctions.pairs() > speed.call + speed.ad * auctions.ads else direct
+    time, limit = speed.pair * auctions.pairs(), speed.call + speed.ad * auctions.ads
+    if time > limit and fast is dominance and options.value == "clicks" and ads.value.device.type == "cpu":
+        time *= int(ads.value.count_nonzero()) / auctions.ads  # `direct` leaves out ads i without a click
+    return fast if time > limit else direct
 
 
-def sub_quadratic(family: Family, weighted: bool) -> Method:
-    """The method without pairs; every member has one."""
-    if family.gap != "signed":
+def sub_quadratic(options: PairOptions) -> Method:
+    """The method without pairs; every loss of the family has one."""
+    if options.gap != "signed":
         return dominance
-    if family.surrogate != "indicator" and not weighted:
+    if options.surrogate != "indicator" and options.weighting is None:
         return covariance
     return signed_sums

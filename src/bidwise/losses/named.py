@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bidwise.checks import (
+    Named,
     check_ads,
-    check_between,
-    check_bids,
     check_logits,
     check_name,
     check_not_negative,
     check_offsets,
     check_positive,
+    check_values,
     check_weights,
 )
-from bidwise.losses.api import VALUES, checked_options, composite_loss, kernel_loss, pairwise_welfare_loss
+from bidwise.losses.api import composite_loss, kernel_log_loss
+from bidwise.losses.definition import VALUES, Batch, PairOptions
 from bidwise.losses.dispatch import on_kernels
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
@@ -60,24 +62,12 @@ class WelfareLoss(nn.Module):
             check_positive("lam", lam, or_zero=True)
         if pair_mean is None:
             pair_mean = reduction == "mean"
-        checked_options(gap, surrogate, sigma, value, weighting, pair_mean, reduction, method)
+        self.options = PairOptions(value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
         self.lam: float | Tensor
         if isinstance(lam, Tensor):
             self.register_buffer("lam", lam)
         else:
             self.lam = lam
-        self.reduction = reduction
-        self.options: dict[str, Any] = {
-            "value": value,
-            "gap": gap,
-            "surrogate": surrogate,
-            "sigma": sigma,
-            "weighting": weighting,
-            "pair_mean": pair_mean,
-            "reduction": reduction,
-            "method": method,
-            "validate": validate,
-        }
 
     def forward(
         self,
@@ -93,24 +83,26 @@ class WelfareLoss(nn.Module):
         ``weights`` say how much each ad counts: the log loss of an ad counts its weight, the rank term of an auction
         the mean weight of its ads.
         """
+        batch, options = Batch(logits, clicks, bids, offsets, teacher), self.options
         if weights is None and not isinstance(self.lam, Tensor):
-            return composite_loss(logits, clicks, bids, offsets, teacher, self.lam, self.options)
+            return composite_loss(batch, options, self.lam)
         if weights is None:
-            rank = pairwise_welfare_loss(logits, clicks, bids, offsets, teacher=teacher, **self.options)  # checks all
+            rank = composite_loss(batch, options)
         else:
-            options = self.options | {"reduction": "none"}
-            rank = pairwise_welfare_loss(logits, clicks, bids, offsets, teacher=teacher, **options)
+            rank = composite_loss(batch, replace(options, reduction="none"))  # checks all but the weights
             weights = check_ads("weights", weights, logits).detach().to(rank.dtype)
-            if _checks_values(self.options["validate"], logits):
+            if _checks_values(options.validate, logits):
                 check_weights(weights)
-            rank = self._over_auctions(rank * _auction_means(weights, offsets))
-        return rank + self.lam * cross_entropy(logits, clicks, weights, self.reduction)
+            rank = rank * _auction_means(weights, offsets)
+            rank = rank.sum(-1) if options.reduction == "sum" else rank.sum(-1) / max(rank.shape[-1], 1)
+        return rank + self.lam * cross_entropy(logits, clicks, weights, options.reduction)
 
-    def _over_auctions(self, rank: Tensor) -> Tensor:
-        return rank.sum(-1) if self.reduction == "sum" else rank.sum(-1) / max(rank.shape[-1], 1)
+    def with_options(self, **changes: Any) -> WelfareLoss:
+        """The same loss with other options, ``lam`` among them."""
+        return WelfareLoss(**(vars(self.options) | {"lam": self.lam} | changes))
 
     def extra_repr(self) -> str:
-        words = ", ".join(f"{name}={option!r}" for name, option in self.options.items())
+        words = ", ".join(f"{name}={option!r}" for name, option in vars(self.options).items())
         return f"{words}, lam={self.lam.flatten().tolist() if isinstance(self.lam, Tensor) else self.lam}"
 
 
@@ -157,8 +149,7 @@ class BidWeightedLogLoss(nn.Module):
         if weights is not None:
             weights = check_ads("weights", weights, logits)
         if values:
-            check_between(self.value, labels, 0, 1)
-            check_bids(bids)
+            check_values(**{self.value: labels}, bids=bids)
             if weights is not None:
                 check_weights(weights)
         if self.power != 0:
@@ -166,28 +157,34 @@ class BidWeightedLogLoss(nn.Module):
             worth = bids.to(dtype) ** self.power
             weights = worth if weights is None else worth * weights
         if not torch.compiler.is_compiling() and on_kernels(logits):
-            return kernel_loss(logits, labels, bids, None, None, weights, None, 1.0, self.reduction)
+            return kernel_log_loss(Batch(logits, labels, bids, weights=weights), self.reduction)
         return cross_entropy(logits, labels, weights, self.reduction)
 
     def extra_repr(self) -> str:
         return f"power={self.power}, value={self.value!r}, reduction={self.reduction!r}"
 
 
-#: The losses of the paper, its baselines and ours, by name; sigma = 1, lam = 3, kappa = 3 where weighted.
-LOSSES: dict[str, nn.Module] = {
-    "log_loss": BidWeightedLogLoss(),
-    "bid_weighted": BidWeightedLogLoss(power=1.0),
-    "sqrt_bid_weighted": BidWeightedLogLoss(power=0.5),
-    "distilled": BidWeightedLogLoss(value="teacher"),
-    "log": WelfareLoss(),
-    "log_weighted": WelfareLoss(weighting=3.0),
-    "hinge": WelfareLoss(surrogate="hinge"),
-    "ranknet": WelfareLoss(gap="order"),
-    "log_teacher": WelfareLoss(value="teacher", weighting=3.0),
-    "hinge_plus_teacher": WelfareLoss(value="teacher", gap="positive", surrogate="hinge", weighting=3.0),
-    "log_plus": WelfareLoss(gap="positive"),
-    "log_plus_teacher": WelfareLoss(value="teacher", gap="positive"),
-}
+#: The losses of the paper, its baselines and ours, by name; sigma = 1, lam = 3, kappa = 3 where weighted. A rank term
+#: is named after its equation; the composites add lam times the log loss, as Appendices B and C do.
+LOSSES: Named[nn.Module] = Named(
+    "loss",
+    {
+        "log_loss": BidWeightedLogLoss(),  # Appendix B
+        "bid_weighted": BidWeightedLogLoss(power=1.0),  # Appendix B
+        "sqrt_bid_weighted": BidWeightedLogLoss(power=0.5),  # Appendix B
+        "distilled": BidWeightedLogLoss(value="teacher"),  # ours: the control for losses with a teacher
+        "log": WelfareLoss(),  # equation 5
+        "log_weighted": WelfareLoss(weighting=3.0),  # equation 5 with the weights of Section 4.2
+        "hinge": WelfareLoss(surrogate="hinge"),  # equation 6
+        "ranknet": WelfareLoss(gap="order"),  # ours: the classic baseline, the order of values alone
+        "log_teacher": WelfareLoss(value="teacher", weighting=3.0),  # equation 5 with a teacher, Section 4.2
+        "hinge_plus_teacher": WelfareLoss(  # equation 7
+            value="teacher", gap="positive", surrogate="hinge", weighting=3.0
+        ),
+        "log_plus": WelfareLoss(gap="positive"),  # ours: equation 13 with the logistic surrogate
+        "log_plus_teacher": WelfareLoss(value="teacher", gap="positive"),  # ours: the same with a teacher
+    },
+)
 
 
 def _checks_values(validate: bool | None, logits: Tensor) -> bool:
@@ -214,7 +211,7 @@ def needs_teacher(loss: object) -> bool:
     """
     found = LOSSES.get(loss) if isinstance(loss, str) else loss
     if isinstance(found, WelfareLoss):
-        return found.options["value"] == "teacher" or found.options["weighting"] is not None
+        return found.options.uses_teacher
     return isinstance(found, BidWeightedLogLoss) and found.value == "teacher"
 
 
@@ -227,8 +224,9 @@ def named_loss(name: str, *, lam: float | None = None, sigma: float | None = Non
     found = LOSSES[name]
     if not isinstance(found, WelfareLoss):
         return found
-    options = found.options if sigma is None else found.options | {"sigma": sigma}
-    return WelfareLoss(**options, lam=found.lam if lam is None else lam)
+    return found.with_options(
+        lam=found.lam if lam is None else lam, sigma=found.options.sigma if sigma is None else sigma
+    )
 
 
 def unchecked(loss: Any) -> Any:
@@ -240,7 +238,7 @@ def unchecked(loss: Any) -> Any:
         return loss
     copied = copy(loss)
     if isinstance(copied, WelfareLoss):
-        copied.options = copied.options | {"validate": False}
+        copied.options = replace(copied.options, validate=False)
     else:
         copied.validate = False
     return copied

@@ -8,24 +8,15 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from bidwise.losses.arrangement import Arrangement
-from bidwise.losses.definition import Family, PairSums
+from bidwise.kernels.chebyshev import chebyshev, coefficients
+from bidwise.losses.definition import PairOptions, PairSums
+from bidwise.losses.prefix_sums import Arrangement
 from bidwise.segments import Auctions
 
 WIDTH = 1.0  # of a panel, in units of sigma * eCPM
 # Chebyshev degree and reach: interpolation errs by 12.6^-degree, a pair farther than reach panels by e^-reach
 PANELS = {torch.float32: (7, 17), torch.float64: (11, 30)}
 WINDOWS_AT_ONCE = 1 << 22  # numbers gathered at a time when panels act on their neighbours
-
-
-@lru_cache
-def chebyshev(degree: int) -> tuple[Tensor, Tensor]:
-    """Nodes in [-1, 1], and the matrix from values at them to coefficients of T_0 ... T_(degree - 1), in float64."""
-    k = torch.arange(degree, dtype=torch.float64, device="cpu")  # whatever the default device is now
-    angle = torch.pi * (k + 0.5) / degree
-    analysis = torch.cos(k[:, None] * angle) * 2 / degree
-    analysis[0] /= 2
-    return torch.cos(angle), analysis
 
 
 @lru_cache
@@ -36,18 +27,12 @@ def _tables(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     degree in u'; columns: function and the degree in u.
     """
     degree, reach = PANELS[dtype]
-    node, analysis = chebyshev(degree)
-    d = torch.arange(
-        reach, -reach - 1, -1, dtype=torch.float64, device="cpu"
-    )  # neighbours in rising order of the source
+    node, _ = chebyshev(degree)
+    d = torch.arange(reach, -reach - 1, -1, dtype=torch.float64, device="cpu")  # in rising order of the source
     y = WIDTH * d[:, None, None] + WIDTH / 2 * (node[:, None] - node[None, :])  # (d, u, u')
-
-    def table(kernel: Tensor) -> Tensor:
-        return torch.einsum("kx,dxy,ly->dlk", analysis, kernel, analysis).reshape(-1, degree)
-
-    softplus = -torch.nn.functional.logsigmoid(-y)
-    on_j = torch.cat([table(softplus), table(torch.sigmoid(y))], dim=1)
-    on_i = table(torch.sigmoid(-y))
+    kernels = torch.stack([-torch.nn.functional.logsigmoid(-y), torch.sigmoid(y), torch.sigmoid(-y)])
+    softplus, sigmoid, on_i = coefficients(kernels).reshape(3, -1, degree)
+    on_j = torch.cat([softplus, sigmoid], dim=1)
     return on_j.to(device, dtype), on_i.to(device, dtype)
 
 
@@ -132,7 +117,7 @@ class Tiles:
         return (at_tiles @ self.basis).transpose(0, 1).reshape(len(coefficients), -1)[:, self.seat]
 
 
-def logistic_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums:
+def logistic_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -> PairSums:
     """The logistic surrogate as sums of a smooth kernel, without pairs.
 
     In units of sigma s, softplus is analytic in a strip of half-width pi. Cut the line into panels; in each, replace
@@ -146,10 +131,10 @@ def logistic_sums(arranged: Arrangement, family: Family, gradient: bool) -> Pair
     degree, reach = PANELS[dtype]
     if len(ads.ecpm) == 0:
         return torch.zeros_like(ads.ecpm), torch.zeros_like(ads.ecpm) if gradient else None
-    cells, u = Cells.of(family.sigma * ads.ecpm, arranged.segments, reach)
+    cells, u = Cells.of(options.sigma * ads.ecpm, arranged.segments, reach)
     on_j, on_i = _tables(dtype, device)
     number = len(cells.place)
-    ordered = family.gap == "order"
+    ordered = options.gap == "order"
 
     def side(mask: Tensor | None) -> tuple[Tensor | slice, Tiles]:
         if mask is None:
@@ -186,7 +171,7 @@ def logistic_sums(arranged: Arrangement, family: Family, gradient: bool) -> Pair
         _add_tail(field, _tail_below(moments, cells, reach), rising=False)
     at_i = tiles_i.values(field)
     slope[rows_i] -= left * (at_i[0] if ordered else torch.addcmul(at_i[1], at_i[0], above))
-    return cost, family.sigma * slope
+    return cost, options.sigma * slope
 
 
 def _near(moments: Tensor, table: Tensor, cells: Cells, reach: int) -> list[Tensor]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bidwise.losses.arrangement import Arrangement, sort_inside
-from bidwise.losses.definition import Ads, Family, PairSums, direct
-from bidwise.losses.linear_time import segment_sums
+from bidwise.losses.definition import PairInputs, PairOptions, PairSums, direct
+from bidwise.losses.prefix_sums import Arrangement, runs_of_equal, sort_inside
+from bidwise.losses.signed import segment_sums
 from bidwise.segments import Auctions
 
 # nodes up to this size are left to `direct`
 LEAF = {"logistic": 256, "hinge": 64, "indicator": 64}
 
 
-def dominance(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -> PairSums:
+def dominance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
     """Pairs with v_i > v_j, cut by halves of the values: O(n log n) times the cost of a sum over all pairs.
 
     Each level of the tree cuts the ads of a node into those of higher and of lower value; between the two the gap is
@@ -35,19 +35,19 @@ def dominance(ads: Ads, auctions: Auctions, family: Family, *, gradient: bool) -
     for bit in reversed(range(bits)):
         sizes = sizes[sizes > 0]
         splits = peers[rows[sizes.cumsum(0) - sizes]] < sizes
-        small = splits & (sizes <= LEAF[family.surrogate])
+        small = splits & (sizes <= LEAF[options.surrogate])
         large = splits & ~small
         if bool(small.any()):
             leaves = rows[small.repeat_interleave(sizes)]
-            add(direct(ads[leaves], Auctions.of_sizes(sizes[small]), family, gradient=gradient), leaves)
+            add(direct(ads.at(leaves), Auctions.of_sizes(sizes[small]), options, gradient=gradient), leaves)
         if not bool(large.any()):
             break
         rows, sizes = rows[large.repeat_interleave(sizes)], sizes[large]
-        nodes, some = Auctions.of_sizes(sizes), ads[rows]
+        nodes, some = Auctions.of_sizes(sizes), ads.at(rows)
         upper = (code[rows] >> bit & 1).bool()
         lower_value = torch.where(upper, 0, some.value)
         pivot = some.value.new_zeros(nodes.count).scatter_reduce_(0, nodes.of_ad, lower_value, "amax")
-        add(segment_sums(Arrangement(some, nodes, upper, pivot), family, gradient), rows)
+        add(segment_sums(Arrangement(some, nodes, upper, pivot), options, gradient), rows)
         rows, sizes = _partition(rows, upper, nodes)
     return cost, slope
 
@@ -59,12 +59,7 @@ def _codes(value: Tensor, auctions: Auctions) -> tuple[Tensor, Tensor, int]:
     value, different for different values, and a run of half the ads is alone after two cuts.
     """
     order = sort_inside(value, auctions)
-    ranked = value[order]
-    fresh = torch.ones(len(order), dtype=torch.bool, device=value.device)
-    fresh[1:] = ranked[1:] != ranked[:-1]
-    fresh[auctions.starts] = True
-    first = fresh.nonzero().squeeze(1)
-    length = torch.cat([first[1:], first.new_tensor([len(order)])]) - first
+    first, length = runs_of_equal(value[order], auctions)
     begin, size = auctions.offsets[:-1], auctions.sizes
     auction = auctions.of_ad[first]
     middle = 2 * (first - begin[auction]) + length - 1  # twice the middle position, from 0 to 2 size - 2

@@ -1,15 +1,68 @@
-"""Hinge and indicator over all pairs i x j of a segment: prefix sums in the order of eCPM."""
+"""Sums without pairs in the order of eCPM: how ads are arranged for them, and those of hinge and indicator."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from bidwise.losses.arrangement import Arrangement
-from bidwise.losses.definition import Family, PairSums
+from bidwise.losses.definition import PairInputs, PairOptions, PairSums
+from bidwise.segments import Auctions, auction_of
 
 
-def step_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums:
+def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
+    """Rows in the order (auction, key), stable."""
+    if auctions.size is not None:
+        order = keys.view(auctions.count, auctions.size).argsort(dim=-1, stable=True)
+        return (order + auctions.offsets[:-1, None]).view(-1)
+    order = keys.argsort(stable=True)
+    return order[auctions.of_ad[order].argsort(stable=True)]
+
+
+def runs_of_equal(keys: Tensor, segments: Auctions) -> tuple[Tensor, Tensor]:
+    """First rows and lengths of the runs of equal neighbours; no run goes on in the next segment."""
+    fresh = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
+    fresh[1:] = keys[1:] != keys[:-1]
+    fresh[segments.starts] = True
+    first = fresh.nonzero().squeeze(1)
+    return first, torch.cat([first[1:], first.new_tensor([len(keys)])]) - first
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Ads in the order (segment, eCPM) and the bounds of their segments.
+
+    A segment is an auction where every ad takes both parts of a pair, i and j; it is a node of a tree over values where
+    its ads are cut into ads i, marked by ``upper``, and ads j with v_i > v_j. ``pivot`` is a value per segment, v_i >=
+    pivot >= v_j where parts are taken: v_i - v_j = (v_i - pivot) + (pivot - v_j) then adds up without cancellation.
+    """
+
+    ads: PairInputs
+    segments: Auctions
+    upper: Tensor | None
+    pivot: Tensor
+
+    @cached_property
+    def left(self) -> Tensor:
+        """left_i, 0 for ads that do not take the part of i."""
+        left = torch.ones_like(self.ads.ecpm) if self.ads.left is None else self.ads.left
+        return left if self.upper is None else left * self.upper
+
+    @cached_property
+    def right(self) -> Tensor:
+        """right_j, 0 for ads that do not take the part of j."""
+        right = torch.ones_like(self.ads.ecpm) if self.ads.right is None else self.ads.right
+        return right if self.upper is None else right * ~self.upper
+
+    @cached_property
+    def above(self) -> Tensor:
+        """v - pivot."""
+        return self.ads.value - self.segments.spread(self.pivot)
+
+
+def step_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -> PairSums:
     """Hinge and indicator: every sum over {i: s_i < s_j} is a prefix sum in the order of eCPM, kept in float64."""
     segments, dtype = arranged.segments, arranged.ads.ecpm.dtype
     s, left, right = (x.double() for x in (arranged.ads.ecpm, arranged.left, arranged.right))
@@ -17,15 +70,17 @@ def step_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums
     lowest[segments.sizes > 0] = s[segments.starts]
     s = s - segments.spread(lowest)  # margins keep their digits where eCPM differs little
     above = arranged.ads.value.double() - segments.spread(arranged.pivot.double())
-    ordered = family.gap == "order"
-    first, last = (bound + segments.of_ad for bound in _tie_runs(arranged))  # places in the prefix sums
+    ordered = options.gap == "order"
+    start, length = runs_of_equal(arranged.ads.ecpm, segments)
+    of_ad = slice(None) if len(start) == len(s) else auction_of(torch.nn.functional.pad(length.cumsum(0), (1, 0)))
+    first, last = (bound[of_ad] + segments.of_ad for bound in (start, start + length))  # of the ties, in prefix sums
     end = (segments.offsets[1:] + torch.arange(segments.count, device=s.device)).repeat_interleave(segments.sizes)
 
     def gaps(mass: Tensor, stake: Tensor) -> Tensor:
         """sum_i left_i (v_i - v_j) from sums of left_i and left_i (v_i - pivot), or sum_i left_i."""
         return mass if ordered else stake - above * mass
 
-    if family.surrogate == "indicator":
+    if options.surrogate == "indicator":
         mass, stake = segments.prefix(torch.stack([left, left * above]))
         cost = right * gaps(mass[last], stake[last])
         return cost.to(dtype), torch.zeros_like(arranged.ads.ecpm) if gradient else None
@@ -35,7 +90,7 @@ def step_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums
         charges += [right, right * above]
     mass, stake, lever, stake_lever, *others = segments.prefix(torch.stack(charges))
     cost = s * gaps(mass[first], stake[first]) - gaps(lever[first], stake_lever[first])
-    cost = (family.sigma * right * cost).to(dtype)
+    cost = (options.sigma * right * cost).to(dtype)
     if not gradient:
         return cost, None
 
@@ -45,18 +100,4 @@ def step_sums(arranged: Arrangement, family: Family, gradient: bool) -> PairSums
     pulled_up = right * gaps(half_tied(mass), half_tied(stake))
     mass_j, stake_j = (prefix[end] - half_tied(prefix) for prefix in others)  # over {j: s_j > s_i}
     pulled_down = left * (mass_j if ordered else above * mass_j - stake_j)
-    return cost, (family.sigma * (pulled_up - pulled_down)).to(dtype)
-
-
-def _tie_runs(arranged: Arrangement) -> tuple[Tensor, Tensor]:
-    """Bounds of the run of equal eCPM that each ad stands in."""
-    s = arranged.ads.ecpm
-    fresh = torch.ones(len(s), dtype=torch.bool, device=s.device)
-    fresh[1:] = s[1:] != s[:-1]
-    fresh[arranged.segments.starts] = True
-    firsts = fresh.nonzero().squeeze(1)
-    if len(firsts) == len(s):
-        return firsts, firsts + 1
-    run = fresh.cumsum(0) - 1
-    lasts = torch.cat([firsts[1:], firsts.new_tensor([len(s)])])
-    return firsts[run], lasts[run]
+    return cost, (options.sigma * (pulled_up - pulled_down)).to(dtype)

@@ -83,5 +83,5 @@ class DeepFM(nn.Module):
         return self.bias + first.sum(1) + paired(vectors) + deep
 
     def _deep(self, flat: Tensor) -> Tensor:
-        found: Tensor = (self.deep(flat) @ self.last).squeeze(-1)
-        return found
+        logits: Tensor = (self.deep(flat) @ self.last).squeeze(-1)
+        return logits

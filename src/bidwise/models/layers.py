@@ -58,7 +58,7 @@ class Embeddings(nn.Module):
         self.weight = nn.Parameter(_normal((int(ends[-1]), width), std, random))
         self.sparse = False
         self.sums: Any = None
-        self.trusted = False  # whether all ids of the training ads were looked at before
+        self.trusted = False  # whether all ids of the training ads have been checked
         self.std, self.fields = std, list(range(len(cardinalities)) if fields is None else fields)
         where = torch.get_default_device()
         self.register_buffer("starts", F.pad(ends[:-1], (1, 0)).to(where, torch.int32), persistent=False)
@@ -76,7 +76,7 @@ class Embeddings(nn.Module):
     def check(self, ids: Tensor) -> None:
         """Raise unless these are ids of all fields, each below the values of its field.
 
-        Looking at numbers makes a GPU wait, which a graph cannot, nor should a loop of torch's own.
+        Reading values makes the CPU wait for a GPU, which a graph cannot do and a plain torch loop should not.
         """
         if ids.is_floating_point():
             raise InputError(f"features must be ids of categories, whole numbers, found {ids.dtype}")
@@ -110,7 +110,7 @@ class Embeddings(nn.Module):
 
 
 def trust(tables: Sequence[Embeddings], features: Tensor) -> None:
-    """Look at all ids of the training ads once, instead of those of every batch; raise where a batch would."""
+    """Check all ids of the training ads once, instead of those of every batch; raise where a batch would."""
     if not tables or features.is_floating_point():
         return
     features = features.flatten(0, -2)
@@ -194,7 +194,7 @@ class Cross(nn.Module):
 class Perceptron(nn.Module):
     """Hidden layers: affine, or linear and batch norm; ReLU, dropout; ``(ads, inputs) -> (ads, hidden[-1])``.
 
-    Batch norm takes a bias before it off again: its gradient would be rounding error, which Adam makes full steps of.
+    Batch norm cancels a bias before it: its gradient would be rounding error, of which Adam makes full steps.
 
     Which units are dropped depends on ``seed`` and on how many steps were made, a number in the state of the model: a
     run that is resumed drops what it would have dropped, and nothing reads or sets the global random state.
@@ -279,10 +279,10 @@ class Perceptron(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm over the ads of a batch, ``(ads, units)``, on whatever ranks they are, on CPU and GPU.
+    """Batch norm over the ads of a batch on all ranks, ``(ads, units)``, on CPU and GPU.
 
-    A batch of one ad, the rest of an epoch, is normed by what was seen before. While a model trains all ranks must call
-    it together, as torch's SyncBatchNorm wants it too.
+    A batch of one ad, the rest of an epoch, is normed by the running mean and variance. In training all ranks must call
+    it together, as with torch's SyncBatchNorm.
     """
 
     def forward(self, active: Tensor) -> Tensor:
@@ -291,8 +291,8 @@ class BatchNorm(nn.BatchNorm1d):
             return super().forward(active)
         batch = distributed.share()
         if batch is None and distributed.count() > 1:
-            told = distributed.stacked(torch.tensor(len(active), device=active.device))
-            batch = distributed.Share(tuple(told.tolist()))
+            sizes = distributed.stacked(torch.tensor(len(active), device=active.device))
+            batch = distributed.Share(tuple(sizes.tolist()))
         if (len(active) if batch is None else batch.ads) < 2 and self.running_mean is not None:
             return F.batch_norm(
                 active, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
@@ -302,8 +302,8 @@ class BatchNorm(nn.BatchNorm1d):
     def _across(self, active: Tensor, batch: distributed.Share) -> Tensor:
         """Mean and variance from those of each rank: Σ (x - mean)² = Σ_r [Σ (x - mean_r)² + n_r (mean_r - mean)²]."""
         mean = active.sum(0) / max(len(active), 1)
-        there = distributed.gathered(torch.stack([mean, (active - mean).square().sum(0)]))
-        means, squares = there.unbind(1)  # (ranks, units)
+        sums = distributed.gathered(torch.stack([mean, (active - mean).square().sum(0)]))
+        means, squares = sums.unbind(1)  # (ranks, units)
         sizes = torch.tensor(batch.sizes, dtype=active.dtype, device=active.device)[:, None]
         mean = (sizes * means).sum(0) / batch.ads
         variance = (squares + sizes * (means - mean).square()).sum(0) / batch.ads

@@ -15,7 +15,7 @@ def change(estimate: Estimate, level: float) -> str:
     """A difference in per cent of the baseline's ``level``, as it is where that is nothing.
 
     >>> change(Estimate(difference=0.02, ci_low=0.01, ci_high=0.03), 2.0), change(Estimate(difference=0.02), 0.0)
-    ('+1.00 % [+0.50, +1.50]', '+0.02, without a finite interval')
+    ('+1.00 % [+0.50, +1.50]', '+0.020, without a finite interval')
     """
     words = f"{estimate / level:%}" if level > 0 else f"{estimate}"
     return words if estimate.known or words == NONE else f"{words}, without a finite interval"
@@ -75,18 +75,6 @@ def hundredths(share: float) -> str:
     return signed(100 * share, ".2f" if abs(share) >= 5e-5 or abs(share) < 5e-6 else ".3f")
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    >>> duration(42.4), duration(600), duration(9000)
-    ('42 s', '10 min', '2 h 30 min')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
-
-
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] | None = None) -> list[str]:
     """The lines of a table for the terminal; columns ``right`` are flush right, by default all but the first.
 
@@ -100,3 +88,15 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] | None = None)
         "  ".join(x.rjust(widths[k]) if k in right else x.ljust(widths[k]) for k, x in enumerate(row)).rstrip()
         for row in rows
     ]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(42.4), duration(600), duration(9000)
+    ('42 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -88,7 +88,7 @@ def loss_of(contestants: Sequence[Contestant]) -> Variants:
         if isinstance(named, WelfareLoss):
             lam = torch.tensor([[each.lam] for each in group])
             reduction = "sum" if group[0].sums else "mean"
-            named = WelfareLoss(**{**named.options, "lam": lam, "reduction": reduction, "pair_mean": None})
+            named = named.with_options(lam=lam, reduction=reduction, pair_mean=None)
         parts.append((named, len(group)))
     return Variants(parts)
 

@@ -58,7 +58,7 @@ class Recipe:
         """The loss as a module."""
         loss = named_loss(self.loss, lam=self.lam, sigma=self.sigma)
         if self.sums and isinstance(loss, WelfareLoss):
-            return WelfareLoss(**{**loss.options, "lam": loss.lam, "reduction": "sum", "pair_mean": None})
+            return loss.with_options(reduction="sum", pair_mean=None)
         return loss
 
     def build(self, cardinalities: Sequence[int], seed: int) -> nn.Module:
@@ -122,9 +122,7 @@ def joint_loss(recipes: Sequence[Recipe]) -> Variants:
     for group in groups:
         loss = group[0].loss_function
         if isinstance(loss, WelfareLoss):
-            lam = torch.tensor([[recipe.lam] for recipe in group])
-            reduction = "sum" if group[0].sums else "mean"
-            loss = WelfareLoss(**{**loss.options, "lam": lam, "reduction": reduction, "pair_mean": None})
+            loss = loss.with_options(lam=torch.tensor([[recipe.lam] for recipe in group]))
         parts.append((loss, len(group)))
     return Variants(parts)
 

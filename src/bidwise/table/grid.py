@@ -169,7 +169,7 @@ def _defaults(config: Config) -> dict[str, Any]:
     pairwise = [loss for name in config.train.losses if isinstance(loss := LOSSES[name], WelfareLoss)]
     for key, own in {
         "lam": {float(loss.lam) for loss in pairwise},
-        "sigma": {float(loss.options["sigma"]) for loss in pairwise},
+        "sigma": {float(loss.options.sigma) for loss in pairwise},
     }.items():
         if len(own) == 1:  # losses of auto could have several
             defaults[f"train.{key}"] = own.pop()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 
 from bidwise.theory.instance import Instance, bid_cap_of
-from bidwise.theory.teacher import Setting, teacher_hinge
+from bidwise.theory.teacher import BoundTerms, teacher_hinge
 
 
 @dataclass(frozen=True)
@@ -140,13 +140,13 @@ def welfare_certificate(
     if not 0 <= epsilon <= 1:
         raise ValueError(f"epsilon must be in [0, 1], found {epsilon}")
     auction = Instance(bids, truth=teacher, prediction=ctr, teacher=teacher)  # the teacher stands for the truth
-    setting = Setting(len(auction), bid_cap_of([auction], bid_cap), epsilon)
-    slope = 2 / setting.bid_cap if sigma is None else sigma
+    terms = BoundTerms(len(auction), bid_cap_of([auction], bid_cap), epsilon)
+    slope = 2 / terms.bid_cap if sigma is None else sigma
     return Certificate(
-        ads=setting.ads,
-        bid_cap=setting.bid_cap,
+        ads=terms.ads,
+        bid_cap=terms.bid_cap,
         epsilon=epsilon,
         teacher_best=auction.best_welfare(),
         teacher_shown=auction.welfare(),
-        theorem=teacher_hinge(auction, slope) + setting.slack(slope) + setting.error(slope),
+        theorem=teacher_hinge(auction, slope) + terms.slack(slope) + terms.error(slope),
     )

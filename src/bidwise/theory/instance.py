@@ -71,8 +71,8 @@ class Instance:
         if len(first) == 0:
             raise ValueError("bids must have at least one ad, found none")
         object.__setattr__(self, "bids", first)
-        for name, found in (("truth", truth), ("prediction", prediction), ("teacher", teacher)):
-            numbers = None if found is None else ad_numbers(name, found, like=first)
+        for name, given in (("truth", truth), ("prediction", prediction), ("teacher", teacher)):
+            numbers = None if given is None else ad_numbers(name, given, like=first)
             if numbers is not None:
                 check_between(name, numbers, 0, 1)
             object.__setattr__(self, name, numbers)

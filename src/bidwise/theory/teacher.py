@@ -20,10 +20,10 @@ from bidwise.theory.instance import Instance, Sides, bid_cap_of, check_equal_siz
 
 
 @dataclass(frozen=True)
-class Setting:
+class BoundTerms:
     """What the bounds of Section 4 are made of: n ads an auction, bids at most B, the teacher's epsilon.
 
-    >>> Setting(ads=3, bid_cap=2.0, epsilon=0.25).error(sigma=1.0)
+    >>> BoundTerms(ads=3, bid_cap=2.0, epsilon=0.25).error(sigma=1.0)
     12.0
     """
 
@@ -32,10 +32,10 @@ class Setting:
     epsilon: float
 
     @staticmethod
-    def of(instances: Sequence[Instance], bid_cap: float | None) -> Setting:
-        """The setting that a list of instances gives, with the epsilon that it has."""
+    def of(instances: Sequence[Instance], bid_cap: float | None) -> BoundTerms:
+        """The terms that a list of instances gives, with the epsilon that it has."""
         ads = check_equal_sizes(instances)
-        return Setting(ads, bid_cap_of(instances, bid_cap), squared_error(instances))
+        return BoundTerms(ads, bid_cap_of(instances, bid_cap), squared_error(instances))
 
     @property
     def pairs(self) -> int:
@@ -62,9 +62,9 @@ def teacher_risk_error(instances: Sequence[Instance], *, bid_cap: float | None =
     >>> print(teacher_risk_error([auction]))
     0.2 <= 0.2: holds
     """
-    setting = Setting.of(instances, bid_cap)
+    terms = BoundTerms.of(instances, bid_cap)
     left = mean([abs(each.loss("teacher") - each.loss()) for each in instances])
-    return Sides(left, setting.pairs * setting.bid_cap * math.sqrt(setting.epsilon), "<=")
+    return Sides(left, terms.pairs * terms.bid_cap * math.sqrt(terms.epsilon), "<=")
 
 
 def calibration(
@@ -107,10 +107,10 @@ def teacher_bounds_welfare(instances: Sequence[Instance], *, sigma: float = 1.0,
     >>> print(teacher_bounds_welfare([auction]))
     0.5 <= 1.375: holds
     """
-    setting = Setting.of(instances, bid_cap)
+    terms = BoundTerms.of(instances, bid_cap)
     reached = mean([each.welfare() + teacher_hinge(each, sigma) for each in instances])
     best = mean([each.best_welfare() for each in instances])
-    return Sides(best, reached + setting.slack(sigma) + setting.error(sigma), "<=")
+    return Sides(best, reached + terms.slack(sigma) + terms.error(sigma), "<=")
 
 
 def teacher_calibration(
@@ -131,7 +131,7 @@ def teacher_calibration(
     >>> print(teacher_calibration([auction], [[[0.1, 0.9]]]))
     0.04 <= 0.4: holds
     """
-    error = Setting.of(instances, bid_cap).error(sigma)
+    error = BoundTerms.of(instances, bid_cap).error(sigma)
     return calibration(lambda each: teacher_hinge(each, sigma), instances, hypotheses, epsilon=error)
 
 
@@ -170,7 +170,7 @@ def teacher_hinge_error(instances: Sequence[Instance], *, sigma: float = 1.0, bi
     0.2 <= 0.2: holds
     """
     left = mean([abs(teacher_hinge(each, sigma) - _hinge(each, sigma)) for each in instances])
-    return Sides(left, Setting.of(instances, bid_cap).error(sigma), "<=")
+    return Sides(left, BoundTerms.of(instances, bid_cap).error(sigma), "<=")
 
 
 def hinge_mistakes_error(
@@ -188,7 +188,7 @@ def hinge_mistakes_error(
     cap = bid_cap_of([instance], bid_cap)
     left = abs(_hinge(instance, sigma) - instance.loss(gap="positive"))
     middle = max(1.0, sigma * cap - 1) * instance.spread / 2
-    far = Setting(len(instance), cap, epsilon=0.0).slack(sigma)
+    far = BoundTerms(len(instance), cap, epsilon=0.0).slack(sigma)
     return Sides(left, middle, "<="), Sides(middle, far, "<=")
 
 
@@ -204,10 +204,10 @@ def teacher_mistakes_error(instances: Sequence[Instance], *, sigma: float = 1.0,
     >>> print(teacher_mistakes_error([auction], sigma=10.0))
     9.2 <= 9.2: holds
     """
-    setting = Setting.of(instances, bid_cap)
+    terms = BoundTerms.of(instances, bid_cap)
     left = mean([abs(teacher_hinge(each, sigma) - each.loss(gap="positive")) for each in instances])
-    error = setting.pairs * setting.bid_cap * math.sqrt(setting.epsilon)
-    return Sides(left, error + setting.slack(sigma), "<=")
+    error = terms.pairs * terms.bid_cap * math.sqrt(terms.epsilon)
+    return Sides(left, error + terms.slack(sigma), "<=")
 
 
 def _hinge(instance: Instance, sigma: float) -> float:

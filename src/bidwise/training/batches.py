@@ -15,7 +15,7 @@ from bidwise.data.ads import Ads
 
 @dataclass(frozen=True)
 class Batch:
-    """Some ads of every repeat: features ``(*repeats, batch, width)``, the rest ``(*repeats, batch)``."""
+    """A batch of ads of every repeat: features ``(*repeats, batch, width)``, the rest ``(*repeats, batch)``."""
 
     features: Tensor
     clicks: Tensor  # over the multiplier of the slot they were made in, where that is known
@@ -71,8 +71,8 @@ class Epoch:
             # repeats of a single ad look like a column of logits: offsets say that they are not
             return torch.tensor([0, 1]) if stop - start == 1 else None
         first = self.auctions[number - 1] if number else 0
-        found = self.offsets[first : self.auctions[number] + 1]
-        return found - found[0]
+        offsets = self.offsets[first : self.auctions[number] + 1]
+        return offsets - offsets[0]
 
 
 class Shuffle:
@@ -181,14 +181,14 @@ class Orders:
         self.coming: Future[Epoch] | None = None
 
     def next(self, *, ahead: bool) -> Epoch:
-        """The next epoch; with ``ahead`` the one after it is begun."""
+        """The next epoch; with ``ahead`` the one after it is drawn meanwhile."""
         epoch = self.shuffle.epoch() if self.coming is None else self.coming.result()
         self.states = self._states()
         self.coming = self.thread.submit(self.shuffle.epoch) if ahead else None
         return epoch
 
     def restart(self, states: Sequence[Tensor]) -> None:
-        """Go to where the generators had these states."""
+        """Return to where the generators had these states."""
         if self.coming is not None:
             self.coming.result()
             self.coming = None

@@ -1,4 +1,4 @@
-"""Where a run takes its batches from: tables on the device, or tables that are too long for it, a chunk at a time."""
+"""Where batches come from: tables on the device, or tables too long for it, a chunk at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Resident:
         self.epoch: Epoch | None = None
 
     def begin(self, epoch: Epoch) -> None:
-        """Take the batches of ``epoch`` from now on; its order goes to where a graph looks for it."""
+        """Begin ``epoch``; its order goes to where a graph looks for it."""
         if self.order is None or self.order.shape != epoch.order.shape:
             self.order = epoch.order.to(self.features.device)
         else:
@@ -61,7 +61,7 @@ class Streamed:
         self.chunk = -1
 
     def begin(self, epoch: Epoch) -> None:
-        """Take the batches of ``epoch`` from now on."""
+        """Begin ``epoch``."""
         self.epoch, self.chunk, self.coming = epoch, -1, None
         self.chunks = _chunks(epoch)  # first batch of each, and the end
         longest = max(self._bounds(k)[1] - self._bounds(k)[0] for k in range(len(self.chunks) - 1))
@@ -121,13 +121,13 @@ class Streamed:
         with torch.cuda.stream(self.stream):
             if after is not None:
                 after.wait()
-            found = []
+            moved = []
             for table in (self.shuffle.features, self.shuffle.columns):
                 pinned = torch.empty(len(rows), table.shape[1], dtype=table.dtype, pin_memory=True)
                 torch.index_select(table, 0, rows, out=pinned)
-                found.append(pinned.to(self.device, non_blocking=True))
+                moved.append(pinned.to(self.device, non_blocking=True))
             arrived.record()
-        return found[0], found[1], arrived
+        return moved[0], moved[1], arrived
 
 
 def _chunks(epoch: Epoch) -> list[int]:
@@ -141,12 +141,12 @@ def _chunks(epoch: Epoch) -> list[int]:
 
 
 def source(shuffle: Shuffle, device: torch.device) -> Resident | Streamed:
-    """What batches come from, for a model on ``device``."""
+    """The source of batches for a model on ``device``."""
     return Resident(shuffle) if shuffle.device == device else Streamed(shuffle, device)
 
 
 def fits(tables: int, device: torch.device) -> bool:
-    """Whether so many bytes of training ads have room on the device; what torch keeps for later use is room."""
+    """Whether so many bytes of training ads fit on the device; memory that torch holds in reserve is free."""
     if device.type != "cuda":
         return True
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
