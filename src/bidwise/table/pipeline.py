@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def _result(prepared: Prepared, fits: dict[str, Fit], valid: Ads, held_out: Ads 
         choice=choice,
         chosen=chosen,
         validation=Scores.of(_metrics(model, valid, config).compute(), facts.mean_bid),
-        evaluation=_evaluated(prepared, fits, show).without_curves(),
+        evaluation=_evaluated(prepared, fits, show),
     )
 
 
@@ -231,7 +232,7 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Eval
     write_parquet(path, table)
     roles: dict[str, Any] = {role: role if role in table.columns else None for role in ("truth", "position", "weight")}
     models = [*([TEACHER] if TEACHER in table.columns else []), *fits]
-    return evaluate(
+    found = evaluate(
         path,
         ctr=models,
         click="click",
@@ -244,7 +245,8 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Eval
         seed=config.train.seed,
         out=prepared.folder / "evaluation",
         progress=lambda work, done: show("testing", done, work),
-    )
+    ).without_curves()
+    return replace(found, options=found.options | {"table": path.name})  # run folders move
 
 
 def _fit_result(fit: Fit, metric: str) -> FitResult:
