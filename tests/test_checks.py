@@ -8,7 +8,9 @@ import torch
 
 from bidwise.checks import InputError, Named, check_seed, derived_seed
 from bidwise.data import WORLDS
-from bidwise.study.contest import BATCHES, INITIAL, TEACHERS_ADS, seeds_of
+from bidwise.paper.regimes import TEACHERS_ADS
+from bidwise.study.members import BATCHES, INITIAL
+from bidwise.study.recipe import seeds_of
 
 LARGE = (4001, 2**32, 2**32 + 1, 10**17, 2**63 - 1)
 

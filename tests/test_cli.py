@@ -283,7 +283,7 @@ def test_core_modules_need_torch_and_numpy_alone():
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked}))\nimport bidwise\n"
     code += "bidwise.WelfareLoss, bidwise.run_auction, bidwise.theory, bidwise.diagnose, bidwise.evaluation.Metrics\n"
     code += "bidwise.fit, bidwise.models.MLP, bidwise.data.WORLDS\n"
-    code += "import bidwise.paper.synthetic, bidwise.paper.regimes, bidwise.paper.criteo.experiment\n"
+    code += "import bidwise.paper.synthetic, bidwise.paper.regimes, bidwise.paper.criteo\n"
     code += "import bidwise.data.store, bidwise.kernels.adam_kernels\n"
     code += "import bidwise.kernels.graph, bidwise.kernels.fused_panels\n"
     code += "from bidwise.data.criteo_device import simulated_ads\n"
@@ -309,21 +309,20 @@ def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
     assert capsys.readouterr().err == "training: 0 %\ntraining: 40 %, model 2 of 5, about 10 min left\n"
 
 
-def test_a_run_that_goes_on_says_so(tmp_path, capsys, monkeypatch):
-
-    for name in ("report", "write_figures"):
-        monkeypatch.setattr(f"bidwise.report.build.{name}", lambda *given: None)
+def test_a_run_that_resumes_says_so(tmp_path, capsys, monkeypatch):
+    for name in ("bidwise.report.write_page", "bidwise.report.build.write_figures"):
+        monkeypatch.setattr(name, lambda *given: None)
     (tmp_path / "pieces").mkdir()
 
     def run(show):
         (tmp_path / "result.json").write_text("{}")
 
-    for number, words in ((0, None), (1, "Going on after 1 part of"), (2, "Going on after 2 parts of")):
+    for number, words in ((0, None), (1, "Resuming after 1 part of"), (2, "Resuming after 2 parts of")):
         (tmp_path / "result.json").unlink(missing_ok=True)
         if number:
             (tmp_path / "pieces" / f"{number}.pt").touch()
         reproduce_command._experiment(run, tmp_path, lambda result: "found")
         told = capsys.readouterr().out
-        assert (words in told) if words else ("Going on" not in told)
-    reproduce_command._experiment(run, tmp_path, lambda result: "found")  # finished: nothing goes on
-    assert "Going on" not in capsys.readouterr().out
+        assert (words in told) if words else ("Resuming" not in told)
+    reproduce_command._experiment(run, tmp_path, lambda result: "found")  # finished: nothing resumes
+    assert "Resuming" not in capsys.readouterr().out

@@ -1,6 +1,5 @@
 """The Criteo experiment: its numbers recomputed, its pieces, and that nothing is lost when it is cut off."""
 
-import json
 import math
 import os
 import shutil
@@ -17,20 +16,20 @@ from bidwise.data.ads import AuctionCuts
 from bidwise.data.criteo_text import simulate
 from bidwise.data.store import Store
 from bidwise.evaluation.auc import _auc_on_device, auc
-from bidwise.evaluation.bins import binned, equal_mass_bins
-from bidwise.evaluation.bins import calibration_error as calibration_error_by_bins
-from bidwise.evaluation.metrics import CTR_BINS
 from bidwise.models import SparseLogisticRegression
-from bidwise.paper.criteo import Config, experiment, run
-from bidwise.paper.criteo.dataset import source_of
-from bidwise.paper.criteo.numbers import chosen_lams, of_protocol
-from bidwise.paper.criteo.plan import LAM, LAMS, LOSSES, planned, trial_of, work
-from bidwise.paper.criteo.trial import Arena, Trial, calibration_error, loss_of, measured, welfare_over
+from bidwise.paper.criteo import run
+from bidwise.paper.criteo_data import load_dataset, welfare_over
+from bidwise.paper.criteo_numbers import Numbers, selected_lams
+from bidwise.paper.criteo_trial import Measured, Trained, Trial, measured, planned, trial_of
 from bidwise.paper.preprocessing.prepare_criteo import prepare
-from bidwise.run_folder import load, read_json
-from bidwise.study.pieces import Job, Pieces
+from bidwise.report.criteo_sentences import notes, verdict
+from bidwise.run_folder import read_json, read_result
+from bidwise.runners import Processes, Task, TaskCache, Threads, kept_result
+from bidwise.study.criteo_results import LOSSES, CriteoConfig, CriteoResult
+from bidwise.typed_json import to_json
 
-TINY = Config(
+LAMS = CriteoConfig.lams
+TINY = CriteoConfig(
     models=("logistic_regression",), losses=("log_plus", "distilled"), repeats=2, auction_size=32, cuts=2, every=1
 )
 
@@ -38,7 +37,7 @@ TINY = Config(
 @pytest.fixture(scope="module", autouse=True)
 def short_segments():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bidwise.paper.criteo.runtime.SECONDS", 0.001)
+        patch.setattr("bidwise.paper.epoch_times.SECONDS", 0.001)
         yield
 
 
@@ -54,6 +53,18 @@ def small(store, tmp_path_factory):
     out = tmp_path_factory.mktemp("small") / "run"
     run(TINY, store.folder, out)
     return out, read_json(out / "result.json")
+
+
+def selections(out, name):
+    """What a trial found on the test auctions, by selection."""
+    return Trained.of(kept_result(out / "pieces" / f"{name}.pt")).selections
+
+
+def test_a_result_is_read_as_it_was_returned(store, small):
+    out, _ = small
+    result = run(TINY, store.folder, out)  # nothing is computed again
+    assert to_json(read_result(out, CriteoResult)) == to_json(result)
+    assert math.isfinite(result.models["logistic_regression"].protocols["tuned"].gain("log_plus").difference)
 
 
 def test_result_has_every_number_of_every_loss(small):
@@ -73,20 +84,17 @@ def test_result_has_every_number_of_every_loss(small):
     assert model["runtime"]["log_loss"]["relative"] == 1
     assert result["data"]["known_ctr"]
     assert result["data"]["integers"] == "winners"
-    assert result["verdict"]
-    json.dumps(result)
+    assert result["config"]["lam"] == 3
+    assert "verdict" not in result
 
 
 def test_means_and_errors_are_those_of_the_repeats(small):
     out, result = small
     for protocol, selection in (("converged", "last"), ("tuned", "welfare")):
         found = result["models"]["logistic_regression"]["protocols"][protocol]["losses"]["log_loss"]
-        each = [
-            load(out / "pieces" / f"logistic_regression-{repeat:02d}-log_loss.pt")["found"]["selections"][selection]
-            for repeat in range(2)
-        ]
+        each = [selections(out, f"logistic_regression-{repeat:02d}-log_loss")[selection] for repeat in range(2)]
         for key in ("welfare", "expected_welfare"):
-            means = [float(entry[key].mean()) for entry in each]
+            means = [float(getattr(entry, key).mean()) for entry in each]
             assert found[key] == pytest.approx(sum(means) / 2)
             assert found[f"{key}_error"] == pytest.approx(abs(means[0] - means[1]) / 2)
 
@@ -97,43 +105,40 @@ def test_differences_are_paired_by_repeat(small):
     plus, base = (losses[name]["repeats"]["expected_welfare"] for name in ("log_plus", "log_loss"))
     apart = [a - b for a, b in zip(plus, base, strict=True)]
     found = losses["log_plus"]["difference"]
-    assert found["of"] == "expected"
     assert found["repeats"]["difference"] == pytest.approx(sum(apart) / 2)
     half = 12.7062 * np.std(apart, ddof=1) / math.sqrt(2)  # Student's t with one degree of freedom
     assert found["repeats"]["ci_high"] - found["repeats"]["difference"] == pytest.approx(half, rel=1e-4)
     assert found["auctions"]["difference"] == pytest.approx(found["repeats"]["difference"])
-    assert losses["log_plus"]["relative"] == pytest.approx((sum(apart) / 2) / (sum(base) / 2))
+    assert found["difference"] == found["repeats"]["difference"]
+    read = read_result(small[0], CriteoResult).models["logistic_regression"].protocols["converged"]
+    assert read.gain("log_plus").difference == pytest.approx((sum(apart) / 2) / (sum(base) / 2))
 
 
 def test_lam_is_chosen_by_validation_welfare_in_every_repeat(small):
     out, result = small
     losses = result["models"]["logistic_regression"]["protocols"]["tuned"]["losses"]
     for repeat in range(2):
-        trials = {lam: trial_of("logistic_regression", repeat, "log_plus", lam, "tuned") for lam in LAMS}
-        tried = {
-            lam: load(out / "pieces" / f"{trial.name}.pt")["found"]["selections"]["welfare"]
-            for lam, trial in trials.items()
-        }
-        best = max(tried, key=lambda lam: tried[lam]["value"])
+        names = {lam: trial_of(TINY, "logistic_regression", repeat, "log_plus", lam, "tuned").name for lam in LAMS}
+        tried = {lam: selections(out, name)["welfare"] for lam, name in names.items()}
+        best = max(tried, key=lambda lam: tried[lam].value)
         assert losses["log_plus"]["lam"][repeat] == best
-        assert losses["log_plus"]["repeats"]["welfare"][repeat] == pytest.approx(float(tried[best]["welfare"].mean()))
+        assert losses["log_plus"]["repeats"]["welfare"][repeat] == pytest.approx(float(tried[best].welfare.mean()))
 
 
 def test_teachers_are_the_log_loss_model_of_the_same_repeat_and_protocol(store, small):
     out, _ = small
-    arena = source_of(TINY, store.folder, "cpu").arena
-    for trial in planned(TINY):
-        if trial.loss != "distilled":
-            continue
-        teacher = load(out / "pieces" / f"logistic_regression-{trial.repeat:02d}-log_loss.pt")["found"]["teacher"]
+    ads = load_dataset(TINY, store.folder, "cpu").train
+    taught = [trial for trial in planned(TINY) if trial.recipe.loss == "distilled"]
+    for trial in taught:
+        teacher = kept_result(out / "pieces" / f"logistic_regression-{trial.repeat:02d}-log_loss.pt")["teacher"]
         assert set(teacher) == {"last", "welfare"}
-        assert teacher[trial.teacher].shape == (len(arena.train),)
-    assert {trial.teacher for trial in planned(TINY) if trial.loss == "distilled"} == {"last", "welfare"}
+        assert teacher[trial.recipe.teacher].shape == (len(ads),)
+    assert {trial.recipe.teacher for trial in taught} == {"last", "welfare"}
 
 
 def test_the_plan_is_every_loss_with_its_lams_and_teachers():
-    trials = planned(Config(models=("deepfm",), repeats=1))
-    counts = {loss: sum(trial.loss == loss for trial in trials) for loss in LOSSES}
+    trials = planned(CriteoConfig(models=("deepfm",), repeats=1))
+    counts = {loss: sum(trial.recipe.loss == loss for trial in trials) for loss in LOSSES}
     # one lam with the last teacher and five with the best; without a teacher one training serves both
     assert counts == {
         "log_loss": 1,
@@ -144,14 +149,18 @@ def test_the_plan_is_every_loss_with_its_lams_and_teachers():
         "distilled": 2,
     }
     assert len({trial.name for trial in trials}) == len(trials)
-    assert {t.lam for t in planned(Config(protocol="converged")) if t.lam is not None} == {3.0}
+    converged = [trial.recipe for trial in planned(CriteoConfig(protocol="converged"))]
+    assert {recipe.lam for recipe in converged if recipe.lam is not None} == {3.0}
 
 
 def test_losses_have_the_papers_slope():
-    assert loss_of(Trial("deepfm", 0, "log_teacher", 5.0)).options.sigma == 3.0
-    assert loss_of(Trial("deepfm", 0, "log_teacher", 5.0)).lam == 5.0
-    assert loss_of(Trial("deepfm", 0, "log_weighted", 1.0)).options.weighting == 3.0
-    assert loss_of(Trial("deepfm", 0, "log_loss")) is bidwise.LOSSES["log_loss"]
+    def loss(name, lam=None):
+        return CriteoConfig().recipe("deepfm", name, lam).loss_function
+
+    assert loss("log_teacher", 5.0).options.sigma == 3.0
+    assert loss("log_teacher", 5.0).lam == 5.0
+    assert loss("log_weighted", 1.0).options.weighting == 3.0
+    assert loss("log_loss") is bidwise.LOSSES["log_loss"]
 
 
 def test_measures_agree_with_the_library(store):
@@ -163,12 +172,12 @@ def test_measures_agree_with_the_library(store):
     ctr = bidwise.predict(model, test).double()
     for key, truth in (("welfare", test.clicks), ("expected_welfare", test.truth)):
         each = bidwise.welfare(ctr[order], truth[order], test.bids[order], auctions.offsets)
-        torch.testing.assert_close(found[key], each)
+        torch.testing.assert_close(getattr(found, key), each)
     paid = bidwise.revenue(ctr[order], test.truth[order], test.bids[order], auctions.offsets, pricing="gsp")
-    assert found["revenue"] == pytest.approx(float(paid.mean()))
+    assert found.revenue == pytest.approx(float(paid.mean()))
     metrics = bidwise.evaluation.Metrics().update(ctr, test.clicks, test.bids, test.offsets).compute()
     for key in ("auc", "log_loss", "calibration_error"):
-        assert found[key] == pytest.approx(getattr(metrics, key), rel=1e-6)
+        assert getattr(found, key) == pytest.approx(getattr(metrics, key), rel=1e-6)
 
 
 def test_cuts_use_every_ad_once_and_are_the_same_for_all():
@@ -190,65 +199,63 @@ def test_validation_welfare_is_that_of_its_auctions(store):
         assert float(welfare_over(auctions, name).of(logits, valid)) == pytest.approx(float(each.mean()), rel=1e-6)
 
 
-def test_a_run_that_was_cut_off_goes_on_and_finds_the_same(store, small, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_and_finds_the_same(store, small, tmp_path):
     _, expected = small
-    done = []
+    pieces = tmp_path / "run" / "pieces"
 
-    def stop(show, **options):
-        if len(done) == 3:
+    def stop(work, done, detail):
+        if len(list(pieces.glob("*.pt"))) == 3:
             raise KeyboardInterrupt
-        done.append(options["trial"])
-        return compute(show, **options)
 
-    compute = experiment.compute
-    monkeypatch.setattr(experiment, "compute", stop)
     with pytest.raises(KeyboardInterrupt):
-        run(TINY, store.folder, tmp_path / "run")
+        run(TINY, store.folder, tmp_path / "run", progress=stop)
     assert not (tmp_path / "run" / "result.json").exists()
-    again = []
-    monkeypatch.setattr(
-        experiment, "compute", lambda show, **options: (again.append(options["trial"]), compute(show, **options))[1]
-    )
-    run(TINY, store.folder, tmp_path / "run")
-    assert not set(done) & set(again)
-    assert set(done) | set(again) == set(planned(TINY))
+    kept = {path: path.stat().st_mtime_ns for path in pieces.iterdir()}
+    assert len(kept) == 3
+    details = []
+    run(TINY, store.folder, tmp_path / "run", progress=lambda work, done, detail: details.append(detail))
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert {path.stem for path in pieces.iterdir()} >= {trial.name for trial in planned(TINY)}
+    models = len(planned(TINY))
+    assert f"model 4 of {models}, epoch 1.0 of 3" in details
     found = read_json(tmp_path / "run" / "result.json")
     assert found["models"]["logistic_regression"]["protocols"] == expected["models"]["logistic_regression"]["protocols"]
 
 
-@pytest.mark.parametrize("apart", ["processes", "threads"])
-def test_workers_find_what_one_finds(store, small, tmp_path, apart):
-    run(TINY, store.folder, tmp_path / "run", workers=2, apart=apart)
+@pytest.mark.parametrize("runner", [Processes, Threads])
+def test_workers_find_what_one_finds(store, small, tmp_path, runner):
+    run(TINY, store.folder, tmp_path / "run", runner=runner(2))
     found = read_json(tmp_path / "run" / "result.json")
     assert found["models"]["logistic_regression"]["protocols"] == small[1]["models"]["logistic_regression"]["protocols"]
 
 
 def test_deepfm_and_dcn_run_with_the_papers_losses(store, tmp_path):
-    config = Config(
+    config = CriteoConfig(
         models=("deepfm", "dcn"), losses=("log_teacher",), protocol="converged", repeats=1, auction_size=32, every=5
     )
     result = run(config, store.folder, tmp_path / "run")
     for model in ("deepfm", "dcn"):
-        assert set(result["paper"][model]) >= {"log_loss", "log_weighted", "log_teacher"}
-        losses = result["models"][model]["protocols"]["converged"]["losses"]
-        assert losses["log_teacher"]["difference"]["repeats"]["ci_low"] is None or math.isnan(
-            losses["log_teacher"]["difference"]["repeats"]["ci_low"]
-        )
-    assert result["models"]["dcn"]["epochs"] == 2.1
-    assert result["models"]["deepfm"]["epochs"] == 3
+        gain = result.models[model].protocols["converged"].gain("log_teacher")
+        assert gain.auctions.known
+        assert not gain.repeats.known
+        assert gain.outcome == "unclear"
+    assert result.models["dcn"].epochs == 2.1
+    assert result.models["deepfm"].epochs == 3
+    assert any("this run confirms (trained in the same way): 0 of 2" in words for words in verdict(result))
 
 
-def test_unknown_ctr_leaves_realised_welfare(store, small):
+def test_unknown_ctr_leaves_realised_welfare(small):
     out, _ = small
-    found = {}
+    trained = {}
     for trial in planned(TINY):
-        piece = load(out / "pieces" / f"{trial.name}.pt")["found"]
-        kept = {name: {**entry, "expected_welfare": None} for name, entry in piece["selections"].items()}
-        found[trial] = {"selections": kept}
-    losses = of_protocol("logistic_regression", "tuned", TINY, found)
-    assert losses["log_plus"]["expected_welfare"] is None
-    assert losses["log_plus"]["difference"]["of"] == "realised"
-    assert "by_truth" not in losses["log_plus"]
+        kept = Trained.of(kept_result(out / "pieces" / f"{trial.name}.pt"))
+        known = {name: replace(each, expected_welfare=None) for name, each in kept.selections.items()}
+        trained[trial] = replace(kept, selections={n: x for n, x in known.items() if n != "expected_welfare"})
+    losses = Numbers(TINY, trained, "logistic_regression").protocol("tuned").losses
+    assert math.isnan(losses["log_plus"].expected_welfare)
+    assert losses["log_plus"].difference == losses["log_plus"].difference_realised
+    assert losses["log_plus"].main_welfare == losses["log_plus"].welfare
+    assert losses["log_plus"].by_truth is None
 
 
 def test_another_store_or_configuration_is_refused(store, small, tmp_path):
@@ -286,7 +293,7 @@ def test_another_store_or_configuration_is_refused(store, small, tmp_path):
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(bidwise.InputError, match=message):
-        Config(**options)
+        CriteoConfig(**options)
 
 
 def test_auctions_larger_than_a_split_are_refused(store, tmp_path):
@@ -295,10 +302,10 @@ def test_auctions_larger_than_a_split_are_refused(store, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_an_arena_without_truth_is_selected_by_clicks_alone(store):
-    arena = source_of(TINY, store.folder, "cpu").arena
-    blind = Arena(arena.train, replace(arena.valid, truth=None), arena.test, arena.valid_auctions, arena.test_auctions)
-    assert [metric.name for metric in arena.selections] == ["welfare", "log_loss", "expected_welfare"]
+def test_ads_without_truth_are_selected_by_clicks_alone(store):
+    ads = load_dataset(TINY, store.folder, "cpu")
+    blind = replace(ads, valid=replace(ads.valid, truth=None))
+    assert [metric.name for metric in ads.selections] == ["welfare", "log_loss", "expected_welfare"]
     assert [metric.name for metric in blind.selections] == ["welfare", "log_loss"]
 
 
@@ -317,11 +324,9 @@ def killed(show, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_worker_is_told_in_one_line(tmp_path):
-    pieces = Pieces(tmp_path, {}, "cpu", None)
-    jobs = [Job(f"{k}", "", 1.0, killed, {}) for k in range(2)]
-    with pytest.raises(bidwise.InputError, match="one of 2 was killed; use fewer"):
-        pieces.all(jobs, 2)
+def test_a_killed_worker_is_reported_in_one_line(tmp_path):
+    with pytest.raises(bidwise.InputError, match="workers must fit into memory, found that 2 do not; use fewer"):
+        TaskCache(tmp_path).all([Task(f"{k}", killed) for k in range(2)], Processes(2))
 
 
 SIMULATED = replace(TINY, rows=4_000, batch_size=512, lam_repeats=1, repeats=3)
@@ -348,61 +353,57 @@ def test_simulated_rows_need_no_store(simulated):
     assert model["steps"] == 21  # three epochs of 7
     assert "rows = 4000" in (out / "config.toml").read_text()
     assert "precision" not in (out / "config.toml").read_text()
-    told = " ".join(result["notes"])
-    assert "4,000 rows on the device" in told
-    assert "Batches have 512 ads" in told
-    assert "chosen on the first repeat and used in all" in told
+    words = " ".join(notes(read_result(out, CriteoResult)))
+    assert "4,000 rows on the device" in words
+    assert "Batches have 512 ads" in words
 
 
 def test_lam_is_chosen_on_the_first_repeats_and_used_in_all(simulated):
     out, result = simulated
     names = {path.stem for path in (out / "pieces").iterdir()}
-    tried = {
-        lam: load(out / "pieces" / f"{trial_of('logistic_regression', 0, 'log_plus', lam, 'tuned').name}.pt")
-        for lam in LAMS
-    }
-    best = max(tried, key=lambda lam: tried[lam]["found"]["selections"]["welfare"]["value"])
+    names_of = {lam: trial_of(SIMULATED, "logistic_regression", 0, "log_plus", lam, "tuned").name for lam in LAMS}
+    tried = {lam: selections(out, name)["welfare"] for lam, name in names_of.items()}
+    best = max(tried, key=lambda lam: tried[lam].value)
     model = result["models"]["logistic_regression"]
     assert model["protocols"]["tuned"]["losses"]["log_plus"]["lam"] == [best] * 3
     assert model["protocols"]["tuned"]["losses"]["log_plus"]["by_log_loss"]["lam"] == [best] * 3
     for repeat in (1, 2):  # the chosen one, and 3 for the other protocol
         lams = {name for name in names if name.startswith(f"logistic_regression-{repeat:02d}-log_plus")}
-        assert lams == {f"logistic_regression-{repeat:02d}-log_plus-{lam:g}" for lam in {best, LAM}}
+        assert lams == {f"logistic_regression-{repeat:02d}-log_plus-{lam:g}" for lam in {best, 3.0}}
     assert [row["lam"] for row in model["grid"]["log_plus"]] == list(LAMS)
-    first = tried[best]["found"]["selections"]["welfare"]["welfare"]
     row = next(row for row in model["grid"]["log_plus"] if row["lam"] == best)
-    assert row["welfare"] == pytest.approx(float(first.mean()))
+    assert row["welfare"] == pytest.approx(float(tried[best].welfare.mean()))
     assert row["welfare_error"] is None
     each = model["protocols"]["tuned"]["losses"]["log_loss"]["repeats"]["welfare"]
     assert model["grid_log_loss"]["welfare"] == pytest.approx(each[0])
 
 
-def test_lam_is_chosen_by_the_sum_over_the_first_repeats():
-    config = Config(models=("deepfm",), losses=("log_plus",), protocol="tuned", repeats=3, lam_repeats=2)
+def test_lam_is_selected_by_the_sum_over_the_first_repeats():
+    config = CriteoConfig(models=("deepfm",), losses=("log_plus",), protocol="tuned", repeats=3, lam_repeats=2)
     values = {(0, 1.0): 5.0, (0, 3.0): 4.0, (1, 1.0): 1.0, (1, 3.0): 4.0}  # 1 is best in the first, 3 in both together
-    found = {
-        trial: {"selections": {"welfare": {"value": values.get((trial.repeat, trial.lam), 0.0)}}}
-        for trial in planned(config)
-    }
-    lams = chosen_lams(config, found)
+    trained = {}
+    for trial in planned(config):
+        value = values.get((trial.repeat, trial.recipe.lam), 0.0)
+        of_test = Measured(torch.zeros(1), None, 0.5, 0.5, 0.0, 0.0, 1.0, value=value)
+        trained[trial] = Trained({"welfare": of_test}, {}, 1)
+    lams = selected_lams(config, trained)
     assert lams == {("deepfm", "log_plus"): 3.0}
-    rest = [trial for trial in planned(config, lams) if trial not in found]
-    assert rest == [Trial("deepfm", 2, "log_plus", 3.0)]
-    assert work(config) == len(planned(config, lams))
+    rest = [trial for trial in planned(config, lams) if trial not in trained]
+    assert rest == [Trial(config.recipe("deepfm", "log_plus", 3.0), 2)]
     assert planned(replace(config, lam_repeats=None)) == planned(replace(config, lam_repeats=3), lams)
 
 
-def test_a_simulated_run_goes_on_with_other_workers_and_finds_the_same(simulated, tmp_path):
+def test_a_simulated_run_resumes_with_other_workers_and_finds_the_same(simulated, tmp_path):
     out, expected = simulated
     shutil.copytree(out, tmp_path / "run")
     gone = sorted((tmp_path / "run" / "pieces").iterdir())[1::3]
     for path in gone:
         path.unlink()
     shown = []
-    run(SIMULATED, None, tmp_path / "run", workers=3, apart="threads", progress=lambda what, share: shown.append(share))
+    run(SIMULATED, None, tmp_path / "run", runner=Threads(3), progress=lambda work, done, detail: shown.append(done))
     found = read_json(tmp_path / "run" / "result.json")
     assert shown == sorted(shown)
-    assert shown[-1] == 1.0
+    assert shown[-1] == pytest.approx(1.0)
     assert all(path.exists() for path in gone)
     protocols = (result["models"]["logistic_regression"]["protocols"] for result in (found, expected))
     assert next(protocols) == next(protocols)
@@ -414,7 +415,7 @@ def test_other_simulated_ads_are_refused(simulated):
 
 
 def test_ads_are_drawn_once_in_a_process(simulated):
-    assert source_of(SIMULATED, None, "cpu") is source_of(replace(SIMULATED, repeats=1), None, "cpu")
+    assert load_dataset(SIMULATED, None, "cpu") is load_dataset(replace(SIMULATED, repeats=1), None, "cpu")
 
 
 @pytest.mark.parametrize(("rows", "data"), [(None, None), (4_000, "store")])
@@ -429,9 +430,9 @@ def test_simulated_auctions_must_fit_the_splits(tmp_path):
 
 
 def doubled(show, *, number, fail_at=None, stopped=None):
-    """A job that shows its share, and fails if it is told to."""
+    """A task that shows its share, and fails if it is told to."""
     if fail_at == number:
-        raise ValueError(f"job {number} failed")
+        raise ValueError(f"task {number} failed")
     for share in range(200):
         show(share / 200)
         if stopped is None:
@@ -441,51 +442,41 @@ def doubled(show, *, number, fail_at=None, stopped=None):
 
 
 def test_threads_hand_on_errors_and_keep_what_is_finished(tmp_path):
-    pieces = Pieces(tmp_path, {}, "cpu", None)
-    jobs = [Job(f"{k}", "", 1.0, doubled, {"number": k, "fail_at": 3}) for k in range(6)]
-    with pytest.raises(ValueError, match="job 3 failed"):
-        pieces.all(jobs, 2, "threads")
+    cache = TaskCache(tmp_path)
+    with pytest.raises(ValueError, match="task 3 failed"):
+        cache.all([Task(f"{k}", doubled, {"number": k, "fail_at": 3}) for k in range(6)], Threads(2))
     assert len(list((tmp_path / "pieces").iterdir())) >= 2  # of the first three, before the next began
-    jobs = [Job(f"{k}", "", 1.0, doubled, {"number": k}) for k in range(6)]
-    assert pieces.all(jobs, 2, "threads") == [0, 2, 4, 6, 8, 10]
+    assert cache.all([Task(f"{k}", doubled, {"number": k}) for k in range(6)], Threads(2)) == [0, 2, 4, 6, 8, 10]
 
 
 def test_an_interrupt_ends_all_threads(tmp_path):
-    def stop(what, share):
-        if 0 < share < 1:
+    def stop(work, done, detail):
+        if 0 < done < 1:
             raise KeyboardInterrupt
 
-    pieces = Pieces(tmp_path, {}, "cpu", stop)
-    pieces.expected = 6.0
-    jobs = [Job(f"{k}", "", 1.0, doubled, {"number": k, "stopped": False}) for k in range(6)]
+    cache = TaskCache(tmp_path, stop, expected=6.0)
     began = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
-        pieces.all(jobs, 3, "threads")
-    assert time.perf_counter() - began < 1.9  # a job takes two seconds
+        cache.all([Task(f"{k}", doubled, {"number": k, "stopped": False}) for k in range(6)], Threads(3))
+    assert time.perf_counter() - began < 1.9  # a task takes two seconds
     assert not list((tmp_path / "pieces").iterdir())
 
 
-def test_memory_that_is_too_small_is_told_in_one_line(tmp_path):
+def test_memory_that_is_too_small_is_reported_in_one_line(tmp_path):
     def full(show):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    pieces = Pieces(tmp_path, {}, "cpu", None)
-    with pytest.raises(bidwise.InputError, match="workers must fit into the memory of the device, found that 2 do not"):
-        pieces.all([Job(f"{k}", "", 1.0, full, {}) for k in range(3)], 2, "threads")
-    with pytest.raises(bidwise.InputError, match="apart must be one of processes, threads"):
-        pieces.all([], 2, "thread")
+    with pytest.raises(bidwise.InputError, match="workers must fit into memory, found that 2 do not"):
+        TaskCache(tmp_path).all([Task(f"{k}", full) for k in range(3)], Threads(2))
 
 
 @pytest.mark.parametrize("ties", [None, 50, 3, 1])
-def test_measures_on_a_device_are_those_of_the_evaluation(ties):
+def test_auc_on_a_device_is_that_of_the_evaluation(ties):
     random = torch.Generator().manual_seed(0)
     ctr = torch.rand(20_001, generator=random, dtype=torch.float64)
     ctr = ctr if ties is None else (ctr * ties).floor() / ties
     clicks = (torch.rand(20_001, generator=random) < 0.3).double()
     assert _auc_on_device(ctr, clicks) == auc(ctr, clicks)
-    arrays = ctr.numpy(), clicks.numpy()
-    expected = calibration_error_by_bins(binned(equal_mass_bins(arrays[0], CTR_BINS), *arrays, None))
-    assert calibration_error(ctr, clicks) == pytest.approx(expected, rel=1e-12)
 
 
 def test_auc_on_a_device_refuses_what_auc_refuses():
@@ -513,7 +504,7 @@ def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
     asked = "--rows 4000 --models logistic_regression --losses log_plus --protocol tuned --repeats 2 --lam-repeats 1"
     asked += " --batch-size 512 --auction-size 32 --cuts 2 --every 1 --device cpu"
     assert command(monkeypatch, *asked.split(), "--out", tmp_path / "run") == 0
-    assert "(λ chosen on the first repeat)" in capsys.readouterr().out
+    assert "(λ selected on the first repeat)" in capsys.readouterr().out
     assert "4,000" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert (tmp_path / "run" / "figures" / "criteo_lambda.svg").exists()
 

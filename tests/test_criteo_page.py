@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,15 @@ from test_experiment_page import ENVIRONMENT, check_in_a_browser
 from test_report import Page
 
 from bidwise.checks import InputError
-from bidwise.paper.criteo.criteo_sentences import criteo_notes, criteo_summary, criteo_verdict
-from bidwise.paper.criteo.reported import PAPER, PAPER_RUNTIME
+from bidwise.evaluation.estimate import Estimate
 from bidwise.report.build import pictures, read_run, report, runs_page, write_figures
-from bidwise.report.criteo.findings import finding, paper_gain
+from bidwise.report.criteo_page import _signs
+from bidwise.report.criteo_sentences import PAPER, notes, paper_gain, paper_slowdown, summary, verdict
 from bidwise.report.sections import Run
+from bidwise.run_folder import result_from_json, result_json
+from bidwise.study.compare import Difference
+from bidwise.study.criteo_results import CriteoConfig, CriteoResult
+from bidwise.typed_json import to_json
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 WITH_LAM = ("log_weighted", "log_teacher", "log_plus", "log_plus_teacher")
@@ -24,19 +29,11 @@ GAINS = {"log_weighted": -0.012, "log_teacher": 0.004, "log_plus": 0.011, "log_p
 SETTINGS = {"deepfm": (256, 3), "dcn": (512, 2.1)}
 
 
-def difference(of, centre, repeats, wide=0.005):
-    """Both intervals; the one over auctions is the wider one for realised welfare."""
-    half = None if repeats == 1 else wide
-    auctions = 0.004 if of == "expected" else 0.03
-    return {
-        "of": of,
-        "repeats": {
-            "difference": centre,
-            "ci_low": None if half is None else centre - half,
-            "ci_high": None if half is None else centre + half,
-        },
-        "auctions": {"difference": centre, "ci_low": centre - auctions, "ci_high": centre + auctions},
-    }
+def difference(known, centre, repeats, wide=0.005):
+    """Both intervals, as JSON has them; the one over auctions is the wider one for realised welfare."""
+    half, auctions = wide if repeats > 1 else math.nan, 0.004 if known else 0.03
+    parts = [Estimate(difference=centre, ci_low=centre - width, ci_high=centre + width) for width in (half, auctions)]
+    return Difference.between(*parts)
 
 
 def numbers(model, name, protocol, repeats, known, random):
@@ -48,33 +45,33 @@ def numbers(model, name, protocol, repeats, known, random):
     reference = name == "log_loss"
 
     def against(shift=0.0):
-        return None if reference else difference("expected" if known else "realised", gain + shift, repeats)
+        return None if reference else difference(known, gain + shift, repeats)
 
-    found = {
+    levels = {
         "welfare": welfare,
         "welfare_error": error(0.0041),
         "expected_welfare": expected if known else None,
         "expected_welfare_error": error(0.0011) if known else None,
         "auc": 0.806 - abs(gain) / 3,
-        "auc_loss": 0.194 + abs(gain) / 3,
-        "auc_loss_error": error(0.0003),
+        "auc_error": error(0.0003),
         "log_loss": log_loss,
         "log_loss_error": error(0.0006),
+        "difference": against(),
+    }
+    found = levels | {
         "revenue": 1.52 + gain,
         "calibration_error": 0.0123,
         "predicted_over_observed": 1.021,
-        "difference": against(),
-        "difference_realised": None if reference else difference("realised", gain + 0.001, repeats, 0.012),
-        "relative": None if reference else gain / 1.81,
+        "difference_realised": None if reference else difference(False, gain + 0.001, repeats, 0.012),
         "repeats": {
             "welfare": [welfare + 0.004 * float(random.normal()) for _ in range(repeats)],
-            "expected_welfare": [expected + 0.001 * float(random.normal()) for _ in range(repeats)] if known else None,
+            "expected_welfare": [expected + 0.001 * float(random.normal()) for _ in range(repeats)] if known else [],
             "auc": [0.806 + 0.0003 * float(random.normal()) for _ in range(repeats)],
             "log_loss": [log_loss + 0.0005 * float(random.normal()) for _ in range(repeats)],
         },
     }
     if protocol == "tuned":
-        other = {"welfare": welfare - 0.002, "expected_welfare": expected - 0.002 if known else None}
+        other = levels | {"welfare": welfare - 0.002, "expected_welfare": expected - 0.002 if known else None}
         found |= {"epoch": 1.25, "by_log_loss": other | {"difference": against(-0.001)}, "by_truth": None}
         if known:
             found["by_truth"] = other | {"expected_welfare": expected + 0.003, "difference": against(0.002)}
@@ -94,8 +91,8 @@ def grid(name, repeats, known):
                 "welfare_error": None if repeats == 1 else 0.004,
                 "expected_welfare": 1.81 + GAINS[name] / 2 - drop if known else None,
                 "expected_welfare_error": 0.0012 if known and repeats > 1 else None,
-                "auc_loss": 0.195 + drop / 2 + abs(GAINS[name]) / 9,
-                "auc_loss_error": None if repeats == 1 else 0.0004,
+                "auc": 0.805 - drop / 2 - abs(GAINS[name]) / 9,
+                "auc_error": None if repeats == 1 else 0.0004,
                 "log_loss": 0.443 + 3 * drop + abs(GAINS[name]),
                 "log_loss_error": None if repeats == 1 else 0.001,
             }
@@ -111,7 +108,7 @@ def curve(k, epochs, known):
         "lam": 3.0 if 0 < k < 5 else None,
         "welfare": [y + 0.002 * math.sin(9 * x + k) for x, y in zip(xs, shape, strict=True)],
         "log_loss": [0.44 + 0.1 * math.exp(-3 * x) + 0.006 * x + 0.001 * k for x in xs],
-        "expected_welfare": [y + 0.02 for y in shape] if known else None,
+        "expected_welfare": [y + 0.02 for y in shape] if known else [],
     }
 
 
@@ -126,89 +123,98 @@ def model(name, protocols, repeats, known, losses, random):
             p: {"losses": {n: numbers(name, n, p, repeats, known, random) for n in losses}} for p in protocols
         },
         "runtime": {
-            n: {"segments": 15, "seconds": 42.1 + k, "sd": 0.6, "relative": 1 + 0.011 * k, "relative_sd": 0.004}
+            n: {
+                "segments": 15,
+                "steps": 9,
+                "seconds": 42.1 + k,
+                "sd": 0.6,
+                "relative": 1 + 0.011 * k,
+                "relative_sd": 0.004,
+            }
             for k, n in enumerate(losses)
         },
     }
     if "tuned" in protocols:
         found["grid"] = {n: grid(n, repeats, known) for n in losses if n in WITH_LAM}
+        if found["grid"]:
+            base = numbers(name, "log_loss", "tuned", repeats, known, random)
+            found["grid_log_loss"] = {key: base[key] for key in list(base)[:8]}
         found["curves"] = {n: curve(k, epochs, known) for k, n in enumerate(losses)}
     return found
 
 
-def criteo(models=("deepfm", "dcn"), protocols=("converged", "tuned"), repeats=3, known=True, losses=LOSSES):
+def criteo(models=("deepfm", "dcn"), protocols=("converged", "tuned"), repeats=3, known=True, losses=LOSSES, **options):
     """A made-up result in the shape of a real one."""
+    return result_from_json(CriteoResult, as_json(models, protocols, repeats, known, losses, **options))
+
+
+def as_json(models, protocols, repeats, known, losses, **options):
     random = np.random.default_rng(0)
     edges = np.geomspace(0.72, 3.6, 61)
     counts, _ = np.histogram(np.exp(random.normal(0.5, 0.13, 20_000)), edges)
-    result = {
-        "kind": "criteo",
-        "version": "0.1.0",
-        "config": {
-            "data": "criteo-1m",
-            "models": list(models),
-            "losses": list(losses),
-            "protocol": "both" if len(protocols) == 2 else protocols[0],
-            "repeats": repeats,
-            "seed": 0,
-            "auction_size": 256,
-            "cuts": 10,
-            "every": 0.25,
-            "l2": 0.0,
-            "embeddings": "lazy",
-            "lams": list(LAMS),
-            "lam": 3.0,
-            "sigma": 3.0,
-            "rate": 0.001,
-        },
-        "data": {
-            "splits": {"train": 800_000, "valid": 100_000, "test": 100_000},
-            "click_rate": 0.2561,
-            "fields": 39,
-            "values": 123_456,
-            "integers": "winners",
-            "min_count": 10,
-            "auctions": 390,
-            "known_ctr": known,
-            "optimal_welfare": 1.9034 if known else None,
-            "truth": {"auc": 0.8312, "log_loss": 0.4123} if known else None,
-            "bids": {
-                "kind": "deepfm",
-                "noise": 0.1,
-                "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
-                "quantiles": {"0.0": 0.9, "0.01": 1.22, "0.5": 1.65, "0.99": 2.23, "1.0": 3.1},
-            },
-        },
-        "models": {name: model(name, protocols, repeats, known, losses, random) for name in models},
-        "paper": json.loads(json.dumps({name: PAPER[name] for name in models})),
+    config = {
+        "models": list(models),
+        "losses": list(losses),
+        "protocol": "both" if len(protocols) == 2 else protocols[0],
+        "repeats": repeats,
+        **options,
     }
-    result["verdict"], result["notes"] = criteo_verdict(result), criteo_notes(result)
-    return result
+    data = {
+        "name": "criteo-1m",
+        "splits": {"train": 800_000, "valid": 100_000, "test": 100_000},
+        "click_rate": 0.2561,
+        "fields": 39,
+        "values": 123_456,
+        "integers": "winners",
+        "min_count": 10,
+        "auctions": 390,
+        "optimal_welfare": 1.9034 if known else None,
+        "truth": {"auc": 0.8312, "log_loss": 0.4123} if known else None,
+        "bids": {
+            "kind": "deepfm",
+            "options": {"noise": 0.1},
+            "mean": 1.66,
+            "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+            "quantiles": {"0.0": 0.9, "0.01": 1.22, "0.5": 1.65, "0.99": 2.23, "1.0": 3.1},
+        },
+    }
+    found = {name: model(name, protocols, repeats, known, losses, random) for name in models}
+    return to_json({"kind": "criteo", "format": 2, "config": config, "data": data, "models": found})
 
 
 def simulated():
     """A result on simulated rows, in larger batches, with lam of the first repeat."""
-    result = criteo(("deepfm",))
-    result["config"] |= {"data": "simulated", "rows": 10_000_000, "batch_size": 4096, "lam_repeats": 1}
-    result["config"] |= {"precision": "mixed"}
-    result["data"]["splits"] = {"train": 8_000_000, "valid": 1_000_000, "test": 1_000_000}
-    found = result["models"]["deepfm"]
-    found |= {"batch_size": 4096, "steps": 5859, "grid_log_loss": {"welfare": 1.7654, "log_loss": 0.4567}}
+    options = {"rows": 10_000_000, "batch_size": 4096, "lam_repeats": 1, "precision": "mixed"}
+    data = as_json(("deepfm",), ("converged", "tuned"), 3, True, LOSSES, **options)
+    data["data"]["splits"] = {"train": 8_000_000, "valid": 1_000_000, "test": 1_000_000}
+    found = data["models"]["deepfm"]
+    found |= {"batch_size": 4096, "steps": 5859}
+    found["grid_log_loss"] = {"welfare": 1.7654, "auc": 0.8, "log_loss": 0.4567}
     for loss in found["protocols"]["tuned"]["losses"].values():
         if loss.get("lam"):
             loss["lam"] = [5.0] * 3
-    result["verdict"], result["notes"] = criteo_verdict(result), criteo_notes(result)
-    return result
+    return result_from_json(CriteoResult, data)
 
 
 def blank(value):
-    """The same result with no numbers left but those that are chosen or counted, and the paper's."""
-    kept = ("config", "paper", "histogram", "epoch", "epochs", "lam")
+    """The same result with no numbers left but those that are selected, counted or never missing."""
+    kept = ("config", "bids", "runtime", "epoch", "epochs", "lam")
     if isinstance(value, dict):
         return {key: entry if key in kept else blank(entry) for key, entry in value.items()}
     if isinstance(value, list):
         return [blank(entry) for entry in value]
     return None if isinstance(value, float) else value
+
+
+def without_numbers():
+    return result_from_json(CriteoResult, blank(result_json(criteo())))
+
+
+def changed(result, change):
+    """The result after a change of its JSON."""
+    data = result_json(result)
+    change(data)
+    return result_from_json(CriteoResult, data)
 
 
 def run(result, name="criteo"):
@@ -231,7 +237,7 @@ def small(name):
         case "log loss alone":
             return [run(criteo(losses=("log_loss",)))]
         case "no numbers":
-            return [run(blank(criteo()))]
+            return [run(without_numbers())]
         case "simulated":
             return [run(simulated())]
         case "two runs":
@@ -253,31 +259,30 @@ def shown(share):
 
 
 def each_loss(result):
-    for found in result["models"].values():
-        for protocol in found["protocols"].values():
-            yield from protocol["losses"].items()
+    for _, _, protocol in result.protocols:
+        yield from protocol.losses.items()
 
 
 def test_every_number_is_on_the_page(pages):
     result, text = criteo(), Page(pages["full"]).text
     for name, loss in each_loss(result):
         assert name in text
-        for key in ("welfare", "expected_welfare", "auc_loss", "log_loss"):
-            assert f"{loss[key]:.4f} ± {loss[f'{key}_error']:.4f}" in text
-        for key in ("revenue", "auc", "calibration_error"):
-            assert f"{loss[key]:.4f}" in text
-        for values in loss["repeats"].values():
+        for key in ("welfare", "expected_welfare", "auc", "log_loss"):
+            assert f"{getattr(loss, key):.4f} ± {getattr(loss, f'{key}_error'):.4f}" in text
+        for key in ("revenue", "calibration_error"):
+            assert f"{getattr(loss, key):.4f}" in text
+        for values in vars(loss.repeats).values():
             assert all(f"{value:.4f}" in text for value in values)
-        found = [loss["difference"], *((loss.get(way) or {}).get("difference") for way in ("by_log_loss", "by_truth"))]
-        for gap in filter(None, found):
-            low, high = (gap["repeats"][end] for end in ("ci_low", "ci_high"))
-            base = 1.81 if gap is found[0] else 1.808 if gap is found[1] else 1.813
-            assert f"[{shown(low / base)}, {shown(high / base)}]" in text
-    for found in result["models"].values():
-        for rows in found["grid"].values():
-            assert all(f"{row['log_loss']:.4f} ± 0.0010" in text for row in rows)
-        assert all(f"{times['seconds']:.2f} ± 0.60" in text for times in found["runtime"].values())
-    for words in (*result["verdict"], *result["notes"]):
+        ways = {1.81: loss, 1.808: loss.by_log_loss, 1.813: loss.by_truth}
+        for base, selected in ways.items():
+            if selected is not None and selected.difference is not None:
+                gap = selected.difference.repeats
+                assert f"[{shown(gap.ci_low / base)}, {shown(gap.ci_high / base)}]" in text
+    for found in result.models.values():
+        for rows in found.grid.values():
+            assert all(f"{row.log_loss:.4f} ± 0.0010" in text for row in rows)
+        assert all(f"{times.seconds:.2f} ± 0.60" in text for times in found.runtime.values())
+    for words in (*verdict(result), *notes(result)):
         assert words in text
     for fact in ("800,000", "25.61 %", "390", "123,456", "1.9034", "0.8312, 0.4123", "95.09 %", "9,375 steps"):
         assert fact in text
@@ -287,9 +292,9 @@ def test_the_papers_numbers_stand_beside_ours(pages):
     text = Page(pages["full"]).text
     for model in PAPER.values():
         for loss in model.values():
-            for key in ("welfare", "auc_loss", "log_loss"):
-                assert f"{loss[key][0]:.4f} ± {loss[key][1]:.4f}" in text
-            assert f"{loss['seconds'][0]:,.0f} ± {loss['seconds'][1]:.0f}" in text
+            for mean, error in (loss.welfare, loss.auc_loss, loss.log_loss):
+                assert f"{mean:.4f} ± {error:.4f}" in text
+            assert f"{loss.seconds[0]:,.0f} ± {loss.seconds[1]:.0f}" in text
     assert "+1.20 % ± 0.23" in text
     assert "✗ the other sign" in text
     assert "levels cannot be compared, only the signs" in text
@@ -298,12 +303,24 @@ def test_the_papers_numbers_stand_beside_ours(pages):
     assert "45,840,617; this run has 1,000,000 ads" in real
 
 
+@pytest.mark.parametrize(
+    ("there", "here", "words"),
+    [
+        (0.1, 0.2, "✓ the same sign"),
+        (0.1, -0.2, "✗ the other sign"),
+        (-0.1, -0.2, "✓ the same sign"),
+        (-0.1, 0.2, "✗ the other sign"),
+        (0.1, 0.001, "≈ unclear"),
+    ],
+)
+def test_signs_are_those_of_the_paper_and_of_this_run(there, here, words):
+    assert _signs(there, difference(True, here, repeats=3)).text == words
+
+
 def test_the_papers_numbers_are_the_papers():
-    assert {model: round(100 * paper_gain(found, "log_teacher")[0], 2) for model, found in PAPER.items()} == {
-        "deepfm": 1.47,
-        "dcn": 0.19,
-    }
-    slower = {m: round(100 * (t["log_weighted"][0] / t["log_loss"][0] - 1), 1) for m, t in PAPER_RUNTIME.items()}
+    gains = {model: round(100 * paper_gain(model, "log_teacher")[0], 2) for model in PAPER}
+    assert gains == {"deepfm": 1.47, "dcn": 0.19}
+    slower = {model: round(100 * paper_slowdown(model, "log_weighted"), 1) for model in PAPER}
     assert slower == {"deepfm": 2.5, "dcn": 0.8}
 
 
@@ -315,33 +332,27 @@ def test_the_papers_numbers_are_the_papers():
         ((0.1, 0.3), (-0.1, 0.5), "unclear"),
         ((-0.1, 0.5), (0.1, 0.3), "unclear"),
         ((0.1, 0.3), (-0.3, -0.1), "unclear"),
-        ((None, None), (0.1, 0.3), "unclear"),
         ((math.nan, math.nan), (0.1, 0.3), "unclear"),
         ((0.0, 0.3), (0.1, 0.3), "unclear"),
     ],
 )
-def test_a_difference_counts_only_where_both_intervals_leave_out_0(repeats, auctions, kind):
-    ends = {"repeats": repeats, "auctions": auctions}
-    found = {name: {"difference": 0.2, "ci_low": low, "ci_high": high} for name, (low, high) in ends.items()}
-    assert finding({"of": "expected", **found}) == kind
-    assert finding(None) == "none"
+def test_a_difference_counts_only_where_both_intervals_exclude_0(repeats, auctions, kind):
+    parts = [Estimate(difference=0.2, ci_low=low, ci_high=high) for low, high in (repeats, auctions)]
+    found = Difference.between(*parts)
+    assert found.outcome == (100 * found).outcome == kind
+    assert (100 * found).auctions == 100 * found.auctions
 
 
 def test_verdict_comes_first_and_counts_measured_losses(pages):
-    result = criteo()
+    sentences = verdict(criteo())
     text = Page(pages["full"].partition("</head>")[2]).text
-    assert (
-        text.index(result["verdict"][0]) < text.index("Test welfare against log loss") < text.index("How it was done")
-    )
-    assert result["verdict"][0] == (
+    assert text.index(sentences[0]) < text.index("Test welfare against log loss") < text.index("How it was done")
+    assert sentences[0] == (
         "With every loss tuned, 2 of 5 losses with DeepFM (the highest is log_plus_teacher at +0.39 % [+0.11, +0.66]) "
         "and none with DCN reach measurably more expected welfare than log loss; measurably less: 1 of 5 with DeepFM."
     )
-    words = " ".join(result["verdict"])
-    assert (
-        "Of 4 gains in welfare that the paper reports, 0 are gains here too (trained in the same way), 2 are losses"
-        in words
-    )
+    words = " ".join(sentences)
+    assert "and this run confirms (trained in the same way): 0 of 4; reversed: 2; cannot be distinguished" in words
     assert "by clicks, which is all that a platform has, 0" in words
     assert "+5.5 % with DeepFM, distilled (the paper: +2.5 %)" in words
 
@@ -351,12 +362,7 @@ def test_one_repeat_measures_nothing(pages):
     assert "One repeat has no interval over repeats, so no difference counts as measured." in text
     assert "no loss reaches measurably more" in text
     assert not re.search("[▲▼] (better|worse)", text)
-    result = criteo(repeats=1)
-    for _, loss in each_loss(result):  # as they are before they are written to a file
-        for gap in filter(None, (loss["difference"], loss["difference_realised"])):
-            gap["repeats"] |= {"ci_low": math.nan, "ci_high": math.nan}
-    assert criteo_verdict(result) == criteo(repeats=1)["verdict"]
-    assert "nan" not in criteo_summary(result)
+    assert "nan" not in summary(criteo(repeats=1))
 
 
 def test_real_data_has_no_expected_welfare(pages):
@@ -374,23 +380,23 @@ def test_simulated_rows_batches_and_the_one_lam_are_told(pages):
         "rows simulated on the device",
         "The ads are simulated, 10,000,000 rows on the device, with a known CTR.",
         "DeepFM 3 epochs in batches of 4,096",
-        "The paper’s way but for the size of the batches",
-        "Trained to the end, as in the paper but for batches of 4,096",
+        "The paper’s way except for the size of the batches",
+        "Trained to the end, as in the paper except for batches of 4,096",
         "Batches have 4,096 ads where the paper's have 256",
-        "chosen on the first repeat",
+        "selected on the first repeat",
         "of the first repeat, which alone trained all of them",
-        "the epoch is also chosen by validation log loss",
-        "The epoch chosen by validation log loss",
-        "other ways to choose the epoch",
+        "the epoch is also selected by validation log loss",
+        "If validation log loss selects the epoch",
+        "other ways to select the epoch",
         "Products of matrices are in TF32",
         "1.7654",  # log loss over the same repeat as the grid
     ):
         assert words in text, words
-    for words in ("in each repeat; test", "epoch and λ chosen", "most repeats chose", "chosen most often"):
+    for words in ("in each repeat; test", "selects epoch and λ", "most repeats selected", "selected most often"):
         assert words not in text, words
-    summary = criteo_summary(simulated())
-    assert "the paper's protocol but for batches of 4,096" in summary
-    assert "(λ chosen on the first repeat)" in summary
+    table = summary(simulated())
+    assert "the paper's protocol except for batches of 4,096" in table
+    assert "(λ selected on the first repeat)" in table
 
 
 def test_protocols_that_were_not_run_are_not_told(pages):
@@ -398,7 +404,7 @@ def test_protocols_that_were_not_run_are_not_told(pages):
     assert "The weight λ" not in Page(pages["one of each"]).text
     assert "DeepFM. " not in pages["one of each"]
     assert "Converged" not in Page(pages["tuned alone"]).text
-    assert "Trainings (DeepFM 3 epochs in batches of 256), looked at" in Page(pages["tuned alone"]).text
+    assert "Trainings (DeepFM 3 epochs in batches of 256), evaluated on" in Page(pages["tuned alone"]).text
     assert "our protocol: tuned" in Page(pages["tuned alone"]).text
     assert "nothing to compare" in Page(pages["log loss alone"]).text
 
@@ -428,7 +434,7 @@ def test_same_run_gives_same_bytes(pages):
     ("result", "names"),
     [
         (criteo(), ["criteo_welfare", "criteo_lambda", "criteo_curves", "criteo_bids"]),
-        (blank(criteo()), ["criteo_welfare", "criteo_lambda", "criteo_curves", "criteo_bids"]),
+        (without_numbers(), ["criteo_welfare", "criteo_lambda", "criteo_curves", "criteo_bids"]),
         (criteo(("dcn",), ("converged",), 1, False), ["criteo_welfare", "criteo_bids"]),
     ],
 )
@@ -440,48 +446,58 @@ def test_figures_are_files(tmp_path, result, names):
 
 def test_a_run_folder_becomes_a_page(tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/result.json").write_text(json.dumps(criteo()), encoding="utf-8")
+    (tmp_path / "run/result.json").write_text(json.dumps(result_json(criteo())), encoding="utf-8")
     report([tmp_path / "run"], tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == runs_page([read_run(tmp_path / "run")])
-    (tmp_path / "run/result.json").write_text('{"kind": "criteo", "data": {}}', encoding="utf-8")
-    with pytest.raises(InputError, match=r"result\.json of run run must be whole"):
+    (tmp_path / "run/result.json").write_text('{"kind": "criteo", "format": 2, "data": {}}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"result\.json must have the keys .*, found no config, models"):
         report([tmp_path / "run"], tmp_path / "page.html")
 
 
 def test_summary_has_a_table_for_each_model_and_protocol():
     result = criteo()
-    text = criteo_summary(result)
+    text = summary(result)
     for model, protocol in itertools.product(("DeepFM", "DCN"), ("converged", "tuned")):
         assert f"{model}, {protocol}: " in text
     lines = text.splitlines()
-    assert "▲ log_plus           1.8210  +0.61 [+0.33, +0.88]    0.1977    0.4643" in lines
-    assert "▼ log_weighted       1.8040  −0.33 [−0.61, −0.06]    0.1960    0.4428  1 3 5" in lines
-    sizes = f"{result['data']['splits']['train']:,} simulated ads, their CTR known, to train on; "
+    assert "▲ log_plus           1.8210  +0.61 [+0.33, +0.88]  0.8023    0.4643" in lines
+    assert "▼ log_weighted       1.8040  −0.33 [−0.61, −0.06]  0.8040    0.4428  1 3 5" in lines
+    sizes = f"{result.data.splits['train']:,} simulated ads, their CTR known, to train on; "
     assert lines[0].startswith(sizes)
-    assert "simulated" not in criteo_summary(criteo(known=False)).splitlines()[0]
-    assert lines[-len(result["verdict"]) :] == result["verdict"]
+    assert "simulated" not in summary(criteo(known=False)).splitlines()[0]
+    sentences = verdict(result)
+    assert lines[-len(sentences) :] == sentences
     assert all(len(line) <= 80 for line in lines if "  " in line)  # tables
-    assert "expected" not in criteo_summary(criteo(known=False))
-    assert "log_plus" in criteo_summary(criteo(("dcn",), ("converged",), 1, False))
+    assert "expected" not in summary(criteo(known=False))
+    assert "log_plus" in summary(criteo(("dcn",), ("converged",), 1, False))
 
 
-def test_tuning_that_does_harm_is_told():
-    result = criteo(("deepfm",))
+def test_tuning_that_does_harm_is_reported():
     words = (
         "Log loss at its best epoch by validation welfare is below log loss trained to the end, −10.00 % with DeepFM"
     )
-    assert not any(words in sentence for sentence in criteo_verdict(result))
-    protocols = result["models"]["deepfm"]["protocols"]
-    trained = protocols["converged"]["losses"]["log_loss"]["expected_welfare"]
-    protocols["tuned"]["losses"]["log_loss"]["expected_welfare"] = 0.9 * trained
-    assert any(words in sentence for sentence in criteo_verdict(result))
+
+    def harm(data):
+        protocols = data["models"]["deepfm"]["protocols"]
+        trained = protocols["converged"]["losses"]["log_loss"]["expected_welfare"]
+        protocols["tuned"]["losses"]["log_loss"]["expected_welfare"] = 0.9 * trained
+
+    result = criteo(("deepfm",))
+    assert not any(words in sentence for sentence in verdict(result))
+    assert any(words in sentence for sentence in verdict(changed(result, harm)))
 
 
 def test_a_run_of_few_auctions_says_so():
     result = criteo()
-    assert not any("a try, not a measurement" in words for words in criteo_verdict(result))
-    result["data"]["auctions"] = 39
-    assert criteo_verdict(result)[0] == "39 test auctions are a try, not a measurement: use 100 or more."
+    assert not any("a trial, not a measurement" in words for words in verdict(result))
+    few = replace(result, data=replace(result.data, auctions=39))
+    assert verdict(few)[0] == "39 test auctions are a trial, not a measurement: use 100 or more."
+
+
+def test_the_papers_batch_size_is_no_other():
+    assert CriteoConfig(models=("deepfm",), batch_size=256).other_batch_size is None
+    assert CriteoConfig(models=("deepfm", "dcn"), batch_size=256).other_batch_size == 256
+    assert CriteoConfig().other_batch_size is None
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

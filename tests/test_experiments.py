@@ -16,35 +16,38 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 import bidwise
+from bidwise.evaluation.estimate import Outcome
 from bidwise.losses.named import needs_teacher
-from bidwise.paper import maps, regimes, synthetic
-from bidwise.paper.summary import regimes_summary, synthetic_summary
-from bidwise.paper.synthetic_sentences import claims, points, verdict
-from bidwise.paper.test_measures import gain, measured
-from bidwise.run_folder import read_json
-from bidwise.study import contest
-from bidwise.study.contest import (
-    BATCHES,
-    CONTEST,
-    INITIAL,
-    LAMS,
-    PAPER,
-    Contestant,
-    Plan,
-    choose,
-    has_lam,
-    loss_of,
-    seeds_of,
-    student,
-    train,
+from bidwise.paper import regime_maps, regimes, synthetic
+from bidwise.paper.synthetic import LAMS, LOSSES, PAPER, measured
+from bidwise.report.build import typed_result
+from bidwise.report.regimes_page import regimes_summary
+from bidwise.report.regimes_sentences import headline
+from bidwise.report.synthetic_page import synthetic_summary
+from bidwise.report.synthetic_sentences import claims, notes, verdict
+from bidwise.run_folder import read_json, result_json
+from bidwise.study import members
+from bidwise.study.compare import Gain, gain, points
+from bidwise.study.members import BATCHES, INITIAL, LAST, Students, select, train
+from bidwise.study.recipe import Recipe, grid, has_lam, joint_loss, seeds_of
+from bidwise.study.synthetic_results import (
+    Counts,
+    LossResult,
+    Protocol,
+    RegimesConfig,
+    RegimesResult,
+    SyntheticConfig,
+    SyntheticResult,
+    TunedGain,
 )
+from bidwise.training import METRICS
 
 TINY = {"repeats": 2, "epochs": 2, "validation_auctions": 20, "test_auctions": 30, "training_ads": 600}
 SHELL = [sys.executable, "-m", "bidwise", "reproduce", "synthetic", "--repeats", "2", "--epochs", "4"]
 
 
 def tiny(**options):
-    return synthetic.Config(**{**TINY, **options})
+    return SyntheticConfig(**{**TINY, **options})
 
 
 def run(config, out, **options):
@@ -62,7 +65,7 @@ def test_result_has_every_loss_of_every_protocol(small):
     _, result = small
     assert list(result["protocols"]) == ["converged", "converged_sums", "tuned"]
     for protocol in result["protocols"].values():
-        assert tuple(protocol["losses"]) == CONTEST
+        assert tuple(protocol["losses"]) == LOSSES
         base = protocol["losses"]["log_loss"]
         assert base["difference"] == base["ci_low"] == base["ci_high"] == 0
         for found in protocol["losses"].values():
@@ -74,11 +77,17 @@ def test_result_has_every_loss_of_every_protocol(small):
                 assert math.isfinite(found[key])
             assert len(found["ratios"]) == 2
     tuned = result["protocols"]["tuned"]["losses"]
-    assert {name for name, found in tuned.items() if "lam" in found} == set(filter(has_lam, CONTEST))
-    assert all(lam in LAMS for found in tuned.values() for lam in found.get("lam", []))
-    assert all("by_clicks" in found for found in tuned.values())
-    assert {"claim", "paper", "ours", "verdict", "words"} == set(result["claims"][0])
-    assert set(result["worlds"]) == {"plotted", "printed"}
+    assert {name for name, found in tuned.items() if found["lam"]} == set(filter(has_lam, LOSSES))
+    assert all(lam in LAMS for found in tuned.values() for lam in found["lam"] or [])
+    assert all(found["by_clicks"] for found in tuned.values())
+    assert (result["kind"], result["format"]) == ("synthetic", 2)
+
+
+def test_a_result_is_numbers_alone_and_is_read_as_it_was_written(small):
+    _, result = small
+    assert result_json(typed_result(result)) == result
+    assert typed_result(result).config == synthetic.checked(tiny())
+    assert not {"claims", "verdict", "notes"} & result.keys()  # sentences are made when shown
 
 
 def plain_loss(name, logits, clicks, bids, teacher, lam, sums):
@@ -135,14 +144,14 @@ def test_an_ordinary_loop_gives_the_same_numbers(tmp_path):
         model.load_state_dict(state)
         return bidwise.predict(model, ads.features)
 
-    by_clicks = {name: [] for name in CONTEST}
+    by_clicks = {name: [] for name in LOSSES}
     for repeat, seed in enumerate(seeds_of(0, 2)):
         random = torch.Generator().manual_seed(seed)
         market = bidwise.data.WORLDS["plotted"].market(random)
         ads, valid, test = market.ads(600, random), market.auctions(40, 50, random), market.auctions(100, 50, random)
         base = plain_run("log_loss", seed, ads, valid, None)
         last, best = base[-1][2], max(base, key=lambda epoch: epoch[0])[2]
-        for name in CONTEST:
+        for name in LOSSES:
             for protocol, sums in (("converged", False), ("converged_sums", has_lam(name))):
                 state = plain_run(name, seed, ads, valid, teacher(last, ads), sums=sums)[-1][2]
                 assert share(state, test) == pytest.approx(protocols[protocol][name]["ratios"][repeat], abs=1e-4)
@@ -163,7 +172,7 @@ def test_an_ordinary_loop_gives_the_same_numbers(tmp_path):
 
 
 def test_training_validation_and_test_ads_are_different_ads_of_one_market():
-    parts = synthetic.drawn(tiny(), [0, 2])
+    parts = synthetic.drawn(synthetic.checked(tiny()), [0, 2])
     rows = torch.cat([part.features.flatten(0, 1) for part in parts])
     assert len(torch.unique(rows, dim=0)) == len(rows)
 
@@ -172,7 +181,7 @@ def test_the_papers_error_is_that_of_the_difference_to_the_average_of_its_six_lo
     _, result = small
     losses, optimal = result["protocols"]["tuned"]["losses"], result["optimal_welfare"]
     assert sum(losses[name]["difference_to_average"] for name in PAPER) == pytest.approx(0, abs=1e-9 * optimal)
-    ads = synthetic.drawn(tiny(), seeds_of(0, 2))[2]
+    ads = synthetic.drawn(synthetic.checked(tiny()), seeds_of(0, 2))[2]
     best = [bidwise.optimal_welfare(*columns, ads.offsets).mean() for columns in zip(ads.truth, ads.bids, strict=True)]
     welfare = np.array([losses[name]["ratios"] for name in PAPER]) * np.array(best)
     _, errors = bidwise.evaluation.difference_to_average(welfare)
@@ -204,18 +213,18 @@ def test_nothing_under_protocols_knows_the_time(small):
 def test_sums_change_losses_with_lam_alone(small):
     _, result = small
     mean, sums = (result["protocols"][name]["losses"] for name in ("converged", "converged_sums"))
-    same = {name for name in CONTEST if mean[name]["ratios"] == sums[name]["ratios"]}
-    assert set(CONTEST) - set(filter(has_lam, CONTEST)) <= same
+    same = {name for name in LOSSES if mean[name]["ratios"] == sums[name]["ratios"]}
+    assert set(LOSSES) - set(filter(has_lam, LOSSES)) <= same
     assert not {"log", "log_plus"} & same
 
 
-def test_a_run_that_was_cut_off_goes_on_where_it_stopped(small, tmp_path):
+def test_an_interrupted_run_resumes(small, tmp_path):
     _, result = small
 
     class Cut(Exception):
         pass
 
-    def cut(_, done):
+    def cut(_, done, detail=""):
         if done > 0.4:
             raise Cut
 
@@ -233,7 +242,7 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stopped(small, tmp_path):
 def test_pieces_of_another_grouping_or_damaged_ones_are_computed_again(small, tmp_path, monkeypatch):
     _, result = small
     out = tmp_path / "run"
-    monkeypatch.setitem(contest.MEMBERS_AT_ONCE, "cpu", 4)  # two contestants a piece instead of eighteen
+    monkeypatch.setitem(members.MEMBERS_AT_ONCE, "cpu", 4)  # two contestants a piece instead of eighteen
     assert run(tiny(), out)["protocols"].keys() == result["protocols"].keys()
     monkeypatch.undo()
     for path in (out / "pieces").iterdir():  # of those the first are named as the pieces of a whole run are
@@ -331,12 +340,32 @@ def test_another_configuration_is_refused_and_named(small):
         ({"training_ads": 1}, "training_ads must be at least 2"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"seed": 2**63}, "seed must be at most 9223372036854775807"),
-        ({"losses": ()}, "losses must name at least one loss"),
     ],
 )
-def test_bad_options_name_themselves_and_the_nearest(options, words):
+def test_bad_options_name_themselves_and_the_nearest(options, words, tmp_path):
     with pytest.raises(bidwise.InputError, match=words):
-        synthetic.Config(**options)
+        synthetic.run(SyntheticConfig(**options), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_any_whole_number_is_a_seed(tmp_path):
+    seeds = (2**63 - 1, 2**63 - 2)
+    found = [
+        run(tiny(seed=seed, protocol="tuned", losses=("log_loss",)), tmp_path / f"{seed}")["protocols"]
+        for seed in seeds
+    ]
+    assert found[0] != found[1]
+
+
+def test_progress_says_which_models_train_and_at_which_epoch(tmp_path):
+    shown = []
+    synthetic.run(
+        tiny(losses=("log_plus",), protocol="tuned"),
+        tmp_path / "run",
+        progress=lambda work, done, detail="": shown.append((work, done, detail)),
+    )
+    assert [done for _, done, _ in shown] == sorted(done for _, done, _ in shown)
+    assert ("training", 1.0, "models 1 to 7 of 7, epoch 2.0 of 2") in shown
 
 
 def test_one_repeat_has_numbers_and_no_interval(tmp_path):
@@ -344,13 +373,14 @@ def test_one_repeat_has_numbers_and_no_interval(tmp_path):
     found = result["protocols"]["tuned"]["losses"]["log_plus"]
     assert found["ci_low"] is None
     assert math.isfinite(found["difference"])
-    assert "log_plus" in synthetic_summary(result)
+    assert "log_plus" in synthetic_summary(typed_result(result))
+    assert "A single repeat says nothing" in verdict(typed_result(result))[-1]
 
 
 def test_the_printed_reading_explains_itself(tmp_path):
     result = run(tiny(reading="printed", losses=("bid_weighted", "log", "log_plus", "log_teacher")), tmp_path / "run")
     assert all(found["welfare"] > 0 for p in result["protocols"].values() for found in p["losses"].values())
-    assert "cannot be what the paper ran" in result["notes"][0]
+    assert "cannot be what the paper ran" in notes(typed_result(result))[0]
     assert result["worlds"]["printed"]["highest_bid"] / result["worlds"]["printed"]["lowest_bid"] > 1e20
 
 
@@ -358,7 +388,7 @@ def test_the_printed_reading_explains_itself(tmp_path):
 
 
 def test_after_many_epochs_the_papers_loss_beats_log_loss_and_weights_lose(tmp_path):
-    config = synthetic.Config(
+    config = SyntheticConfig(
         protocol="converged", repeats=8, losses=("bid_weighted", "log"), validation_auctions=10, test_auctions=1000
     )
     losses = run(config, tmp_path / "run")["protocols"]["converged"]["losses"]
@@ -371,7 +401,7 @@ def test_after_many_epochs_the_papers_loss_beats_log_loss_and_weights_lose(tmp_p
 
 
 def test_tuned_the_papers_loss_does_not_beat_log_loss(tmp_path):
-    config = synthetic.Config(
+    config = SyntheticConfig(
         protocol="tuned", repeats=6, epochs=16, losses=("log",), validation_auctions=500, test_auctions=1000
     )
     losses = run(config, tmp_path / "run")["protocols"]["tuned"]["losses"]
@@ -380,7 +410,7 @@ def test_tuned_the_papers_loss_does_not_beat_log_loss(tmp_path):
 
 
 def test_a_linear_student_of_a_curved_world_gains_from_the_positive_part(tmp_path):
-    config = synthetic.Config(
+    config = SyntheticConfig(
         reading="misspecified_rare", protocol="tuned", repeats=8, epochs=6, every=1, losses=("log_plus",)
     )
     losses = run(config, tmp_path / "run")["protocols"]["tuned"]["losses"]
@@ -388,30 +418,34 @@ def test_a_linear_student_of_a_curved_world_gains_from_the_positive_part(tmp_pat
     assert 0.003 < losses["log_plus"]["difference"] < 0.03
 
 
-def test_contestants_train_by_their_own_loss_and_lam():
+def test_recipes_train_by_their_own_loss_and_lam():
     random = torch.Generator().manual_seed(0)
     logits = torch.randn(4, 3, 9, generator=random)
     clicks = (torch.rand(4, 3, 9, generator=random) < 0.5).float()
     bids = torch.rand(4, 3, 9, generator=random) + 0.5
-    group = [Contestant("log_loss"), Contestant("log_plus", 0.1), Contestant("log_plus", 10.0)]
-    group.append(Contestant("log_plus", 3.0, sums=True))
-    found = loss_of(group)(logits, clicks, bids)
-    for k, each in enumerate(group):
-        options = {} if each.lam is None else {"gap": "positive", "lam": each.lam}
-        if each.sums:
+    recipes = [
+        Recipe("log_loss"),
+        Recipe("log_plus", 0.1),
+        Recipe("log_plus", 10.0),
+        Recipe("log_plus", 3.0, sums=True),
+    ]
+    found = joint_loss(recipes)(logits, clicks, bids)
+    for k, recipe in enumerate(recipes):
+        options = {} if recipe.lam is None else {"gap": "positive", "lam": recipe.lam}
+        if recipe.sums:
             options["reduction"] = "sum"
-        alone = bidwise.WelfareLoss(**options) if options else bidwise.LOSSES["log_loss"]
-        torch.testing.assert_close(found[k], alone(logits[k], clicks[k], bids[k]))
+        by_itself = bidwise.WelfareLoss(**options) if options else bidwise.LOSSES["log_loss"]
+        torch.testing.assert_close(found[k], by_itself(logits[k], clicks[k], bids[k]))
 
 
 def test_losses_know_whether_they_have_lam_and_need_a_teacher():
-    assert [name for name in CONTEST if not has_lam(name)] == [
+    assert [name for name in LOSSES if not has_lam(name)] == [
         "log_loss",
         "bid_weighted",
         "sqrt_bid_weighted",
         "distilled",
     ]
-    assert {name for name in CONTEST if needs_teacher(name)} == {
+    assert {name for name in LOSSES if needs_teacher(name)} == {
         "log_teacher",
         "hinge_plus_teacher",
         "log_plus_teacher",
@@ -422,73 +456,77 @@ def test_losses_know_whether_they_have_lam_and_need_a_teacher():
 @pytest.fixture(scope="module")
 def trained():
     seeds = [0, 2, 4]
-    ads, valid, test = synthetic.drawn(tiny(repeats=3), seeds)
-    plan = Plan("mlp", epochs=4, rate=1e-3, every=1)
-    contestants = [Contestant("log_loss"), *(Contestant("log_plus", lam) for lam in LAMS)]
-    found = train(contestants, ads, valid, plan, seeds, lambda number, of, share, compute: compute(lambda done: None))
-    return plan, seeds, valid, test, found
+    ads, valid, test = synthetic.drawn(synthetic.checked(tiny(repeats=3)), seeds)
+    students = Students(ads.width, seeds)
+    recipes = grid(Recipe(model="mlp", epochs=4), ("log_loss", "log_plus"), LAMS)
+    metrics = (METRICS["expected_welfare"], METRICS["welfare"])
+
+    def run(tasks):
+        return [task.function(lambda share: None) for task in tasks]
+
+    return students, valid, test, train("", recipes, ads, valid, students, metrics, run)
 
 
 def test_each_repeat_gets_the_lam_and_epoch_that_is_best_on_validation(trained):
-    plan, seeds, valid, _, found = trained
-    chosen = choose(found, "log_plus", "expected_welfare")
-    of_lam = found.value["expected_welfare"][1:]
-    assert chosen.lam.tolist() == pytest.approx([LAMS[k] for k in of_lam.argmax(0)])
-    model = student(plan, valid.width, chosen.state, seeds)
-    ctr = bidwise.predict(model, valid.features)
-    for repeat in range(len(seeds)):
+    students, valid, _, found = trained
+    selected = select(found["log_plus"], "expected_welfare")
+    of_lam = torch.stack([each.value["expected_welfare"] for each in found["log_plus"]])
+    assert selected.lam == pytest.approx([LAMS[k] for k in of_lam.argmax(0)])
+    ctr = bidwise.predict(students.trained(selected.weights), valid.features)
+    for repeat in range(3):
         reached = bidwise.welfare(ctr[repeat], valid.truth[repeat], valid.bids[repeat], valid.offsets).mean()
         assert reached.item() == pytest.approx(of_lam.max(0).values[repeat].item(), rel=1e-6)
-    assert choose(found, "log_plus", "last").epoch is None
+    assert select(found["log_plus"], LAST).epoch is None
 
 
 def test_measures_are_the_public_ones(trained):
-    plan, seeds, valid, test, found = trained
-    model = student(plan, valid.width, choose(found, "log_loss", "last").state, seeds)
+    students, valid, test, found = trained
+    model = students.trained(select(found["log_loss"], LAST).weights)
     measures = measured(model, valid, test)
     ctr = bidwise.predict(model, test.features)[1]
     columns = (ctr, test.truth[1], test.bids[1], test.offsets)
-    assert measures["welfare"][1] == pytest.approx(bidwise.welfare(*columns).mean().item(), rel=1e-6)
-    assert measures["revenue"][1] == pytest.approx(bidwise.revenue(*columns).mean().item(), rel=1e-5)
-    assert measures["auc"][1] == pytest.approx(bidwise.evaluation.auc(ctr, test.clicks[1]), abs=1e-6)
-    assert measures["squared_error"][1] == pytest.approx((ctr - test.truth[1]).square().mean().item(), rel=1e-5)
+    assert measures.welfare[1] == pytest.approx(bidwise.welfare(*columns).mean().item(), rel=1e-6)
+    assert measures.revenue[1] == pytest.approx(bidwise.revenue(*columns).mean().item(), rel=1e-5)
+    assert measures.auc[1] == pytest.approx(bidwise.evaluation.auc(ctr, test.clicks[1]), abs=1e-6)
+    assert measures.squared_error[1] == pytest.approx((ctr - test.truth[1]).square().mean().item(), rel=1e-5)
     line = bidwise.evaluation.calibrator("platt", bidwise.predict(model, valid.features)[1], valid.clicks[1])
     scaled = bidwise.welfare(line(ctr), *columns[1:]).mean().item()
-    assert measures["calibrated"][1] == pytest.approx(scaled, rel=1e-6)
+    assert measures.calibrated[1] == pytest.approx(scaled, rel=1e-6)
 
 
 def test_gain_is_in_units_of_the_optimum():
     found = gain(np.array([1.0, 3.0]), np.array([0.5, 2.0]), np.array([2.0, 4.0]))
-    assert found["ratio"] == pytest.approx(0.625)
-    assert found["difference"] == pytest.approx(0.25)
-    assert found["ci_low"] == found["ci_high"] == pytest.approx(0.25)
+    assert found.ratio == pytest.approx(0.625)
+    assert found.difference == found.ci_low == found.ci_high == pytest.approx(0.25)
+    assert gain(np.ones(2), np.ones(2), np.ones(2)).outcome is Outcome.SAME
 
 
 def _losses(**gains):
-    """Losses with a gain and half a point of error, the same after calibration."""
-    names = dict.fromkeys(CONTEST, 0.0) | gains
+    """Losses with a gain and half a point of error, none of it after calibration."""
     return {
-        name: {
-            "ratio": 0.9 + gain,
-            "difference": gain,
-            "ci_low": gain - 0.005 * (name != "log_loss"),
-            "ci_high": gain + 0.005 * (name != "log_loss"),
-            "ratios": [0.9 + gain - 0.001, 0.9 + gain + 0.001],
-            "calibrated": {"difference": 0.0, "ci_low": -0.005, "ci_high": 0.005},
-            "by_clicks": {"difference": gain, "ci_low": gain - 0.005, "ci_high": gain + 0.005},
-        }
-        for name, gain in names.items()
+        name: LossResult(
+            ratio=0.9 + size,
+            difference=size,
+            ci_low=size - 0.005 * (name != "log_loss"),
+            ci_high=size + 0.005 * (name != "log_loss"),
+            ratios=(0.9 + size - 0.001, 0.9 + size + 0.001),
+            calibrated=Gain(ratio=0.9, difference=0.0, ci_low=-0.005, ci_high=0.005),
+            by_clicks=TunedGain(ratio=0.9, difference=size, ci_low=size - 0.005, ci_high=size + 0.005),
+            **dict.fromkeys(("welfare", "difference_to_average", "error_to_average", "revenue"), 1.0),
+            **dict.fromkeys(("auc", "log_loss", "squared_error"), 0.5),
+        )
+        for name, size in (dict.fromkeys(LOSSES, 0.0) | gains).items()
     }
 
 
 def _result(converged, tuned):
-    config = {"reading": "plotted", "repeats": 30, "epochs": 100, "losses": list(CONTEST)}
-    return {"config": config, "protocols": {"converged": {"losses": converged}, "tuned": {"losses": tuned}}}
+    protocols = {"converged": Protocol(converged, {}), "tuned": Protocol(tuned, {})}
+    return SyntheticResult("0", synthetic.checked(SyntheticConfig()), 1.0, protocols, {})
 
 
 def test_claims_follow_the_intervals():
     gains = {"log": 0.01, "log_teacher": 0.02, "bid_weighted": -0.01, "sqrt_bid_weighted": -0.02, "ranknet": 0.02}
-    found = {c["claim"]: c["verdict"] for c in claims(_result(_losses(**gains), _losses()))}
+    found = {c.claim: c.verdict for c in claims(_result(_losses(**gains), _losses()))}
     assert found["All three proposed losses beat log loss."] == "partly"
     assert found["Weighting the log loss by bids does worse."] == "holds"
     assert found["Plain learning to rank is no substitute."] == "does not hold"
@@ -511,16 +549,16 @@ def test_claims_follow_the_intervals():
     ],
 )
 def test_every_claim_has_its_direction(gains, claim, said):
-    found = [c["verdict"] for c in claims(_result(_losses(**gains), _losses())) if c["claim"].startswith(claim)]
+    found = [c.verdict for c in claims(_result(_losses(**gains), _losses())) if c.claim.startswith(claim)]
     assert found == [said]
 
 
 def test_a_smaller_gain_that_is_sure_counts_before_a_larger_one_that_is_not():
     losses = _losses(log=0.05, log_plus=0.02)
-    losses["log"] |= {"ci_low": -0.01, "ci_high": 0.11}
-    headline = verdict(_result(_losses(), losses))[0]
-    assert "log_plus +2.00" in headline
-    assert "log +" not in headline
+    losses["log"] = replace(losses["log"], ci_low=-0.01, ci_high=0.11)
+    said = verdict(_result(_losses(), losses))[0]
+    assert "log_plus +2.00" in said
+    assert "log +" not in said
 
 
 def test_the_choice_by_clicks_leaves_out_losses_whose_teacher_knew_the_truth():
@@ -534,8 +572,8 @@ def test_the_headline_says_who_beats_a_tuned_log_loss():
     assert "no other loss is measurably above it" in nobody[0]
     somebody = verdict(_result(_losses(log=0.01), _losses(log_plus=0.02)))
     assert "log_plus +2.00 [+1.50, +2.50]" in somebody[0]
-    assert "none of these can be told from log loss any more: log +0.00" in " ".join(nobody)
-    assert points({"difference": 0.01, "ci_low": None, "ci_high": math.nan}) == "+1.00 [?, ?]"
+    assert "none of these can be distinguished from log loss any more: log 0.00" in " ".join(nobody)
+    assert points(Gain(ratio=0.9, difference=0.01)) == "+1.00"
 
 
 # Regimes
@@ -543,16 +581,16 @@ def test_the_headline_says_who_beats_a_tuned_log_loss():
 
 def test_worlds_of_the_maps_differ_in_one_thing_alone():
     random = torch.Generator().manual_seed(0)
-    for share in (0.0, 0.5, maps.SHARE):
-        world = maps.world(share=share, spread=1.6)
+    for share in (0.0, 0.5, regime_maps.SHARE):
+        world = regime_maps.world(share=share, spread=1.6)
         ads = [world.market(random).ads(4000, random) for _ in range(40)]
         logit = torch.cat([torch.logit(a.truth.double()) for a in ads])
-        assert logit.std().item() == pytest.approx(maps.LOGIT, rel=0.1)
+        assert logit.std().item() == pytest.approx(regime_maps.LOGIT, rel=0.1)
         assert torch.cat([a.bids for a in ads]).log().std().item() == pytest.approx(1.6, rel=0.1)
-    spreads = [maps.world(spread=spread) for spread in (0.2, 0.8, 1.6)]
+    spreads = [regime_maps.world(spread=spread) for spread in (0.2, 0.8, 1.6)]
     means = {round(world.level + world.spread**2 / 2, 9) for world in spreads}
     assert means == {0.32}
-    base, named = maps.world(), bidwise.data.WORLDS["misspecified_rare"]
+    base, named = regime_maps.world(), bidwise.data.WORLDS["misspecified_rare"]
     assert (base.linear, base.curve, base.level) == pytest.approx((named.linear, named.curve, 0))
     assert (base.spread, base.correlation, base.shift) == (named.spread, named.correlation, named.shift)
 
@@ -590,29 +628,28 @@ def _few_levels(monkeypatch):
 
 def test_every_cell_of_every_map_has_an_interval_and_resumes(monkeypatch, tmp_path):
     _few_levels(monkeypatch)
-    config = regimes.Config(**SMALL_REGIMES)
+    config = RegimesConfig(**SMALL_REGIMES)
     shown = []
-    result = regimes.run(config, tmp_path / "run", progress=lambda _, done: shown.append(done))
+    result = regimes.run(config, tmp_path / "run", progress=lambda _, done, detail="": shown.append(done))
     assert shown == sorted(shown)
     assert shown[-1] == 1
-    for m in result["maps"]:
-        for rows in m["losses"].values():
+    for m in result.maps:
+        for rows in m.losses.values():
             assert [len(row) for row in rows] == [2, 2]
             for cell in (cell for row in rows for cell in row):
-                for found in (cell, cell["calibrated"], cell["by_clicks"]):
-                    assert found["ci_low"] <= found["difference"] <= found["ci_high"]
-    assert set(result["maps"][2]["losses"]) == {name for name in CONTEST if needs_teacher(name)}
-    for found in result["summary"].values():
-        assert found["better"] + found["worse"] + found["unclear"] == found["cells"]
+                for found in (cell, cell.calibrated, cell.by_clicks):
+                    assert found.ci_low <= found.difference <= found.ci_high
+    assert set(result.maps[2].losses) == {name for name in LOSSES if needs_teacher(name)}
+    assert typed_result(read_json(tmp_path / "run" / "result.json")) == result
     pieces = sorted((tmp_path / "run" / "pieces").iterdir())
     times = [path.stat().st_mtime_ns for path in pieces[1:]]
     pieces[0].unlink()
     again = regimes.run(config, tmp_path / "run")
-    assert again["maps"] == result["maps"]
+    assert again.maps == result.maps
     assert [path.stat().st_mtime_ns for path in pieces[1:]] == times
     assert re.search(r"log_plus +\d+ +\d+ +\d+ +\d+", regimes_summary(result))
     with pytest.raises(bidwise.InputError, match="epochs = 1 there and 2 here"):
-        regimes.run(regimes.Config(**{**SMALL_REGIMES, "epochs": 2}), tmp_path / "run")
+        regimes.run(RegimesConfig(**{**SMALL_REGIMES, "epochs": 2}), tmp_path / "run")
 
 
 def test_a_strong_teacher_is_larger_and_sees_ten_times_the_ads(monkeypatch):
@@ -622,47 +659,47 @@ def test_a_strong_teacher_is_larger_and_sees_ten_times_the_ads(monkeypatch):
         seen.append((model.layers[0].weight.shape[-1], len(ads), ads.features[0, 0, 0].item(), options["metric"]))
 
     monkeypatch.setattr(regimes, "fit", spy)
-    config = regimes.Config(**SMALL_REGIMES)
-    group = regimes._Group(config, [maps.Cell(maps.world())], "cpu", lambda done: None)
+    group = regimes._Group(
+        RegimesConfig(**SMALL_REGIMES), [regime_maps.Cell(regime_maps.world())], "cpu", lambda done: None
+    )
     for strong in (False, True):
-        group._network(strong)
+        group.network(strong)
     (width, ads, first, metric), (wide, more, other, _) = seen
     assert (width, ads, wide, more, metric) == (50, 600, 200, 6000, "log_loss")
     assert first != other  # new ads
-    assert group._teacher("true CTR", None) is group.ads.truth
+    assert group.teacher("true CTR", {}) is group.ads.truth
 
 
-def test_cells_choose_by_their_own_auction_size_and_calibrate_on_validation_clicks(monkeypatch):
-    config = regimes.Config(**SMALL_REGIMES)
-    cells = [maps.Cell(maps.world(), size=size) for size in (10, 50)]
+def test_cells_select_by_their_own_auction_size_and_calibrate_on_validation_clicks(monkeypatch):
+    config = RegimesConfig(**SMALL_REGIMES)
+    cells = [regime_maps.Cell(regime_maps.world(), size=size) for size in (10, 50)]
     group = regimes._Group(config, cells, "cpu", lambda done: None)
-    asked, choose_as_ever = [], regimes.choose
+    asked = []
 
-    def spy(trained, loss, selection):
-        asked.append((loss, selection))
-        return choose_as_ever(trained, loss, selection)
+    def spy(trained, metric):
+        asked.append((trained[0].recipe.loss, metric))
+        return select(trained, metric)
 
-    monkeypatch.setattr(regimes, "choose", spy)
+    monkeypatch.setattr(regimes, "select", spy)
     gains = group.gains()
     for size in (10, 50):
-        for selection in ("expected_welfare", "welfare"):
-            assert {loss for loss, found in asked if found == f"{selection}@{size}"} == set(CONTEST)
+        for metric in ("expected_welfare", "welfare"):
+            assert {loss for loss, found in asked if found == f"{metric}@{size}"} == set(LOSSES)
     assert gains[0] != gains[1]
-    alone = group._trained(["log_loss"], group.ads, 0, 1)
-    chosen = choose_as_ever(alone, "log_loss", "expected_welfare@50")
-    model = student(group.plan, group.ads.width, chosen.state, group.seeds)
+    trained = group.trained(["log_loss"], group.ads)["log_loss"]
+    model = group.students.trained(select(trained, "expected_welfare@50").weights)
     valid, test = (bidwise.predict(model, part.features)[1] for part in (group.valid, group.test))
     line = bidwise.evaluation.calibrator("platt", valid, group.valid.clicks[1])
     offsets = 50 * torch.arange(len(group.test) // 50 + 1)
     scaled = bidwise.welfare(line(test), group.test.truth[1], group.test.bids[1], offsets).mean().item()
-    found = group._welfare(alone, "log_loss", 50, "expected_welfare")
-    assert found["calibrated"][1] == pytest.approx(scaled, rel=1e-5)
+    found = group.welfare(trained, 50, "expected_welfare", calibrated=True)
+    assert found[1] == pytest.approx(scaled, rel=1e-5)
 
 
 def test_worlds_trained_together_have_the_numbers_they_have_alone(monkeypatch, tmp_path):
     """What a GPU does at once a CPU does one after the other."""
     _few_levels(monkeypatch)
-    config = regimes.Config(**SMALL_REGIMES)
+    config = RegimesConfig(**SMALL_REGIMES)
     cells = list(dict.fromkeys(m.at(x, y) for m in regimes.MAPS[:2] for y in m.y.levels for x in m.x.levels))
     alone = {}
     for group in regimes._groups(cells, together=False):
@@ -672,7 +709,7 @@ def test_worlds_trained_together_have_the_numbers_they_have_alone(monkeypatch, t
     for group in groups:
         for cell, gains in zip(group, regimes._Group(config, group, "cpu", lambda done: None).gains(), strict=True):
             for loss, found in gains.items():
-                assert found["difference"] == pytest.approx(alone[cell][loss]["difference"], abs=2e-3)
+                assert found.difference == pytest.approx(alone[cell][loss].difference, abs=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -686,4 +723,21 @@ def test_worlds_trained_together_have_the_numbers_they_have_alone(monkeypatch, t
 )
 def test_bad_options_of_regimes_name_themselves(options, words):
     with pytest.raises(bidwise.InputError, match=words):
-        regimes.Config(**options)
+        regimes.checked(RegimesConfig(**options))
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"log": Counts(0, 3, 4), "log_plus": Counts(0, 0, 7)}, "No loss is measurably above"),
+        ({"log": Counts(3, 1, 3), "log_plus": Counts(0, 0, 7)}, "measurably worse in others"),
+        ({"log": Counts(3, 1, 3)}, "measurably worse in others"),
+        (
+            {"log": Counts(6, 1, 0), "log_plus": Counts(3, 0, 4)},
+            "log_plus beats .* 3 of 7 .* none; log .* 6 of 7 .* in 1",
+        ),
+        ({"log": Counts(1, 0, 6), "log_plus": Counts(3, 0, 4)}, r"log_plus beats .* 3 of 7 .* worse in none\.$"),
+    ],
+)
+def test_the_headline_of_regimes_names_the_safe_loss(counts, said):
+    assert re.search(said, headline(RegimesResult("0", RegimesConfig(), (), counts)))

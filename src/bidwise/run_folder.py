@@ -150,8 +150,13 @@ def result_from_json(kind: type[R], data: Any, where: str = "result.json") -> R:
     if not isinstance(found, int) or found > kind.format:
         raise InputError(f"{where} must be of format {kind.format} or older, found {found}; upgrade bidwise")
     fields = {name: value for name, value in data.items() if name not in ("kind", "format")}
-    migrated = getattr(kind, "migrated", None)
-    return from_json(kind, migrated(fields) if migrated and found < kind.format else fields, where)
+    if found < kind.format:
+        migrated = getattr(kind, "migrated", None)
+        if migrated is None:
+            fix = "benchmarks/migrate_results.py rewrites older ones"
+            raise InputError(f"{where} must be of format {kind.format}, found {found}; {fix}")
+        fields = migrated(fields)
+    return from_json(kind, fields, where)
 
 
 def save(path: Path, value: Any) -> None:

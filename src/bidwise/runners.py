@@ -25,7 +25,7 @@ import torch
 
 import bidwise
 from bidwise.checks import InputError, check_name
-from bidwise.run_folder import load, save, write_json
+from bidwise.run_folder import Result, load, save, write_json, write_result
 
 ENGINES = ("local", "ray")
 TRIES = 3  # of a call whose process is killed
@@ -381,9 +381,9 @@ class TaskCache:
         self._show(0.0)
         return kept["found"]
 
-    def write(self, result: Any, environment: Mapping[str, Any]) -> None:
+    def write(self, result: Result, environment: Mapping[str, Any]) -> None:
         """``result.json``, and ``environment.json`` where something is new: a look at old results leaves theirs."""
-        write_json(self.folder.parent / "result.json", result)
+        write_result(self.folder.parent, result)
         path = self.folder.parent / "environment.json"
         if self.computed or not path.exists():
             write_json(path, {**environment, "seconds": round(self.seconds, 1)})
@@ -393,13 +393,20 @@ class TaskCache:
         self.shown = max(self.shown, min(1.0, (self.done + more) / self.expected))
         if self.progress is None:
             return
-        models = max(1, round(self.expected))
-        detail = f"model {min(models, int(self.done + more) + 1)} of {models}"
-        if task is not None and task.epochs:
-            if task.amount > 1:  # trained as one
-                detail = f"models {round(self.done) + 1} to {round(self.done + task.amount)} of {models}"
-            detail += f", epoch {share * task.epochs:.1f} of {task.epochs:g}"
+        models, detail = max(1, round(self.expected)), ""
+        if task is not None:
+            detail = f"model {min(models, int(self.done + more) + 1)} of {models}"
+            if task.epochs:
+                first = round(self.done + more - share * task.amount) + 1
+                if task.amount > 1:  # trained as one
+                    detail = f"models {first} to {first + round(task.amount) - 1} of {models}"
+                detail += f", epoch {share * task.epochs:.1f} of {task.epochs:g}"
         self.progress("training", self.shown, detail)
+
+
+def kept_result(path: Path) -> Any:
+    """The result in the file of a finished task, for tasks that build on it."""
+    return load(path)["found"]
 
 
 def _key(key: str) -> str:

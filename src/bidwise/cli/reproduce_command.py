@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+import bidwise
 from bidwise.cli.terminal import Bars, device_of
+
+if TYPE_CHECKING:
+    from bidwise.runners import Progress
 
 
 def synthetic(
@@ -27,8 +31,8 @@ def synthetic(
 ) -> None:
     """Do pairwise losses raise welfare? The paper's synthetic experiment, and the same with every loss tuned.
 
-    Prints a table for each protocol and a verdict; writes OUT/result.json, OUT/report.html and OUT/figures. A run that
-    was cut off goes on where it stopped. 30 repeats take half an hour on two cores, 5 with --patience 12 three minutes.
+    Prints a table for each protocol and a verdict; writes OUT/result.json, OUT/report.html and OUT/figures. An
+    interrupted run resumes. 30 repeats take half an hour on two cores, 5 with --patience 12 three minutes.
 
     bidwise reproduce synthetic --repeats 5 --patience 12 --out runs/synthetic
 
@@ -53,27 +57,31 @@ def synthetic(
     patience:
         In the tuned protocol, stop after so many epochs without a better validation welfare [default: never].
     validation_auctions:
-        Auctions that epoch and lam are chosen by.
+        Auctions that epoch and lam are selected by.
     init:
         Initial weights of the network: glorot or torch.
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """
-    from bidwise.paper.summary import synthetic_summary
-    from bidwise.paper.synthetic import Config, run
-    from bidwise.study.contest import CONTEST
+    from bidwise.paper.synthetic import checked, run
+    from bidwise.study.synthetic_results import SyntheticConfig
 
-    config = Config(
+    options = SyntheticConfig(
         reading=reading,
         protocol=protocol,
         repeats=repeats,
         epochs=epochs,
         seed=seed,
-        losses=CONTEST if losses is None else _names(losses),
+        losses=() if losses is None else _names(losses),
         patience=patience,
         validation_auctions=validation_auctions,
         init=init,
     )
+    config = checked(options)
+    from bidwise.report.synthetic_page import (
+        synthetic_summary,  # matplotlib takes a second: after the options were checked
+    )
+
     _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out, synthetic_summary)
 
 
@@ -91,8 +99,8 @@ def regimes(
     """Where does a welfare loss pay? Its gain over a tuned log loss, from one kind of market to another.
 
     Three maps: how wrong the model is and whether bids follow clicks; how far bids spread and how many ads compete; how
-    strong the teacher is. About ten minutes on a GPU; on two cores an hour and a half, in pieces: a run that was cut
-    off goes on where it stopped. Writes OUT/result.json, OUT/report.html and OUT/figures.
+    strong the teacher is. About ten minutes on a GPU; on two cores an hour and a half, in parts: an interrupted run
+    resumes. Writes OUT/result.json, OUT/report.html and OUT/figures.
 
     Parameters
     ----------
@@ -107,16 +115,18 @@ def regimes(
     training_ads:
         Ads that a student is trained on.
     validation_ads:
-        Ads of the auctions that epoch and lam are chosen by.
+        Ads of the auctions that epoch and lam are selected by.
     test_ads:
         Ads of the auctions that welfare is measured on.
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """
-    from bidwise.paper.regimes import Config, run
-    from bidwise.paper.summary import regimes_summary
+    from bidwise.paper.regimes import checked, run
+    from bidwise.study.synthetic_results import RegimesConfig
 
-    config = Config(repeats, epochs, seed, training_ads, validation_ads, test_ads)
+    config = checked(RegimesConfig(repeats, epochs, seed, training_ads, validation_ads, test_ads))
+    from bidwise.report.regimes_page import regimes_summary  # matplotlib takes a second: after the options were checked
+
     _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out, regimes_summary)
 
 
@@ -144,9 +154,8 @@ def criteo(
     """Do welfare losses pay on Criteo? The paper's experiment with DeepFM and DCN, and the same with every loss tuned.
 
     Takes a store of bidwise prepare criteo (--data), or simulates ads on the device (--rows). Prints tables and a
-    verdict; writes OUT/result.json, OUT/report.html and OUT/figures. Every model, loss, lam and repeat is a piece: a
-    run that was cut off goes on after the last one. On a million rows a repeat takes DeepFM about an hour on two cores,
-    DCN several.
+    verdict; writes OUT/result.json, OUT/report.html and OUT/figures. An interrupted run resumes after the last model
+    that it finished. On a million rows a repeat takes DeepFM about an hour on two cores, DCN several.
 
     bidwise reproduce criteo --data store --models deepfm --repeats 3 --out runs/criteo
 
@@ -176,7 +185,7 @@ def criteo(
     cuts:
         How often validation and test ads are shuffled and cut into auctions; the paper does it once.
     every:
-        Epochs between looks at the validation auctions.
+        Epochs between evaluations on the validation auctions.
     l2:
         Weight of the squared embeddings in the loss; DeepCTR's default is 1e-5.
     embeddings:
@@ -184,7 +193,7 @@ def criteo(
     batch_size:
         Ads in a batch [default: the paper's, 256 for DeepFM and 512 for DCN].
     lam_repeats:
-        Choose lam once, on so many first repeats, which alone train every lam [default: in each repeat].
+        Select lam once, on so many first repeats, which alone train every lam [default: in each repeat].
     precision:
         float32, or mixed for products of matrices on the tensor cores of a GPU.
     workers:
@@ -192,11 +201,11 @@ def criteo(
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """
-    from bidwise.paper.criteo.criteo_sentences import criteo_summary
-    from bidwise.paper.criteo.experiment import run
-    from bidwise.paper.criteo.plan import LOSSES, Config
+    from bidwise.paper.criteo import run
+    from bidwise.report.criteo_sentences import summary
+    from bidwise.study.criteo_results import LOSSES, CriteoConfig
 
-    config = Config(
+    config = CriteoConfig(
         models=("deepfm", "dcn") if models is None else _names(models),
         losses=LOSSES if losses is None else _names(losses),
         protocol=protocol,
@@ -213,12 +222,15 @@ def criteo(
         precision=precision,
     )
     where = device_of(device)
-    _experiment(lambda show: run(config, data, out, device=where, workers=workers, progress=show), out, criteo_summary)
+    _experiment(lambda show: run(config, data, out, device=where, workers=workers, progress=show), out, summary)
 
 
 def _names(words: list[str]) -> tuple[str, ...]:
     """Names that are separated by commas, by spaces or by both."""
-    return tuple(name.strip() for word in words for name in word.split(",") if name.strip())
+    names = tuple(name.strip() for word in words for name in word.split(",") if name.strip())
+    if not names:
+        raise bidwise.InputError("names must be separated by commas or spaces, found none")
+    return names
 
 
 def report(*runs: Path, out: Path = Path("report.html")) -> None:
@@ -239,24 +251,21 @@ def report(*runs: Path, out: Path = Path("report.html")) -> None:
     print(f"Written: {out}")
 
 
-def _experiment(
-    run: Callable[[Callable[[str, float], None]], dict[str, Any]], out: Path, summary: Callable[[dict[str, Any]], str]
-) -> None:
+def _experiment(run: Callable[[Progress], Any], out: Path, summary: Callable[[Any], str]) -> None:
     """Run an experiment with a progress bar, say what it found, and leave a page and figures."""
-    from bidwise.run_folder import locked_folder, read_json
+    from bidwise.run_folder import locked_folder
 
     kept = len(list((out / "pieces").glob("*.pt")))
     if kept and not (out / "result.json").exists():
-        print(f"Going on after {kept} {'part' if kept == 1 else 'parts'} of this run, in {out}", flush=True)
+        print(f"Resuming after {kept} {'part' if kept == 1 else 'parts'} of this run, in {out}", flush=True)
     with locked_folder(out), Bars() as bars:
-        run(bars.show)
-        result = read_json(out / "result.json")
+        result = run(bars.show)
         print(summary(result))
         bars.show("drawing", 0.0)
-        from bidwise.report.build import report as write_page
+        from bidwise.report import write_page
         from bidwise.report.build import write_figures
 
         write_figures(out, result)
         bars.show("drawing", 0.9)
-        write_page([out], out / "report.html")
+        write_page(result, out)
     print(f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'result.json'}; {out / 'figures'}")

@@ -81,7 +81,7 @@ def read_ads(
             raise InputError(f"columns must be named by text, found {type(column).__name__}")
     for role, own in {"click": click, "bid": bid}.items():
         if own in ctr or (role == "bid" and own == click):
-            raise InputError(f"{role} must be a column of its own, found {own!r}, which also has another role")
+            raise InputError(f"must be a column of its own, found {own!r}, which also has another role", argument=role)
     twice = {column for column in ctr if list(ctr).count(column) > 1}
     if twice:
         raise InputError(f"must name every column once, found {sorted(twice)[0]!r} twice", argument="ctr")

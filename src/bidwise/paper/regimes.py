@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,94 +14,75 @@ import torch
 
 import bidwise
 from bidwise.auctions.columns import Floats
-from bidwise.checks import MOST_SEED, InputError, check_whole
-from bidwise.data.ads import Ads, AuctionCuts, stack
+from bidwise.checks import check_seed, check_whole
+from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import World
 from bidwise.evaluation.calibration import calibrator
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import MLP
-from bidwise.paper.maps import GAINS, MAPS, SIZE, SIZES, TAUGHT, Cell
-from bidwise.paper.synthetic_sentences import regime_notes, regime_verdict
-from bidwise.paper.test_measures import gain
-from bidwise.study.contest import (
-    BATCHES,
-    CONTEST,
-    INITIAL,
-    LAMS,
-    TEACHERS_ADS,
-    Contestant,
-    Plan,
-    Trained,
-    choose,
-    has_lam,
-    seeds_of,
-    student,
-    train,
-)
-from bidwise.study.pieces import Compute, Pieces, Progress
+from bidwise.paper.regime_maps import GAINS, MAPS, SIZE, SIZES, TAUGHT, Cell
+from bidwise.paper.synthetic import BY_CLICKS, BY_TRUTH, LAMS, LOSSES, Fits, check_repeats
+from bidwise.run_folder import environment, open_folder
+from bidwise.runners import Progress, Show, Task, TaskCache
+from bidwise.study.compare import gain
+from bidwise.study.members import BATCHES, Students, Trained, select, train
+from bidwise.study.recipe import BASELINE, Recipe, grid, seeds_of
+from bidwise.study.synthetic_results import Axis, CellGain, Counts, MapResult, RegimesConfig, RegimesResult
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
+from bidwise.typed_json import from_json, to_json
+
+TEACHERS_ADS = 500_000  # beside the seed of a repeat, for the ads of a strong teacher
+STUDENT = "logistic_regression"
+ALONE = tuple(loss for loss in LOSSES if not needs_teacher(loss))
+Gains = dict[str, CellGain]  # by loss
 
 
-@dataclass(frozen=True)
-class Config:
-    """The options of a run."""
-
-    repeats: int = 10
-    epochs: int = 20
-    seed: int = 0
-    training_ads: int = 40_000
-    validation_ads: int = 100_000
-    test_ads: int = 200_000
-
-    def __post_init__(self) -> None:
-        check_whole("repeats", self.repeats, 2)
-        check_whole("epochs", self.epochs, 1)
-        check_whole("seed", self.seed, 0)
-        for name, most in (("repeats", 1000), ("seed", MOST_SEED)):
-            if getattr(self, name) > most:
-                raise InputError(f"{name} must be at most {most}, found {getattr(self, name)}")
-        check_whole("training_ads", self.training_ads, 2)
-        for name in ("validation_ads", "test_ads"):
-            check_whole(name, getattr(self, name), max(SIZES))
+def checked(config: RegimesConfig) -> RegimesConfig:
+    """The options with what is fixed, or an error that names what cannot be used."""
+    for name, least in (("repeats", 2), ("epochs", 1), ("training_ads", 2)):
+        check_whole(name, getattr(config, name), least)
+    check_repeats(config.repeats)
+    check_seed("seed", config.seed)
+    for name in ("validation_ads", "test_ads"):
+        check_whole(name, getattr(config, name), max(SIZES))
+    return replace(config, lams=LAMS, student=STUDENT)
 
 
-def run(config: Config, out: str | Path, *, device: str = "cpu", progress: Progress | None = None) -> dict[str, Any]:
+def run(
+    config: RegimesConfig, out: str | Path, *, device: str = "cpu", progress: Progress | None = None
+) -> RegimesResult:
     """Train, evaluate and write ``result.json``; what is already there is not computed again."""
-    pieces = Pieces(out, {"experiment": "regimes", **asdict(config)}, device, progress)
-    cells = {(m.name, x, y): m.at(x, y) for m in MAPS for y in m.y.levels for x in m.x.levels}
-    different = list(dict.fromkeys(cells.values()))
-    groups = _groups(different, together=device != "cpu")
-    pieces.expected = float(len(different))
-    found: dict[Cell, dict[str, Any]] = {}
-    for number, group in enumerate(groups):
-
-        def compute(show: Callable[[float], None], group: list[Cell] = group) -> list[dict[str, Any]]:
-            return _Group(config, group, device, show).gains()
-
-        found.update(zip(group, pieces.get(f"worlds-{number:02d}", str(group), len(group), compute), strict=True))
-    maps = [
-        {
-            "name": m.name,
-            "title": m.title,
-            "x": asdict(replace(m.x, levels=_rounded(m.x.levels))),
-            "y": asdict(replace(m.y, levels=_rounded(m.y.levels))),
-            "losses": {
-                loss: [[found[cells[m.name, x, y]][loss] for x in m.x.levels] for y in m.y.levels] for loss in m.losses
-            },
-        }
-        for m in MAPS
+    config = checked(config)
+    folder = open_folder(out, {"experiment": "regimes", **asdict(config)})
+    where = environment(device)  # now: the sources may change while it runs
+    cells = list(dict.fromkeys(cell for m in MAPS for row in m.cells for cell in row))
+    groups = _groups(cells, together=device != "cpu")
+    tasks = [
+        Task(f"worlds-{number:02d}", partial(_gains, config, group, device), amount=_models(group), key=str(group))
+        for number, group in enumerate(groups)
     ]
-    result: dict[str, Any] = {
-        "kind": "regimes",
-        "version": bidwise.__version__,
-        "config": {**asdict(config), "lams": LAMS, "student": "logistic_regression"},
-        "maps": maps,
-        "summary": _summary(found),
+    kept = TaskCache(folder, progress, expected=sum(task.amount for task in tasks))
+    gains = {
+        cell: from_json(Gains, found)
+        for group, all_found in zip(groups, kept.all(tasks), strict=True)
+        for cell, found in zip(group, all_found, strict=True)
     }
-    result["verdict"] = regime_verdict(result)
-    result["notes"] = regime_notes(result)
-    pieces.write(result)
+    result = RegimesResult(
+        bidwise.__version__,
+        config,
+        tuple(
+            MapResult(
+                m.name,
+                _rounded(m.x),
+                _rounded(m.y),
+                {loss: tuple(tuple(gains[cell][loss] for cell in row) for row in m.cells) for loss in m.losses},
+            )
+            for m in MAPS
+        ),
+        {loss: Counts.of([found[loss] for found in gains.values() if loss in found]) for loss in GAINS},
+    )
+    kept.write(result, where)
     return result
 
 
@@ -117,28 +99,29 @@ def _groups(cells: list[Cell], together: bool) -> list[list[Cell]]:
     return list(alike.values())
 
 
-def _rounded(levels: tuple[float | str, ...]) -> tuple[float | str, ...]:
-    return tuple(level if isinstance(level, str) else round(level, 2) for level in levels)
+def _models(cells: list[Cell]) -> int:
+    """How many students a group trains in each repeat."""
+    teachers = {cell.teacher for cell in cells}
+    alone, taught = (len(grid(Recipe(), losses, LAMS)) for losses in (ALONE, TAUGHT))
+    return len({cell.world for cell in cells}) * (alone + taught * len(teachers))
 
 
-def _summary(found: dict[Cell, dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """In how many different cells a loss is better, worse or not to be told from log loss."""
-    summary = {}
-    for loss in GAINS:
-        cells = [gains[loss] for gains in found.values() if loss in gains]
-        better, worse = sum(c["ci_low"] > 0 for c in cells), sum(c["ci_high"] < 0 for c in cells)
-        unclear = len(cells) - better - worse
-        summary[loss] = {"better": better, "worse": worse, "unclear": unclear, "cells": len(cells)}
-    return summary
+def _gains(config: RegimesConfig, cells: list[Cell], device: str, show: Show) -> Any:
+    return to_json(_Group(config, cells, device, show).gains())
+
+
+def _rounded(axis: Axis) -> Axis:
+    return Axis(axis.name, tuple(x if isinstance(x, str) else round(x, 2) for x in axis.levels))
 
 
 def sized(metric: str, size: int) -> Metric:
     """Welfare of the same ads cut into auctions of this size: ads are alike, so any of them may compete."""
 
     def of(logits: torch.Tensor, ads: Ads) -> torch.Tensor:
-        cuts = AuctionCuts.of_neighbours(len(ads), size)
-        rows, offsets = cuts.rows, cuts.offsets
-        seen = ads.truth if metric == "expected_welfare" else ads.clicks
+        auctions = len(ads) // size
+        rows = slice(0, auctions * size)
+        offsets = size * torch.arange(auctions + 1)
+        seen = ads.truth if metric == BY_TRUTH else ads.clicks
         assert seen is not None
         bids = ads.bids[..., rows]
         return mean_welfare(logits[..., rows], bids * seen[..., rows], bids, offsets)
@@ -149,15 +132,14 @@ def sized(metric: str, size: int) -> Metric:
 class _Group:
     """Some worlds at once: their repeats are one leading dimension, world after world."""
 
-    def __init__(self, config: Config, cells: list[Cell], device: str, show: Callable[[float], None]) -> None:
-        self.config, self.cells, self.device, self.show = config, cells, device, show
+    def __init__(self, config: RegimesConfig, cells: list[Cell], device: str, show: Show) -> None:
+        self.config, self.cells, self.show = config, cells, show
         self.worlds = list(dict.fromkeys(cell.world for cell in cells))
         seeds = seeds_of(config.seed, config.repeats)
-        self.seeds = seeds * len(self.worlds)
         self.markets = [(world, seed) for world in self.worlds for seed in seeds]
         self.ads, self.valid, self.test = (ads.to(device) for ads in self._drawn())
-        self.plan = Plan("logistic_regression", config.epochs, 3e-3, every=1, device=device)
-        self.sizes = sorted({cell.size for cell in cells} | {SIZE})
+        self.students = Students(self.ads.width, seeds * len(self.worlds), hidden=(), device=device)
+        self.done, self.models = 0.0, _models(cells) / len(self.worlds)
 
     def _drawn(self) -> tuple[Ads, Ads, Ads]:
         sizes = (self.config.training_ads, self.config.validation_ads, self.config.test_ads)
@@ -173,110 +155,100 @@ class _Group:
         ads, valid, test = (stack(column) for column in zip(*repeats, strict=True))
         return ads, valid, test
 
-    def gains(self) -> list[dict[str, Any]]:
+    def gains(self) -> list[Gains]:
         """For every cell the gain of each loss over log loss, tuned on the cell's own auctions."""
-        teachers = list(dict.fromkeys(cell.teacher for cell in self.cells))
-        contests = 1 + len(teachers)
-        alone = self._trained([loss for loss in CONTEST if not needs_teacher(loss)], self.ads, 0, contests)
-        taught = {}
-        for number, teacher in enumerate(teachers, 1):
-            ads = self.ads.with_teacher(self._teacher(teacher, alone))
-            taught[teacher] = self._trained(TAUGHT, ads, number, contests)
-        welfare: dict[tuple[str, str, int, str], dict[str, Floats]] = {}
+        alone = self.trained(ALONE, self.ads)
+        taught = {
+            teacher: self.trained(TAUGHT, self.ads.with_teacher(self.teacher(teacher, alone)))
+            for teacher in dict.fromkeys(cell.teacher for cell in self.cells)
+        }
+
+        @cache
+        def welfare(loss: str, teacher: str, size: int, metric: str, calibrated: bool) -> Floats:
+            return self.welfare((taught[teacher] if teacher else alone)[loss], size, metric, calibrated)
+
         found = []
         for cell in self.cells:
             first = self.worlds.index(cell.world) * self.config.repeats
             rows = slice(first, first + self.config.repeats)
-            optimal = self._optimal(cell.size)[rows]
-            gains = {}
-            for loss in CONTEST:
-                if loss != "log_loss" and not needs_teacher(loss) and cell.teacher != "student":
-                    continue  # the same as in the cell without that teacher
-                trained, teacher = (taught[cell.teacher], cell.teacher) if needs_teacher(loss) else (alone, "")
-                for selection in ("expected_welfare", "welfare"):
-                    key = (loss, teacher, cell.size, selection)
-                    if key not in welfare:
-                        welfare[key] = self._welfare(trained, loss, cell.size, selection)
-                chosen, by_clicks = (
-                    {kind: numbers[rows] for kind, numbers in welfare[loss, teacher, cell.size, selection].items()}
-                    for selection in ("expected_welfare", "welfare")
+            optimal = self.optimal(cell.size)[rows]
+            gains: Gains = {}
+            for loss in GAINS if cell.teacher == "student" else TAUGHT:  # others do not depend on the teacher
+                teacher = cell.teacher if needs_teacher(loss) else ""
+                plain, calibrated, by_clicks = (
+                    gain(welfare(loss, teacher, *way)[rows], welfare(BASELINE, "", *way)[rows], optimal)
+                    for way in (
+                        (cell.size, BY_TRUTH, False),
+                        (cell.size, BY_TRUTH, True),
+                        (cell.size, BY_CLICKS, False),
+                    )
                 )
-                if loss == "log_loss":
-                    base, base_by_clicks = chosen, by_clicks
-                    continue
-                gains[loss] = {
-                    **gain(chosen["welfare"], base["welfare"], optimal),
-                    "calibrated": gain(chosen["calibrated"], base["calibrated"], optimal),
-                    "by_clicks": gain(by_clicks["welfare"], base_by_clicks["welfare"], optimal),
-                }
+                gains[loss] = CellGain(**vars(plain), calibrated=calibrated, by_clicks=by_clicks)
             found.append(gains)
         return found
 
-    def _trained(self, losses: Sequence[str], ads: Ads, number: int, contests: int) -> Trained:
-        contestants = [Contestant(loss, lam) for loss in losses for lam in (LAMS if has_lam(loss) else (None,))]
-        selections = [sized(name, size) for size in self.sizes for name in ("expected_welfare", "welfare")]
+    def trained(self, losses: Sequence[str], ads: Ads) -> Fits:
+        """Students of these losses, with the best epoch of each for every size of auctions."""
+        recipes = grid(Recipe(model=STUDENT, epochs=self.config.epochs, learning_rate=3e-3), losses, LAMS)
+        sizes = sorted({cell.size for cell in self.cells} | {SIZE})
+        metrics = [sized(name, size) for size in sizes for name in (BY_TRUTH, BY_CLICKS)]
+        return train("", recipes, ads, self.valid, self.students, metrics, self._run)
 
-        done = 0.0
+    def _run(self, tasks: Sequence[Task]) -> list[Any]:
+        """Tasks one after the other; the whole group is kept, not its parts."""
+        values = []
+        for task in tasks:
+            values.append(task.function(lambda share, n=task.amount: self.show((self.done + n * share) / self.models)))
+            self.done += task.amount
+        return values
 
-        def piece(_: int, of: str, share: float, compute: Compute) -> Any:
-            nonlocal done
-            found = compute(lambda part: self.show((number + done + share * part) / contests))
-            done += share
-            return found
-
-        return train(contestants, ads, self.valid, self.plan, self.seeds, piece, selections)
-
-    def _teacher(self, kind: str, alone: Trained) -> torch.Tensor:
+    def teacher(self, kind: str, alone: Fits) -> torch.Tensor:
         """The teacher's CTR of the training ads: by a model of log loss, or the true one."""
         if kind == "true CTR":
             assert self.ads.truth is not None
             return self.ads.truth
         if kind == "student":
-            chosen = choose(alone, "log_loss", f"expected_welfare@{SIZE}")
-            model = student(self.plan, self.ads.width, chosen.state, self.seeds)
+            model = self.students.trained(select(alone[BASELINE], f"{BY_TRUTH}@{SIZE}").weights)
         else:
-            model = self._network(strong=kind == "strong network")
+            model = self.network(strong=kind == "strong network")
         return predict(model, self.ads.features)
 
-    def _network(self, strong: bool) -> MLP:
+    def network(self, strong: bool) -> MLP:
         """A network that can represent squares: 50 units, or 200 that saw ten times the ads."""
-        ads = self.ads
+        ads, seeds = self.ads, self.students.seeds
         if strong:
             more = []
             for world, seed in self.markets:
-                random = torch.Generator().manual_seed(seed)
-                market = world.market(random)
-                more.append(
-                    market.ads(10 * self.config.training_ads, torch.Generator().manual_seed(seed + TEACHERS_ADS))
-                )
+                market = world.market(torch.Generator().manual_seed(seed))
+                random = torch.Generator().manual_seed(seed + TEACHERS_ADS)
+                more.append(market.ads(10 * self.config.training_ads, random))
             ads = stack(more)
-        hidden, seeds = (200,) if strong else (50,), [seed + INITIAL for seed in self.seeds]
-        model = MLP(ads.width, hidden, members=(len(seeds),), seed=seeds).to(self.device)
-        epochs = max(1, self.config.epochs // (2 if strong else 1))
-        fit(
-            model, ads, valid=self.valid, metric="log_loss", epochs=epochs, seed=[seed + BATCHES for seed in self.seeds]
-        )
+        hidden, epochs = ((200,), max(1, self.config.epochs // 2)) if strong else ((50,), self.config.epochs)
+        model = replace(self.students, hidden=hidden, init="torch").untrained()
+        batches = [seed + BATCHES for seed in seeds]
+        fit(model, ads, valid=self.valid, metric="log_loss", epochs=epochs, seed=batches)
         return model
 
-    def _optimal(self, size: int) -> Floats:
+    def optimal(self, size: int) -> Floats:
+        """Welfare of the true CTR on test auctions, ``(repeats,)``."""
         assert self.test.truth is not None
-        truth = torch.logit(self.test.truth.double())
-        return sized("expected_welfare", size).of(truth, self.test).cpu().numpy()
+        return _numpy(sized(BY_TRUTH, size).of(torch.logit(self.test.truth.double()), self.test))
 
-    def _welfare(self, trained: Trained, loss: str, size: int, selection: str) -> dict[str, Floats]:
-        """Welfare on test auctions, as it is and after Platt scaling on validation clicks, ``(repeats,)``."""
-        chosen = choose(trained, loss, f"{selection}@{size}")
-        model = student(self.plan, self.ads.width, chosen.state, self.seeds)
-        logits = logits_of(model, self.test.features)
-        metric = sized("expected_welfare", size)
-        found = {"welfare": metric.of(logits.double(), self.test).cpu().numpy()}
-        if selection == "expected_welfare":
+    def welfare(self, trained: list[Trained], size: int, metric: str, calibrated: bool = False) -> Floats:
+        """Welfare on test auctions, as it is or after Platt scaling on validation clicks, ``(repeats,)``."""
+        model = self.students.trained(select(trained, f"{metric}@{size}").weights)
+        logits = logits_of(model, self.test.features).double()
+        if calibrated:
             valid = predict(model, self.valid.features).cpu()
             lines = [calibrator("platt", p, y) for p, y in zip(valid, self.valid.clicks.cpu(), strict=True)]
             slope, intercept = (
                 torch.tensor([getattr(line, name) for line in lines], dtype=torch.float64, device=logits.device)
                 for name in ("slope", "intercept")
             )
-            scaled = slope[:, None] * logits.double() + intercept[:, None]
-            found["calibrated"] = metric.of(scaled, self.test).cpu().numpy()
-        return found
+            logits = slope[:, None] * logits + intercept[:, None]
+        return _numpy(sized(BY_TRUTH, size).of(logits, self.test))
+
+
+def _numpy(values: torch.Tensor) -> Floats:
+    numbers: Floats = values.cpu().numpy()
+    return numbers

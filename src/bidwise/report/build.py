@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,23 +16,33 @@ import bidwise
 from bidwise.checks import InputError
 from bidwise.report.drawing import MARKERS, Picture, shortened, themed, write
 from bidwise.report.formatting import duration
-from bidwise.report.sections import OUTCOMES, Run, RunPage, Section
+from bidwise.report.sections import OUTCOMES, Run, RunPage, Section, setting
 from bidwise.run_folder import read_json, result_from_json, write_text
 from bidwise.urls import check_on_disk
 
-RESULTS = {  # kind -> its type; others are dictionaries still
+RESULTS = {  # kind -> its type
     "evaluation": "bidwise.evaluation.result.Evaluation",
     "train": "bidwise.table.results.TrainResult",
     "sweep": "bidwise.table.results.SweepResult",
+    "synthetic": "bidwise.study.synthetic_results.SyntheticResult",
+    "regimes": "bidwise.study.synthetic_results.RegimesResult",
+    "criteo": "bidwise.study.criteo_results.CriteoResult",
+    "fit": "bidwise.report.fit_page.FitResult",
 }
 PAGES = {  # kind -> what makes its page: called with a run and the prefix of its ids
     "evaluation": "bidwise.report.evaluation_page.evaluation_page",
-    "synthetic": "bidwise.report.synthetic_story.synthetic_story",
-    "regimes": "bidwise.report.pages.regimes_story",
-    "criteo": "bidwise.report.criteo.criteo_story.criteo_story",
+    "synthetic": "bidwise.report.synthetic_page.synthetic_page",
+    "regimes": "bidwise.report.regimes_page.regimes_page",
+    "criteo": "bidwise.report.criteo_page.criteo_page",
     "train": "bidwise.report.train_page.train_page",
     "sweep": "bidwise.report.sweep_page.sweep_page",
-    "fit": "bidwise.report.pages.fit_story",
+    "fit": "bidwise.report.fit_page.fit_page",
+}
+PICTURES = {  # kind -> what draws the figures that are files too: called with a run
+    "synthetic": "bidwise.report.synthetic_figures.synthetic_pictures",
+    "regimes": "bidwise.report.regimes_page.regime_pictures",
+    "criteo": "bidwise.report.criteo_figures.criteo_pictures",
+    "fit": "bidwise.report.fit_page.fit_pictures",
 }
 
 
@@ -176,7 +186,8 @@ def _source(run: Run) -> Section:
     fields: Mapping[str, Any] = run.result if isinstance(run.result, dict) else vars(run.result)
     version = recorded.get("bidwise") or fields.get("version")
     terms += [("bidwise", str(version))] if version else []
-    terms += settings_of(fields.get("config") or fields.get("options") or run.config)
+    config = fields.get("config") or fields.get("options") or run.config
+    terms += settings_of(vars(config) if is_dataclass(config) else config)
     lead = "" if recorded else "This run has not recorded its command and machine."
     return Section("Where these numbers come from", lead, terms=terms)
 
@@ -187,33 +198,10 @@ def settings_of(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("settings", text)] if (text := "; ".join(words)) else []
 
 
-def setting(value: Any) -> str:
-    """A setting as words."""
-    return ", ".join(map(setting, value)) if isinstance(value, list | tuple) else str(value)
-
-
 def pictures(run: Run) -> list[Picture]:
     """All pictures of a run that have something to show and are files too."""
-    drawn: list[Picture] = []
-    match kind_of(run.result):
-        case "synthetic":
-            from bidwise.report.curves import learning_curves
-            from bidwise.report.experiment_figures import distributions, surrogates, welfare_by_loss
-
-            drawn = [surrogates(), *(draw(run.result) for draw in (welfare_by_loss, distributions, learning_curves))]
-        case "regimes":
-            from bidwise.report.regime_figures import regime_maps
-
-            drawn = regime_maps(run.result)
-        case "criteo":
-            from bidwise.report.criteo.criteo_figures import criteo_pictures
-
-            drawn = criteo_pictures(run.result)
-        case "fit":
-            from bidwise.report.curves import fit_curves
-
-            drawn = [fit_curves(run.metrics, run.result.get("best") or {})]
-    return [picture for picture in drawn if picture.panels]
+    draw = PICTURES.get(kind_of(run.result) or "")
+    return [picture for picture in (_named(draw)(run) if draw else []) if picture.panels]
 
 
 def write_figures(folder: Path, result: Any) -> list[Path]:

@@ -140,6 +140,7 @@ class Whisker:
     colour: str = UNCLEAR
     marker: str = "o"
     fades: bool = True  # to grey where it is not clear
+    below: Estimate | None = None  # the same with another interval, drawn thin below the first
 
     @classmethod
     def of(cls, name: str, words: str, estimate: Estimate, outcome: Outcome, colour: str, marker: str = "o") -> Whisker:
@@ -152,6 +153,7 @@ class Whisker:
 def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str, width: float = WIDTH) -> Panel:
     """Differences with their intervals; full where 0 is outside, hollow (and grey, if a row fades) where it is not."""
     ends = [x for row in rows for x in (row.estimate, row.low, row.high) if x is not None]
+    ends += [x for row in rows if row.below and row.below.known for x in (row.below.ci_low, row.below.ci_high)]
     reach = max(map(abs, ends), default=0) or 1
     low, high = min(0, *ends, reach * -0.12), max(0, *ends, reach * 0.12)
 
@@ -168,6 +170,8 @@ def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str, width:
             colour = row.colour if row.clear or not row.fades else UNCLEAR
             if row.low is not None and row.high is not None:
                 axes.plot([row.low, row.high], [y + 0.2, y + 0.2], color=colour, marker="|", markersize=7)
+            if row.below is not None and row.below.known:
+                axes.plot([row.below.ci_low, row.below.ci_high], [y + 0.4, y + 0.4], color=colour, linewidth=0.9)
             if row.estimate is not None:
                 face = colour if row.clear else "white"
                 axes.plot([row.estimate], [y + 0.2], row.marker, color=colour, markerfacecolor=face, markersize=6.5)
@@ -180,7 +184,8 @@ def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str, width:
         axes.spines["bottom"].set_visible(bool(ends))
         axes.set_xlabel(label if ends else "")
 
-    return Panel(title, about, 0.55 + 0.46 * len(rows), paint, width)
+    row_height = 0.52 if any(row.below for row in rows) else 0.46
+    return Panel(title, about, 0.55 + row_height * len(rows), paint, width)
 
 
 def drawn(key: str, panel: Panel) -> Markup:

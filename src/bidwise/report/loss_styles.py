@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from bidwise.report.drawing import COLOURS, SOFT, UNCLEAR, Look
+from bidwise.report.sections import Section
 
 BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK = COLOURS
 
@@ -120,43 +120,12 @@ PROTOCOLS = {  # name -> title
 }
 
 
-def protocol_words(name: str, config: Mapping[str, Any]) -> str:
-    """What a protocol does, in plain words."""
-    epochs = f"{config['epochs']:,} epochs" if config.get("epochs") else "all epochs"
-    match name:
-        case "converged":
-            return (
-                f"The paper’s way: every model trains for {epochs} and keeps its last weights; nothing is chosen. "
-                "Losses of pairs are means over the pairs of a batch plus λ = 3 times the mean log loss."
-            )
-        case "converged_sums":
-            batch = config.get("batch_size")
-            heavier = f"about {batch:,} times" if batch else "many times"
-            return (
-                "The same, with losses summed over pairs and ads exactly as the paper prints them. There are far more "
-                f"pairs than ads in a batch, so the pairs weigh {heavier} as much against the log loss as in the means."
-            )
-        case "tuned":
-            return _tuned_words(config, epochs)
-    return "A protocol that this page has no words for."
+def families_drawn(names: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Title, colour and marker of each family of losses, for a legend."""
+    families = {loss_called(name).family for name in names}
+    return [(family.title, family.colour, family.marker) for key, family in FAMILIES.items() if key in families]
 
 
-def _tuned_words(config: Mapping[str, Any], epochs: str) -> str:
-    auctions = config.get("validation_auctions")
-    lams = ", ".join(f"{lam:g}" for lam in config.get("lams") or ())
-    words = (
-        "Every loss gets the epoch that is best for it, and where it has a λ its best λ"
-        + (f" of {lams}" if lams else "")
-        + ", by the welfare (as the true CTR has it) of "
-        + (f"{auctions:,} validation auctions" if auctions else "validation auctions")
-        + ". Test auctions take no part in this."
-    )
-    patience = config.get("patience")
-    if patience:
-        words += (
-            f" To save time a model stops training once {patience} epochs have brought nothing better, at the latest "
-            f"after {epochs}. This shortens the protocol: a loss that would have improved later is not seen doing so."
-        )
-    else:
-        words += f" Every model trains for {epochs} before one is chosen."
-    return words
+def losses_section(names: Iterable[str]) -> Section:
+    """What the losses of a run are."""
+    return Section("The losses", terms=[(name, loss_called(name).about) for name in in_order(names)])

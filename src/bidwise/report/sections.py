@@ -132,3 +132,8 @@ def drawing(key: str, panel: Panel, text: str = "") -> Drawing:
 def drawings(key: str, picture: Picture) -> list[Drawing]:
     """The panels of a picture as figures of a page; ``key`` distinguishes its runs."""
     return [drawing(f"{key}{picture.name}{at}", panel) for at, panel in enumerate(picture.panels)]
+
+
+def setting(value: Any) -> str:
+    """A setting as words."""
+    return ", ".join(map(setting, value)) if isinstance(value, list | tuple) else str(value)

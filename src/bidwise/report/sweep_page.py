@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bidwise.evaluation.estimate import Estimate, Outcome
-from bidwise.report.build import setting as words_of
 from bidwise.report.drawing import Picture, Whisker, whiskers
 from bidwise.report.formatting import number
 from bidwise.report.loss_styles import in_order, look_of, loss_called
 from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow, drawings
+from bidwise.report.sections import setting as words_of
 from bidwise.report.sweep_sentences import (
     BETTER,
     called,

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from bidwise.report.curves import fit_curves, named_lines
+from bidwise.report.curves import named_lines
 from bidwise.report.drawing import Panel, Picture, Whisker, whiskers
 from bidwise.report.evaluation_page import differences_section, models_section, notes_section
 from bidwise.report.evaluation_sentences import headline
+from bidwise.report.fit_page import BestEpoch, fit_curves
 from bidwise.report.formatting import change, signed
 from bidwise.report.loss_styles import look_of, loss_called
 from bidwise.report.sections import Cell, Run, RunPage, Section, Table, drawings
@@ -76,7 +77,7 @@ def _curves(key: str, result: TrainResult) -> Section:
     metric, fits = result.settings.train.metric, result.fits
     words, chosen = metric.replace("_", " "), fits[result.chosen]
     history = [{"epoch": each.epoch, "loss": each.loss, metric: each.value} for each in chosen.history]
-    panels = fit_curves(history, {metric: {"epoch": chosen.best.epoch, "value": chosen.best.value}}).panels
+    panels = fit_curves(history, {metric: BestEpoch(chosen.best.epoch, chosen.best.value)}).panels
     if len(fits) > 1:
         panels = (_together(words, fits), *panels)
     rows = [

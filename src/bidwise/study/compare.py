@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -39,6 +39,12 @@ class Difference(Estimate):
             few=few,
         )
 
+    def __mul__(self, factor: float) -> Self:
+        """The same in other units, with both of its sources."""
+        return replace(super().__mul__(factor), repeats=self.repeats * factor, auctions=self.auctions * factor)
+
+    __rmul__ = __mul__
+
     @property
     def enough(self) -> bool:
         return not self.few
@@ -63,6 +69,24 @@ class Gain(Estimate):
     """A difference in shares of the optimal welfare over repeats; ``ratio`` is the share that the model reaches."""
 
     ratio: float
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs in any repeat."""
+        return self.difference == self.ci_low == self.ci_high == 0
+
+
+def points(estimate: Estimate) -> str:
+    """A share of the optimal welfare in hundredths, with a third decimal where two would hide the sign of a bound.
+
+    >>> points(Estimate(difference=0.0132, ci_low=0.01, ci_high=0.0164))
+    '+1.32 [+1.00, +1.64]'
+    >>> points(Estimate(difference=0.0021, ci_low=0.00003, ci_high=0.0042))
+    '+0.210 [+0.003, +0.420]'
+    """
+    hundredths = 100 * estimate
+    hidden = any(0 < abs(bound) < 0.005 for bound in (hundredths.ci_low, hundredths.ci_high))
+    return f"{hundredths:.3f}" if hidden else f"{hundredths:.2f}"
 
 
 def gain(welfare: Floats, baseline: Floats, optimal: Floats) -> Gain:

@@ -50,13 +50,15 @@ class Data:
     def __post_init__(self) -> None:
         for role in ("click", "bid"):
             if not getattr(self, role):
-                raise InputError(f"{role} must name the column of {role}s, found none: --{role} COLUMN, or in [data]")
+                raise InputError(
+                    f"must name the column of {role}s, found none: --{role} COLUMN, or in [data]", argument=role
+                )
         roles = self.roles
         for role in ("click", "bid", "weight", "position"):
             again = [other for other, column in roles.items() if other != role and column == roles.get(role)]
             if role in roles and again:
                 raise InputError(
-                    f"{role} must be a column of its own, found {roles[role]!r}, which is also the {again[0]}"
+                    f"must be a column of its own, found {roles[role]!r}, which is also the {again[0]}", argument=role
                 )
         named = [*self.numeric, *self.categorical, *self.ignore]
         for column in named:

@@ -3,49 +3,40 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
 import torch
 
 from bidwise.data.ads import Ads
-from bidwise.models import MODELS
-from bidwise.paper.criteo.trial import LAM, RATE, Setting, Trial, loss_of
+from bidwise.runners import Show
+from bidwise.study.criteo_results import EpochTime
+from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.training.arguments import Options
 from bidwise.training.run import Run
 
 SEGMENTS = 15
 SECONDS = 0.4  # of a segment
 WARM = 8  # steps before any is timed: what is made once is made
-FOREVER = 10**6  # epochs
 
 
-def runtime(
-    show: Callable[[float], None],
-    *,
-    model: str,
-    setting: Setting,
-    losses: Sequence[str],
-    ads: Ads,
-    cardinalities: Sequence[int],
-    device: str,
-    precision: str = "float32",
+def epoch_times(
+    show: Show, *, recipes: Sequence[Recipe], ads: Ads, cardinalities: Sequence[int], device: str
 ) -> dict[str, dict[str, Any]]:
-    """Seconds of an epoch under each loss, mean and standard deviation over segments.
+    """Seconds of an epoch under the loss of each recipe, the log loss among them: the fields of :class:`EpochTime`.
 
     Steps are those of a training: batches are looked up, and the device is waited for at the end of a segment. The
-    losses take turns, each in every place as often, so that a machine that slows down slows all of them;
+    losses take turns, each in every position as often, so that a machine that slows down slows all of them;
     ``relative`` is the mean of the ratios to the segment of the log loss in the same round.
     """
     if ads.teacher is None:  # any will do: how long a step takes does not depend on it
         ads = ads.with_teacher(torch.full_like(ads.bids, 0.25))
-    how: dict[str, Any] = {} if precision == "float32" else {"precision": precision}
-    options = Options(FOREVER, setting.batch_size, RATE, "constant", None, 1, **how)
-    runs = {}
-    for loss in losses:
-        network = MODELS[model](cardinalities).to(device).train()
-        runs[loss] = Run(network, ads, None, loss_of(Trial(model, 0, loss, LAM)), {}, options, 0)
+    runs: dict[str, Run] = {}
+    for recipe in recipes:
+        options = Options(1, recipe.batch_size, recipe.learning_rate, "constant", None, 1, precision=recipe.precision)
+        network = recipe.build(cardinalities, 0).to(device).train()
+        runs[recipe.loss] = Run(network, ads, None, recipe.loss_function, {}, options, 0)
 
     def seconds(run: Run, steps: int) -> float:
         """Of a step, mean over ``steps``."""
@@ -57,25 +48,19 @@ def runtime(
 
     for run in runs.values():
         seconds(run, WARM)
-    steps = max(3, round(SECONDS / seconds(runs["log_loss"], WARM)))
+    steps = max(3, round(SECONDS / seconds(runs[BASELINE], WARM)))
+    losses = list(runs)
     segments: dict[str, list[float]] = {loss: [] for loss in losses}
     for turn in range(SEGMENTS):
-        for place in range(len(losses)):
-            loss = losses[(turn + place) % len(losses)]
+        for position in range(len(losses)):
+            loss = losses[(turn + position) % len(losses)]
             segments[loss].append(seconds(runs[loss], steps))
         show((turn + 1) / SEGMENTS)
-    per_epoch = -(-len(ads) // setting.batch_size)
-    found = {}
+    epoch, found = -(-len(ads) // recipes[0].batch_size), {}
     for loss, times in segments.items():
-        ratios = [a / b for a, b in zip(times, segments["log_loss"], strict=True)]
-        found[loss] = {
-            "segments": len(times),
-            "steps": steps,
-            "seconds": per_epoch * mean(times),
-            "sd": per_epoch * stdev(times),
-            "relative": mean(ratios),
-            "relative_sd": stdev(ratios),
-        }
+        ratios = [a / b for a, b in zip(times, segments[BASELINE], strict=True)]
+        spent = (epoch * mean(times), epoch * stdev(times), mean(ratios), stdev(ratios))
+        found[loss] = vars(EpochTime(SEGMENTS, steps, *spent))
     return found
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from bidwise.data.worlds import WORLDS, World
 from bidwise.losses.named import needs_teacher
-from bidwise.study.contest import CONTEST
+from bidwise.paper.synthetic import LOSSES
+from bidwise.study.recipe import BASELINE
+from bidwise.study.synthetic_results import Axis
 
 BASE = WORLDS["misspecified_rare"]
 LOGIT = math.hypot(BASE.linear, BASE.curve * math.sqrt(2 * BASE.curves))  # standard deviation without noise
@@ -17,7 +19,7 @@ SHARE = (BASE.curve * math.sqrt(2 * BASE.curves) / LOGIT) ** 2  # of its varianc
 SIZE = 50
 SIZES = (10, 50, 200, 1000)
 TEACHERS = ("student", "network", "strong network", "true CTR")
-GAINS = tuple(loss for loss in CONTEST if loss != "log_loss")
+GAINS = tuple(loss for loss in LOSSES if loss != BASELINE)
 TAUGHT = tuple(loss for loss in GAINS if needs_teacher(loss))
 
 
@@ -34,15 +36,6 @@ def world(share: float = SHARE, correlation: float = BASE.correlation, spread: f
 
 
 @dataclass(frozen=True)
-class Axis:
-    """One side of a map."""
-
-    name: str
-    about: str
-    levels: tuple[float | str, ...]
-
-
-@dataclass(frozen=True)
 class Cell:
     """A kind of market, the size of its auctions, and who teaches."""
 
@@ -56,37 +49,36 @@ class Map:
     """Cells over two axes, ``at(x, y)``."""
 
     name: str
-    title: str
     x: Axis
     y: Axis
     losses: tuple[str, ...]
     at: Callable[[Any, Any], Cell]
 
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """Rows along y, in them cells along x."""
+        return [[self.at(x, y) for x in self.x.levels] for y in self.y.levels]
 
-MISSPECIFIED = Axis(
-    "misspecification", "share of the logit's variance that the student cannot represent", (0.0, 0.25, 0.5, SHARE)
-)
+
+MISSPECIFIED = Axis("misspecification", (0.0, 0.25, 0.5, SHARE))
 MAPS = (
     Map(
         "misspecification_correlation",
-        "How wrong the model must be, and whether bids follow clicks",
-        Axis("correlation", "correlation between the weights of bid and CTR", (0.0, 0.25, 0.5, 0.75)),
+        Axis("correlation", (0.0, 0.25, 0.5, 0.75)),
         MISSPECIFIED,
         GAINS,
         lambda x, y: Cell(world(share=y, correlation=x)),
     ),
     Map(
         "spread_size",
-        "How far bids spread, and how many ads compete",
-        Axis("auction size", "ads in an auction", SIZES),
-        Axis("bid spread", "standard deviation of log bids", (0.2, 0.4, 0.8, 1.6)),
+        Axis("auction size", SIZES),
+        Axis("bid spread", (0.2, 0.4, 0.8, 1.6)),
         GAINS,
         lambda x, y: Cell(world(spread=y), size=x),
     ),
     Map(
         "teacher",
-        "How strong the teacher is",
-        Axis("teacher", "who gives the soft labels", TEACHERS),
+        Axis("teacher", TEACHERS),
         MISSPECIFIED,
         TAUGHT,
         lambda x, y: Cell(world(share=y), teacher=x),

@@ -1,0 +1,169 @@
+"""The trainings of the Criteo experiment: the plan, and one of them from the first batch to the test auctions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bidwise.auctions import run_auction
+from bidwise.data.ads import Ads, AuctionCuts
+from bidwise.evaluation.auc import auc
+from bidwise.evaluation.bins import binned, calibration_error, equal_mass_bins
+from bidwise.evaluation.metrics import CTR_BINS
+from bidwise.losses.named import needs_teacher
+from bidwise.losses.pointwise import cross_entropy
+from bidwise.paper.criteo_data import load_dataset
+from bidwise.runners import Show, kept_result
+from bidwise.study.criteo_results import CONVERGED, TUNED, CriteoConfig
+from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.training.run import matmul_precision
+from bidwise.training.validation import logits_of, predict
+
+Lams = Mapping[tuple[str, str], float]  # (model, loss) -> the lam that was selected
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A recipe and its repeat; the teacher of a recipe is the log-loss model of the repeat at the weights it names."""
+
+    recipe: Recipe
+    repeat: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        recipe = self.recipe
+        words = [recipe.model, f"{self.repeat:02d}", recipe.loss]
+        words += [] if recipe.lam is None else [f"{recipe.lam:g}"]
+        return "-".join(words + ([] if recipe.teacher is None else [f"by_{recipe.teacher}"]))
+
+
+def trial_of(config: CriteoConfig, model: str, repeat: int, loss: str, lam: float | None, protocol: str) -> Trial:
+    """The training that a protocol takes a loss from; without a teacher one serves both."""
+    teacher = CONVERGED if protocol == "converged" else TUNED
+    return Trial(config.recipe(model, loss, lam, teacher if needs_teacher(loss) else None), repeat)
+
+
+def planned(config: CriteoConfig, lams: Lams | None = None) -> list[Trial]:
+    """All that is trained: every loss with lam = 3 and the last teacher, and with every lam and the best teacher.
+
+    Args:
+        lams: what was selected on the first repeats, where ``lam_repeats`` says so. Without it the plan leaves out what
+            depends on the selection.
+
+    >>> config = CriteoConfig(models=("deepfm",), losses=("log_plus",), protocol="tuned", repeats=3, lam_repeats=1)
+    >>> [trial.name for trial in planned(config, {("deepfm", "log_plus"): 5.0})][-4:]
+    ['deepfm-01-log_loss', 'deepfm-01-log_plus-5', 'deepfm-02-log_loss', 'deepfm-02-log_plus-5']
+    >>> len(planned(config))
+    8
+    """
+    trials = {}
+    for model in config.models:
+        for repeat in range(config.repeats):
+            for protocol in config.protocols:
+                for loss in config.losses:
+                    tried = config.lams_of(loss, protocol)
+                    if repeat not in config.trying_lams and len(tried) > 1:
+                        tried = (lams[model, loss],) if lams is not None else ()
+                    for lam in tried:
+                        trial = trial_of(config, model, repeat, loss, lam, protocol)
+                        trials[trial.name] = trial
+    return list(trials.values())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model on the test auctions, a welfare of each; the epoch and validation metric that it was selected with."""
+
+    welfare: Tensor
+    expected_welfare: Tensor | None
+    auc: float
+    log_loss: float
+    revenue: float
+    calibration_error: float
+    predicted_over_observed: float
+    epoch: float = float("nan")
+    value: float = float("nan")
+    lam: float | None = None
+
+    @property
+    def main_welfare(self) -> Tensor:
+        """By the true CTR where that is known, else by clicks."""
+        return self.welfare if self.expected_welfare is None else self.expected_welfare
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a trial found: its last weights and the best ones by each selection, tested; validation over the epochs."""
+
+    selections: dict[str, Measured]
+    curve: dict[str, list[float]]
+    parameters: int
+
+    @staticmethod
+    def of(kept: Mapping[str, Any]) -> Trained:
+        """What :func:`train` found, without the predictions of a teacher, which are as long as the data."""
+        tested = {name: Measured(**values) for name, values in kept["selections"].items()}
+        return Trained(tested, kept["curve"], kept["parameters"])
+
+
+def train(
+    show: Show, *, trial: Trial, config: CriteoConfig, data: str | None, device: str, seed: int, teacher: Path | None
+) -> dict[str, Any]:
+    """Train, and measure on the test auctions the last weights and the best ones by each selection.
+
+    A log-loss model also predicts the training ads, at the end and at its best: the teacher of the others.
+
+    Args:
+        teacher: file of the log-loss model's trial.
+    """
+    dataset, recipe = load_dataset(config, data, device), trial.recipe
+    ads = dataset.train
+    if teacher is not None:
+        ads = ads.with_teacher(kept_result(teacher)["teacher"][recipe.teacher].to(ads.bids.device))
+    with matmul_precision(config.precision):  # in another process too
+        model = recipe.build(dataset.cardinalities, seed).to(device)
+        fitted = recipe.fit(model, ads, valid=dataset.valid, metric=dataset.selections, seed=seed + 1, show=show)
+        selections: dict[str, dict[str, Any]] = {}
+        predictions: dict[str, Tensor] = {}
+        for name, state in {"last": fitted.last, **{name: best.state for name, best in fitted.best.items()}}.items():
+            model.load_state_dict(state)
+            selections[name] = vars(measured(model, dataset.test, dataset.test_cuts)) | {"lam": recipe.lam}
+            if recipe.loss == BASELINE and name in (CONVERGED, TUNED):
+                predictions[name] = predict(model, dataset.train).cpu()
+    for name, best in fitted.best.items():
+        selections[name] |= {"epoch": float(best.epoch), "value": float(best.value)}
+    return {
+        "selections": selections,
+        "teacher": predictions,
+        "curve": {key: [float(entry[key]) for entry in fitted.history] for key in fitted.history[0]},
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def measured(model: nn.Module, ads: Ads, cuts: AuctionCuts) -> Measured:
+    """Welfare of every test auction, by clicks and where known by the true CTR, and how good the predictions are.
+
+    Auctions are run where the ads are; what comes back is a number for each auction.
+    """
+    device = ads.bids.device
+    logits = logits_of(model, ads.features).double().to(device)
+    ctr, clicks, rows = torch.sigmoid(logits), ads.clicks.double(), cuts.to(device).rows
+    bids, clicked = ads.bids.double()[rows], clicks[rows]
+    truth = None if ads.truth is None else ads.truth.double()[rows]
+    sold = run_auction(ctr[rows], bids, cuts.offsets)
+    total, arrays = float(clicks.sum()), (ctr.cpu().numpy(), clicks.cpu().numpy())
+    return Measured(
+        welfare=sold.welfare(clicked, bids).cpu(),
+        expected_welfare=None if truth is None else sold.welfare(truth, bids).cpu(),
+        auc=auc(ctr, clicks),
+        log_loss=float(cross_entropy(logits, clicks, None, "mean")),
+        revenue=float(sold.revenue(clicked if truth is None else truth).mean()),
+        calibration_error=calibration_error(binned(equal_mass_bins(arrays[0], CTR_BINS), *arrays, None)),
+        predicted_over_observed=float(ctr.sum()) / total if total else float("nan"),
+    )

@@ -1,0 +1,190 @@
+"""What the experiments in simulated markets found: `reproduce synthetic` and `reproduce regimes`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bidwise.evaluation.estimate import Estimate, Outcome
+from bidwise.study.compare import Gain
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedGain(Gain):
+    """A gain with the epoch (mean over repeats) and lam (of each repeat) that were selected."""
+
+    epoch: float | None = None
+    lam: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossResult(TunedGain):
+    """A loss on the test auctions: means over repeats, and its gain over log loss in shares of the optimal welfare."""
+
+    welfare: float
+    difference_to_average: float  # welfare minus the mean of the paper's losses, as the paper draws it
+    error_to_average: float
+    calibrated: Gain  # after Platt scaling of both models on validation clicks
+    revenue: float
+    auc: float
+    log_loss: float
+    squared_error: float
+    ratios: tuple[float, ...]  # share of the optimal welfare in each repeat
+    by_clicks: TunedGain | None = None  # selected by clicks, which is all that a platform has
+
+    def minus(self, other: LossResult) -> Estimate:
+        """The difference to another loss over the same repeats."""
+        return Estimate.over_repeats([a - b for a, b in zip(self.ratios, other.ratios, strict=True)])
+
+
+Losses = dict[str, LossResult]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Share of the optimal welfare on validation auctions after each evaluated epoch, with its interval."""
+
+    epoch: tuple[float, ...]
+    ratio: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The losses of a protocol, and their way there."""
+
+    losses: Losses
+    curves: dict[str, Curve]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts between edges."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WorldShape:
+    """How CTRs and bids of a world are distributed."""
+
+    ctr: Histogram
+    log10_bid: Histogram
+    mean_ctr: float
+    lowest_bid: float
+    highest_bid: float
+
+
+@dataclass(frozen=True)
+class SyntheticConfig:
+    """The options of a run; two runs with the same ones give the same numbers. The world decides what is left open."""
+
+    reading: str = "plotted"
+    protocol: str = "both"
+    repeats: int = 30
+    epochs: int = 100
+    seed: int = 0
+    patience: int | None = None
+    validation_auctions: int = 2000
+    test_auctions: int = 2000
+    auction_size: int = 50
+    init: str = "glorot"
+    every: int = 2
+    losses: tuple[str, ...] = ()  # all of them
+    training_ads: int = 0
+    student: str = ""  # "mlp" or "logistic_regression"
+    learning_rate: float = 0.0
+    batch_size: int = 256
+    lams: tuple[float, ...] = ()
+
+    @property
+    def papers(self) -> bool:
+        """Whether the world is the paper's."""
+        return self.reading in ("plotted", "printed")
+
+
+@dataclass(frozen=True)
+class SyntheticResult:
+    """A run of `reproduce synthetic`."""
+
+    version: str
+    config: SyntheticConfig
+    optimal_welfare: float
+    protocols: dict[str, Protocol]
+    worlds: dict[str, WorldShape]
+    kind: ClassVar[str] = "synthetic"
+    format: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class RegimesConfig:
+    """The options of a run of the maps of regimes."""
+
+    repeats: int = 10
+    epochs: int = 20
+    seed: int = 0
+    training_ads: int = 40_000
+    validation_ads: int = 100_000
+    test_ads: int = 200_000
+    lams: tuple[float, ...] = ()
+    student: str = ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One side of a map."""
+
+    name: str
+    levels: tuple[float | str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellGain(Gain):
+    """The gain of a loss in one kind of market."""
+
+    calibrated: Gain
+    by_clicks: Gain
+
+
+@dataclass(frozen=True)
+class MapResult:
+    """Gains over two properties of the market."""
+
+    name: str
+    x: Axis
+    y: Axis
+    losses: dict[str, tuple[tuple[CellGain, ...], ...]]  # rows along y, in them cells along x
+
+
+@dataclass(frozen=True)
+class Counts:
+    """In how many different kinds of market a loss is better than log loss, worse, or cannot be distinguished."""
+
+    better: int
+    worse: int
+    unclear: int
+    written: ClassVar[tuple[str, ...]] = ("cells",)
+
+    @classmethod
+    def of(cls, gains: list[CellGain]) -> Counts:
+        outcomes = [gain.outcome for gain in gains]
+        better, worse = outcomes.count(Outcome.BETTER), outcomes.count(Outcome.WORSE)
+        return cls(better, worse, len(gains) - better - worse)
+
+    @property
+    def cells(self) -> int:
+        return self.better + self.worse + self.unclear
+
+
+@dataclass(frozen=True)
+class RegimesResult:
+    """A run of `reproduce regimes`."""
+
+    version: str
+    config: RegimesConfig
+    maps: tuple[MapResult, ...]
+    summary: dict[str, Counts]  # by loss, over cells that differ
+    kind: ClassVar[str] = "regimes"
+    format: ClassVar[int] = 2
