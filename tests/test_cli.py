@@ -303,9 +303,10 @@ def test_every_public_name_is_there():
 def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
     monkeypatch.setattr(terminal, "SECONDS", 0)
     with terminal.Bars() as bars:
-        bars.show("training", 0.4)
-        bars.show("training", 0.5, "model 2 of 5, epoch 1.3 of 3")
-    assert capsys.readouterr().err == "training: 40%\ntraining: model 2 of 5, epoch 1.3 of 3, 50%\n"
+        bars.show("training", 0.0)
+        bars.started["training"] = (time.monotonic() - 400, 0.0)
+        bars.show("training", 0.4, "model 2 of 5")
+    assert capsys.readouterr().err == "training: 0 %\ntraining: 40 %, model 2 of 5, about 10 min left\n"
 
 
 def test_a_run_that_resumes_says_so(tmp_path, capsys, monkeypatch):

@@ -84,7 +84,7 @@ def test_the_example_table_can_be_trained_on(tmp_path):
     roles = {"click": "click", "bid": "bid", "auction": "auction", "time": "time", "truth": "truth"}
     quick = {"model": "logistic_regression", "loss": "log_loss", "epochs": 1}
     found = bidwise.table.train(tmp_path / "ads.parquet", out=tmp_path / "run", **roles, **quick)
-    assert {column["name"] for column in found["columns"]} >= {"site", "device", "brand_id", "age_days", "price"}
+    assert {column.name for column in found.table.columns} >= {"site", "device", "brand_id", "age_days", "price"}
     assert len(bidwise.table.predict(tmp_path / "run", tmp_path / "new_ads.parquet")) > 0
 
 

@@ -39,7 +39,6 @@ EXCEPTIONS = {  # to be removed one by one
     ("table.sweep_sentences", "report"),
     ("table.train_sentences", "report"),
 }
-TWICE = {"compare"}  # to be removed: module names of which there still are two
 
 
 def modules():
@@ -93,7 +92,7 @@ def test_a_module_imports_only_rooms_above_its_own(name, path):
 
 def test_no_module_name_is_used_twice():
     names = Counter(path.stem for _, path in modules() if path.stem not in ("__init__", "__main__"))
-    assert {name for name, count in names.items() if count > 1} - TWICE == set()
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def test_the_rule_sees_what_it_should():

@@ -111,7 +111,7 @@ def device_on_ray(name: str) -> str:
         return name
     gpus = started_ray().cluster_resources().get("GPU", 0)
     if name == "cuda" and not gpus:
-        raise InputError("device must be cpu or auto here, found cuda: the Ray cluster has no GPU")
+        raise InputError("must be cpu or auto here, found cuda: the Ray cluster has no GPU", argument="device")
     return "cuda" if gpus else "cpu"
 
 
@@ -141,7 +141,7 @@ def started_ray() -> Any:
         import ray  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         raise InputError(
-            "engine must be local here, found ray, which is not installed; pip install 'bidwise[ray]'"
+            "must be local here, found ray, which is not installed; pip install 'bidwise[ray]'", argument="engine"
         ) from None
     if not ray.is_initialized():
         _check_answers(os.environ.get("RAY_ADDRESS", ""))

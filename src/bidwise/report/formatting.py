@@ -15,7 +15,7 @@ def change(estimate: Estimate, level: float) -> str:
     """A difference in per cent of the baseline's ``level``, as it is where that is nothing.
 
     >>> change(Estimate(difference=0.02, ci_low=0.01, ci_high=0.03), 2.0), change(Estimate(difference=0.02), 0.0)
-    ('+1.00 % [+0.50, +1.50]', '+0.02, without a finite interval')
+    ('+1.00 % [+0.50, +1.50]', '+0.020, without a finite interval')
     """
     words = f"{estimate / level:%}" if level > 0 else f"{estimate}"
     return words if estimate.known or words == NONE else f"{words}, without a finite interval"

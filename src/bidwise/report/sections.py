@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from bidwise.report.drawing import NARROW, Panel, Picture, drawn
+from bidwise.report.formatting import aligned
 
 OUTCOMES = {  # outcome -> (sign, words): never shown by colour alone
     "better": ("▲", "Better"),
@@ -68,16 +69,10 @@ class Table:
 
     def text(self) -> list[str]:
         """The table in lines for the terminal: words flush left, numbers flush right."""
-        names = [" · ".join([row.name, *row.tags]) for row in self.lines]
-        columns = [[self.first, *names]]
-        columns += [
-            [self.headings[k][0], *(row.cells[k].text for row in self.lines)] for k in range(len(self.headings))
-        ]
-        left = [True, *(self.wordy or cell.word for cell in (self.lines[0].cells if self.rows else ()))]
-        for k, column in enumerate(columns):
-            width = max(map(len, column))
-            columns[k] = [text.ljust(width) if left[k] else text.rjust(width) for text in column]
-        return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+        lines = [[heading for heading, _ in ((self.first, ""), *self.headings)]]
+        lines += [[" · ".join([row.name, *row.tags]), *(cell.text for cell in row.cells)] for row in self.lines]
+        words = [self.wordy or cell.word for cell in self.lines[0].cells] if self.rows else []
+        return aligned(lines, right=[k for k, word in enumerate(words, 1) if not word])
 
 
 @dataclass(frozen=True)

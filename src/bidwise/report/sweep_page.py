@@ -10,7 +10,7 @@ from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.report.drawing import Picture, Whisker, whiskers
 from bidwise.report.formatting import number
 from bidwise.report.loss_styles import in_order, look_of, loss_called
-from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, drawings
+from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow, drawings
 from bidwise.report.sections import setting as words_of
 from bidwise.report.sweep_sentences import (
     BETTER,
@@ -47,7 +47,7 @@ def sweep_page(run: Run, key: str) -> RunPage:
             _trials(result),
             Section("The grid", terms=[(at, words_of(values)) for at, values in result.grid.items()]),
             Section("The losses", terms=[(loss, loss_called(loss).about) for loss in in_order(losses)]),
-            Section("How to read this", points=notes(result)),
+            Section("How to read this", points=list(notes(result))),
         ],
         outcome,
     )
@@ -118,8 +118,8 @@ def _trials(result: SweepResult) -> Section:
         numbers += [(getattr(trial.test, x), places(result, "test", x)) for x in ("welfare", "log_loss", "auc")]
         took = "" if trial.seconds is None else f"{trial.seconds:.0f} s"
         cells = [Cell(f"{trial.seed}"), *(Cell(number(x, digits)) for x, digits in numbers), Cell(took)]
-        mark = " · chosen" if result.chosen and trial.name == result.chosen.trial else ""
-        rows.append((trial.name + mark, cells))
+        chosen = result.chosen is not None and trial.name == result.chosen.trial
+        rows.append(TableRow(trial.name, cells, tags=["chosen"] if chosen else [], best=chosen))
     headings = [("Seed", ""), (f"Validation {called(by)}", "By which it is chosen."), ("Test welfare", "")]
     headings += [("Test log loss", ""), ("Test AUC", ""), ("Time", "")]
     lead = (

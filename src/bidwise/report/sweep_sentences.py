@@ -181,12 +181,8 @@ def _failed(result: SweepResult) -> list[tuple[str, str]]:
     return [("", f"{len(failed)} of {len(result.trials)} trials failed: {failed[0].name} ({failed[0].failed}){more}.")]
 
 
-def notes(result: SweepResult) -> list[str]:
+def notes(result: SweepResult) -> Iterator[str]:
     """What a reader must know to read the numbers."""
-    return list(_notes(result))
-
-
-def _notes(result: SweepResult) -> Iterator[str]:
     yield CHEATING
     parts = "the initial weights and the batches"
     yield (

@@ -49,7 +49,7 @@ def train_page(run: Run, key: str) -> RunPage:
             Section("Columns", rare, tables=[columns_table(facts, result.fields)]),
             Section("Splits", lead, tables=[splits_table(facts)]),
             Section("The losses", terms=[(loss, loss_called(loss).about) for loss in result.fits]),
-            Section("Notes", points=notes(facts, result.settings)),
+            Section("Notes", points=list(notes(facts, result.settings))),
         ],
         outcome,
     )

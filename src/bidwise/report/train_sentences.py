@@ -174,12 +174,8 @@ def _needed(choice: Choice) -> str:
     return f" Intervals are about ± {100 * half:.2g} % wide; ± 1 % would take about {rounded:,} such auctions."
 
 
-def notes(facts: TableFacts, config: Config) -> list[str]:
+def notes(facts: TableFacts, config: Config) -> Iterator[str]:
     """What to know about the table."""
-    return list(_notes(facts, config))
-
-
-def _notes(facts: TableFacts, config: Config) -> Iterator[str]:
     left = [each for each in facts.columns if each.use == LEFT_OUT and each.name not in config.data.ignore]
     if left:
         words = "; ".join(f"{column.name} ({column.reason})" for column in left)

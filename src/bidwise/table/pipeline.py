@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +181,7 @@ def _result(prepared: Prepared, fits: dict[str, Fit], valid: Ads, held_out: Ads 
         choice=choice,
         chosen=chosen,
         validation=Scores.of(_metrics(model, valid, config).compute(), facts.mean_bid),
-        evaluation=_evaluated(prepared, fits, show).without_curves(),
+        evaluation=_evaluated(prepared, fits, show),
     )
 
 
@@ -232,7 +232,7 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Eval
     write_parquet(path, table)
     roles: dict[str, Any] = {role: role if role in table.columns else None for role in ("truth", "position", "weight")}
     models = [*([TEACHER] if TEACHER in table.columns else []), *fits]
-    return evaluate(
+    found = evaluate(
         path,
         ctr=models,
         click="click",
@@ -244,12 +244,9 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Eval
         baseline=BASELINE if BASELINE in fits else models[0],
         seed=config.train.seed,
         out=prepared.folder / "evaluation",
-        progress=partial(_on_test, show),
-    )
-
-
-def _on_test(show: Progress, work: str, done: float, detail: str = "") -> None:
-    show("testing", done, work)
+        progress=lambda work, done: show("testing", done, work),
+    ).without_curves()
+    return replace(found, options=found.options | {"table": path.name})  # run folders move
 
 
 def _fit_result(fit: Fit, metric: str) -> FitResult:
