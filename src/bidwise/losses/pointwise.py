@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid
 
 from bidwise.checks import check_ads, check_between, check_logits, check_name, check_weights
 from bidwise.losses.definition import REDUCTIONS
@@ -37,10 +37,11 @@ def cross_entropy(logits: Tensor, clicks: Tensor, weights: Tensor | None, reduct
     """`log_loss` without its checks. Clicks and weights are constants to the gradient."""
     dtype = torch.promote_types(logits.dtype, torch.float32)
     z, y = logits.to(dtype), clicks.detach().to(dtype)
-    # both terms keep their digits at |z| = 1e4: log(sigmoid(z)) is -inf there, softplus(z) - y z cancels
-    entropy = torch.lerp(softplus(z, threshold=40.0), softplus(-z, threshold=40.0), y)
+    # both terms keep their digits at |z| = 1e4: log(sigmoid(z)) is -inf there, logsigmoid(z) + z - y z cancels
+    entropy = -(y * logsigmoid(z) + (1 - y) * logsigmoid(-z))
     if weights is not None:
         entropy = weights.detach().to(dtype) * entropy
     if reduction == "none":
         return entropy
-    return entropy.mean(-1) if reduction == "mean" and logits.shape[-1] else entropy.sum(-1)  # of nothing 0
+    total = entropy.sum(-1)
+    return total if reduction == "sum" else total / max(logits.shape[-1], 1)
