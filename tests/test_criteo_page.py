@@ -462,7 +462,7 @@ def test_summary_has_a_table_for_each_model_and_protocol():
     lines = text.splitlines()
     assert "▲ log_plus           1.8210  +0.61 [+0.33, +0.88]  0.8023    0.4643" in lines
     assert "▼ log_weighted       1.8040  −0.33 [−0.61, −0.06]  0.8040    0.4428  1 3 5" in lines
-    sizes = f"{result.data.splits['train']:,} simulated ads, their CTR known, to train on; "
+    sizes = f"{result.data.splits.train:,} simulated ads, their CTR known, to train on; "
     assert lines[0].startswith(sizes)
     assert "simulated" not in summary(criteo(known=False)).splitlines()[0]
     sentences = verdict(result)

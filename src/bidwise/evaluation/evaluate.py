@@ -21,7 +21,7 @@ from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import compared, pairs_of
 from bidwise.evaluation.intervals import difference_to_average
 from bidwise.evaluation.metrics import Metrics, ModelMetrics, ToAverage
-from bidwise.evaluation.result import Evaluation, check_folder
+from bidwise.evaluation.result import Evaluation, EvaluationOptions, check_folder
 from bidwise.urls import shown
 
 ADS_AT_ONCE = 2**20
@@ -79,10 +79,6 @@ def evaluate(
     >>> found.models["a"].welfare, found.models["b"].welfare, found.comparisons[0].difference
     (1.0, 0.0, -1.0)
     """
-    options = {name: value for name, value in locals().items() if name not in ("out", "progress")}
-    for name in ("table", "calibration_table"):
-        options[name] = shown(options[name]) if isinstance(options[name], str | Path) else None  # a frame has no name
-    options["slots"] = [float(alpha) for alpha in slots]
     models = [ctr] if isinstance(ctr, str) else list(ctr)
     if not models:
         raise InputError("must name at least one column of predictions", argument="ctr")
@@ -134,7 +130,28 @@ def evaluate(
         bid_spread=float(np.log(ads.bids).std()),
         scattered=ads.scattered,
         calibration_ads=None if other is None else other.ads,
-        options=options,
+        options=EvaluationOptions(
+            table=_named(table),
+            ctr=tuple(models),
+            click=click,
+            bid=bid,
+            auction=auction,
+            auction_size=auction_size,
+            seed=seed,
+            resample=resample,
+            truth=truth,
+            baseline=baseline,
+            slots=tuple(map(float, slots)),
+            pricing=pricing,
+            reserve=reserve,
+            squash=squash,
+            calibrate=calibrate,
+            calibration_table=_named(calibration_table),
+            position=position,
+            sampling_rate=sampling_rate,
+            weight=weight,
+            rounds=rounds,
+        ),
     )
     if out is not None:
         evaluation.write(out)
@@ -169,6 +186,11 @@ def _check_calibration(models: list[str], calibrate: str, table: Table, calibrat
             raise InputError(
                 f"must not name {model}+{calibrate}, which is what the calibrated {model} is called", argument="ctr"
             )
+
+
+def _named(table: Table | None) -> str | None:
+    """What a table is called in a result; a frame has no name."""
+    return shown(table) if isinstance(table, str | Path) else None
 
 
 def _check_others(

@@ -15,6 +15,32 @@ from bidwise.run_folder import check_writable, locked_folder, result_json, whole
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """What :func:`bidwise.evaluate` was asked for, and means by it; tables by name, if they have one."""
+
+    table: str | None = None
+    ctr: tuple[str, ...]
+    click: str
+    bid: str
+    auction: str | None = None
+    auction_size: int | None = None
+    seed: int = 0
+    resample: int = 1
+    truth: str | None = None
+    baseline: str | None = None
+    slots: tuple[float, ...] = (1.0,)
+    pricing: str = "gsp"
+    reserve: float = 0.0
+    squash: float = 1.0
+    calibrate: str = "none"
+    calibration_table: str | None = None
+    position: str | None = None
+    sampling_rate: float | None = None
+    weight: str | None = None
+    rounds: int = 999
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What was found, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
 
@@ -34,7 +60,7 @@ class Evaluation:
     bid_spread: float  # standard deviation of log bids
     scattered: bool = False  # whether the ads of an auction were not next to each other in the table
     calibration_ads: int | None = None  # of the calibration table, where there is one
-    options: dict[str, Any]
+    options: EvaluationOptions
     version: str = bidwise.__version__
 
     @property
@@ -62,11 +88,15 @@ class Evaluation:
             pairs.setdefault((comparison.model, comparison.baseline), {})[comparison.metric] = comparison
         return pairs
 
+    def of_metric(self, metric: str) -> list[Comparison]:
+        """The comparisons in one metric, in the order of the pairs."""
+        return [comparison for comparison in self.comparisons if comparison.metric == metric]
+
     def without_curves(self) -> Evaluation:
         """The same without what only figures need and without the table's name: for results that hold an evaluation."""
         models = {name: replace(each, by_bid=(), calibration_curve=()) for name, each in self.models.items()}
         comparisons = tuple(replace(each, distribution=None) for each in self.comparisons)
-        return replace(self, models=models, comparisons=comparisons, options=self.options | {"table": None})
+        return replace(self, models=models, comparisons=comparisons, options=replace(self.options, table=None))
 
     def __str__(self) -> str:
         from bidwise.report.evaluation_sentences import summary  # late: sentences are made when they are shown

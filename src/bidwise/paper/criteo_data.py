@@ -17,7 +17,7 @@ from bidwise.data.criteo_device import simulated_ads
 from bidwise.data.store import SPLITS, Store
 from bidwise.evaluation.auc import auc
 from bidwise.run_folder import checksum
-from bidwise.study.criteo_results import AdsOfRun, Bids, CriteoConfig, Truth
+from bidwise.study.criteo_results import AdsOfRun, Bids, CriteoConfig, SplitSizes, Truth
 from bidwise.training.validation import METRICS, Metric, mean_welfare
 from bidwise.typed_json import from_json
 
@@ -50,7 +50,7 @@ class Dataset:
     valid_cuts: AuctionCuts
     test_cuts: AuctionCuts
     cardinalities: Sequence[int]
-    splits: dict[str, int]
+    splits: SplitSizes
     schema: dict[str, Any]  # as a store describes itself
 
     @property
@@ -138,5 +138,5 @@ def _dataset(
     valid_cuts, test_cuts = (
         AuctionCuts.at_random(len(ads), size, cuts=cuts, seed=seed).to(device) for ads in (valid, test)
     )
-    train, sizes = splits["train"].to(device), {split: len(ads) for split, ads in splits.items()}
+    train, sizes = splits[SPLITS[0]].to(device), SplitSizes(*map(len, splits.values()))
     return Dataset(name, checksum, train, valid, test, valid_cuts, test_cuts, cardinalities, sizes, schema)

@@ -104,9 +104,9 @@ def _facts(result: CriteoResult) -> list[tuple[str, str]]:
     cuts = f", cut in {config.cuts} random ways" if config.cuts > 1 else ""
     facts = [(f"{config.rows:,}", "rows simulated on the device")] if config.rows else []
     facts += [
-        (f"{data.splits['train']:,}", "training ads"),
-        (f"{data.splits['valid']:,}", "validation ads"),
-        (f"{data.splits['test']:,}", "test ads"),
+        (f"{data.splits.train:,}", "training ads"),
+        (f"{data.splits.valid:,}", "validation ads"),
+        (f"{data.splits.test:,}", "test ads"),
         (per_cent(data.click_rate), "of the training ads are clicked"),
         (f"{data.auctions:,}", f"test auctions of {config.auction_size} ads{cuts}"),
         (f"{data.values:,}", f"values of {data.fields} fields"),
@@ -154,7 +154,7 @@ def _comparable(result: CriteoResult) -> str:
             "differences. Welfare is realised in both; the gain of this run is of expected welfare, which varies less "
             "by chance."
         )
-    ads, words = sum(result.data.splits.values()), "The paper has ten repeats on all of the challenge’s ads"
+    ads, words = result.data.splits.ads, "The paper has ten repeats on all of the challenge’s ads"
     if ads != FULL:
         return f"{words}, {FULL:,}; this run has {ads:,} ads, so levels can differ for that reason alone."
     return f"{words}. Bids are drawn anew, so levels of welfare can differ for that reason alone."

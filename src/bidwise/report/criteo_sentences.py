@@ -276,7 +276,7 @@ def summary(result: CriteoResult) -> str:
     config, data = result.config, result.data
     simulated = "simulated ads, their CTR known, " if data.known_ctr else "ads "
     lines = [
-        f"{data.splits['train']:,} {simulated}to train on; {data.auctions:,} test auctions of {config.auction_size}, "
+        f"{data.splits.train:,} {simulated}to train on; {data.auctions:,} test auctions of {config.auction_size}, "
         f"cut {config.cuts} times over; {config.repeats} {'repeat' if config.repeats == 1 else 'repeats'}",
         "",
     ]

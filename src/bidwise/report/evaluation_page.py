@@ -100,7 +100,7 @@ def evaluation_page(run: Run, key: str) -> RunPage:
 
 
 def _against_baseline(evaluation: Evaluation) -> list[Comparison]:
-    return [by["welfare"] for (_, baseline), by in evaluation.pairs.items() if baseline == evaluation.baseline]
+    return [each for each in evaluation.of_metric("welfare") if each.baseline == evaluation.baseline]
 
 
 def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:

@@ -57,9 +57,11 @@ def verdicts(evaluation: Evaluation) -> list[Sentence]:
     originals = evaluation.originals
     leaders = sorted(originals, key=lambda model: -evaluation.models[model].welfare)[:2]
     return [
-        Sentence(model, baseline, by["welfare"].outcome, _sentence(by["welfare"], by["revenue"]))
-        for (model, baseline), by in evaluation.pairs.items()
-        if baseline == evaluation.baseline or model not in originals or {model, baseline} == set(leaders)
+        Sentence(each.model, each.baseline, each.outcome, _sentence(each, revenue))
+        for each, revenue in zip(evaluation.of_metric("welfare"), evaluation.of_metric("revenue"), strict=True)
+        if each.baseline == evaluation.baseline
+        or each.model not in originals
+        or {each.model, each.baseline} == set(leaders)
     ]
 
 
@@ -73,11 +75,11 @@ def headline(evaluation: Evaluation) -> str:
         return "All models have the same welfare."
     surely: list[str] = []
     maybe: list[str] = []
-    for (model, baseline), by in evaluation.pairs.items():
-        other = baseline if model == best else model
-        if best in (model, baseline) and other in originals:
-            won = Outcome.BETTER if model == best else Outcome.WORSE
-            (surely if by["welfare"].outcome is won else maybe).append(other)
+    for each in evaluation.of_metric("welfare"):
+        other = each.baseline if each.model == best else each.model
+        if best in (each.model, each.baseline) and other in originals:
+            won = Outcome.BETTER if each.model == best else Outcome.WORSE
+            (surely if each.outcome is won else maybe).append(other)
     text = f"{best} has the highest welfare" + (f", measurably higher than {_list(surely)}" if surely else "")
     text += f"; {_list(maybe)} cannot be distinguished from it" if maybe else ""
     return f"Before calibration, {text}." if evaluation.twins else f"{text}."
@@ -92,10 +94,9 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
     options = evaluation.options
     if evaluation.scattered:
         yield (
-            "The ads of an auction were not next to each other in the table: they were sorted by "
-            f"{options['auction']!r}."
+            f"The ads of an auction were not next to each other in the table: they were sorted by {options.auction!r}."
         )
-    if options.get("auction_size"):
+    if options.auction_size:
         again = f", {evaluation.cuts} times over" if evaluation.cuts > 1 else ""
         rest = (
             f"; {evaluation.ads_left_out:,} ads of an incomplete last auction were left out"
@@ -104,13 +105,13 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         )
         each = " each time" if rest and evaluation.cuts > 1 else ""
         yield (
-            f"The auctions are not real: the ads were shuffled (seed {options['seed']}) and cut into auctions of "
-            f"{options['auction_size']}{again}{rest}{each}."
+            f"The auctions are not real: the ads were shuffled (seed {options.seed}) and cut into auctions of "
+            f"{options.auction_size}{again}{rest}{each}."
         )
-    if options.get("sampling_rate") is not None:
-        yield f"Predictions were corrected for negatives sampled at {options['sampling_rate']:g}."
+    if options.sampling_rate is not None:
+        yield f"Predictions were corrected for negatives sampled at {options.sampling_rate:g}."
     if evaluation.twins:
-        kind = options["calibrate"]
+        kind = options.calibrate
         source = f"the other auctions, in {min(5, evaluation.auctions)} folds"
         source = source if evaluation.calibration_ads is None else f"{evaluation.calibration_ads:,} other ads"
         yield f"Models with +{kind} are calibrated ({kind}, fitted on {source})."
@@ -121,7 +122,7 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         )
     else:
         yield "Welfare and revenue are expected under the true CTR that the table holds, with bids held fixed."
-    if options.get("position") is not None:
+    if options.position is not None:
         yield "Clicks in lower slots count 1/alpha of their slot, except in AUC, which takes them as they are."
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from bidwise.evaluation.estimate import NONE, Estimate, signed
 
-__all__ = ["NONE", "aligned", "change", "decimals", "duration", "hundredths", "number", "per_cent", "points", "signed"]
+__all__ = ["NONE", "aligned", "change", "decimals", "duration", "number", "per_cent", "signed"]
 
 
 def change(estimate: Estimate, level: float) -> str:
@@ -50,29 +49,6 @@ def per_cent(share: float | None, *, sign: bool = False) -> str:
     if share is None or not math.isfinite(share):
         return NONE
     return f"{number(100 * share, 2 if abs(share) >= 1e-4 or share == 0 else 4, sign=sign)} %"
-
-
-def points(found: Mapping[str, Any]) -> str:
-    """A difference of shares and its interval, in hundredths.
-
-    >>> points({"difference": 0.0052, "ci_low": -0.001, "ci_high": 0.0114})
-    '+0.52 [−0.10, +1.14]'
-    """
-    if found["difference"] is None:
-        return NONE
-    centre = hundredths(found["difference"])
-    if found["ci_low"] is None or found["ci_high"] is None:
-        return f"{centre}, no interval"
-    return f"{centre} [{hundredths(found['ci_low'])}, {hundredths(found['ci_high'])}]"
-
-
-def hundredths(share: float) -> str:
-    """A share in hundredths with its sign, with more than two decimals only where they would all be 0.
-
-    >>> hundredths(-0.0123), hundredths(-0.00001), hundredths(-1e-12)
-    ('−1.23', '−0.001', '0.00')
-    """
-    return signed(100 * share, ".2f" if abs(share) >= 5e-5 or abs(share) < 5e-6 else ".3f")
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] | None = None) -> list[str]:

@@ -156,6 +156,19 @@ class Truth:
     log_loss: float
 
 
+@dataclass(frozen=True)
+class SplitSizes:
+    """Ads of each split."""
+
+    train: int
+    valid: int
+    test: int
+
+    @property
+    def ads(self) -> int:
+        return self.train + self.valid + self.test
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdsOfRun:
     """The ads that a run trained and tested on; ``auctions`` are those of one cut of the test ads."""
@@ -163,7 +176,7 @@ class AdsOfRun:
     written: ClassVar[tuple[str, ...]] = ("known_ctr",)
 
     name: str
-    splits: dict[str, int]
+    splits: SplitSizes
     click_rate: float
     fields: int
     values: int

@@ -73,12 +73,11 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     times = None if data.time is None else times_of(frame[data.time], name)
     auction = None if data.auction is None else frame[data.auction]
     parts = split(len(frame), auction=auction, time=times, seed=config.train.seed, name=name)
-    size = None
-    if auction is None:
-        size = auction_size(data.auction_size, len(parts["valid"].rows), len(parts["test"].rows))
+    train, valid, test = (parts[name] for name in SPLITS)
+    size = None if auction is not None else auction_size(data.auction_size, len(valid.rows), len(test.rows))
     _check_parts(config, parts, ads, size, name)
     kinds = {column.name: column.use for column in columns if column.use in ("categorical", "numeric")}
-    train_rows = parts["train"].rows
+    train_rows = train.rows
     min_count = data.min_count or least_count(len(train_rows))
     show("reading", 0.6)
     encoder = Encoder.fit(frame.select(cs.by_name(*kinds))[train_rows], kinds, min_count=min_count, bins=data.bins)
@@ -87,7 +86,7 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     begin(folder, config)
     store = StoreWriter(folder / "store", {name: len(part.rows) for name, part in parts.items()})
     _write_store(store, frame, encoder, parts, arrays, show)
-    _write_test(folder / "test.parquet", config, frame, ads, arrays, parts["test"])
+    _write_test(folder / "test.parquet", config, frame, ads, arrays, test)
     facts = TableFacts(
         fingerprint=table_fingerprint(table, frame),
         columns=tuple(columns),
@@ -96,7 +95,7 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
         min_count=min_count,
         mean_bid=mean_bid,
         cut=None if times is None else _on_both_sides(parts, times),
-        leaks=_leaks(store, encoder, ads, parts),
+        leaks=_leaks(store, encoder, ads.clicks[train_rows], ads.clicks[valid.rows]),
     )
     write_json(folder / "encoder.json", encoder.to_json())
     about = {"rows": len(frame), "table": to_json(facts)}
@@ -153,8 +152,9 @@ def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: in
                 f"{name} must have clicks and other ads in its {words} rows, found that {share} of the {len(clicks):,} "
                 "were clicked; more rows are needed"
             )
-    offsets = parts["valid"].offsets
-    auctions = len(parts["valid"].rows) // size if size is not None else 0 if offsets is None else len(offsets) - 1
+    _, valid, _ = parts.values()
+    offsets = valid.offsets
+    auctions = len(valid.rows) // size if size is not None else 0 if offsets is None else len(offsets) - 1
     if config.train.loss == AUTO and auctions < 4:
         raise InputError(
             f"loss auto needs at least 4 validation auctions, two halves of two, found {auctions}; more rows are needed"
@@ -251,10 +251,9 @@ def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
     return "time" if any(before == after for before, after in edges) else None
 
 
-def _leaks(store: StoreWriter, encoder: Encoder, ads: AdTable, parts: dict[str, Split]) -> dict[str, float]:
+def _leaks(store: StoreWriter, encoder: Encoder, clicked: Floats, clicks_of_new: Floats) -> dict[str, float]:
     """Features that predict the click all by themselves, often known only afterwards, with their AUC."""
     seen, new = (store.written(name, "features") for name in ("train", "valid"))
-    clicked, clicks_of_new = ads.clicks[parts["train"].rows], ads.clicks[parts["valid"].rows]
     leaks = {}
     for at, field in enumerate(encoder.fields):
         count, clicks = (np.bincount(seen[:, at], w, field.values) for w in (None, clicked))

@@ -32,6 +32,7 @@ from bidwise.study.keep_best import Choice, choose
 from bidwise.study.recipe import BASELINE
 from bidwise.table.config import AUTO, Config, option_key, read_toml, resolved
 from bidwise.table.encode import Prepared, prepare, prepared_before, write_parquet
+from bidwise.table.predict import ModelFile
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
 from bidwise.training.validation import Fit, logits_across, predict
 
@@ -211,14 +212,8 @@ def _numbers(values: Tensor) -> Any:
 def _save_model(prepared: Prepared, chosen: str, model: nn.Module) -> None:
     """The chosen model as ``bidwise predict`` reads it."""
     save(prepared.folder / "model.pt", {name: tensor.cpu() for name, tensor in model.state_dict().items()})
-    about = {
-        "format": "bidwise model",
-        "version": 1,
-        "model": prepared.config.model.name,
-        "options": prepared.config.model.options,
-        "cardinalities": prepared.store.cardinalities,
-        "loss": chosen,
-    }
+    network, cardinalities = prepared.config.model, tuple(prepared.store.cardinalities)
+    about = ModelFile(model=network.name, options=network.options, cardinalities=cardinalities, loss=chosen)
     write_json(prepared.folder / "model.json", about)
 
 
@@ -246,7 +241,7 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Eval
         out=prepared.folder / "evaluation",
         progress=lambda work, done: show("testing", done, work),
     ).without_curves()
-    return replace(found, options=found.options | {"table": path.name})  # run folders move
+    return replace(found, options=replace(found.options, table=path.name))  # run folders move
 
 
 def _fit_result(fit: Fit, metric: str) -> FitResult:

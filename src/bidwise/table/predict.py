@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,22 @@ from bidwise.data.read_table import Table, scan_table, table_error, table_name
 from bidwise.models import MODELS
 from bidwise.run_folder import load, read_json, whole_file
 from bidwise.training.validation import predict as ctr_of
+from bidwise.typed_json import from_json
 from bidwise.urls import check_on_disk
 
 SINKS = (".parquet", ".csv", ".tsv")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFile:
+    """What ``model.json`` says of the weights beside it."""
+
+    format: str = "bidwise model"
+    version: int = 1
+    model: str
+    options: dict[str, Any]
+    cardinalities: tuple[int, ...]
+    loss: str
 
 
 def load_run(run: str | Path, device: str = "cpu") -> tuple[nn.Module, Encoder]:
@@ -36,12 +50,12 @@ def load_run(run: str | Path, device: str = "cpu") -> tuple[nn.Module, Encoder]:
     for name in ("result.json", "model.json", "model.pt", "encoder.json"):
         if not (folder / name).is_file():
             raise InputError(f"must be a finished run of bidwise train, found no {name} in {folder}", argument="run")
-    about = read_json(folder / "model.json")
-    if not isinstance(about, dict) or about.get("format") != "bidwise model" or about.get("version") != 1:
+    about = from_json(ModelFile, read_json(folder / "model.json"), str(folder / "model.json"))
+    if (about.format, about.version) != (ModelFile.format, ModelFile.version):
         raise InputError(f"{folder / 'model.json'} must be a model that bidwise train wrote, found something else")
     encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
-    check_name("model", about["model"], MODELS)
-    model = MODELS[about["model"]](about["cardinalities"], **about["options"])
+    check_name("model", about.model, MODELS)
+    model = MODELS[about.model](list(about.cardinalities), **about.options)
     try:
         model.load_state_dict(load(folder / "model.pt"))
     except RuntimeError as error:
