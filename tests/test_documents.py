@@ -161,19 +161,24 @@ def test_counts_of_the_regime_map_are_those_of_the_committed_run():
 def test_the_readme_quotes_the_committed_runs():
     readme = (ROOT / "README.md").read_text()
     readme = " ".join(readme.split())
-    quoted = [("misspecified_rare", "tuned", "log_plus"), ("misspecified_rare", "tuned", "bid_weighted")]
+    quoted = [("misspecified", "tuned", "log_plus"), ("misspecified_rare", "tuned", "log_plus")]
     quoted += [("plotted", "converged", "log"), ("plotted", "tuned", "log")]
     for run, protocol, loss in quoted:
         assert points(committed(run)["protocols"][protocol]["losses"][loss]) in readme
     untuned, tuned = (committed("plotted")["protocols"][name]["losses"]["log_loss"] for name in ("converged", "tuned"))
     assert round(100 * (tuned["ratio"] - untuned["ratio"])) == 5
     assert "five points better" in readme
+    weighted = (committed(run)["protocols"]["tuned"]["losses"] for run in ("misspecified", "misspecified_rare"))
+    gains = [f"{100 * losses['bid_weighted']['difference']:+.2f}" for losses in weighted]
+    assert f"gains more, {' and '.join(gains)}" in readme
     summary = committed("regimes")["summary"]
     ours, papers = summary["log_plus"], summary["log"]
     assert f"Over {ours['cells']} kinds of market" in readme
     assert f"better than a tuned log loss in {ours['better']} and worse in none" in readme
     assert ours["worse"] == 0
-    assert f"the paper's `log` is better in {papers['better']} and worse in {papers['worse']}" in readme
+    root = summary["sqrt_bid_weighted"]
+    assert f"`sqrt_bid_weighted` better in {root['better']} and worse in {root['worse']}" in readme
+    assert f"the paper's `log` better in {papers['better']} and worse in {papers['worse']}" in readme
 
 
 def per_cent(gain, level):

@@ -36,7 +36,7 @@ def evaluate(
     weight: str | None = None,
     rounds: int = 999,
 ) -> None:
-    """Which of several models' predictions makes the auction better, and is that sure?
+    """Which of several models' predictions makes the auction better, and how sure is that?
 
     Prints a table and a verdict, and writes OUT/result.json and OUT/report.html. Example:
 

@@ -268,4 +268,4 @@ def _experiment(run: Callable[[Progress], Any], out: Path, summary: Callable[[An
         write_figures(out, result)
         bars.show("drawing", 0.9)
         write_page(result, out)
-    print(f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'result.json'}; {out / 'figures'}")
+    print(f"\nWritten: {out / 'report.html'}; {out / 'result.json'}; {out / 'figures'}")

@@ -67,7 +67,7 @@ def sweep(
         )
     print()
     say(summary(result))
-    print(f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'result.json'}; {out / 'trials'}, a run each")
+    print(f"\nWritten: {out / 'report.html'}; {out / 'result.json'}; {out / 'trials'}, one run folder per trial")
     if result.chosen is not None:
         best = out / "trials" / result.chosen.trial
         print(f"Next: bidwise predict {best} NEW_TABLE --out predictions.parquet")

@@ -128,9 +128,9 @@ def train(
             )
         say(summary(result))
         print(
-            f"\nWritten: {out / 'report.html'}, a page to look at; {out / 'evaluation' / 'report.html'}, more about the"
+            f"\nWritten to {out}: report.html, evaluation/report.html (the test in detail), result.json, config.toml,"
         )
-        print(f"test; {out / 'test.parquet'}, its predictions; {out / 'result.json'}; {out / 'config.toml'}")
+        print("test.parquet (the predictions of the test).")
         print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
 
 

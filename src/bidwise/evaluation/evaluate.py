@@ -1,4 +1,4 @@
-"""`evaluate`: which of several models makes the auction better, and is that sure? Tables in, a verdict out."""
+"""`evaluate`: which of several models makes the auction better, and how sure is that? Tables in, a verdict out."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import bidwise
 from bidwise.checks import InputError
 from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.metrics import ModelMetrics
-from bidwise.run_folder import check_writable, locked_folder, result_json, whole_file
+from bidwise.run_folder import check_writable, locked_folder, read_json, result_json, whole_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,4 +131,12 @@ def check_folder(out: str | Path) -> Path:
             raise InputError(
                 f"must be a folder to write {name} into, found a folder of that name in {folder}", argument="out"
             )
+    path = folder / "result.json"
+    kind = (read_json(path) or {}).get("kind", "evaluation") if path.is_file() else "evaluation"
+    if kind != "evaluation":
+        raise InputError(
+            f"must be a new folder or one of an evaluation, found {folder} with the result of another run ({kind}); "
+            "choose another folder",
+            argument="out",
+        )
     return folder

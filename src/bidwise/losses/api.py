@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bidwise.checks import check_ads, check_logits, check_offsets, check_values
+from bidwise.checks import InputError, check_ads, check_logits, check_offsets, check_values
 from bidwise.losses.definition import Batch, PairInputs, PairOptions
 from bidwise.losses.dispatch import choose, kernel_stage
 from bidwise.losses.pointwise import cross_entropy
@@ -126,7 +126,7 @@ def _check(batch: Batch, options: PairOptions) -> None:
         check_ads("teacher", teacher, logits)
     elif options.uses_teacher:
         use = 'value="teacher"' if options.value == "teacher" else "weighting"
-        raise ValueError(f"teacher must be given for {use}, found None")
+        raise InputError(f"teacher must be given for {use}, found None")
     if values:
         check_values(clicks=clicks, bids=bids, teacher=teacher)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import (
+    InputError,
     Named,
     check_ads,
     check_logits,
@@ -143,7 +144,7 @@ class BidWeightedLogLoss(nn.Module):
         if self.value == "clicks":
             labels = check_ads("clicks", clicks, logits)
         elif teacher is None:
-            raise ValueError('teacher must be given for value="teacher", found None')
+            raise InputError('teacher must be given for value="teacher", found None')
         else:
             labels = check_ads("teacher", teacher, logits)
         if weights is not None:

@@ -56,6 +56,8 @@ def report(runs: Sequence[Path], out: Path) -> None:
         raise InputError(
             f"must be a file, found the folder {out}; add a name such as {out / 'report.html'}", argument="out"
         )
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"must be a page, a file that ends in .html, found {out}", argument="out")
     page = runs_page([read_run(Path(run)) for run in runs])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -68,11 +70,11 @@ def read_run(folder: Path) -> Run:
     """What a run folder holds; only ``result.json`` must be there."""
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
-        raise InputError(f"must be a run folder, found {found} at {folder}", argument="run")
+        raise InputError(f"must be a run folder, found {found} at {folder}", argument="runs")
     path = folder / "result.json"
     if not path.is_file():
         raise InputError(
-            f"must be a folder with result.json, found none in {folder}; has the run finished?", argument="run"
+            f"must be a folder with result.json, found none in {folder}; has the run finished?", argument="runs"
         )
     return run_of(folder, typed_result(read_json(path), str(path)))
 

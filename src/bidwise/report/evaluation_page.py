@@ -184,8 +184,8 @@ def differences_section(evaluation: Evaluation, key: str) -> Section:
         drawings.append(drawing(key + metric, panel))
     return Section(
         "Difference to the baseline",
-        "Dot: estimate; line: 95 % interval. Coloured and filled where the interval leaves out 0, grey and hollow "
-        "where it holds 0 or there are too few auctions.",
+        "Dot: estimate; line: 95 % interval. Coloured and filled where the interval excludes 0, grey and hollow "
+        "where it contains 0 or there are too few auctions.",
         figures=drawings,
         tables=[_calibrated(evaluation)] if twins else [],
     )

@@ -118,7 +118,7 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
     if evaluation.welfare_of == "clicks":
         yield (
             "Welfare and revenue are realised on logged ads: they count the clicks of ads that were shown, with bids "
-            "held fixed. Ads that were never shown, and how advertisers would answer, are not in the data."
+            "held fixed. Ads that were never shown, and how advertisers would respond, are not in the data."
         )
     else:
         yield "Welfare and revenue are expected under the true CTR that the table holds, with bids held fixed."
@@ -136,7 +136,7 @@ def _notes_on_numbers(evaluation: Evaluation) -> Iterator[str]:
         if numbers.clipped:
             yield (
                 f"{model} predicts exactly 0 or 1 for {numbers.clipped:,} ads. Log loss takes 2.2e-16 for 0: a few "
-                "such ads that were clicked can spoil it."
+                "such ads that were clicked can dominate it."
             )
         ratio = numbers.predicted_over_observed
         if ratio < 0.5 or ratio > 2:  # and not where it is undefined
@@ -165,7 +165,8 @@ def _sentence(welfare: Comparison, revenue: Comparison) -> str:
         if decisive >= DECISIVE:
             few = f"they show different ads in {decisive:,}, but welfare differs in {welfare.changed_auctions} only; "
             few += f"{CHANGED} are needed"
-        return f"{model} against {baseline}: too few decisive auctions to tell ({few})."
+        said = "" if revenue.outcome is Outcome.TOO_FEW else f" Revenue {_change(revenue)}."
+        return f"{model} against {baseline}: too few decisive auctions to tell ({few}).{said}"
     change = _change(welfare, "welfare")
     text = f"{model} {change} against {baseline}; revenue {_change(revenue)}. {decisive:,} auctions are decisive."
     if welfare.outcome is Outcome.UNCLEAR:

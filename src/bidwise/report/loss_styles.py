@@ -101,7 +101,7 @@ def look_of(name: str) -> Look:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Families together, and inside of them the order of :data:`LOSSES`.
+    """Families together, and within them the order of :data:`LOSSES`.
 
     >>> in_order(["mine", "log", "log_loss"])
     ['log_loss', 'log', 'mine']

@@ -75,17 +75,17 @@ def _validation(key: str, result: SweepResult) -> Section:
     figures = []
     if lines:
         title = f"Validation {metric}, against {result.baseline}"
-        about = f"Difference of validation {metric} to {result.baseline} inside of seeds, with 95 % intervals."
+        about = f"Difference of validation {metric} to {result.baseline} within seeds, with 95 % intervals."
         figures = _figure(f"{key}validation", title, lines, f"difference of {metric}, {BETTER[result.by]}", about)
         lead += (
             f" Differences are to {result.baseline} in the same seed; a line is their 95 % interval over seeds, and a "
-            "mark is hollow where it holds 0."
+            "mark is hollow where it contains 0."
         )
     return Section("Chosen by validation", lead, figures=figures, tables=[validation_table(result)])
 
 
 def _test(key: str, result: SweepResult) -> Section:
-    lead = "For looking at: choosing by test numbers would be cheating, for the best of many is partly luck. "
+    lead = "Shown for information only: selecting by test numbers would reward luck. "
     compared = [(setting, setting.difference.welfare) for setting in result.settings if setting.difference]
     lines = [
         _line(setting, result, welfare_change(setting), 100 * found.lift, found.outcome) for setting, found in compared
@@ -94,9 +94,11 @@ def _test(key: str, result: SweepResult) -> Section:
     if lines:
         several = len(result.seeds) > 1
         over = "over seeds and over test auctions, whichever reaches farther" if several else "over test auctions"
-        lead += f"A line is the 95 % interval {over}; grey and hollow where it holds 0 or there are too few auctions."
+        lead += (
+            f"A line is the 95 % interval {over}; grey and hollow where it contains 0 or there are too few auctions."
+        )
         title, about = f"Test welfare, against {result.baseline}", f"Difference of test welfare to {result.baseline} "
-        about += "inside of seeds, in per cent."
+        about += "within seeds, in per cent."
         figures = _figure(f"{key}test", title, lines, f"difference of welfare, % of {result.baseline}", about)
     elif result.baseline is None:
         lead += no_baseline(result)
@@ -124,7 +126,7 @@ def _trials(result: SweepResult) -> Section:
     headings += [("Test log loss", ""), ("Test AUC", ""), ("Time", "")]
     lead = (
         "Each is a run folder of bidwise train, trials/NAME in the folder of the sweep, with a page of its own: "
-        "report.html. Compare inside of a seed; other seeds have other luck. bidwise predict takes any of them."
+        "report.html. Compare within a seed. bidwise predict takes any of them."
     )
     return Section("Trials", lead, tables=[Table("All trials", "Trial", headings, rows, folded=len(rows) > SHOWN)])
 

@@ -52,9 +52,9 @@ def test_table(result: SweepResult) -> Table:
     against_headings = [
         (
             f"Welfare against {result.baseline}",
-            "In per cent, inside of seeds; the interval holds that over seeds and that over auctions.",
+            "In per cent, within seeds; the interval holds that over seeds and that over auctions.",
         ),
-        ("Outcome", "Better or worse where the interval leaves out 0."),
+        ("Outcome", "Better or worse where the interval excludes 0."),
     ]
     headings = [
         ("Welfare", f"Bids of the ads shown times their {worth}, mean per auction, mean over seeds."),
@@ -198,7 +198,7 @@ def notes(result: SweepResult) -> Iterator[str]:
             "taken in the other seeds alone. The same command tries them again."
         )
     yield (
-        "Settings are compared inside of a seed, on the same ads and auctions, and the differences are averaged: "
+        "Settings are compared within a seed, on the same ads and auctions, and the differences are averaged: "
         "what makes a seed's ads easy or hard cancels."
         if len(result.seeds) > 1
         else "There is one seed: how much of a difference is luck of the initial weights, and of the split where it is "
@@ -213,7 +213,7 @@ def notes(result: SweepResult) -> Iterator[str]:
     if compared > 1:
         yield (
             f"{compared} settings are compared with {result.baseline}, each with its own 95 % interval: of many "
-            "settings without worth about one in twenty looks better or worse by chance. The chosen one was chosen "
+            "settings with no effect about one in twenty looks better or worse by chance. The chosen one was chosen "
             "by validation alone."
         )
     for key in result.grid:

@@ -143,7 +143,10 @@ def verdict(result: TrainResult) -> list[tuple[str, str]]:
 
 def _chosen(result: TrainResult) -> tuple[str, str]:
     choice, chosen, metric = result.choice, result.chosen, result.settings.train.metric.replace("_", " ")
-    when = f"validation {metric} was best after {_epochs(result.fits[chosen].best.epoch)}"
+    best = result.fits[chosen].best.epoch
+    when = f"validation {metric} was best after {_epochs(best)}"
+    if best >= result.settings.train.epochs:
+        when += ", the last allowed (--set train.epochs=N allows more)"
     if choice is None:
         return "", f"The model was trained with {chosen}; {when}."
     where = f"{choice.auctions:,} validation auctions, held out from early stopping"
@@ -154,7 +157,7 @@ def _chosen(result: TrainResult) -> tuple[str, str]:
         return "better", f"{chosen} is chosen: on {where}, it raises welfare by {lift} over {choice.baseline}; {when}."
     outcomes = {each.outcome for each in others}
     few = outcomes <= {Outcome.TOO_FEW, Outcome.SAME}
-    why = "there are too few to distinguish any other loss from it" if few else "no other loss is measurably better"
+    why = "too few to distinguish any other loss from it" if few else "no other loss is measurably better"
     if outcomes == {Outcome.SAME}:
         why = "all losses show the same ads"
     return "few" if few else "unclear", f"{choice.baseline} is kept: on {where}, {why}; {when}.{_needed(choice)}"

@@ -165,7 +165,7 @@ class TrialResult:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingDifference(Difference):
-    """A setting minus the baseline on test, inside of seeds: over seeds, where there are several, and over auctions."""
+    """A setting minus the baseline on test, within seeds: over seeds, where there are several, and over auctions."""
 
     auctions: Comparison
     level: float  # the baseline's mean

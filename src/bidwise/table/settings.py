@@ -1,4 +1,4 @@
-"""What the trials of a sweep say together: means over seeds, differences inside of seeds, the choice by validation."""
+"""What the trials of a sweep say together: means over seeds, differences within seeds, the choice by validation."""
 
 from __future__ import annotations
 

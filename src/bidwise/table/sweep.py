@@ -52,7 +52,7 @@ def sweep(
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
 ) -> SweepResult:
-    """Train every combination of a grid, compare them inside of seeds, and choose by validation.
+    """Train every combination of a grid, compare them within seeds, and choose by validation.
 
     The same call resumes an earlier one that was cut off, and a larger grid trains only what is new. A trial that fails
     does not end the others: ``failed`` of its result says why. Processes import the script that calls this: guard it

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bidwise.auctions import ad_numbers, welfare
-from bidwise.checks import check_between, check_bids, check_name, check_positive
+from bidwise.checks import InputError, check_between, check_bids, check_name, check_positive
 from bidwise.losses.definition import pair_sum
 
 ROUNDING = 1e-9  # relative: what float64 sums over a few hundred pairs may lose, with room to spare
@@ -103,7 +103,7 @@ class Instance:
     @property
     def _known_teacher(self) -> Tensor:
         if self.teacher is None:
-            raise ValueError("teacher must be given for statements about a teacher, found None")
+            raise InputError("teacher must be given for statements about a teacher, found None")
         return self.teacher
 
     @property
