@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from io import BytesIO
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -14,7 +15,7 @@ from matplotlib.image import imread
 
 import bidwise
 from bidwise.evaluation.result import Evaluation
-from bidwise.report.build import runs_page
+from bidwise.report.build import report, runs_page
 from bidwise.report.evaluation_sentences import notes, verdicts
 from bidwise.report.sections import Run
 from bidwise.run_folder import read_result, result_from_json
@@ -346,3 +347,38 @@ def test_a_page_of_several_runs_folds_them_and_its_navigation_stays_in_view(brow
 
 def _pixels(png):
     return map(tuple, imread(BytesIO(png), format="png")[..., :3].reshape(-1, 3)[::7])
+
+
+def test_no_table_of_the_committed_runs_is_wider_than_the_page(tmp_path, browser):
+    folders = [path.parent for path in sorted(Path(__file__).parent.parent.glob("docs/results/*/result.json"))]
+    assert len(folders) == 9
+    report(folders, tmp_path / "page.html")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"file://{tmp_path / 'page.html'}")
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    wide = "each => each.getBoundingClientRect().width > each.parentElement.clientWidth + 1"
+    assert page.evaluate(f"[...document.querySelectorAll('table')].filter({wide}).map(each => each.innerText)") == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_a_report_is_a_page_and_overwrites_nothing_else(tmp_path):
+    (tmp_path / "keep.parquet").write_bytes(b"precious")
+    with pytest.raises(
+        bidwise.InputError, match=r"^out must be a page, a file that ends in \.html, found .*keep\.parquet$"
+    ):
+        report([Path(__file__).parent.parent / "docs" / "results" / "plotted"], tmp_path / "keep.parquet")
+    assert (tmp_path / "keep.parquet").read_bytes() == b"precious"
+
+
+def test_an_evaluation_keeps_out_of_the_folder_of_another_run(tmp_path):
+    (tmp_path / "result.json").write_text('{"kind": "train"}')
+    table = {"a": [0.1, 0.2] * 50, "b": [0.2, 0.1] * 50, "y": [0, 1] * 50, "bid": [1.0] * 100}
+    asked = {"ctr": ["a", "b"], "click": "y", "bid": "bid", "auction_size": 2, "out": tmp_path}
+    with pytest.raises(
+        bidwise.InputError, match=r"^out must be a new folder or one of an evaluation, found .*\(train\)"
+    ):
+        bidwise.evaluate(table, **asked)
+    assert (tmp_path / "result.json").read_text() == '{"kind": "train"}'
+    (tmp_path / "result.json").unlink()
+    bidwise.evaluate(table, **asked)
+    bidwise.evaluate(table, **asked)  # again into its own
