@@ -12,9 +12,10 @@ demo: $(INSTALLED)
 		--patience 12 --validation-auctions 500 --out runs/demo
 	$(BIN)/bidwise report runs/demo $(RESULTS) --out runs/demo/page.html
 
-# Tests that start processes of their own mostly wait for them: they run beside the others, and speak in the end. One
-# thread each: on busy cores several wait for each other.
-APART := tests/test_distributed.py tests/test_sweep.py tests/test_sweep_edges.py
+# Two halves that take about as long run beside each other, the second in silence until the end. One thread each: on
+# busy cores several wait for each other.
+APART := tests/test_distributed.py tests/test_sweep.py tests/test_sweep_edges.py tests/test_criteo_experiment.py \
+	tests/test_experiments.py tests/test_runners.py
 test: export OMP_NUM_THREADS := 1
 test: lint types browser
 	@$(BIN)/python -m pytest $(APART) > .pytest_apart.log 2>&1 & apart=$$!; \

@@ -82,7 +82,7 @@ class Killer(threading.Thread):
         self.folder, self.times, self.killed = folder, times, []
 
     def run(self):
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while len(self.killed) < self.times and time.monotonic() < until:
             for process in set(at_work_in(self.folder)) - set(self.killed):
                 if (self.folder / "fits").is_dir():

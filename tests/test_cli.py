@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+import resource
 import subprocess
 import sys
 import time
@@ -260,14 +261,19 @@ def test_an_older_result_survives_a_failed_run(ads, tmp_path, monkeypatch):
 
 
 def test_help_answers_in_half_a_second_and_without_torch():
-    """The quickest of five: the machine may be busy."""
+    """In time of the processor: the machine may be busy."""
+
+    def used():
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return children.ru_utime + children.ru_stime
+
     times = []
-    for _ in range(5):
-        start = time.perf_counter()
+    for _ in range(3):
+        start = used()
         shown = subprocess.run(
             [sys.executable, "-m", "bidwise", "evaluate", "--help"], capture_output=True, text=True, check=True
         )
-        times.append(time.perf_counter() - start)
+        times.append(used() - start)
     assert "--auction-size" in shown.stdout
     assert min(times) < 0.5
     loaded = "import sys, bidwise.cli; print(sorted({'torch', 'polars', 'matplotlib', 'numpy'} & set(sys.modules)))"
