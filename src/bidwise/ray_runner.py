@@ -42,13 +42,15 @@ class Ray(Runner):
         return 2 * self.workers
 
     def execute(self, call: Call, show: Show) -> Any:
-        ray = self.ray
+        ray, ticket = self.ray, None
         try:
             ticket = self.remote.remote(call.function, dict(call.options), os.getcwd(), self.threads)
             self.under_way.add(ticket)
             while True:
                 with suppress(ray.exceptions.GetTimeoutError):
                     return ray.get(ticket, timeout=1)
+                if self.stopping.is_set():
+                    ray.cancel(ticket, force=True)
                 self._check_raylet()
         except ray.exceptions.WorkerCrashedError:
             raise Killed(TRIES, -signal.SIGKILL) from None
@@ -62,7 +64,7 @@ class Ray(Runner):
             raise cause from None
         except ray.exceptions.RayError as error:
             raise OSError(
-                f"Ray lost the cluster or a task; mend the cluster, and the same command resumes; Ray says: "
+                f"Ray lost the cluster or a task; repair the cluster, and the same command resumes; Ray says: "
                 f"{one_line(error)}"
             ) from error
         finally:
