@@ -1,7 +1,7 @@
 """Pooled welfare and revenue against brute force: every subset of the ads, every order of tied ones."""
 
 from fractions import Fraction
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def auction(ads, slots, pricing):
     """Welfare and revenue of one auction, ads as (ctr, truth, bid), ties broken at random: means over all orders."""
     welfare = revenue = orders = 0
     for order in permutations(ads):
-        if any(a[0] * a[2] < b[0] * b[2] for a, b in zip(order, order[1:], strict=False)):
+        if any(a[0] * a[2] < b[0] * b[2] for a, b in pairwise(order)):
             continue
         orders += 1
         score = [ctr * bid for ctr, _, bid in order] + [0] * (len(slots) + 1)
