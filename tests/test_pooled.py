@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidwise import InputError
+from bidwise.evaluation import pooled
 from bidwise.evaluation.pooled import Pool, _log_choose, pooled_revenue, pooled_welfare
 
 
@@ -81,7 +82,7 @@ def test_means_with_each_ad_are_those_of_brute_force(pricing, slots, size):
     ctr, truth, bids = tensors(ads)
     _, (welfare, revenue) = brute(ads, size, slots, pricing)
     alpha = [float(x) for x in slots]
-    pool = Pool(bids * ctr, size)
+    pool = Pool(bids * ctr, size, len(slots) + 1)
     found = pool.welfare(bids * truth, alpha)
     np.testing.assert_allclose(found.per_ad, welfare, rtol=1e-10, atol=1e-12)
     assert float(found.per_ad.mean()) == pytest.approx(found.mean)
@@ -117,7 +118,8 @@ def test_the_order_of_rows_does_not_matter(seed, ads, size):
 @pytest.mark.parametrize("size", [2, 32, 1024])
 @pytest.mark.parametrize("ads", [2000, 4_600_000])
 def test_chances_add_up_to_one(size, ads):
-    pool = Pool(torch.arange(ads, dtype=torch.float64), size)
+    pool = Pool(torch.arange(ads, dtype=torch.float64), size, 2)
+    assert size < 1024 or ads < 1e6 or len(pool.rank) < ads / 10
     for k in (1, 2):
         assert float(pool.chance(k - 1, size - k).sum()) * size / ads == pytest.approx(1, abs=1e-9)
 
@@ -130,6 +132,24 @@ def test_log_choose():
             float(expected), abs=2e-11
         )
     assert float(_log_choose(torch.tensor([3.0]), 4)) == -np.inf
+
+
+def test_ads_that_hardly_ever_win_may_be_left_out(monkeypatch):
+    random = np.random.default_rng(1)
+    ctr, bids = random.uniform(0.01, 0.5, 3000), random.lognormal(0, 1, 3000)
+    clicks = torch.from_numpy((random.random(3000) < ctr).astype(float))
+    ctr, bids = torch.from_numpy(ctr), torch.from_numpy(bids)
+    some = Pool(bids * ctr, 400, 3)
+    monkeypatch.setattr(pooled, "NEGLIGIBLE", -np.inf)
+    every = Pool(bids * ctr, 400, 3)
+    assert len(some.rank) < 1000 < 2500 < len(every.rank)
+    for measure in (
+        lambda pool: pool.welfare(bids * clicks, (1.0, 0.5)),
+        lambda pool: pool.revenue(clicks, bids, ctr, (1.0, 0.5), "vcg"),
+    ):
+        a, b = measure(some), measure(every)
+        assert a.mean == pytest.approx(b.mean, rel=1e-14)
+        torch.testing.assert_close(a.per_ad, b.per_ad, rtol=1e-11, atol=0)
 
 
 def test_a_constant_model_gains_nothing_by_the_order_of_rows():

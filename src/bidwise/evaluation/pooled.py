@@ -27,6 +27,7 @@ from bidwise.checks import InputError, check_between, check_bids, check_name, ch
 
 SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)  # of Stirling's correction, in odd powers of 1 / x
 EXACT_BELOW = 16.0  # where the series has too few terms
+NEGLIGIBLE = math.log(1e-18) - math.log(1e8)  # logarithm of a chance that up to 1e8 ads together do not notice
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +86,7 @@ def pooled_welfare(
         w = ad_numbers("weights", weights, like=ctr)
         check_not_negative("weights", w)
         return _weighted(bids * ctr, bids * truth, w, size, slot_multipliers(slots).to(ctr.device))
-    return Pool(bids * ctr, size).welfare(bids * truth, slots).mean
+    return Pool(bids * ctr, size, len(slots)).welfare(bids * truth, slots).mean
 
 
 def pooled_revenue(
@@ -107,7 +108,7 @@ def pooled_revenue(
     """
     ctr, truth, bids = _columns(ctr, truth, bids)
     quality = power(ctr, squash)
-    pool = Pool(bids * quality, size)
+    pool = Pool(bids * quality, size, len(slots) + 1)
     return pool.revenue(truth, bids, quality, slots, pricing).mean
 
 
@@ -123,21 +124,37 @@ def _columns(ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike) -> tuple[Tensor,
 class Pool:
     """Ads in the order of their score, and the chances of their ranks in an auction of ``size`` of them.
 
+    Only ads that may be among the first ``depth`` of an auction are looked at: with large auctions a small part of the
+    pool. The others could change a mean by 1e-18 of it.
+
     Args:
         score: what the auction ranks, float64, ``(ads,)``.
         size: ads of an auction.
+        depth: places of an auction that matter: the slots, and the rival below them.
     """
 
-    def __init__(self, score: Tensor, size: int) -> None:
+    def __init__(self, score: Tensor, size: int, depth: int = 2) -> None:
         check_whole("size", size, 1)
         self.ads, self.size = len(score), int(size)
         if self.size > self.ads:
             raise InputError(f"must be at most the number of ads, {self.ads:,}, found {size:,}", argument="size")
-        self.score, self.order = score.sort(stable=True)
-        self.rank = torch.arange(self.ads, dtype=torch.float64, device=score.device)
+        ranked, order = score.sort(stable=True)
+        self.auctions = float(_log_choose(_one(self.ads - 1), self.size - 1))  # log of those with a given ad
+        first = self._first(min(depth, self.size))
+        first = int(torch.searchsorted(ranked, ranked[first]))  # a run of ties stays whole
+        self.score, self.order = ranked[first:], order[first:]
+        self.rank = torch.arange(first, self.ads, dtype=torch.float64, device=score.device)
         values, self.run, self.count = torch.unique_consecutive(self.score, return_inverse=True, return_counts=True)
-        self.tied = len(values) < self.ads
-        self.auctions = float(_log_choose(self.rank[-1:], self.size - 1))  # log of those with a given ad
+        self.tied = len(values) < len(self.score)
+
+    def _first(self, depth: int) -> int:
+        """The lowest rank with a chance of a place down to ``depth`` that counts, by bisection."""
+        low, high = 0, self.ads - depth  # the chance rises up to about there
+        while low < high:
+            middle = (low + high) // 2
+            chance = _log_choose(_one(self.ads - 1 - middle), depth - 1) + _log_choose(_one(middle), self.size - depth)
+            low, high = (low, middle) if float(chance) - self.auctions > NEGLIGIBLE else (middle + 1, high)
+        return low
 
     def in_order(self, numbers: Tensor) -> Tensor:
         """Numbers per ad from the lowest score to the highest; those of a run of ties are their mean."""
@@ -221,8 +238,12 @@ class Pool:
 
     def _pooled(self, mean_value: Tensor, value: Tensor, own: Tensor, others: Tensor) -> Pooled:
         mean = float((mean_value * own).sum()) * self.size / self.ads
-        per_ad = torch.empty_like(own)
-        per_ad[self.order] = value[self.order] * self.run_mean(own) + self.run_mean(others)
+        # an ad that never counts sees the mean of what the others do: their sum over all ads is that of the means
+        here = value[self.order] * self.run_mean(own) + self.run_mean(others)
+        left = self.ads - len(here)
+        rest = (mean * self.ads - float(here.sum())) / left if left else 0.0
+        per_ad = torch.full((self.ads,), rest, dtype=torch.float64, device=here.device)
+        per_ad[self.order] = here
         return Pooled(mean, per_ad, self.size)
 
 
@@ -248,6 +269,10 @@ def _weighted(score: Tensor, value: Tensor, weights: Tensor, size: int, alpha: T
             chance = chance + (_log_choose(total - bounds, k) + _log_choose(bounds, size - k) - all_auctions).exp()
             mean += a * float((worth / w).where(w > 0, 0.0) @ chance.diff())
     return mean
+
+
+def _one(number: float) -> Tensor:
+    return torch.tensor([float(number)], dtype=torch.float64)
 
 
 def _log_choose(a: Tensor, q: int) -> Tensor:
