@@ -1,0 +1,181 @@
+"""Pooled welfare and revenue against brute force: every subset of the ads, every order of tied ones."""
+
+from fractions import Fraction
+from itertools import combinations, pairwise, permutations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bidwise import InputError
+from bidwise.evaluation import pooled
+from bidwise.evaluation.pooled import Pool, _log_choose, pooled_revenue, pooled_welfare
+
+
+def auction(ads, slots, pricing):
+    """Welfare and revenue of one auction, ads as (ctr, truth, bid), ties broken at random: means over all orders."""
+    welfare = revenue = orders = 0
+    for order in permutations(ads):
+        if any(a[0] * a[2] < b[0] * b[2] for a, b in pairwise(order)):
+            continue
+        orders += 1
+        score = [ctr * bid for ctr, _, bid in order] + [0] * (len(slots) + 1)
+        alpha = [*slots, 0]
+        for k, (ctr, truth, bid) in enumerate(order[: len(slots)]):
+            if pricing == "first_price":
+                price = bid
+            elif pricing == "gsp":
+                price = score[k + 1] / ctr if ctr else 0
+            else:
+                owed = sum((alpha[l] - alpha[l + 1]) * score[l + 1] for l in range(k, len(slots)))
+                price = owed / ctr / alpha[k] if ctr else 0
+            welfare += alpha[k] * truth * bid
+            revenue += alpha[k] * truth * price
+    return welfare / orders, revenue / orders
+
+
+def brute(ads, size, slots=(1,), pricing="gsp"):
+    """(welfare, revenue) over all subsets, and over those with each ad."""
+    found = {rows: auction([ads[row] for row in rows], slots, pricing) for rows in combinations(range(len(ads)), size)}
+    mean = [sum(pair[k] for pair in found.values()) / len(found) for k in (0, 1)]
+    per_ad = [
+        [np.mean([float(pair[k]) for rows, pair in found.items() if ad in rows]) for ad in range(len(ads))]
+        for k in (0, 1)
+    ]
+    return [float(x) for x in mean], per_ad
+
+
+def tensors(ads):
+    return (torch.tensor([float(ad[k]) for ad in ads], dtype=torch.float64) for k in range(3))
+
+
+def random_ads(seed, ads, tied=False):
+    random = np.random.default_rng(seed)
+    ctr = [Fraction(int(x), 16) for x in random.integers(1, 4 if tied else 16, ads)]
+    bids = [Fraction(int(x), 8) for x in random.integers(1, 3 if tied else 40, ads)]
+    return list(zip(ctr, [Fraction(int(x)) for x in random.integers(0, 2, ads)], bids, strict=True))
+
+
+@pytest.mark.parametrize("pricing", ["gsp", "vcg", "first_price"])
+@pytest.mark.parametrize("slots", [(1,), (1, Fraction(1, 2)), (1, Fraction(3, 4), Fraction(1, 4))])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("tied", [False, True])
+def test_brute_force(pricing, slots, size, tied):
+    ads = random_ads(size, 6, tied)
+    ctr, truth, bids = tensors(ads)
+    (welfare, revenue), _ = brute(ads, size, slots, pricing)
+    alpha = [float(x) for x in slots]
+    assert pooled_welfare(ctr, truth, bids, size, slots=alpha) == pytest.approx(welfare, rel=1e-10, abs=1e-12)
+    found = pooled_revenue(ctr, truth, bids, size, slots=alpha, pricing=pricing)
+    assert found == pytest.approx(revenue, rel=1e-10, abs=1e-12)
+
+
+@pytest.mark.parametrize("pricing", ["gsp", "vcg"])
+@pytest.mark.parametrize("slots", [(1,), (1, Fraction(1, 2)), (1, Fraction(3, 4), Fraction(1, 4))])
+@pytest.mark.parametrize("size", [1, 2, 4, 6])
+def test_means_with_each_ad_are_those_of_brute_force(pricing, slots, size):
+    ads = random_ads(10 + size, 7)
+    while len({ctr * bid for ctr, _, bid in ads}) < 7:
+        ads = random_ads(len(ads) + hash(ads[0]) % 1000, 7)
+    ctr, truth, bids = tensors(ads)
+    _, (welfare, revenue) = brute(ads, size, slots, pricing)
+    alpha = [float(x) for x in slots]
+    pool = Pool(bids * ctr, size, len(slots) + 1)
+    found = pool.welfare(bids * truth, alpha)
+    np.testing.assert_allclose(found.per_ad, welfare, rtol=1e-10, atol=1e-12)
+    assert float(found.per_ad.mean()) == pytest.approx(found.mean)
+    found = pool.revenue(truth, bids, ctr, alpha, pricing)
+    np.testing.assert_allclose(found.per_ad, revenue, rtol=1e-10, atol=1e-12)
+    assert float(found.per_ad.mean()) == pytest.approx(found.mean)
+
+
+@pytest.mark.parametrize("slots", [(1.0,), (1.0, 0.5, 0.2)])
+def test_an_ad_of_weight_w_is_w_ads(slots):
+    ads = random_ads(3, 6)
+    ctr, truth, bids = tensors(ads)
+    weights = torch.tensor([1, 3, 2, 1, 4, 2])
+    many = [x.repeat_interleave(weights) for x in (ctr, truth, bids)]
+    for size in (1, 2, 5):
+        expected = pooled_welfare(*many, size, slots=slots)
+        assert pooled_welfare(ctr, truth, bids, size, slots=slots, weights=weights) == pytest.approx(expected)
+        ones = pooled_welfare(ctr, truth, bids, size, slots=slots, weights=torch.ones(6))
+        assert ones == pytest.approx(pooled_welfare(ctr, truth, bids, size, slots=slots))
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(2, 9), st.integers(1, 9))
+def test_the_order_of_rows_does_not_matter(seed, ads, size):
+    ctr, truth, bids = tensors(random_ads(seed, ads, tied=True))
+    shuffled = torch.randperm(ads, generator=torch.Generator().manual_seed(seed))
+    size = min(size, ads)
+    once = pooled_welfare(ctr, truth, bids, size)
+    again = pooled_welfare(ctr[shuffled], truth[shuffled], bids[shuffled], size)
+    assert once == pytest.approx(again, rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize("size", [2, 32, 1024])
+@pytest.mark.parametrize("ads", [2000, 4_600_000])
+def test_chances_add_up_to_one(size, ads):
+    pool = Pool(torch.arange(ads, dtype=torch.float64), size, 2)
+    assert size < 1024 or ads < 1e6 or len(pool.rank) < ads / 10
+    for k in (1, 2):
+        assert float(pool.chance(k - 1, size - k).sum()) * size / ads == pytest.approx(1, abs=1e-9)
+
+
+def test_log_choose():
+    exact = [[1, 1], [10, 3], [40, 7], [1000, 500], [45_800_000, 1023]]
+    for a, q in exact:
+        expected = sum(np.log(np.longdouble(a - j)) - np.log(np.longdouble(j + 1)) for j in range(q))
+        assert float(_log_choose(torch.tensor([float(a)], dtype=torch.float64), q)) == pytest.approx(
+            float(expected), abs=2e-11
+        )
+    assert float(_log_choose(torch.tensor([3.0]), 4)) == -np.inf
+
+
+def test_ads_that_hardly_ever_win_may_be_left_out(monkeypatch):
+    random = np.random.default_rng(1)
+    ctr, bids = random.uniform(0.01, 0.5, 3000), random.lognormal(0, 1, 3000)
+    clicks = torch.from_numpy((random.random(3000) < ctr).astype(float))
+    ctr, bids = torch.from_numpy(ctr), torch.from_numpy(bids)
+    some = Pool(bids * ctr, 400, 3)
+    monkeypatch.setattr(pooled, "NEGLIGIBLE", -np.inf)
+    every = Pool(bids * ctr, 400, 3)
+    assert len(some.rank) < 1000 < 2500 < len(every.rank)
+    for measure in (
+        lambda pool: pool.welfare(bids * clicks, (1.0, 0.5)),
+        lambda pool: pool.revenue(clicks, bids, ctr, (1.0, 0.5), "vcg"),
+    ):
+        a, b = measure(some), measure(every)
+        assert a.mean == pytest.approx(b.mean, rel=1e-14)
+        torch.testing.assert_close(a.per_ad, b.per_ad, rtol=1e-11, atol=0)
+
+
+def test_a_constant_model_gains_nothing_by_the_order_of_rows():
+    clicks = torch.tensor([1.0, 0, 0, 0] * 50)  # the first of four is always the clicked one
+    constant = pooled_welfare(torch.full((200,), 0.3), clicks, torch.ones(200), 4)
+    assert constant == pytest.approx(0.25)
+
+
+def test_the_standard_error_is_that_of_many_pools():
+    random = np.random.default_rng(0)
+    ads, size = 400, 8
+    means, errors = [], []
+    for _ in range(300):
+        truth = random.uniform(0.05, 0.5, ads)
+        ctr = torch.from_numpy(truth)
+        clicks = torch.from_numpy((random.random(ads) < truth).astype(float))
+        bids = torch.from_numpy(random.lognormal(0, 0.5, ads))
+        noisy = (ctr * torch.from_numpy(random.lognormal(0, 0.4, ads))).clamp(max=1)
+        good, bad = (Pool(bids * x, size).welfare(bids * clicks, (1.0,)) for x in (ctr, noisy))
+        means.append((good - bad).mean)
+        errors.append((good - bad).standard_error)
+    assert np.mean(errors) == pytest.approx(np.std(means), rel=0.12)
+
+
+def test_pools_that_are_too_small_are_refused():
+    with pytest.raises(InputError, match=r"^size must be at most the number of ads, 2, found 3"):
+        pooled_welfare([0.1, 0.2], [0, 1], [1.0, 1.0], 3)
+    with pytest.raises(InputError, match=r"^size must be at most the sum of weights, 2, found 3"):
+        pooled_welfare([0.1, 0.2], [0, 1], [1.0, 1.0], 3, weights=[1, 1])
