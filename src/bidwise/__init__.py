@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bidwise.checks import InputError
     from bidwise.diagnosis import diagnose
     from bidwise.evaluation.evaluate import evaluate
+    from bidwise.evaluation.pooled import pooled_revenue, pooled_welfare
     from bidwise.evaluation.result import Evaluation
     from bidwise.losses import LOSSES, BidWeightedLogLoss, WelfareLoss, log_loss, pairwise_welfare_loss
     from bidwise.training import fit, predict
@@ -23,6 +24,7 @@ _HOMES = {
     "bidwise.checks": ("InputError",),
     "bidwise.diagnosis": ("diagnose",),
     "bidwise.evaluation.evaluate": ("evaluate",),
+    "bidwise.evaluation.pooled": ("pooled_revenue", "pooled_welfare"),
     "bidwise.evaluation.result": ("Evaluation",),
     "bidwise.losses": (
         "LOSSES",
@@ -51,6 +53,8 @@ __all__ = [
     "models",
     "optimal_welfare",
     "pairwise_welfare_loss",
+    "pooled_revenue",
+    "pooled_welfare",
     "predict",
     "regret",
     "revenue",

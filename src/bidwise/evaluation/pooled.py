@@ -164,8 +164,8 @@ class Pool:
         """The mean over each run of ties, at every place of it."""
         if not self.tied:
             return numbers
-        sums: Tensor = torch.segment_reduce(numbers, "sum", lengths=self.count)
-        return (sums / self.count)[self.run]
+        means: Tensor = torch.segment_reduce(numbers, "mean", lengths=self.count)
+        return means[self.run]
 
     def chance(self, above: int, below: int, *, of_above: int = 0, of_below: int = 0) -> Tensor:
         """C(N - 1 - r - of_above, above) C(r - of_below, below) / C(N - 1, m - 1) for the ad of each rank r."""
