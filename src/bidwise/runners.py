@@ -96,7 +96,11 @@ class Runner:
         """``then(work(task))`` in the order of the tasks, by this thread; the first error is raised as it is."""
         shared = self.shared(work)
         for _, future in self.run((Call("", _apply, {"work": shared, "task": t}) for t in tasks), ordered=True):
-            then(future.result())
+            try:
+                value = future.result()
+            except Killed as error:
+                raise OSError(f"a task could not be finished: {error}; the same command resumes") from None
+            then(value)
 
     def run(
         self, calls: Iterable[Call], *, ordered: bool = False, show: Callable[[Call, float], None] | None = None
