@@ -112,7 +112,7 @@ def test_names_are_safe_and_different():
         ({"sweep": {}}, [], r"must have a section \[sweep\] with lists"),
         ({}, [], r"must have a section \[sweep\] with lists"),
         ({"sweeep": {"train.lam": [1]}}, [], "did you mean 'sweep'"),
-        ({"sweep": {"train.lam": [1]}}, ["train.lam=3"], "set must not name what .sweep. has a list of"),
+        ({"sweep": {"train.lam": [1]}}, ["train.lam=3"], "settings must not name what .sweep. has a list of"),
         ({"sweep": {"train.seed": [1]}}, ["train.epoch=3"], "did you mean 'epochs'"),
         ({"model": {"name": "dcn"}, "sweep": {"model.hidden": [[0]]}, "train": {"batch_size": 0}}, [], "batch_size"),
     ],

@@ -62,7 +62,7 @@ class Ray(Runner):
             raise cause from None
         except ray.exceptions.RayError as error:
             raise OSError(
-                f"Ray lost the cluster or a task; mend the cluster, and the same command resumes; Ray says: "
+                f"Ray lost the cluster or a task; repair the cluster, and the same command resumes; Ray says: "
                 f"{one_line(error)}"
             ) from error
         finally:
