@@ -42,13 +42,15 @@ class Ray(Runner):
         return 2 * self.workers
 
     def execute(self, call: Call, show: Show) -> Any:
-        ray = self.ray
+        ray, ticket = self.ray, None
         try:
             ticket = self.remote.remote(call.function, dict(call.options), os.getcwd(), self.threads)
             self.under_way.add(ticket)
             while True:
                 with suppress(ray.exceptions.GetTimeoutError):
                     return ray.get(ticket, timeout=1)
+                if self.stopping.is_set():
+                    ray.cancel(ticket, force=True)
                 self._check_raylet()
         except ray.exceptions.WorkerCrashedError:
             raise Killed(TRIES, -signal.SIGKILL) from None

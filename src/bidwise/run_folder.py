@@ -153,8 +153,8 @@ def result_from_json(kind: type[R], data: Any, where: str = "result.json") -> R:
     if found < kind.format:
         migrated = getattr(kind, "migrated", None)
         if migrated is None:
-            fix = "benchmarks/migrate_results.py rewrites older ones"
-            raise InputError(f"{where} must be of format {kind.format}, found {found}; {fix}")
+            fix = "make it again in a new folder, or read it with the version that wrote it"
+            raise InputError(f"{where} must be of format {kind.format}, found {found}, of an older bidwise; {fix}")
         fields = migrated(fields)
     return from_json(kind, fields, where)
 
@@ -249,6 +249,8 @@ def to_toml(config: Mapping[str, Any]) -> str:
     try:
         import tomli_w
     except ImportError:  # a GPU machine may have torch and numpy alone: what JSON calls a flat value is also TOML's
+        if any(isinstance(value, dict) for value in values.values()):
+            raise
         return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
     return tomli_w.dumps(values)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -225,12 +226,15 @@ class Processes(Runner):
                 raise
             else:
                 with self.lock:
-                    self.idle.append(process)
+                    self.busy.discard(process)
+                    if not self.stopping.is_set():
+                        self.idle.append(process)
                 if isinstance(value, BaseException):
                     raise value
                 return value
             finally:
-                self.busy.discard(process)
+                with self.lock:
+                    self.busy.discard(process)
         raise AssertionError
 
     def stop(self) -> None:
@@ -284,9 +288,10 @@ def _serve(pipe: Connection, threads: int) -> None:
         except Exception as error:
             value = error
         try:
+            pickle.loads(pickle.dumps(value)) if isinstance(value, BaseException) else None  # some cannot be read again
             pipe.send(("value", value))
-        except (TypeError, AttributeError, ValueError) as error:  # what cannot travel
-            pipe.send(("value", RuntimeError(f"{type(value).__name__}: {value}: {error}")))
+        except Exception as error:  # what cannot travel
+            pipe.send(("value", RuntimeError(f"{type(value).__name__}: {value} cannot be sent back: {error}")))
 
 
 def _end_with_parent() -> None:
@@ -365,7 +370,12 @@ class TaskCache:
                 future.result()
                 self.computed = True
                 show(call, 1.0)
-        except (torch.OutOfMemoryError, Killed):
+        except (torch.OutOfMemoryError, Killed) as error:
+            out_of_memory = not isinstance(error, Killed) or error.code == -signal.SIGKILL
+            if runner.workers == 1 or not out_of_memory:
+                raise OSError(
+                    f"a task failed: {error}; the same command resumes after the last finished part"
+                ) from None
             raise InputError(
                 f"must fit into memory, found that {runner.workers} do not; use fewer. The same command resumes after "
                 "the last finished part",

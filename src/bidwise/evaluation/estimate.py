@@ -88,6 +88,8 @@ class Estimate:
 
     def __mul__(self, factor: float) -> Self:
         """The same in other units, ``factor`` above 0."""
+        if factor < 0:
+            raise ValueError(f"factor must not be negative, found {factor}")
         bounds = (self.difference * factor, self.ci_low * factor, self.ci_high * factor)
         return replace(self, difference=bounds[0], ci_low=bounds[1], ci_high=bounds[2])
 

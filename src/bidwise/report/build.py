@@ -159,9 +159,11 @@ def _page(run: Run, key: str) -> RunPage:
     make: Callable[[Run, str], RunPage] = _named(PAGES[kind])
     try:
         page = make(run, key)
-    except (KeyError, TypeError, IndexError) as error:
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:  # right types, wrong parts
         raise InputError(
-            f"result.json of run {run.name} must be whole, found that {error!r} is missing or of no use"
+            f"result.json of run {run.name} must be whole, found parts that do not fit together: {error!r}"
         ) from error
     return replace(page, sections=[section for section in (*page.sections, _source(run)) if not section.empty])
 
