@@ -376,7 +376,7 @@ def test_the_page_says_what_seeds_are_and_that_choosing_by_test_is_cheating(swep
     for words in (
         "choosing by them would be cheating",
         "A seed decides the random split",
-        "Settings are compared inside of a seed",
+        "Settings are compared within a seed",
         "The choice is by validation log loss, which is what log_loss is trained for",
         "log_plus-lam_10-seed_1",
     ):
