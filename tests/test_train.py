@@ -400,7 +400,7 @@ BAD = {
     "no click": ({"click": None}, {}, r"click must name the column of clicks, found none: --click"),
     "click and bid the same": ({"bid": "click"}, {}, r"click must be a column of its own"),
     "feature with a role": ({"numeric": ["bid"]}, {}, r"found 'bid', which is the bid"),
-    "clicks that are none": ({}, {"click": 2}, r"column 'click', row 0: found 2, and .* more rows like it; a click must be 0 or 1"),
+    "clicks that are none": ({}, {"click": 2}, r"row 0: found 2, and .* more rows like it; a click must be 0 or 1"),
     "all clicked": ({}, {"click": 1}, r"column 'click' must have 0 and 1, found that all of the ads were clicked"),
     "no bid": ({}, {"bid": 0.0}, r"column 'bid', row 0: found 0, and .* more rows like it; a bid must be above 0"),
     "NaN bid": ({}, {"bid": float("nan")}, r"column 'bid', row 0: found NaN"),
