@@ -130,7 +130,7 @@ def test_calibration_table(ads, tmp_path, monkeypatch):
         (
             {"click": pl.Series([0, 3] * 1200)},
             ["--auction", "auction"],
-            "column 'click', row 1: found 3; a click must be 0 or 1",
+            "column 'click', row 1: found 3, and 1,199 more rows like it; a click must be 0 or 1",
         ),
         (
             {"model_b": pl.Series([0.5, None] * 1200)},
@@ -140,12 +140,23 @@ def test_calibration_table(ads, tmp_path, monkeypatch):
         (
             {"model_b": pl.Series([0.5, 1.01] * 1200)},
             ["--auction", "auction"],
-            "row 1: found 1.01; a CTR must be in [0, 1]",
+            "row 1: found 1.01, and 1,199 more rows like it; a CTR must be in [0, 1]; per cent? divide by 100",
         ),
         (
             {"slot": pl.Series([9] * 2400)},
             ["--auction", "auction", "--position", "slot"],
             "column 'slot', row 0: found 9",
+        ),
+        (
+            {"click": pl.Series(["0", "maybe"] * 1200)},
+            ["--auction", "auction"],
+            "column 'click', row 1: found 'maybe', which is not a number; clicks are 0 or 1",
+        ),
+        ({}, ["--auction", "bid"], "bidwise: --auction must be a column of its own, not that of --bid, found 'bid'"),
+        (
+            {},
+            ["--auction", "auction", "--ctr", "bid"],
+            "bidwise: --bid must be a column of its own, not that of --ctr, found 'bid'",
         ),
         ({}, [], "--auction or --auction-size must say which ads compete"),
         ({}, ["--auction-size", "9999"], "--auction-size must be at most the 2,400 ads, found 9999"),
@@ -179,6 +190,65 @@ def test_wrong_words_end_with_code_2(monkeypatch, capsys, words):
     error = capsys.readouterr().err.strip()
     assert error.startswith("bidwise: ")
     assert len(error.splitlines()) == 1
+
+
+CRITEO = ["reproduce", "criteo", "--out", "OUT"]
+TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid", "--out", "OUT"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*CRITEO, "--cuts", "101"], "--cuts must be at most 100, found 101"),
+        ([*CRITEO, "--repeats", "1001"], "--repeats must be at most 1000, found 1001"),
+        ([*CRITEO, "--repeats", "2", "--lam-repeats", "3"], "--lam-repeats must be at most --repeats, 2, found 3"),
+        ([*CRITEO, "--models", ","], "--models must be names, separated by commas or spaces, found none"),
+        ([*CRITEO, "--losses", ","], "--losses must be names, separated by commas or spaces, found none"),
+        (CRITEO, "--data must be a store that bidwise prepare criteo wrote, or --rows the number of ads"),
+        (
+            [*CRITEO, "--data", "{x}", "--rows", "99"],
+            "--data must be a store that bidwise prepare criteo wrote, or --",
+        ),
+        (["prepare", "criteo", "lines.txt", "OUT", "--split", "8,2"], "--split must be three shares such as 8,1,1"),
+        (["prepare", "criteo", "none.txt", "OUT"], "RAW must be files that exist, found no none.txt"),
+        (["prepare", "criteo", "folder", "OUT"], "RAW must be files, found the folder folder"),
+        (["prepare", "criteo", "lines.txt", "lines.txt", "OUT"], "RAW must be different files, found lines.txt twice"),
+        (["prepare", "criteo", "empty.txt", "OUT"], "RAW must be files with lines, found the empty empty.txt"),
+        (["prepare", "criteo", "lines.txt", "ads.parquet"], "OUT must be a folder, found the file ads.parquet"),
+        (["prepare", "criteo", "lines.txt", "folder"], "OUT must be a new folder or one of the same options"),
+        (["simulate", "criteo", "folder", "--rows", "1"], "OUT must be a file to write, found the folder folder"),
+        (["simulate", "criteo", "lines.txt/x", "--rows", "1"], "OUT must be in a folder, found the file "),
+        (["simulate", "criteo", "OUT", "--rows", str(10**15)], "--rows must fit on the disk, found 1,000,000,000,000"),
+        (
+            [*TRAIN, "--set", "epochs=5"],
+            "--set must be section.key=value, as train.learning_rate=3e-4, found ",
+        ),
+        ([*TRAIN, "--set", "trian.lam=5"], "the section of trian.lam must be one of data, model, train, found 'trian'"),
+        ([*TRAIN, "--set", "train.seed=-3"], "train.seed must be at least 0, found -3"),
+        ([*TRAIN, "--set", "data.bins=1"], "data.bins must be at least 2, found 1"),
+        ([*TRAIN, "--seed", "-3"], "--seed must be at least 0, found -3"),
+        ([*TRAIN, "--loss", "logplus"], "--loss must be one of auto, log_loss, "),
+        ([*TRAIN, "--model", "deepfn"], "--model must be one of "),
+        ([*TRAIN, "--slots", "1,x"], "--slots must be a number, found 'x'"),
+        (["train", "seed.toml", "--out", "OUT"], "train.seed must be at least 0, found -3"),
+        (["sweep", "sweep.toml", "--out", "OUT"], "train.loss must be one of auto, log_loss, "),
+        (["sweep", "sweep.toml", "--set", "lam=5", "--out", "OUT"], "--set must be section.key=value"),
+        (["sweep", "ads.parquet", "--out", "OUT"], "CONFIG must be a TOML file with a section [sweep]"),
+    ],
+)
+def test_errors_name_what_was_typed(ads, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    data = '[data]\ntable = "ads.parquet"\nclick = "click"\nbid = "bid"\n'
+    texts = {"lines.txt": "0\n", "empty.txt": "", "folder/other.txt": ""}
+    texts |= {"seed.toml": f"{data}[train]\nseed = -3\n", "sweep.toml": f'{data}[sweep]\n"train.loss" = ["logplus"]\n'}
+    (tmp_path / "folder").mkdir()
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    assert bidwise_command(monkeypatch, *words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"bidwise: {message}")
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "OUT").exists()
 
 
 def test_names_of_files_are_left_as_they_are(ads, tmp_path, monkeypatch, capsys):

@@ -388,7 +388,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path):
     refused(tmp_path / "none.txt", "files that exist, found no .*none.txt")
     refused(tmp_path, "raw must be files, found the folder")
     refused([raw, tmp_path / "." / "raw.txt"], "twice")
-    refused(raw, "the last argument, must be a folder, found the file", out=raw)
+    refused(raw, "out must be a folder, found the file .*; it is the last argument", out=raw)
     refused(tmp_path, "found the folder", out=tmp_path / "inside")
     refused(raw, "with other files in it", out=tmp_path)
     (tmp_path / "empty").write_bytes(b"")

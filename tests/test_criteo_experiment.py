@@ -420,7 +420,7 @@ def test_ads_are_drawn_once_in_a_process(simulated):
 
 @pytest.mark.parametrize(("rows", "data"), [(None, None), (4_000, "store")])
 def test_ads_are_of_a_store_or_simulated(rows, data, tmp_path):
-    with pytest.raises(bidwise.InputError, match=r"data must be a store .* or rows .*; found (neither|data = 'store')"):
+    with pytest.raises(bidwise.InputError, match=r"data must be a store .* or rows .*; found (neither|both)"):
         run(replace(TINY, rows=rows), data, tmp_path / "run")
 
 
@@ -512,5 +512,5 @@ def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
 def test_the_command_asks_for_data_or_rows(tmp_path, monkeypatch, capsys):
     assert command(monkeypatch, "--device", "cpu", "--out", tmp_path / "run") != 0
     told = capsys.readouterr()
-    assert "or rows the number of ads to simulate on the device" in " ".join((told.out + told.err).split())
+    assert "or --rows the number of ads to simulate on the device" in " ".join((told.out + told.err).split())
     assert not (tmp_path / "run").exists()

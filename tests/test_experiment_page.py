@@ -485,7 +485,7 @@ def test_a_folder_with_a_result_alone_is_enough(tmp_path):
         ('{"kind": "criterion"}', "found kind 'criterion'"),
         ("{}", "found kind None"),
         ("[1]", "found kind list"),
-        ('{"kind": "synthetic"}', "must be of format 2, found 1; benchmarks/migrate_results.py"),
+        ('{"kind": "synthetic"}', "must be of format 2, found 1, of an older bidwise; make it again"),
         ('{"kind": "synthetic", "format": 3}', "must be of format 2 or older, found 3; upgrade bidwise"),
         ('{"kind": "synthetic", "format": 2}', "found no version, config"),
         ('{"kind": "regimes", "format": 2, "maps": 3}', "found no version, config"),

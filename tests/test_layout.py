@@ -35,10 +35,6 @@ ORDER = (
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 PAGES = "report"  # which functions that write a page import when they are called, from anywhere
-EXCEPTIONS = {  # to be removed one by one
-    ("table.sweep_sentences", "report"),
-    ("table.train_sentences", "report"),
-}
 
 
 def modules():
@@ -73,8 +69,8 @@ def rooms_of(path):
 
 def allowed(importer, room, *, late):
     own = importer.split(".")[0]
-    if room == "paper" and own not in ("paper", "cli"):
-        return own == PAGES and late  # to be removed: a page of the paper's experiments may read the paper's numbers
+    if room == "paper":
+        return own in ("paper", "cli")
     return LEVEL[room] <= LEVEL[own] or (room == PAGES and late)
 
 
@@ -86,8 +82,7 @@ def test_every_module_is_in_a_room():
 def test_a_module_imports_only_rooms_above_its_own(name, path):
     if name == "__main__":
         return
-    wrong = {room for room, late in rooms_of(path) if not allowed(name, room, late=late)}
-    assert wrong - {room for module, room in EXCEPTIONS if module == name} == set()
+    assert {room for room, late in rooms_of(path) if not allowed(name, room, late=late)} == set()
 
 
 def test_no_module_name_is_used_twice():
@@ -101,7 +96,7 @@ def test_the_rule_sees_what_it_should():
     assert list(imports(ast.parse(code)))[1:] == [("bidwise.checks", False), ("bidwise.report", True)]
     assert allowed("training.run", "data", late=False)
     assert not allowed("data.ads", "training", late=False)
-    assert not allowed("study.contest", "report", late=False)
-    assert allowed("study.contest", "report", late=True)
-    assert not allowed("report.build", "paper", late=False)
+    assert not allowed("study.keep_best", "report", late=False)
+    assert allowed("study.keep_best", "report", late=True)
+    assert not allowed("report.build", "paper", late=True)
     assert not allowed("evaluation.evaluate", "paper", late=True)

@@ -112,7 +112,7 @@ def test_names_are_safe_and_different():
         ({"sweep": {}}, [], r"must have a section \[sweep\] with lists"),
         ({}, [], r"must have a section \[sweep\] with lists"),
         ({"sweeep": {"train.lam": [1]}}, [], "did you mean 'sweep'"),
-        ({"sweep": {"train.lam": [1]}}, ["train.lam=3"], "set must not name what .sweep. has a list of"),
+        ({"sweep": {"train.lam": [1]}}, ["train.lam=3"], "settings must not name what .sweep. has a list of"),
         ({"sweep": {"train.seed": [1]}}, ["train.epoch=3"], "did you mean 'epochs'"),
         ({"model": {"name": "dcn"}, "sweep": {"model.hidden": [[0]]}, "train": {"batch_size": 0}}, [], "batch_size"),
     ],
@@ -376,7 +376,7 @@ def test_the_page_says_what_seeds_are_and_that_choosing_by_test_is_cheating(swep
     for words in (
         "choosing by them would be cheating",
         "A seed decides the random split",
-        "Settings are compared inside of a seed",
+        "Settings are compared within a seed",
         "The choice is by validation log loss, which is what log_loss is trained for",
         "log_plus-lam_10-seed_1",
     ):

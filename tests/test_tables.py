@@ -241,7 +241,7 @@ def test_only_the_asked_columns_are_read(tmp_path):
         ({"ctr": ["spare"]}, "column 'spare', row 0: found 'not', which is not a number"),
         ({"ctr": ["model,bid"]}, "has no column 'model,bid'; separate columns by spaces"),
         ({"ctr": ["model", "model"]}, "ctr must name every column once, found 'model' twice"),
-        ({"auction": "bid"}, "auction must be a column of its own, found 'bid'"),
+        ({"auction": "bid"}, "auction must be a column of its own, not that of bid, found 'bid'"),
     ],
 )
 @pytest.mark.parametrize("kind", ["memory", "csv", "parquet"])

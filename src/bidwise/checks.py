@@ -18,7 +18,7 @@ Entry = TypeVar("Entry")
 
 
 class InputError(ValueError):
-    """An argument, a file or a column that cannot be used: what a user can mend.
+    """An argument, a file or a column that cannot be used: what a user can fix.
 
     With ``argument`` the message goes on after its name, and a command line may spell the name as it is typed there.
     ``{}`` in the message stands for ``others``, further arguments.
@@ -38,7 +38,8 @@ class InputError(ValueError):
     def spelled(self, spell: Callable[[str], str]) -> str:
         """The message with its arguments called as ``spell`` calls them."""
         message = str(self.args[0])
-        message = message.format(*map(spell, self.others)) if self.others else message
+        for other in self.others:
+            message = message.replace("{}", spell(other), 1)
         return f"{spell(self.argument)} {message}" if self.argument else message
 
     def __str__(self) -> str:

@@ -56,9 +56,9 @@ def shown_command(words: Sequence[str]) -> str:
     return " ".join(IN_WORD.sub(lambda url: shown(url[0]), word) for word in words)
 
 
-def check_on_disk(argument: str, place: str | Path, expected: str, mend: str) -> None:
+def check_on_disk(argument: str, place: str | Path, expected: str, fix: str) -> None:
     """Raise for a URL: what is written, and what is read in pieces, must be on a file system."""
     if scheme_of(place) is not None:
         raise InputError(
-            f"must be {expected} on a file system, found {shown(place)}; mount the bucket or {mend}", argument=argument
+            f"must be {expected} on a file system, found {shown(place)}; mount the bucket or {fix}", argument=argument
         )

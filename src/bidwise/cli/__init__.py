@@ -47,7 +47,7 @@ def _refuse(command: str) -> None:
 
 
 def main() -> None:
-    """The ``bidwise`` command: errors that a user can mend are one line and exit code 2."""
+    """The ``bidwise`` command: errors that a user can fix are one line and exit code 2."""
     command: Callable[..., Any] | None = None
     try:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and sys.argv[1:2] and sys.argv[1] not in TOGETHER:

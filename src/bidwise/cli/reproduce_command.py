@@ -72,7 +72,7 @@ def synthetic(
         repeats=repeats,
         epochs=epochs,
         seed=seed,
-        losses=() if losses is None else _names(losses),
+        losses=() if losses is None else _names("losses", losses),
         patience=patience,
         validation_auctions=validation_auctions,
         init=init,
@@ -206,8 +206,8 @@ def criteo(
     from bidwise.study.criteo_results import LOSSES, CriteoConfig
 
     config = CriteoConfig(
-        models=("deepfm", "dcn") if models is None else _names(models),
-        losses=LOSSES if losses is None else _names(losses),
+        models=("deepfm", "dcn") if models is None else _names("models", models),
+        losses=LOSSES if losses is None else _names("losses", losses),
         protocol=protocol,
         repeats=repeats,
         seed=seed,
@@ -225,11 +225,11 @@ def criteo(
     _experiment(lambda show: run(config, data, out, device=where, workers=workers, progress=show), out, summary)
 
 
-def _names(words: list[str]) -> tuple[str, ...]:
+def _names(argument: str, words: list[str]) -> tuple[str, ...]:
     """Names that are separated by commas, by spaces or by both."""
     names = tuple(name.strip() for word in words for name in word.split(",") if name.strip())
     if not names:
-        raise bidwise.InputError("names must be separated by commas or spaces, found none")
+        raise bidwise.InputError("must be names, separated by commas or spaces, found none", argument=argument)
     return names
 
 
@@ -253,11 +253,12 @@ def report(*runs: Path, out: Path = Path("report.html")) -> None:
 
 def _experiment(run: Callable[[Progress], Any], out: Path, summary: Callable[[Any], str]) -> None:
     """Run an experiment with a progress bar, say what it found, and leave a page and figures."""
+    from bidwise.report.formatting import counted
     from bidwise.run_folder import locked_folder
 
     kept = len(list((out / "pieces").glob("*.pt")))
     if kept and not (out / "result.json").exists():
-        print(f"Resuming after {kept} {'part' if kept == 1 else 'parts'} of this run, in {out}", flush=True)
+        print(f"Resuming after {counted(kept, 'part')} of this run, in {out}", flush=True)
     with locked_folder(out), Bars() as bars:
         result = run(bars.show)
         print(summary(result))

@@ -14,6 +14,7 @@ from cyclopts import MissingArgumentError
 
 import bidwise
 
+NAMES = {"settings": "--set", "raw": "RAW", "out": "OUT"}  # of arguments that a command has under another name
 SECONDS = 30  # between lines where there is no terminal
 
 
@@ -81,8 +82,8 @@ def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:
     parameters = {} if command is None else signature(command).parameters
 
     def spell(name: str) -> str:
-        if name not in parameters:
-            return name
+        if name == "settings" or name not in parameters:
+            return NAMES.get(name, name) if parameters else name
         option = parameters[name].kind is Parameter.KEYWORD_ONLY
         return "--" + name.replace("_", "-") if option else name.upper()
 

@@ -79,19 +79,22 @@ def read_ads(
     for column in [*numeric, "" if auction is None else auction]:
         if not isinstance(column, str):
             raise InputError(f"columns must be named by text, found {type(column).__name__}")
-    for role, own in {"click": click, "bid": bid}.items():
-        if own in ctr or (role == "bid" and own == click):
-            raise InputError(f"must be a column of its own, found {own!r}, which also has another role", argument=role)
+    roles = {"ctr": ctr, "click": [click], "bid": [bid], "truth": [truth], "position": [position], "weight": [weight]}
+    for role, own, rest in (("click", click, ["ctr"]), ("bid", bid, ["ctr", "click"]), ("auction", auction, [*roles])):
+        again = [other for other in rest if own is not None and own in roles[other]]
+        if again:
+            raise InputError(
+                f"must be a column of its own, not that of {{}}, found {own!r}", argument=role, others=again[:1]
+            )
     twice = {column for column in ctr if list(ctr).count(column) > 1}
     if twice:
         raise InputError(f"must name every column once, found {sorted(twice)[0]!r} twice", argument="ctr")
-    if auction in numeric:
-        raise InputError(
-            f"must be a column of its own, found {auction!r}, which also holds numbers", argument="auction"
-        )
     frame = read_table(table, numeric=numeric, text=[] if auction is None else [auction], name=name)
     name = table_name(table, name)
-    read = {column: known_numbers(frame[column], name) for column in numeric}
+    read = {
+        column: known_numbers(frame[column], name, "; clicks are 0 or 1" if column == click else "")
+        for column in numeric
+    }
     for column in ctr:
         hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
         _check(read, column, name, f"a CTR must be in [0, 1]; {hint}", between=(0, 1))
@@ -152,5 +155,5 @@ def _check(
         good &= values == np.floor(values)
     if not good.all():
         row, more = int(np.argmin(good)), int((~good).sum()) - 1
-        others = f", and {more:,} rows more" if more else ""
-        raise bad_row(table, column, row, f"{values[row]:g}; {expected}{others}")
+        others = f", and {more:,} more {'row' if more == 1 else 'rows'} like it" if more else ""
+        raise bad_row(table, column, row, f"{values[row]:g}{others}; {expected}")

@@ -241,17 +241,22 @@ def _in_order(rows: int, seed: int, compress: bool) -> Generator[tuple[Chunk, by
 def _check_room(out: Path, rows: int) -> None:
     """Raise unless a file of so many rows can be written at ``out``."""
     if out.is_dir():
-        raise InputError(f"out must be a file to write, found the folder {out}; add a name, such as {out / 'ads.tsv'}")
+        raise InputError(
+            f"must be a file to write, found the folder {out}; add a name, such as {out / 'ads.tsv'}", argument="out"
+        )
     if out.exists() and not out.is_file():
-        raise InputError(f"out must be a file to write, found {out}, which is none; choose another name")
+        raise InputError(f"must be a file to write, found {out}, which is none; choose another name", argument="out")
     there = next(path for path in out.absolute().parents if path.exists())
     if not there.is_dir():
-        raise InputError(f"out must be in a folder, found the file {there} in place of one; choose another name")
+        raise InputError(
+            f"must be in a folder, found the file {there} in place of one; choose another name", argument="out"
+        )
     if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"out must be in a folder that can be written to, found {there}, which cannot")
+        raise InputError(f"must be in a folder that can be written to, found {there}, which cannot", argument="out")
     needed, free = rows * BYTES_PER_LINE[out.suffix == ".gz"], shutil.disk_usage(there).free
     if needed > free:
         raise InputError(
-            f"rows must fit on the disk, found {rows:,}, about {needed / 1e9:,.1f} GB, with {free / 1e9:,.1f} GB free "
-            f"in {there}; take fewer, a name that ends in .gz, or another disk"
+            f"must fit on the disk, found {rows:,}, about {needed / 1e9:,.1f} GB, with {free / 1e9:,.1f} GB free "
+            f"in {there}; take fewer, a name that ends in .gz, or another disk",
+            argument="rows",
         )

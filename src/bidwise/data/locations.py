@@ -65,8 +65,8 @@ class Location:
             return InputError(f"{self.name} cannot be read: {self._without_urls(str(error).strip().splitlines()[0])}")
         keys = KEYS[scheme_of(self.where) or ""]
         if isinstance(error, PermissionError):
-            mend = f"check {keys}, and that they may read it" if keys else "does it need a password or a signature?"
-            return InputError(f"{self.name} cannot be read: access was denied; {mend}")
+            fix = f"check {keys}, and that they may read it" if keys else "does it need a password or a signature?"
+            return InputError(f"{self.name} cannot be read: access was denied; {fix}")
         if NO_KEY.search(text):
             return InputError(f"{self.name} cannot be read: there are no credentials; set {keys}")
         if "configured region" in text:

@@ -124,9 +124,12 @@ def bad_row(table: str, column: str, row: int, found: str) -> InputError:
     return InputError(f"{table}: column {column!r}, row {row}: found {found} (rows count from 0)")
 
 
-def known_numbers(column: pl.Series, table: str) -> Floats:
-    """The column as float64; NaN and missing values are refused, with the first row that has one."""
-    column = _number_series(column, table)
+def known_numbers(column: pl.Series, table: str, hint: str = "") -> Floats:
+    """The column as float64; NaN and missing values are refused, with the first row that has one.
+
+    ``hint`` is added where text is no number.
+    """
+    column = _number_series(column, table, hint)
     if count := column.null_count():
         check_known(column, table, f"{count:,} of {len(column):,} rows have none: fill them or drop the rows")
     numbers = column.to_numpy()
@@ -135,7 +138,7 @@ def known_numbers(column: pl.Series, table: str) -> Floats:
     return np.require(numbers, requirements="W")
 
 
-def _number_series(column: pl.Series, table: str) -> pl.Series:
+def _number_series(column: pl.Series, table: str, hint: str = "") -> pl.Series:
     dtype = column.dtype
     if dtype in (pl.String, pl.Categorical) or isinstance(dtype, pl.Enum):
         text = column.cast(pl.String).str.strip_chars()
@@ -143,7 +146,7 @@ def _number_series(column: pl.Series, table: str) -> pl.Series:
         bad = read.is_null() & text.is_not_null() & (text != "")
         if bad.any():
             row = int(bad.to_numpy().argmax())
-            raise bad_row(table, column.name, row, f"{column[row]!r}, which is not a number")
+            raise bad_row(table, column.name, row, f"{column[row]!r}, which is not a number{hint}")
         return read.alias(column.name)
     if dtype.is_nested():
         raise InputError(f"{table}: column {column.name!r} must have one value per ad, found {dtype}")

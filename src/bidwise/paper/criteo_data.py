@@ -92,10 +92,11 @@ def load_dataset(config: CriteoConfig, data: str | Path | None, device: str, *, 
         verify: compare the checksums of all files of a store first.
     """
     if (data is None) == (config.rows is None):
-        both = "neither" if data is None else f"data = {str(data)!r} and rows = {config.rows}"
         raise InputError(
-            "data must be a store that bidwise prepare criteo wrote, or rows the number of ads to simulate on the "
-            f"device, one of the two; found {both}"
+            "must be a store that bidwise prepare criteo wrote, or {} the number of ads to simulate on the device, one "
+            f"of the two; found {'neither' if data is None else 'both'}",
+            argument="data",
+            others=("rows",),
         )
     cut = (config.auction_size, config.cuts, config.seed)
     if data is None:

@@ -34,7 +34,7 @@ from bidwise.typed_json import from_json, to_json
 
 TEACHERS_ADS = 500_000  # beside the seed of a repeat, for the ads of a strong teacher
 STUDENT = "logistic_regression"
-ALONE = tuple(loss for loss in LOSSES if not needs_teacher(loss))
+UNTAUGHT = tuple(loss for loss in LOSSES if not needs_teacher(loss))
 Gains = dict[str, CellGain]  # by loss
 
 
@@ -102,8 +102,8 @@ def _groups(cells: list[Cell], together: bool) -> list[list[Cell]]:
 def _models(cells: list[Cell]) -> int:
     """How many students a group trains in each repeat."""
     teachers = {cell.teacher for cell in cells}
-    alone, taught = (len(grid(Recipe(), losses, LAMS)) for losses in (ALONE, TAUGHT))
-    return len({cell.world for cell in cells}) * (alone + taught * len(teachers))
+    untaught, taught = (len(grid(Recipe(), losses, LAMS)) for losses in (UNTAUGHT, TAUGHT))
+    return len({cell.world for cell in cells}) * (untaught + taught * len(teachers))
 
 
 def _gains(config: RegimesConfig, cells: list[Cell], device: str, show: Show) -> Any:
@@ -157,15 +157,15 @@ class _Group:
 
     def gains(self) -> list[Gains]:
         """For every cell the gain of each loss over log loss, tuned on the cell's own auctions."""
-        alone = self.trained(ALONE, self.ads)
+        untaught = self.trained(UNTAUGHT, self.ads)
         taught = {
-            teacher: self.trained(TAUGHT, self.ads.with_teacher(self.teacher(teacher, alone)))
+            teacher: self.trained(TAUGHT, self.ads.with_teacher(self.teacher(teacher, untaught)))
             for teacher in dict.fromkeys(cell.teacher for cell in self.cells)
         }
 
         @cache
         def welfare(loss: str, teacher: str, size: int, metric: str, calibrated: bool) -> Floats:
-            return self.welfare((taught[teacher] if teacher else alone)[loss], size, metric, calibrated)
+            return self.welfare((taught[teacher] if teacher else untaught)[loss], size, metric, calibrated)
 
         found = []
         for cell in self.cells:
@@ -175,7 +175,7 @@ class _Group:
             gains: Gains = {}
             for loss in GAINS if cell.teacher == "student" else TAUGHT:  # others do not depend on the teacher
                 teacher = cell.teacher if needs_teacher(loss) else ""
-                plain, calibrated, by_clicks = (
+                by_truth, calibrated, by_clicks = (
                     gain(welfare(loss, teacher, *way)[rows], welfare(BASELINE, "", *way)[rows], optimal)
                     for way in (
                         (cell.size, BY_TRUTH, False),
@@ -183,7 +183,7 @@ class _Group:
                         (cell.size, BY_CLICKS, False),
                     )
                 )
-                gains[loss] = CellGain(**vars(plain), calibrated=calibrated, by_clicks=by_clicks)
+                gains[loss] = CellGain(**vars(by_truth), calibrated=calibrated, by_clicks=by_clicks)
             found.append(gains)
         return found
 
@@ -202,13 +202,13 @@ class _Group:
             self.done += task.amount
         return values
 
-    def teacher(self, kind: str, alone: Fits) -> torch.Tensor:
+    def teacher(self, kind: str, untaught: Fits) -> torch.Tensor:
         """The teacher's CTR of the training ads: by a model of log loss, or the true one."""
         if kind == "true CTR":
             assert self.ads.truth is not None
             return self.ads.truth
         if kind == "student":
-            model = self.students.trained(select(alone[BASELINE], f"{BY_TRUTH}@{SIZE}").weights)
+            model = self.students.trained(select(untaught[BASELINE], f"{BY_TRUTH}@{SIZE}").weights)
         else:
             model = self.network(strong=kind == "strong network")
         return predict(model, self.ads.features)

@@ -13,7 +13,7 @@ from bidwise.evaluation.estimate import signed
 from bidwise.report.criteo_sentences import MODELS
 from bidwise.report.curves import LABELS, label_ends, named_lines
 from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, Panel, Picture, Whisker, ticks, whiskers
-from bidwise.report.formatting import number
+from bidwise.report.formatting import counted, number
 from bidwise.report.loss_styles import FAMILIES, PROTOCOLS, family_of, in_order, look_of, loss_called
 from bidwise.report.sections import OUTCOMES, Run
 from bidwise.study.criteo_results import CriteoResult, Curve, ModelResult, Protocol
@@ -155,7 +155,7 @@ def _curve(name: str, measure: str, found: Mapping[str, Curve]) -> Panel:
         points = [(y, x) for x, y in zip(xs, ys, strict=True) if math.isfinite(y)]
         if points:
             best, when = min(points) if measure == "log_loss" else max(points)
-            said.append(f"{loss}: best {best:.4f} after {when:g} epochs, {points[-1][0]:.4f} at last")
+            said.append(f"{loss}: best {best:.4f} after {counted(when, 'epoch')}, {points[-1][0]:.4f} at last")
 
     def paint(axes: Axes) -> None:
         named_lines(axes, lines, {loss: look_of(loss) for loss in lines})

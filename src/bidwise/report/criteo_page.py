@@ -22,7 +22,7 @@ from bidwise.report.criteo_sentences import (
     verdict,
 )
 from bidwise.report.drawing import Picture
-from bidwise.report.formatting import decimals, number, per_cent
+from bidwise.report.formatting import counted, decimals, number, per_cent
 from bidwise.report.loss_styles import PROTOCOLS, in_order, loss_called
 from bidwise.report.sections import OUTCOMES, Cell, Drawing, Run, RunPage, Section, Table, drawings
 from bidwise.study.compare import Difference
@@ -415,8 +415,7 @@ def _protocol(name: str, result: CriteoResult) -> str:
     """What a protocol does, in plain words."""
     config = result.config
     length = ", ".join(
-        f"{MODELS[name]} {model.epochs:g} {'epoch' if model.epochs == 1 else 'epochs'} in batches of "
-        f"{model.batch_size:,}"
+        f"{MODELS[name]} {counted(model.epochs, 'epoch')} in batches of {model.batch_size:,}"
         for name, model in result.models.items()
     )
     if name == "converged":

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from bidwise.report.drawing import COLOURS, SOFT, Panel, Picture, ticks
-from bidwise.report.formatting import NONE, number
+from bidwise.report.formatting import NONE, counted, number
 from bidwise.report.sections import Cell, Run, RunPage, Section, Table, drawings
 
 
@@ -52,9 +52,9 @@ def fit_page(run: Run, key: str) -> RunPage:
     if rows:
         metric, (when_best, reached) = rows[0]
         headline = f"Trained with {loss}: {metric} on validation is best after {when_best.text} of "
-        headline += f"{result.epochs:g} epochs: {reached.text}{mean}."
+        headline += f"{counted(result.epochs, 'epoch')}: {reached.text}{mean}."
     else:
-        headline = f"Trained with {loss} for {result.epochs:g} epochs; nothing was validated."
+        headline = f"Trained with {loss} for {counted(result.epochs, 'epoch')}; nothing was validated."
     table = Table(f"Best epoch by metric{mean}", "Metric", [("Epoch", ""), ("Value", "")], rows)
     section = Section(
         "Over the epochs",
@@ -88,7 +88,7 @@ def fit_curves(metrics: Sequence[Mapping[str, Any]], best: Mapping[str, BestEpoc
 
 def _panel(name: str, epochs: list[float], values: list[float | None], best: BestEpoch | None) -> Panel:
     words = name.replace("_", " ")
-    about = f"{words} over {len(epochs)} evaluated epochs"
+    about = f"{words} over {counted(len(epochs), 'evaluated epoch')}"
     when, value = (None, None) if best is None else (mean_of(best.epoch), mean_of(best.value))
     if when is not None and value is not None:
         about += f", best after epoch {when:g}: {value:.5g}"

@@ -66,6 +66,16 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] | None = None)
     ]
 
 
+def counted(number: float, thing: str) -> str:
+    """How many of a thing there are.
+
+    >>> counted(1, "epoch"), counted(0.5, "epoch"), counted(45_840_617, "row")
+    ('1 epoch', '0.5 epochs', '45,840,617 rows')
+    """
+    digits = f"{int(number):,}" if number == int(number) else f"{number:g}"
+    return f"{digits} {thing}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Seconds as people say them.
 

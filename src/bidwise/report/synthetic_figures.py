@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter
 
 from bidwise.report.curves import named_lines
 from bidwise.report.drawing import COLOURS, INK, NARROW, Panel, Picture, Whisker, ticks, whiskers
-from bidwise.report.formatting import NONE, number, per_cent
+from bidwise.report.formatting import NONE, counted, number, per_cent
 from bidwise.report.loss_styles import PROTOCOLS, family_of, in_order, look_of
 from bidwise.report.sections import Run
 from bidwise.study.compare import points
@@ -109,7 +109,8 @@ def _curves(title: str, curves: Mapping[str, Curve]) -> Panel:
         if known:
             best, when = max(known)
             values.append(
-                f"{name}: highest {100 * best:.2f} % after {when:g} epochs, {100 * known[-1][0]:.2f} % at the end"
+                f"{name}: highest {100 * best:.2f} % after {counted(when, 'epoch')}, "
+                f"{100 * known[-1][0]:.2f} % at the end"
             )
     about = f"{title}: validation welfare as a share of the optimum over epochs. {'; '.join(values)}."
 

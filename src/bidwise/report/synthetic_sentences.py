@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.losses.named import needs_teacher
-from bidwise.report.formatting import number
+from bidwise.report.formatting import counted, number
 from bidwise.study.compare import points
 from bidwise.study.recipe import BASELINE
 from bidwise.study.synthetic_results import Losses, SyntheticConfig, SyntheticResult
@@ -133,7 +133,7 @@ def _tuned(losses: Losses) -> str:
 
 def _converged(losses: Losses, config: SyntheticConfig) -> list[str]:
     papers = ", as in the paper," if config.papers else ","
-    start = f"Trained for {epochs_of(config)} without early stopping{papers} log loss reaches "
+    start = f"Trained for {counted(config.epochs, 'epoch')} without early stopping{papers} log loss reaches "
     start += f"{number(100 * losses[BASELINE].ratio, 1)} %"
     above = _above(losses)
     if not above:
@@ -154,11 +154,6 @@ def _by_clicks(losses: Losses) -> str:
     gains = {name: each.by_clicks for name, each in losses.items() if each.by_clicks and not needs_teacher(name)}
     words = _listed(_above(gains)) or "no loss is measurably above log loss"
     return f"Epoch and λ selected by clicks, which is all that a platform has (losses without a teacher): {words}."
-
-
-def epochs_of(config: SyntheticConfig) -> str:
-    """How long models train."""
-    return "one epoch" if config.epochs == 1 else f"{config.epochs:,} epochs"
 
 
 def notes(result: SyntheticResult) -> list[str]:
@@ -198,7 +193,7 @@ def _lams(config: SyntheticConfig) -> str:
 def terminal_title(protocol: str, config: SyntheticConfig) -> str:
     """A protocol as the heading of its table at the terminal."""
     titles = {
-        "converged": f"converged: {epochs_of(config)}, λ = 3, the paper's protocol",
+        "converged": f"converged: {counted(config.epochs, 'epoch')}, λ = 3, the paper's protocol",
         "converged_sums": "converged, with the literal sums that the paper prints",
         "tuned": "tuned: every loss at its own best epoch and λ",
     }
@@ -210,8 +205,9 @@ def protocol_words(protocol: str, config: SyntheticConfig) -> str:
     match protocol:
         case "converged":
             return (
-                f"The paper’s way: every model trains for {epochs_of(config)} and keeps its last weights; nothing is "
-                "selected. Losses over pairs are means over the pairs of a batch plus λ = 3 times the mean log loss."
+                f"The paper’s way: every model trains for {counted(config.epochs, 'epoch')} and keeps its last "
+                "weights; nothing is selected. Losses over pairs are means over the pairs of a batch plus λ = 3 times "
+                "the mean log loss."
             )
         case "converged_sums":
             return (
@@ -225,11 +221,11 @@ def protocol_words(protocol: str, config: SyntheticConfig) -> str:
         "held out from all selection."
     )
     if config.patience is None:
-        return f"{words} Every model trains for {epochs_of(config)} before one is selected."
+        return f"{words} Every model trains for {counted(config.epochs, 'epoch')} before one is selected."
     return (
-        f"{words} To save time a model stops training after {config.patience} epochs without improvement, and after "
-        f"{epochs_of(config)} at the latest. This shortens the protocol: a loss that would have improved later is not "
-        "seen doing so."
+        f"{words} To save time a model stops training after {counted(config.patience, 'epoch')} without improvement, "
+        f"and after {counted(config.epochs, 'epoch')} at the latest. This shortens the protocol: a loss that would "
+        "have improved later is not seen doing so."
     )
 
 

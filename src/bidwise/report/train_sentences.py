@@ -10,7 +10,7 @@ from bidwise import distributed
 from bidwise.data.infer_types import LEFT_OUT
 from bidwise.evaluation.estimate import Outcome
 from bidwise.report.evaluation_sentences import verdicts
-from bidwise.report.formatting import NONE, change, decimals, number
+from bidwise.report.formatting import NONE, change, counted, decimals, number
 from bidwise.report.sections import Cell, Table, TableRow, outcome_cell
 from bidwise.study.keep_best import Choice
 from bidwise.table.config import Config
@@ -28,7 +28,7 @@ def described(prepared: Prepared, device: str) -> str:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
     many = f"{len(losses)} models, one for each loss: {', '.join(losses)}" if len(losses) > 1 else f"loss {losses[0]}"
-    most = f"at most {_epochs(config.train.epochs)}{' each' if len(losses) > 1 else ''}"
+    most = f"at most {counted(config.train.epochs, 'epoch')}{' each' if len(losses) > 1 else ''}"
     lines = [
         *columns_table(facts).text(),
         "",
@@ -45,10 +45,6 @@ def described(prepared: Prepared, device: str) -> str:
             last = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1:]
             lines += [f"Training: {loss} resumes after epoch {json.loads(entry)['epoch']:g}" for entry in last]
     return "\n".join(lines)
-
-
-def _epochs(number: float) -> str:
-    return f"{number:g} epoch{'' if number == 1 else 's'}"
 
 
 def columns_table(facts: TableFacts, ids: dict[str, int] | None = None) -> Table:
@@ -144,7 +140,7 @@ def verdict(result: TrainResult) -> list[tuple[str, str]]:
 def _chosen(result: TrainResult) -> tuple[str, str]:
     choice, chosen, metric = result.choice, result.chosen, result.settings.train.metric.replace("_", " ")
     best = result.fits[chosen].best.epoch
-    when = f"validation {metric} was best after {_epochs(best)}"
+    when = f"validation {metric} was best after {counted(best, 'epoch')}"
     if best >= result.settings.train.epochs:
         when += ", the last allowed (--set train.epochs=N allows more)"
     if choice is None:

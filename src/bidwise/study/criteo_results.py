@@ -65,7 +65,7 @@ class CriteoConfig:
             for name in names:
                 check_name(argument, name, known)
             if not names:
-                raise InputError(f"{argument} must name at least one of {', '.join(known)}, found none")
+                raise InputError(f"must name at least one of {', '.join(known)}, found none", argument=argument)
         object.__setattr__(self, "models", tuple(dict.fromkeys(self.models)))
         asked = (BASELINE, *self.losses)  # what all others are compared with, and their teacher
         object.__setattr__(self, "losses", tuple(loss for loss in LOSSES if loss in asked))
@@ -80,9 +80,13 @@ class CriteoConfig:
                 check_whole(name, getattr(self, name), least)
         for name, most in (("repeats", 1000), ("cuts", 100)):
             if getattr(self, name) > most:
-                raise InputError(f"{name} must be at most {most}, found {getattr(self, name)}")
+                raise InputError(f"must be at most {most}, found {getattr(self, name)}", argument=name)
         if self.lam_repeats is not None and self.lam_repeats > self.repeats:
-            raise InputError(f"lam_repeats must be at most repeats, {self.repeats}, found {self.lam_repeats}")
+            raise InputError(
+                f"must be at most {{}}, {self.repeats}, found {self.lam_repeats}",
+                argument="lam_repeats",
+                others=("repeats",),
+            )
         check_positive("every", self.every)
         check_positive("l2", self.l2, or_zero=True)
 

@@ -103,7 +103,7 @@ class Model:
         for option in self.options:
             if option not in known:
                 own = [f.name for f in fields(self) if f.name in known]
-                raise InputError(f"model.{option} is no option of {self.name}, which has {', '.join(own)}")
+                raise InputError(f"is no option of {self.name}, which has {', '.join(own)}", argument=option)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -135,21 +135,23 @@ class Train:
         check_name("loss", self.loss, [AUTO, *LOSSES])
         check_name("metric", self.metric, METRICS)
         for loss in self.candidates:
-            check_name("train.candidates", loss, LOSSES)
+            check_name("candidates", loss, LOSSES)
         if len({BASELINE, *self.candidates}) < 2:
-            raise InputError(f"train.candidates must name a loss beside {BASELINE}, found {list(self.candidates)}")
-        for name, value in {"train.learning_rate": self.learning_rate, "train.patience": self.patience}.items():
+            raise InputError(
+                f"must name a loss beside {BASELINE}, found {list(self.candidates)}", argument="candidates"
+            )
+        for name, value in {"learning_rate": self.learning_rate, "patience": self.patience}.items():
             check_positive(name, value)
         numbers = (self.epochs, self.batch_size, self.learning_rate, self.schedule, self.patience, self.every)
         Options(*numbers, l2=self.l2, precision=self.precision or "float32")
         if self.lam is not None:
-            check_positive("train.lam", self.lam, or_zero=True)
+            check_positive("lam", self.lam, or_zero=True)
         if self.sigma is not None:
-            check_positive("train.sigma", self.sigma)
+            check_positive("sigma", self.sigma)
         for name in ("lam", "sigma"):
             if getattr(self, name) is not None and not any(map(has_lam, self.losses)):
-                raise InputError(f"train.{name} is of losses over pairs, such as log_plus, found loss {self.loss}")
-        check_seed("train.seed", self.seed)
+                raise InputError(f"is of losses over pairs, such as log_plus, found loss {self.loss}", argument=name)
+        check_seed("seed", self.seed)
 
     @property
     def losses(self) -> list[str]:
@@ -228,9 +230,18 @@ def flattened(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def resolved(
     sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
 ) -> Config:
-    """The configuration that :func:`merged` sections are."""
-    values = merged(sections, options, settings)
-    return Config(**{section: SECTIONS[section](**part) for section, part in values.items()})
+    """The configuration that :func:`merged` sections are; an error says ``seed`` of an option, else ``train.seed``."""
+    values: dict[str, dict[str, Any]] = {}
+    try:
+        values = merged(sections, options, settings)
+        return Config(**{section: SECTIONS[section](**part) for section, part in values.items()})
+    except InputError as error:
+        key = error.argument if "." in error.argument else option_key(error.argument)
+        if key in (options or {}):
+            error.argument = "model" if key == "model.name" else key.partition(".")[2]
+        elif key in flattened(values):
+            error.argument = key
+        raise
 
 
 def merged(
@@ -256,8 +267,10 @@ def _assignment(setting: str) -> tuple[str, Any]:
     name, equals, text = (part.strip() for part in setting.partition("="))
     section, dot, _ = name.partition(".")
     if not equals or not dot:
-        raise InputError(f"must be section.key=value, as train.learning_rate=3e-4, found {setting!r}", argument="set")
-    check_name("the section of set", section, SECTIONS)
+        raise InputError(
+            f"must be section.key=value, as train.learning_rate=3e-4, found {setting!r}", argument="settings"
+        )
+    check_name(f"the section of {name}", section, SECTIONS)
     return name, _value(text)
 
 
@@ -329,8 +342,8 @@ def _one(name: str, wanted: type, value: Any) -> Any:
         return str(value).strip()
     if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value):
-            raise InputError(f"{name} must be finite, found {value}")
+            raise InputError(f"must be finite, found {value}", argument=name)
         return value
     if wanted is int and isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise InputError(f"{name} must be {words[wanted]}, found {value!r}")
+    raise InputError(f"must be {words[wanted]}, found {value!r}", argument=name)

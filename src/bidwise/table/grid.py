@@ -118,7 +118,11 @@ class Grid:
             if any(each in self.lists for each in (key, *deciding)) and not _applies(values, key):
                 del values[key]
                 settings.pop(key, None)
-        return resolved({}, values), settings
+        sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+        for key, value in values.items():
+            section, _, name = key.partition(".")
+            sections[section][name] = value
+        return resolved(sections), settings
 
     def shown_sections(self) -> dict[str, dict[str, Any]]:
         """What all trials share, as it may be passed on: the table's URL without password and signature."""
@@ -134,8 +138,9 @@ def read_grid(config: str | Path | Mapping[str, Any], settings: Sequence[str] = 
     """The grid of a TOML file or of its sections, with settings ``section.key=value`` above what all trials share."""
     if not isinstance(config, Mapping) and Path(config).suffix.lower() in TABLES:
         raise InputError(
-            f"CONFIG must be a TOML file with a section [sweep], found the table {shown(config)}; name it there: "
-            "table in [data]"
+            f"must be a TOML file with a section [sweep], found the table {shown(config)}; name it there: "
+            "table in [data]",
+            argument="config",
         )
     contents = config if isinstance(config, Mapping) else read_toml(Path(config))
     for section in contents:
@@ -151,7 +156,9 @@ def read_grid(config: str | Path | Mapping[str, Any], settings: Sequence[str] = 
     for setting in settings:
         key = setting.partition("=")[0].strip()
         if key in lists:
-            raise InputError(f"must not name what [sweep] has a list of, found {key}; change the list", argument="set")
+            raise InputError(
+                f"must not name what [sweep] has a list of, found {key}; change the list", argument="settings"
+            )
     return Grid(shared, lists)
 
 

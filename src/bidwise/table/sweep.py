@@ -33,7 +33,7 @@ from bidwise.table.results import Chosen, SweepResult
 from bidwise.table.settings import baseline_of, best_setting, settings_of, trial_result, with_differences
 from bidwise.urls import scheme_of, shown
 
-ERROR = "error.txt"  # of a trial that failed for a reason that no user can mend
+ERROR = "error.txt"  # of a trial that failed for a reason that no user can fix
 
 
 class TrialFailed(Exception):

@@ -59,7 +59,8 @@ class Options:
         check_name("integers", self.integers, MAPS)
         check_name("on_error", self.on_error, ON_ERROR)
         if len(self.split) != 3:
-            raise InputError(f"split must be three shares such as 8,1,1, found {','.join(map(str, self.split))!r}")
+            found = ",".join(map(str, self.split))
+            raise InputError(f"must be three shares such as 8,1,1, found {found!r}", argument="split")
         for share in self.split:
             check_whole("split", share, 1)
 
@@ -106,9 +107,11 @@ def prepare(
         bids.column(NAMES)
     folder = Path(out)
     if folder.is_file():
-        raise InputError(f"out, the last argument, must be a folder, found the file {folder}")
+        raise InputError(f"must be a folder, found the file {folder}; it is the last argument", argument="out")
     if folder.is_dir() and not (folder / "config.toml").is_file() and any(folder.iterdir()):
-        raise InputError(f"out must be a new folder or one of the same options, found {folder} with other files in it")
+        raise InputError(
+            f"must be a new folder or one of the same options, found {folder} with other files in it", argument="out"
+        )
     ready, show = runner_of(engine), progress or (lambda work, share: None)
     with locked_folder(folder):
         open_folder(folder, _config(files, truth, options, bids))
@@ -161,11 +164,15 @@ def _prepared(
     runs = Runs(work, _read_lines(files, truth, work, options, engine, show))
     skipped = _skipped_lines(runs, folder)
     if not runs.rows:
-        raise InputError(f"raw must have good lines, found {skipped['lines']:,} malformed ones and no other")
+        raise InputError(
+            f"must have good lines, found {skipped['lines']:,} malformed ones and no other", argument="raw"
+        )
     sizes = dict(zip(SPLITS, split_sizes(runs.rows, options.split), strict=True))
     if min(sizes.values()) < 1:
         shares = ",".join(map(str, options.split))
-        raise InputError(f"raw must have lines enough for every part of the split {shares}, found {runs.rows:,}")
+        raise InputError(
+            f"must have lines enough for every part of the split {shares}, found {runs.rows:,}", argument="raw"
+        )
     counted = count_values(runs, sizes["train"], work / "vocabulary.npz", options.min_count, engine, show)
     vocabularies = dict(zip(NAMES, counted, strict=True))
     writer = StoreWriter(folder, sizes)
@@ -243,7 +250,7 @@ def _run(block: Block, known: Truth | None, work: Path, options: Options) -> Non
     if bad and options.on_error == "strict":
         check_whole_gzip(block.path)
         line, _, words = bad[0]
-        raise InputError(f"{block.path}:{line}: {words}; mend the line, or leave such lines out with --on-error skip")
+        raise InputError(f"{block.path}:{line}: {words}; fix the line, or leave such lines out with --on-error skip")
     truth = None if known is None else known.of(block, len(parsed.good))[parsed.good]
     tokens = np.concatenate([MAPS[options.integers].tokens(parsed.integers).view(np.uint32), parsed.categories])
     about = {

@@ -162,7 +162,7 @@ def check_whole_gzip(path: Path) -> None:
 
 def _check_lines(path: Path, lines: bool) -> None:
     if not lines:
-        raise InputError(f"raw must be files with lines, found the empty {path}")
+        raise InputError(f"must be files with lines, found the empty {path}", argument="raw")
 
 
 def _ended(text: bytes) -> bytes:
@@ -236,15 +236,15 @@ def raw_files(raw: Sequence[str | Path]) -> list[Path]:
     """The files of a data set, if they can be read."""
     files = [Path(path) for path in raw]
     if not files:
-        raise InputError("raw must be at least one file, found none")
+        raise InputError("must be at least one file, found none", argument="raw")
     for at, path in enumerate(files):
         check_on_disk("raw", path, "files", "copy them first")
         if path.is_dir():
-            raise InputError(f"raw must be files, found the folder {path}; name the files in it")
+            raise InputError(f"must be files, found the folder {path}; name the files in it", argument="raw")
         if not path.is_file():
-            raise InputError(f"raw must be files that exist, found no {path}")
+            raise InputError(f"must be files that exist, found no {path}", argument="raw")
         if any(path.samefile(other) for other in files[:at]):
-            raise InputError(f"raw must be different files, found {path} twice")
+            raise InputError(f"must be different files, found {path} twice", argument="raw")
     return files
 
 

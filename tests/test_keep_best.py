@@ -9,7 +9,7 @@ from bidwise.study.keep_best import choose
 SEEDS = 200
 
 
-def contest(seed, *, auctions=600, size=6, bid_spread=0.5, click_rate=0.2, candidates=5, better=None):
+def candidates_of(seed, *, auctions=600, size=6, bid_spread=0.5, click_rate=0.2, candidates=5, better=None):
     """Welfare per auction of models that know the CTR up to noise of one strength: none is better than another."""
     random = np.random.default_rng(seed)
     bids = np.exp(bid_spread * random.normal(size=(auctions, size)))
@@ -31,11 +31,11 @@ def symmetric_noise(seed):
 
 NOISE = {
     "symmetric noise": symmetric_noise,
-    "models": lambda seed: contest(seed),
-    "heavy-tailed bids": lambda seed: contest(seed, bid_spread=2.0),
-    "rare clicks": lambda seed: contest(seed, auctions=3000, click_rate=0.005),
-    "few auctions": lambda seed: contest(seed, auctions=60, click_rate=0.4),
-    "ten candidates": lambda seed: contest(seed, candidates=10),
+    "models": lambda seed: candidates_of(seed),
+    "heavy-tailed bids": lambda seed: candidates_of(seed, bid_spread=2.0),
+    "rare clicks": lambda seed: candidates_of(seed, auctions=3000, click_rate=0.005),
+    "few auctions": lambda seed: candidates_of(seed, auctions=60, click_rate=0.4),
+    "ten candidates": lambda seed: candidates_of(seed, candidates=10),
 }
 
 
@@ -48,7 +48,7 @@ def test_log_loss_is_kept_when_all_candidates_are_noise(kind):
 
 
 def test_without_the_correction_noise_would_win_too_often():
-    """The same contests, each candidate alone: together they would be taken for better more often than promised."""
+    """The same candidates, each compared alone: together they would be taken for better more often than promised."""
     taken, seeds = 0, 100
     for seed in range(seeds):
         found = NOISE["ten candidates"](seed)
@@ -61,7 +61,9 @@ def test_without_the_correction_noise_would_win_too_often():
 @pytest.mark.parametrize("spread", [0.5, 1.5])
 def test_a_clearly_better_candidate_is_chosen(spread):
     chosen = [
-        choose(contest(seed, auctions=4000, bid_spread=spread, better="candidate_3"), "log_loss", rounds=399).chosen
+        choose(
+            candidates_of(seed, auctions=4000, bid_spread=spread, better="candidate_3"), "log_loss", rounds=399
+        ).chosen
         for seed in range(20)
     ]
     assert chosen.count("candidate_3") >= 18
@@ -101,7 +103,7 @@ def test_weights_decide():
 
 def test_intervals_agree_with_those_of_the_evaluation():
     """With a single candidate the level is 95 %, and the interval is that of `auction_intervals`."""
-    base, other = contest(0, candidates=2).values()
+    base, other = candidates_of(0, candidates=2).values()
     entry = choose({"a": base, "b": other}, "a", rounds=999, seed=3).candidates[1]
     (interval,) = bidwise.evaluation.auction_intervals(other - base, rounds=999, seed=3)
     assert (entry.ci_low, entry.ci_high) == pytest.approx((interval.low, interval.high))
