@@ -80,6 +80,7 @@ class Runner:
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
         self.stopping = threading.Event()
+        self.depth = 0  # of runs: the calls of one may be made by another
 
     def execute(self, call: Call, show: Show) -> Any:
         """Carry out a call in a thread of the pool."""
@@ -113,7 +114,9 @@ class Runner:
         if type(self) is Runner and self.workers == 1:
             yield from self._inline(calls, tell)
             return
-        self.stopping.clear()
+        if not self.depth:
+            self.stopping.clear()
+        self.depth += 1
         shares: dict[Call, float] = {}
 
         def work(call: Call) -> Any:
@@ -142,10 +145,12 @@ class Runner:
                     shares.pop(pair[0], None)
                     yield pair
         finally:
-            self.stopping.set()
+            self.depth -= 1
             for _, future in under_way:
                 future.cancel()
-            self.stop()
+            if not self.depth:
+                self.stopping.set()
+                self.stop()
             pool.shutdown(cancel_futures=True)
 
     @property
