@@ -77,12 +77,12 @@ def at_work_in(folder):
 class Killer(threading.Thread):
     """Kills, with SIGKILL and ``times`` times, the process that trains in a folder."""
 
-    def __init__(self, folder, times=1):
+    def __init__(self, folder, times=1, patience=60):
         super().__init__(daemon=True)
-        self.folder, self.times, self.killed = folder, times, []
+        self.folder, self.times, self.patience, self.killed = folder, times, patience, []
 
     def run(self):
-        until = time.monotonic() + 300
+        until = time.monotonic() + self.patience
         while len(self.killed) < self.times and time.monotonic() < until:
             for process in set(at_work_in(self.folder)) - set(self.killed):
                 if (self.folder / "fits").is_dir():

@@ -281,7 +281,7 @@ def test_a_killed_process_is_tried_again_and_ends_as_if_nothing_had_happened(swe
 
 def test_a_trial_that_is_always_killed_costs_only_itself(table, tmp_path):
     out = tmp_path / "out"
-    killer = Killer(out / "trials" / "log_plus-lam_1-seed_0", times=3)
+    killer = Killer(out / "trials" / "log_plus-lam_1-seed_0", times=3, patience=300)
     killer.start()
     sections = told(table, epochs=40, patience=40)  # long enough to be killed three times
     found = sweep(sections, out=out)
