@@ -266,7 +266,7 @@ def test_distributed_command_is_killed_and_goes_on(table, tmp_path):
     """kill -9 of a rank ends the job with a word; two ranks then end where they would have, one near it."""
     said = trained(table, tmp_path / "whole", 2)
     assert said.count("2 ranks together") == 1
-    assert said.count("Written:") == 1
+    assert said.count("Written to") == 1
     killed = tmp_path / "killed"
     code, told = without_a_rank(command(table, killed, 2), killed)
     assert code != 0
