@@ -161,7 +161,7 @@ def _page(run: Run, key: str) -> RunPage:
         page = make(run, key)
     except InputError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:  # right types, wrong parts
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # right types, wrong parts
         raise InputError(
             f"result.json of run {run.name} must be whole, found parts that do not fit together: {error!r}"
         ) from error
