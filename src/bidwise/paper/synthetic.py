@@ -23,7 +23,7 @@ from bidwise.evaluation.estimate import Estimate
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS, MLP
 from bidwise.run_folder import environment, open_folder
-from bidwise.runners import Progress, TaskCache
+from bidwise.runners import Progress, Task, TaskCache, Threads
 from bidwise.study.compare import gain, mean_and_error
 from bidwise.study.members import LAST, Selected, Students, Trained, select, train
 from bidwise.study.recipe import BASELINE, Recipe, grid, has_lam, seeds_of
@@ -185,8 +185,13 @@ class _Study:
                 teacher = self.students.trained(select(trained[BASELINE], metric).weights)
                 ads = ads.with_teacher(predict(teacher, ads.features).to(ads.bids))
             called = f"{name}-taught" if taught else name
-            trained |= train(called, some, ads, self.valid, self.students, metrics, self.cache.all)
+            trained |= train(called, some, ads, self.valid, self.students, metrics, self._run)
         return {loss: trained[loss] for loss in LOSSES if loss in trained}
+
+    def _run(self, tasks: Sequence[Task]) -> list[Any]:
+        """On a CPU each core has a task of its own: operations are too small to be shared by cores."""
+        alone = torch.device(self.students.device).type == "cuda" or torch.get_num_threads() == 1
+        return self.cache.all(tasks, None if alone else Threads(min(torch.get_num_threads(), 8), torch_threads=1))
 
     def judge(self, trained: Fits, metric: str) -> Protocol:
         """The selected students of every loss on the test auctions, and how they got there."""
