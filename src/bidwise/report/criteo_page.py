@@ -305,7 +305,6 @@ def _paper_tables(result: CriteoResult) -> list[Table]:
     return [
         _table(f"{words} {caption}", "Model and loss", columns, rows)
         for words, columns, rows in (("Welfare", headings, welfare), ("AUC loss and log loss", further, others))
-        if rows
     ]
 
 

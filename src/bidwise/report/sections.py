@@ -101,8 +101,9 @@ class Section:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing below the heading but words about what would be there."""
-        return not any((self.paragraphs, self.figures, self.tables, self.terms, self.points))
+        """Whether there is nothing below the heading but words about what would be there, or tables without rows."""
+        tables = [table for table in self.tables if table.rows]
+        return not any((self.paragraphs, self.figures, tables, self.terms, self.points))
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _failed(result: SweepResult) -> Section:
     rows = [(trial.name, [Cell(str(trial.failed))]) for trial in result.failed]
     lead = "The same command tries them again, and each resumes. Settings that lack a seed cannot be chosen."
     table = Table("Why", "Trial", [("Message", "")], rows, wordy=True)
-    return Section("Failed trials", lead, tables=[table] if rows else [])
+    return Section("Failed trials", lead, tables=[table])
 
 
 def _trials(result: SweepResult) -> Section:

@@ -134,7 +134,7 @@ def _claims(result: SyntheticResult) -> Section:
     headings = [("The paper", ""), ("This run", ""), ("Verdict", ""), ("In words", "")]
     table = Table("The paper’s claims, and this run", "Claim", headings, rows, wordy=True)
     lead = "What the paper says about this experiment, and what this run found."
-    return Section("The paper’s claims", lead, tables=[table] if rows else [])
+    return Section("The paper’s claims", lead, tables=[table])
 
 
 def _tables(protocol: str, losses: Losses) -> list[Table]:
