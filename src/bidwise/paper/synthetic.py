@@ -15,7 +15,7 @@ from torch import Tensor
 import bidwise
 from bidwise.auctions import optimal_welfare, revenue
 from bidwise.auctions.columns import Floats
-from bidwise.checks import InputError, check_name, check_seed, check_whole
+from bidwise.checks import check_name, check_seed, check_whole
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS
 from bidwise.evaluation.calibration import calibrator
@@ -26,7 +26,7 @@ from bidwise.run_folder import environment, open_folder
 from bidwise.runners import Progress, Task, TaskCache, Threads
 from bidwise.study.compare import gain, mean_and_error
 from bidwise.study.members import LAST, Selected, Students, Trained, select, train
-from bidwise.study.recipe import BASELINE, Recipe, grid, has_lam, seeds_of
+from bidwise.study.recipe import BASELINE, MOST_REPEATS, Recipe, grid, has_lam, seeds_of
 from bidwise.study.synthetic_results import (
     Curve,
     Histogram,
@@ -85,19 +85,13 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
         learning_rate=setting.learning_rate,
         lams=LAMS,
     )
-    for name in ("repeats", "epochs", "every", "validation_auctions", "test_auctions", "patience"):
+    check_whole("repeats", config.repeats, 1, MOST_REPEATS)
+    for name in ("epochs", "every", "validation_auctions", "test_auctions", "patience"):
         if getattr(config, name) is not None:
             check_whole(name, getattr(config, name), 1)
     for name in ("auction_size", "training_ads"):
         check_whole(name, getattr(config, name), 2)
-    check_repeats(config.repeats)
     return config
-
-
-def check_repeats(repeats: int) -> None:
-    """Raise for more repeats than seeds leave room for."""
-    if repeats > 1000:
-        raise InputError(f"must be at most 1000, found {repeats}", argument="repeats")
 
 
 def run(
