@@ -632,8 +632,9 @@ def test_mean_welfare_of_a_constant_model_is_that_of_a_random_ad(dtype):
 
 
 def test_validation_does_not_depend_on_the_order_of_rows():
-    """Few different features, so that most auctions have equal ads, in single and several members."""
+    """Few different features and one bid, so that most auctions have equal ads; one model, and three at once."""
     train, valid = (replace(ads, features=ads.features.round().clamp(-1, 1)[..., :2]) for ads in repeat(3))
+    valid = replace(valid, bids=torch.ones_like(valid.bids))
     inside = torch.stack([10 * k + torch.randperm(10, generator=seeded(k)) for k in range(30)])
     orders = [inside.flatten(), inside[torch.randperm(30, generator=seeded(9))].flatten()]
     clicked_first = (10 * torch.arange(300).div(10, rounding_mode="floor") - valid.clicks).argsort(stable=True)
