@@ -402,3 +402,44 @@ def test_a_run_that_resumes_says_so(tmp_path, capsys, monkeypatch):
         assert (words in told) if words else ("Resuming" not in told)
     reproduce_command._experiment(run, tmp_path, lambda result: "found")  # finished: nothing resumes
     assert "Resuming" not in capsys.readouterr().out
+
+
+def assert_same_json(found, expected, rel=1e-9):
+    """Equal but for rounding."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_same_json(found[key], expected[key], rel)
+    elif isinstance(expected, list):
+        for pair in zip(found, expected, strict=True):
+            assert_same_json(*pair, rel)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=rel, abs=1e-12, nan_ok=True)
+    else:
+        assert found == expected
+
+
+def test_evaluate_does_not_depend_on_the_order_of_rows(tmp_path, monkeypatch):
+    """Rounded models and bids, so that ads tie; the log lists clicked ads first, then last, then anywhere."""
+    random, auctions, size = np.random.default_rng(0), 300, 6
+    truth = random.beta(2, 6, auctions * size)
+    table = pl.DataFrame(
+        {
+            "auction": np.repeat(np.arange(auctions), size),
+            "bid": random.integers(1, 3, auctions * size),
+            "click": (random.random(auctions * size) < truth).astype(int),
+            "anywhere": random.random(auctions * size),
+            "coarse": truth.round(1),
+            "blurred": np.clip(truth + 0.05 * random.normal(size=len(truth)), 0.01, 0.99).round(1),
+            "constant": np.full(len(truth), 0.25),
+        }
+    )
+    found = []
+    for key, falling in (("click", True), ("click", False), ("anywhere", False)):
+        name = f"{key}{falling}"
+        table.sort("auction", key, descending=[False, falling]).write_csv(tmp_path / "ads.csv")
+        words = ["--auction", "auction", "--slots", "1,0.6", "--out", tmp_path / name]
+        assert evaluate(monkeypatch, tmp_path / "ads.csv", *words, ctr=("coarse", "blurred", "constant")) in (0, None)
+        found.append(json.loads((tmp_path / name / "result.json").read_text()))
+    for other in found[1:]:
+        assert_same_json(other, found[0])

@@ -15,6 +15,7 @@ from bidwise.auctions.columns import Floats
 from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.intervals import Interval, auction_intervals
 
+ROUNDING = 1e-12  # of a level: sums over the ads of an auction, in any order
 DECISIVE = 100  # auctions with different winners, below which no interval for welfare is to be trusted
 CHANGED = 30  # auctions with another value, below which none for any metric is: clicks may be rare
 COMPARED = {  # weight of an auction -> metric -> unit of its difference
@@ -165,7 +166,8 @@ def _comparison(
 ) -> Comparison:
     mine, base = seen[model], seen[baseline]
     different = (mine["winners"] != base["winners"]).any(axis=1)
-    decisive, changed = (math.ceil(np.count_nonzero(x) / cuts) for x in (different, change))
+    moved = np.abs(change) > ROUNDING * np.abs(_weighted(base, metric))
+    decisive, changed = (math.ceil(np.count_nonzero(x) / cuts) for x in (different, moved))
     if decisive and not changed:  # other ads, and none of them clicked: there is no bound
         interval = Interval(0.0, -math.inf, math.inf, math.nan)
     return Comparison(

@@ -21,7 +21,7 @@ from bidwise.segments import Auctions
 
 CTR_BINS = 20
 BID_BINS = 10
-SHARED = ("welfare", "revenue", "surplus", "log_loss", "weight", "ad_weight", "winners")
+SHARED = ("welfare", "revenue", "surplus", "log_loss", "weight", "ad_weight", "winners", "tied")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,8 @@ class Metrics:
         """Columns with a row per auction, in the order they came.
 
         ``welfare, revenue, surplus``; ``log_loss``, the weighted sum over its ads; ``weight``; ``ad_weight``, the sum
-        of its ads' weights; ``winners``, ``(auctions, slots)``, the place of the shown ad inside the auction or -1.
+        of its ads' weights; ``winners``, ``(auctions, slots)``, the place of the shown ad inside the auction or -1, and
+        where ads tie a number for the set of them; ``tied``, whether any do.
         """
         auctions = self._joined()[1]
         return {name: auctions[name] for name in SHARED}
@@ -240,14 +241,14 @@ def _per_auction(ads: _Ads, sold: Outcome, auctions: Auctions, worth: Tensor) ->
     losses = log_losses(ctr, label)
     agreeing, pairs = rank_agreement(bids * ctr, bids * worth.numpy(), offsets)
     welfare, revenue = sold.welfare(worth, bids).numpy(), sold.revenue(worth).numpy()
-    winners = sold.winners.numpy()
     return {
         "welfare": welfare,
         "revenue": revenue,
         "surplus": welfare - revenue,
         "promised": sold.welfare(ctr, bids).numpy(),
-        "filled": (winners >= 0).mean(1),
-        "winners": np.where(winners >= 0, winners - offsets[:-1, None].numpy(), -1),
+        "filled": (sold.winners >= 0).numpy().mean(1),
+        "winners": _shown(sold, offsets[:-1]).numpy(),
+        "tied": sold.tied.numpy(),
         "log_loss": auctions.sum(torch.from_numpy(losses if weights is None else losses * weights)).numpy(),
         "auc": auction_auc(ctr, label > 0, offsets, weights=weights),
         "agreeing": agreeing,
@@ -255,6 +256,16 @@ def _per_auction(ads: _Ads, sold: Outcome, auctions: Auctions, worth: Tensor) ->
         "weight": np.where(sizes > 0, ad_weight / np.maximum(sizes, 1), 1.0),
         "ad_weight": ad_weight,
     }
+
+
+def _shown(sold: Outcome, starts: Tensor) -> Tensor:
+    """Who is shown, to compare two models by: equal where they show the same ad, or one of the same tied ads."""
+    places = (sold.winners - starts[:, None]).where(sold.winners >= 0, -1).double()
+    if sold.ties is None:
+        return places
+    inside = (sold.ties.rows - starts[sold.ties.slot[0]]).numpy()
+    marks = np.random.default_rng(0).integers(2**32, 2**33, size=inside.max() + 1)  # whole, so that sums are exact
+    return sold.ties.mean(torch.from_numpy(marks[inside]).double(), places)
 
 
 def log_losses(ctr: Floats, label: Floats) -> Floats:

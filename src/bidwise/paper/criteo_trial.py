@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from bidwise.auctions import run_auction
@@ -22,7 +21,7 @@ from bidwise.runners import Show, kept_result
 from bidwise.study.criteo_results import CONVERGED, TUNED, CriteoConfig
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.training.run import matmul_precision
-from bidwise.training.validation import logits_of, predict
+from bidwise.training.validation import ctr_of, logits_of, predict
 
 Lams = Mapping[tuple[str, str], float]  # (model, loss) -> the lam that was selected
 
@@ -153,7 +152,7 @@ def measured(model: nn.Module, ads: Ads, cuts: AuctionCuts) -> Measured:
     """
     device = ads.bids.device
     logits = logits_of(model, ads.features).double().to(device)
-    ctr, clicks, rows = torch.sigmoid(logits), ads.clicks.double(), cuts.to(device).rows
+    ctr, clicks, rows = ctr_of(logits), ads.clicks.double(), cuts.to(device).rows
     bids, clicked = ads.bids.double()[rows], clicks[rows]
     truth = None if ads.truth is None else ads.truth.double()[rows]
     sold = run_auction(ctr[rows], bids, cuts.offsets)
