@@ -255,6 +255,16 @@ def test_pieces_of_another_grouping_or_damaged_ones_are_computed_again(small, tm
         assert_same(run(tiny(), out)["protocols"], result["protocols"])
 
 
+def test_threads_find_what_one_does(small, tmp_path):
+    _, result = small
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if before > 1 else 2)
+    try:
+        assert_same(run(tiny(), tmp_path / "run")["protocols"], result["protocols"])
+    finally:
+        torch.set_num_threads(before)
+
+
 def assert_same(found, expected):
     """Numbers to a thousandth: another grouping rounds differently."""
     for name, protocol in expected.items():

@@ -238,6 +238,22 @@ def test_a_raylet_that_dies_is_one_line(tmp_path, raw):
     assert "Traceback" not in found.stderr
 
 
+def test_a_broken_pipe_to_a_raylet_that_died_is_told_as_that(cluster, monkeypatch):
+    def broken(value):
+        raise BrokenPipeError("Broken pipe")
+
+    engine = ray_runner.Ray()
+    monkeypatch.setattr(engine.ray, "put", broken)
+    with pytest.raises(BrokenPipeError):  # of something else
+        engine.in_order(abs, range(3), print)
+    monkeypatch.setattr(ray_runner, "_listens", lambda raylet: False)
+    with pytest.raises(OSError, match="the raylet, has died; start the cluster again"):
+        engine.in_order(abs, range(3), print)
+    monkeypatch.setattr(engine.remote, "remote", lambda *words: broken(words))
+    with pytest.raises(OSError, match="the raylet, has died; start the cluster again"):
+        engine.execute(runners.Call("", abs), print)
+
+
 def test_files_that_a_worker_does_not_see_are_named(tmp_path, raw, monkeypatch):
     in_order = ray_runner.Ray.in_order
 

@@ -17,7 +17,8 @@ pytestmark = [  # what Ray says of itself, and leaves to the garbage collector w
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    here = {"env_vars": {"PYTHONPATH": os.path.dirname(__file__), "OMP_NUM_THREADS": "1"}}
+    modules = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    here = {"env_vars": {"PYTHONPATH": modules, "OMP_NUM_THREADS": "1"}}
     ray.init(
         address="local",
         num_cpus=2,

@@ -178,6 +178,22 @@ def computed(folder):
     return [len((folder / "marks" / str(k)).read_text()) for k in range(3)]
 
 
+def test_threads_that_share_the_cores_have_one_of_torchs_threads_each():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        calls = [Call(str(number), torch_threads) for number in range(3)]
+        assert [future.result() for _, future in Threads(2, torch_threads=1).run(calls)] == [1, 1, 1]
+        assert torch.get_num_threads() == 2
+        assert [future.result() for _, future in Threads(2).run(calls)] == [2, 2, 2]
+    finally:
+        torch.set_num_threads(before)
+
+
+def torch_threads(show):
+    return torch.get_num_threads()
+
+
 @pytest.mark.parametrize("runner", [None, Threads(2), Processes(2)], ids=["inline", "threads", "processes"])
 def test_a_cache_computes_once_and_again_where_a_file_is_damaged(tmp_path, runner):
     cache, values = cached(tmp_path, some_tasks(tmp_path), runner)

@@ -243,6 +243,19 @@ def test_a_log_loss_that_lacks_seeds_is_not_called_absent(table, tmp_path, monke
         assert "No trial of log_loss has finished" in page
 
 
+def test_a_sweep_of_which_every_trial_fails_has_a_page(table, tmp_path, monkeypatch):
+    def fail(show, **options):
+        raise TrialFailed("out of luck")
+
+    monkeypatch.setattr(sweep_module, "run_trial", fail)
+    monkeypatch.setattr(sweep_module, "Processes", lambda workers, say: Runner())
+    found = sweep(told(table, LOSSES), out=tmp_path / "out")
+    assert [trial.failed for trial in found.trials] == ["out of luck"] * 2
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "out of luck" in page
+    assert "All trials" not in page  # a table without rows
+
+
 def test_labels_of_charts_are_whole_and_different(table, tmp_path):
     names = [f"log_plus, lam {lam}, learning_rate {rate}, l2 0" for lam in (1, 3, 10) for rate in (0.001, 0.003)]
     short = labels(names)

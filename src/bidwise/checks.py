@@ -90,19 +90,19 @@ def check_positive(argument: str, found: object, *, or_zero: bool = False) -> No
         )
 
 
-def check_whole(argument: str, found: object, least: int) -> None:
-    """Raise unless ``found`` is a whole number, ``least`` or more."""
+def check_whole(argument: str, found: object, least: int, most: int | None = None) -> None:
+    """Raise unless ``found`` is a whole number, ``least`` or more and ``most`` at most."""
     if isinstance(found, bool) or not isinstance(found, Integral):
         raise InputError(f"must be a whole number, found {found!r}", argument=argument)
     if int(found) < least:
         raise InputError(f"must be at least {least}, found {found}", argument=argument)
+    if most is not None and int(found) > most:
+        raise InputError(f"must be at most {most}, found {found}", argument=argument)
 
 
 def check_seed(argument: str, found: object) -> None:
     """Raise unless ``found`` is a whole number from 0 to 2^63 - 1."""
-    check_whole(argument, found, 0)
-    if int(found) > MOST_SEED:  # type: ignore[call-overload]
-        raise InputError(f"must be at most {MOST_SEED}, found {found}", argument=argument)
+    check_whole(argument, found, 0, MOST_SEED)
 
 
 def derived_seed(seed: int, *parts: int | str) -> int:

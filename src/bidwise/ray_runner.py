@@ -67,11 +67,18 @@ class Ray(Runner):
                 f"Ray lost the cluster or a task; repair the cluster, and the same command resumes; Ray says: "
                 f"{one_line(error)}"
             ) from error
+        except OSError:  # such as a broken pipe
+            self._check_raylet()
+            raise
         finally:
             self.under_way.discard(ticket)
 
     def shared(self, value: Any) -> Any:
-        return self.ray.put(value)
+        try:
+            return self.ray.put(value)
+        except OSError:
+            self._check_raylet()
+            raise
 
     def stop(self) -> None:
         tickets = list(self.under_way)
@@ -88,7 +95,7 @@ class Ray(Runner):
             raise OSError(
                 "Ray's process on this machine, the raylet, has died; start the cluster again, and the same command "
                 "resumes"
-            )
+            ) from None
 
 
 def _call(function: Callable[..., Any], options: Mapping[str, Any], folder: str, threads: int) -> Any:

@@ -182,15 +182,27 @@ class _Stopped(Exception):
 
 
 class Threads(Runner):
-    """Threads that share data; on a GPU each has a stream of its own."""
+    """Threads that share data; on a GPU each has a stream of its own.
 
-    def __init__(self, workers: int, device: torch.device | str = "cpu") -> None:
+    Args:
+        torch_threads: of each call; ``None``: as many as torch has now. On busy cores they wait for each other.
+    """
+
+    def __init__(self, workers: int, device: torch.device | str = "cpu", torch_threads: int | None = None) -> None:
         super().__init__(workers)
-        self.device = torch.device(device)
+        self.device, self.torch_threads = torch.device(device), torch_threads
         self.streams: list[Any] = []  # kept: torch keeps the memory of a stream for that stream
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # what threads share was made on another stream
             self.streams = [torch.cuda.Stream(self.device) for _ in range(workers)]  # type: ignore[no-untyped-call]
+
+    def run(self, calls: Iterable[Call], **options: Any) -> Generator[tuple[Call, Future[Any]], None, None]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.torch_threads or before)  # of all threads that are started from here on
+        try:
+            yield from super().run(calls, **options)
+        finally:
+            torch.set_num_threads(before)
 
     def execute(self, call: Call, show: Show) -> Any:
         stream = self.streams.pop() if self.streams else None

@@ -14,10 +14,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-from collections import deque
-from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +25,7 @@ from numpy.typing import NDArray
 from bidwise.checks import InputError, check_seed, check_whole
 from bidwise.data.criteo_world import CHUNK, Chunk, chunk_of
 from bidwise.run_folder import whole_file
+from bidwise.runners import Runner, cores
 from bidwise.urls import check_on_disk
 
 INTEGERS = tuple(f"I{number}" for number in range(1, 14))
@@ -190,52 +188,39 @@ def simulate(
     _check_room(out, rows)
     out.parent.mkdir(parents=True, exist_ok=True)
     truth = out.with_name(out.name + ".ctr.npy")
-    clicks, first = 0, list[NDArray[np.uint8]]()
+    clicks, first = list[int](), list[NDArray[np.uint8]]()
+
+    def work(number: int) -> tuple[int, Chunk, bytes]:
+        chunk = chunk_of(seed, number, rows - number * CHUNK)
+        block = lines(chunk.clicks, chunk.integers, chunk.categories, chunk.missing)
+        return number, chunk, gzip.compress(block, 1, mtime=0) if out.suffix == ".gz" else block
+
     try:
         with (
             whole_file(out) as text_part,
             whole_file(truth) as truth_part,
             text_part.open("wb") as text,
             truth_part.open("wb") as numbers,
-            closing(_in_order(rows, seed, out.suffix == ".gz")) as made,
         ):
-            header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
-            np.lib.format.write_array_header_1_0(numbers, header)
-            for number, (chunk, block) in enumerate(made):
+
+            def write(made: tuple[int, Chunk, bytes]) -> None:
+                number, chunk, block = made
                 text.write(block)
                 numbers.write(chunk.ctr.astype("<f4").tobytes())
-                clicks += int(chunk.clicks.sum())
+                clicks.append(int(chunk.clicks.sum()))
                 if number < FIRST // CHUNK:
                     first.append(chunk.clicks)
                 if progress is not None:
                     progress("simulating", min(1.0, (number + 1) * CHUNK / rows))
+
+            header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
+            np.lib.format.write_array_header_1_0(numbers, header)
+            Runner(min(WORKERS, cores())).in_order(work, range(-(-rows // CHUNK)), write)
     except OSError as error:
         if error.filename is not None:
             raise
         raise OSError(f"{out} could not be written: {error.strerror or error}") from error
-    return Simulated(out, truth, rows, clicks / rows, np.concatenate(first))
-
-
-def _in_order(rows: int, seed: int, compress: bool) -> Generator[tuple[Chunk, bytes], None, None]:
-    """Chunks with their text; a few are in work at once, and handed on in order."""
-
-    def work(number: int) -> tuple[Chunk, bytes]:
-        chunk = chunk_of(seed, number, rows - number * CHUNK)
-        text = lines(chunk.clicks, chunk.integers, chunk.categories, chunk.missing)
-        return chunk, gzip.compress(text, 1, mtime=0) if compress else text
-
-    workers = min(WORKERS, os.cpu_count() or 1)
-    pool = ThreadPoolExecutor(workers)
-    waiting: deque[Future[tuple[Chunk, bytes]]] = deque()
-    try:
-        for number in range(-(-rows // CHUNK)):
-            waiting.append(pool.submit(work, number))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    return Simulated(out, truth, rows, sum(clicks) / rows, np.concatenate(first))
 
 
 def _check_room(out: Path, rows: int) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
@@ -21,12 +19,12 @@ from bidwise.evaluation.calibration import calibrator
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import MLP
 from bidwise.paper.regime_maps import GAINS, MAPS, SIZE, SIZES, TAUGHT, Cell
-from bidwise.paper.synthetic import BY_CLICKS, BY_TRUTH, LAMS, LOSSES, Fits, check_repeats
+from bidwise.paper.synthetic import BY_CLICKS, BY_TRUTH, LAMS, LOSSES, Fits
 from bidwise.run_folder import environment, open_folder
-from bidwise.runners import Progress, Show, Task, TaskCache
+from bidwise.runners import Progress, Runner, Show, Task, TaskCache, cores
 from bidwise.study.compare import gain
 from bidwise.study.members import BATCHES, Students, Trained, select, train
-from bidwise.study.recipe import BASELINE, Recipe, grid, seeds_of
+from bidwise.study.recipe import BASELINE, MOST_REPEATS, Recipe, grid, seeds_of
 from bidwise.study.synthetic_results import Axis, CellGain, Counts, MapResult, RegimesConfig, RegimesResult
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
@@ -40,9 +38,9 @@ Gains = dict[str, CellGain]  # by loss
 
 def checked(config: RegimesConfig) -> RegimesConfig:
     """The options with what is fixed, or an error that names what cannot be used."""
-    for name, least in (("repeats", 2), ("epochs", 1), ("training_ads", 2)):
-        check_whole(name, getattr(config, name), least)
-    check_repeats(config.repeats)
+    check_whole("repeats", config.repeats, 2, MOST_REPEATS)
+    check_whole("epochs", config.epochs, 1)
+    check_whole("training_ads", config.training_ads, 2)
     check_seed("seed", config.seed)
     for name in ("validation_ads", "test_ads"):
         check_whole(name, getattr(config, name), max(SIZES))
@@ -150,8 +148,8 @@ class _Group:
             market = world.market(random)
             return [market.ads(size, random) for size in sizes]
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            repeats = list(pool.map(draw, self.markets))
+        repeats: list[list[Ads]] = []
+        Runner(cores()).in_order(draw, self.markets, repeats.append)
         ads, valid, test = (stack(column) for column in zip(*repeats, strict=True))
         return ads, valid, test
 

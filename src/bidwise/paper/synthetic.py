@@ -15,7 +15,7 @@ from torch import Tensor
 import bidwise
 from bidwise.auctions import optimal_welfare, revenue
 from bidwise.auctions.columns import Floats
-from bidwise.checks import InputError, check_name, check_seed, check_whole
+from bidwise.checks import check_name, check_seed, check_whole
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS
 from bidwise.evaluation.calibration import calibrator
@@ -23,10 +23,10 @@ from bidwise.evaluation.estimate import Estimate
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS, MLP
 from bidwise.run_folder import environment, open_folder
-from bidwise.runners import Progress, TaskCache
+from bidwise.runners import Progress, Task, TaskCache, Threads
 from bidwise.study.compare import gain, mean_and_error
 from bidwise.study.members import LAST, Selected, Students, Trained, select, train
-from bidwise.study.recipe import BASELINE, Recipe, grid, has_lam, seeds_of
+from bidwise.study.recipe import BASELINE, MOST_REPEATS, Recipe, grid, has_lam, seeds_of
 from bidwise.study.synthetic_results import (
     Curve,
     Histogram,
@@ -85,19 +85,13 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
         learning_rate=setting.learning_rate,
         lams=LAMS,
     )
-    for name in ("repeats", "epochs", "every", "validation_auctions", "test_auctions", "patience"):
+    check_whole("repeats", config.repeats, 1, MOST_REPEATS)
+    for name in ("epochs", "every", "validation_auctions", "test_auctions", "patience"):
         if getattr(config, name) is not None:
             check_whole(name, getattr(config, name), 1)
     for name in ("auction_size", "training_ads"):
         check_whole(name, getattr(config, name), 2)
-    check_repeats(config.repeats)
     return config
-
-
-def check_repeats(repeats: int) -> None:
-    """Raise for more repeats than seeds leave room for."""
-    if repeats > 1000:
-        raise InputError(f"must be at most 1000, found {repeats}", argument="repeats")
 
 
 def run(
@@ -185,8 +179,13 @@ class _Study:
                 teacher = self.students.trained(select(trained[BASELINE], metric).weights)
                 ads = ads.with_teacher(predict(teacher, ads.features).to(ads.bids))
             called = f"{name}-taught" if taught else name
-            trained |= train(called, some, ads, self.valid, self.students, metrics, self.cache.all)
+            trained |= train(called, some, ads, self.valid, self.students, metrics, self._run)
         return {loss: trained[loss] for loss in LOSSES if loss in trained}
+
+    def _run(self, tasks: Sequence[Task]) -> list[Any]:
+        """On a CPU each core has a task of its own: operations are too small to be shared by cores."""
+        alone = torch.device(self.students.device).type == "cuda" or torch.get_num_threads() == 1
+        return self.cache.all(tasks, None if alone else Threads(min(torch.get_num_threads(), 8), torch_threads=1))
 
     def judge(self, trained: Fits, metric: str) -> Protocol:
         """The selected students of every loss on the test auctions, and how they got there."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -20,29 +20,29 @@ from bidwise.report.sections import OUTCOMES, Run, RunPage, Section, setting
 from bidwise.run_folder import read_json, result_from_json, write_text
 from bidwise.urls import check_on_disk
 
-RESULTS = {  # kind -> its type
-    "evaluation": "bidwise.evaluation.result.Evaluation",
-    "train": "bidwise.table.results.TrainResult",
-    "sweep": "bidwise.table.results.SweepResult",
-    "synthetic": "bidwise.study.synthetic_results.SyntheticResult",
-    "regimes": "bidwise.study.synthetic_results.RegimesResult",
-    "criteo": "bidwise.study.criteo_results.CriteoResult",
-    "fit": "bidwise.report.fit_page.FitResult",
-}
-PAGES = {  # kind -> what makes its page: called with a run and the prefix of its ids
-    "evaluation": "bidwise.report.evaluation_page.evaluation_page",
-    "synthetic": "bidwise.report.synthetic_page.synthetic_page",
-    "regimes": "bidwise.report.regimes_page.regimes_page",
-    "criteo": "bidwise.report.criteo_page.criteo_page",
-    "train": "bidwise.report.train_page.train_page",
-    "sweep": "bidwise.report.sweep_page.sweep_page",
-    "fit": "bidwise.report.fit_page.fit_page",
-}
-PICTURES = {  # kind -> what draws the figures that are files too: called with a run
-    "synthetic": "bidwise.report.synthetic_figures.synthetic_pictures",
-    "regimes": "bidwise.report.regimes_page.regime_pictures",
-    "criteo": "bidwise.report.criteo_figures.criteo_pictures",
-    "fit": "bidwise.report.fit_page.fit_pictures",
+
+class Kind(NamedTuple):
+    """A kind of run: its type, and in ``report`` what makes its page, and its figures that are files too."""
+
+    result: str
+    page: str  # called with a run and the prefix of its ids
+    pictures: str = ""  # called with a run
+
+
+KINDS = {
+    "evaluation": Kind("evaluation.result.Evaluation", "evaluation_page.evaluation_page"),
+    "synthetic": Kind(
+        "study.synthetic_results.SyntheticResult",
+        "synthetic_page.synthetic_page",
+        "synthetic_figures.synthetic_pictures",
+    ),
+    "regimes": Kind(
+        "study.synthetic_results.RegimesResult", "regimes_page.regimes_page", "regimes_page.regime_pictures"
+    ),
+    "criteo": Kind("study.criteo_results.CriteoResult", "criteo_page.criteo_page", "criteo_figures.criteo_pictures"),
+    "train": Kind("table.results.TrainResult", "train_page.train_page"),
+    "sweep": Kind("table.results.SweepResult", "sweep_page.sweep_page"),
+    "fit": Kind("report.fit_page.FitResult", "fit_page.fit_page", "fit_page.fit_pictures"),
 }
 
 
@@ -96,8 +96,8 @@ def typed_result(data: Any, where: str = "result.json") -> Any:
     kind = kind_of(data)
     if kind is None:
         found = repr(data.get("kind")) if isinstance(data, dict) else type(data).__name__
-        raise InputError(f"{where} must be of kind {', '.join(PAGES)}, found kind {found}")
-    return result_from_json(_named(RESULTS[kind]), data, where) if kind in RESULTS else data
+        raise InputError(f"{where} must be of kind {', '.join(KINDS)}, found kind {found}")
+    return result_from_json(_named(KINDS[kind].result), data, where)
 
 
 def kind_of(result: Any) -> str | None:
@@ -109,12 +109,12 @@ def kind_of(result: Any) -> str | None:
     kind = result.get("kind") if isinstance(result, dict) else getattr(result, "kind", None)
     if kind is None and isinstance(result, dict) and {"models", "comparisons"} <= set(result):
         return "evaluation"  # of format 1
-    return kind if kind in PAGES else None
+    return kind if kind in KINDS else None
 
 
 def _named(path: str) -> Any:
     module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)
+    return getattr(import_module(f"bidwise.{module}"), name)
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -155,8 +155,8 @@ def runs_page(runs: Sequence[Run]) -> str:
 def _page(run: Run, key: str) -> RunPage:
     kind = kind_of(run.result)
     if kind is None:
-        raise InputError(f"run {run.name} must be of kind {', '.join(PAGES)}")
-    make: Callable[[Run, str], RunPage] = _named(PAGES[kind])
+        raise InputError(f"run {run.name} must be of kind {', '.join(KINDS)}")
+    make: Callable[[Run, str], RunPage] = _named(f"report.{KINDS[kind].page}")
     try:
         page = make(run, key)
     except InputError:
@@ -204,8 +204,8 @@ def settings_of(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def pictures(run: Run) -> list[Picture]:
     """All pictures of a run that have something to show and are files too."""
-    draw = PICTURES.get(kind_of(run.result) or "")
-    return [picture for picture in (_named(draw)(run) if draw else []) if picture.panels]
+    draw = KINDS[kind].pictures if (kind := kind_of(run.result)) else ""
+    return [picture for picture in (_named(f"report.{draw}")(run) if draw else []) if picture.panels]
 
 
 def write_figures(folder: Path, result: Any) -> list[Path]:

@@ -14,7 +14,7 @@ from bidwise.report.criteo_sentences import MODELS
 from bidwise.report.curves import LABELS, label_ends, named_lines
 from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, Panel, Picture, Whisker, ticks, whiskers
 from bidwise.report.formatting import counted, number
-from bidwise.report.loss_styles import FAMILIES, PROTOCOLS, family_of, in_order, look_of, loss_called
+from bidwise.report.loss_styles import PROTOCOLS, family_of, in_order, look_of
 from bidwise.report.sections import OUTCOMES, Run
 from bidwise.study.criteo_results import CriteoResult, Curve, ModelResult, Protocol
 from bidwise.study.recipe import BASELINE
@@ -32,12 +32,6 @@ def criteo_pictures(run: Run) -> list[Picture]:
     """Every picture of a run, for files; those that have nothing to show have no panels."""
     result: CriteoResult = run.result
     return [welfare(result), lam_grid(result), curves(result), bids(result)]
-
-
-def families_drawn(losses: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Title, colour and marker of each family of losses, for a legend."""
-    families = {loss_called(name).family for name in losses}
-    return [(family.title, family.colour, family.marker) for key, family in FAMILIES.items() if key in families]
 
 
 def welfare(result: CriteoResult) -> Picture:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from bidwise.evaluation.estimate import NONE, Outcome, signed
-from bidwise.report.criteo_figures import bids, curves, families_drawn, lam_grid, welfare
+from bidwise.evaluation.estimate import NONE, signed
+from bidwise.report.criteo_figures import bids, curves, lam_grid, welfare
 from bidwise.report.criteo_sentences import (
     MODELS,
     PAPER,
@@ -23,8 +22,20 @@ from bidwise.report.criteo_sentences import (
 )
 from bidwise.report.drawing import Picture
 from bidwise.report.formatting import counted, decimals, number, per_cent
-from bidwise.report.loss_styles import PROTOCOLS, in_order, loss_called
-from bidwise.report.sections import OUTCOMES, Cell, Drawing, Run, RunPage, Section, Table, drawings
+from bidwise.report.loss_styles import PROTOCOLS, families_drawn, in_order, losses_section
+from bidwise.report.sections import (
+    Cell,
+    Column,
+    Drawing,
+    Run,
+    RunPage,
+    Section,
+    Table,
+    by_column,
+    drawings,
+    finding,
+    measure_columns,
+)
 from bidwise.study.compare import Difference
 from bidwise.study.criteo_results import CriteoResult, Levels, LossResult, Protocol
 from bidwise.study.recipe import BASELINE
@@ -56,9 +67,6 @@ OTHERS = {  # key -> heading, meaning, decimals
     "epoch": ("Epoch", "Selected by validation welfare, mean over repeats.", 2),
 }
 WAYS = {"": "by welfare", "by_log_loss": "by log loss", "by_truth": "by true CTR"}  # to select epoch and lam
-Headings = Sequence[tuple[str, str]]
-Rows = Iterable[tuple[str, Sequence[str | Cell]]]
-Column = tuple[str, str, Callable[[Any], str | Cell]]  # heading, meaning, and the cell of a row
 
 
 def criteo_page(run: Run, key: str) -> RunPage:
@@ -93,7 +101,7 @@ def criteo_page(run: Run, key: str) -> RunPage:
             ),
             _bids(key, result),
             _protocols(result),
-            Section("The losses", terms=[(loss, loss_called(loss).about) for loss in in_order(result.config.losses)]),
+            losses_section(result.config.losses),
             Section("Notes", points=list(notes(result))),
         ],
     )
@@ -160,11 +168,6 @@ def _comparable(result: CriteoResult) -> str:
     return f"{words}. Bids are drawn anew, so levels of welfare can differ for that reason alone."
 
 
-def _table(caption: str, first: str, headings: Headings, rows: Rows, *, folded: bool = False) -> Table:
-    cells = [(name, [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]) for name, row in rows]
-    return Table(caption, first, headings, cells, folded=folded, explained=any(meaning for _, meaning in headings))
-
-
 def give_or_take(value: float, error: float, places: int = 4) -> str:
     """A mean with its standard error, where it has one.
 
@@ -176,22 +179,6 @@ def give_or_take(value: float, error: float, places: int = 4) -> str:
 
 def _mean(levels: Levels, name: str) -> str:
     return give_or_take(getattr(levels, name), getattr(levels, f"{name}_error"))
-
-
-def _value(row: Any, key: str, places: int = 4) -> str:
-    return number(getattr(row, key), places)
-
-
-def _finding(outcome: Outcome | None) -> Cell:
-    return Cell(NONE) if outcome is None else Cell(f"{OUTCOMES[outcome][0]} {outcome}", outcome)
-
-
-def _by_column(caption: str, columns: Sequence[Column], rows: Mapping[str, Any], first: str = "Loss") -> Table:
-    """A folded table whose columns say how they are made of what a row is about."""
-    headings = [(heading, meaning) for heading, meaning, _ in columns]
-    return _table(
-        caption, first, headings, [(name, [of(row) for *_, of in columns]) for name, row in rows.items()], folded=True
-    )
 
 
 def _level_columns(result: CriteoResult) -> list[Column]:
@@ -216,7 +203,7 @@ def _against(of: Callable[[Any], Difference | None], spec: str, what: str) -> li
             "The same with its interval over test auctions: other ads.",
             partial(cell, source="auctions"),
         ),
-        ("Finding", BOTH, lambda row: _finding(None if (found := of(row)) is None else found.outcome)),
+        ("Finding", BOTH, lambda row: finding(None if (found := of(row)) is None else found.outcome)),
     ]
 
 
@@ -227,11 +214,7 @@ def _tables(result: CriteoResult, name: str, protocol: Protocol) -> list[Table]:
     level = losses[BASELINE].main_welfare
     gains = _against(lambda loss: loss.difference and loss.difference / level, "%", "− log loss")
     differences = _against(attrgetter("difference_realised"), ".4f", "Realised")
-    others: list[Column] = [
-        (heading, meaning, partial(_value, key=key, places=places))
-        for key, (heading, meaning, places) in OTHERS.items()
-        if key != "epoch" or name == "tuned"
-    ]
+    others = measure_columns(OTHERS, losses.values())
     if known:
         differences = [*_against(attrgetter("difference"), ".4f", "Expected"), *differences]
         share = "Expected welfare / the most that any prediction could reach."
@@ -241,9 +224,9 @@ def _tables(result: CriteoResult, name: str, protocol: Protocol) -> list[Table]:
         selected = f"By validation welfare, {selected_on(result.config)}."
         others.append(("λ", selected, lambda loss: ", ".join(f"{lam:g}" for lam in loss.lam) or NONE))
     return [
-        replace(_by_column(PROTOCOLS[name], [*levels[:-2], *gains, *levels[-2:]], losses), folded=False),
-        _by_column(f"{short}: differences in welfare per auction", differences, losses),
-        _by_column(f"{short}: other measures", others, losses),
+        by_column(PROTOCOLS[name], "Loss", [*levels[:-2], *gains, *levels[-2:]], losses),
+        by_column(f"{short}: differences in welfare per auction", "Loss", differences, losses, folded=True),
+        by_column(f"{short}: other measures", "Loss", others, losses, folded=True),
         *_selections(short, protocol, losses, "the epoch" if result.config.lam_repeats else "epoch and λ"),
         _repeats(f"{short}: every repeat", losses),
     ]
@@ -257,7 +240,7 @@ def _repeats(caption: str, losses: Mapping[str, LossResult]) -> Table:
             lam = [f"{loss.lam[k]:g}" if loss.lam else NONE] if lams else []
             rows.append((f"{name}, {k + 1}", [*(number(each[k], 4) for each in values.values()), *lam]))
     headings = [(LEVELS[key][0], "") for key in values] + ([("λ", "")] if lams else [])
-    return _table(caption, "Loss and repeat", headings, rows, folded=True)
+    return Table(caption, "Loss and repeat", headings, rows, folded=True)
 
 
 def _selections(title: str, protocol: Protocol, losses: Iterable[str], what: str) -> list[Table]:
@@ -269,10 +252,11 @@ def _selections(title: str, protocol: Protocol, losses: Iterable[str], what: str
             on_test = f"On test auctions, {what} selected {words} on validation ads."
             gains = {n: "reference" if n == BASELINE else f"{protocol.gain(n, by):%}" for n in found}
             welfare = {n: number(loss.main_welfare, 4) for n, loss in found.items()}
-            findings = {n: _finding(loss.outcome) for n, loss in found.items()}
+            findings = {n: finding(loss.outcome) for n, loss in found.items()}
             columns += [(f"Welfare {words}", on_test, welfare.__getitem__), ("− log loss", wider, gains.__getitem__)]
             columns += [("Finding", BOTH, findings.__getitem__)]
-    table = _by_column(f"{title}: other ways to select {what}", columns, {loss: loss for loss in losses})
+    rows = {loss: loss for loss in losses}
+    table = by_column(f"{title}: other ways to select {what}", "Loss", columns, rows, folded=True)
     return [table] if len(columns) > 3 else []
 
 
@@ -303,16 +287,15 @@ def _paper_tables(result: CriteoResult) -> list[Table]:
         ("Log loss, here", same),
     ]
     return [
-        _table(f"{words} {caption}", "Model and loss", columns, rows)
+        Table(f"{words} {caption}", "Model and loss", columns, rows, explained=True)
         for words, columns, rows in (("Welfare", headings, welfare), ("AUC loss and log loss", further, others))
-        if rows
     ]
 
 
 def _signs(there: float, gain: Difference) -> Cell:
     """Whether a measured difference has the paper's sign."""
     if not gain.outcome.clear:
-        return _finding(gain.outcome)
+        return finding(gain.outcome)
     same = (there > 0) == (gain.difference > 0)
     return Cell("✓ the same sign", "better") if same else Cell("✗ the other sign", "worse")
 
@@ -325,7 +308,7 @@ def _lams(key: str, result: CriteoResult) -> Section:
         }
         if model.grid_log_loss is not None:
             rows[BASELINE] = model.grid_log_loss
-            tables.append(_by_column(f"{MODELS[name]} by λ", columns, rows, "Loss and λ"))
+            tables.append(by_column(f"{MODELS[name]} by λ", "Loss and λ", columns, rows, folded=True))
     first, bars = result.config.lam_repeats, "; bars are standard errors over repeats"
     repeats = "the first repeat" if first == 1 else f"the first {first} repeats"
     tried = (f", of {repeats}, which alone trained all of them" if first else "") + ("" if first == 1 else bars)
@@ -375,7 +358,7 @@ def _runtime_table(result: CriteoResult) -> Table:
         ("Seconds, paper", "On the whole data and the paper’s machine, mean ± standard deviation of 15 epochs."),
         ("Against log loss, paper", "Ratio of the paper’s means."),
     ]
-    return _table("Time of an epoch", "Model and loss", headings, rows)
+    return Table("Time of an epoch", "Model and loss", headings, rows, explained=True)
 
 
 def _bids(key: str, result: CriteoResult) -> Section:

@@ -60,7 +60,7 @@ def fit_page(run: Run, key: str) -> RunPage:
         "Over the epochs",
         f"A ring marks the best epoch{mean}." if rows else "",
         figures=drawings(key, fit_curves(run.metrics, result.best)),
-        tables=[*([table] if rows else []), *_history(run.metrics)],
+        tables=[table, *_history(run.metrics)],
     )
     return RunPage(run.name, "A training run", headline, sections=[section])
 

@@ -16,7 +16,6 @@ from bidwise.report.formatting import NONE
 from bidwise.report.loss_styles import in_order, losses_section
 from bidwise.report.regimes_sentences import AXES, TITLES, headline, notes
 from bidwise.report.sections import Cell, Run, RunPage, Section, Table, drawings, setting
-from bidwise.report.text_tables import text_table
 from bidwise.study.compare import points
 from bidwise.study.synthetic_results import CellGain, MapResult, RegimesResult
 
@@ -73,16 +72,15 @@ def regimes_page(run: Run, key: str) -> RunPage:
 
 def regimes_summary(result: RegimesResult) -> str:
     """In how many kinds of market each loss beats a tuned log loss, and the headline, for the terminal."""
-    return f"{text_table(_summary(result), {})}\n\n{headline(result)}"
+    return "\n".join([*(f"  {line}" for line in _summary(result).text()), "", headline(result)])
 
 
 def _summary(result: RegimesResult) -> Table:
     rows = []
     for loss in in_order(result.summary):
-        counts = result.summary[loss]
-        kinds = {"better": counts.better, "worse": counts.worse, "unclear": counts.unclear}
-        cells = [Cell(f"{count:,}", kind if count else "") for kind, count in kinds.items()]
-        rows.append((loss, [*cells, Cell(f"{counts.cells:,}")]))
+        counts = vars(result.summary[loss]).items()
+        cells = [Cell(f"{count:,}", kind if count else "") for kind, count in counts]
+        rows.append((loss, [*cells, Cell(f"{result.summary[loss].cells:,}")]))
     headings = [
         ("▲ Better", "Worlds in which the interval of the difference to log loss is above 0."),
         ("▼ Worse", "Worlds in which it is below 0."),

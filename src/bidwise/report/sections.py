@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from bidwise.evaluation.estimate import NONE, Outcome
 from bidwise.report.drawing import NARROW, Panel, Picture, drawn
-from bidwise.report.formatting import aligned
+from bidwise.report.formatting import aligned, decimals, number
 
 OUTCOMES = {  # outcome -> (sign, words): never shown by colour alone
     "better": ("▲", "Better"),
@@ -57,7 +60,7 @@ class Table:
     caption: str
     first: str
     headings: Sequence[tuple[str, str]]
-    rows: Sequence[TableRow | tuple[str, Sequence[Cell]]]
+    rows: Sequence[TableRow | tuple[str, Sequence[Cell | str]]]
     folded: bool = False
     explained: bool = False  # a list of what the headings mean below it
     wordy: bool = False  # sentences in its cells, not numbers
@@ -65,7 +68,12 @@ class Table:
     @property
     def lines(self) -> list[TableRow]:
         """The rows, all of one type."""
-        return [TableRow(*row) for row in self.rows]
+        return [
+            row
+            if isinstance(row, TableRow)
+            else TableRow(row[0], [cell if isinstance(cell, Cell) else Cell(cell) for cell in row[1]])
+            for row in self.rows
+        ]
 
     def text(self) -> list[str]:
         """The table in lines for the terminal: words flush left, numbers flush right."""
@@ -73,6 +81,31 @@ class Table:
         lines += [[" · ".join([row.name, *row.tags]), *(cell.text for cell in row.cells)] for row in self.lines]
         words = [self.wordy or cell.word for cell in self.lines[0].cells] if self.rows else []
         return aligned(lines, right=[k for k, word in enumerate(words, 1) if not word])
+
+
+Column = tuple[str, str, Callable[[Any], Cell | str]]  # heading, meaning, and the cell of what a row is about
+
+
+def by_column(caption: str, first: str, columns: Sequence[Column], rows: Mapping[str, Any], **options: bool) -> Table:
+    """A table whose columns say how their cells are made; the meaning of its headings is listed below it."""
+    headings = [(heading, meaning) for heading, meaning, _ in columns]
+    cells = [(name, [of(row) for *_, of in columns]) for name, row in rows.items()]
+    return Table(caption, first, headings, cells, explained=any(meaning for _, meaning in headings), **options)
+
+
+def measure_columns(measures: Mapping[str, tuple[str, str, int | None]], rows: Collection[Any]) -> list[Column]:
+    """A column for each field that rows have: its heading, meaning and decimals, without which five digits."""
+    columns: list[Column] = []
+    for key, (heading, meaning, places) in measures.items():
+        values = [x for row in rows if (x := getattr(row, key)) is not None and math.isfinite(x)]
+        shown = decimals(values, 5) if places is None else places
+        if values:
+            columns.append((heading, meaning, partial(_number, key=key, places=shown)))
+    return columns
+
+
+def _number(row: Any, key: str, places: int) -> str:
+    return number(getattr(row, key), places)
 
 
 @dataclass(frozen=True)
@@ -101,8 +134,9 @@ class Section:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing below the heading but words about what would be there."""
-        return not any((self.paragraphs, self.figures, self.tables, self.terms, self.points))
+        """Whether there is nothing below the heading but words about what would be there, or tables without rows."""
+        tables = [table for table in self.tables if table.rows]
+        return not any((self.paragraphs, self.figures, tables, self.terms, self.points))
 
 
 @dataclass(frozen=True)
@@ -116,6 +150,14 @@ class RunPage:
     facts: Sequence[tuple[str, str]] = ()  # number, what it counts
     sections: Sequence[Section] = ()
     outcome: str = ""  # of the headline
+
+
+def finding(outcome: Outcome | None) -> Cell:
+    """An outcome in short, for narrow columns; a dash for the baseline."""
+    if outcome is None:
+        return Cell(NONE)
+    words = "the same" if outcome is Outcome.SAME else outcome
+    return Cell(f"{OUTCOMES[outcome][0]} {words}", outcome)
 
 
 def outcome_cell(outcome: str) -> Cell:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.report.drawing import Picture, Whisker, whiskers
 from bidwise.report.formatting import number
-from bidwise.report.loss_styles import in_order, look_of, loss_called
+from bidwise.report.loss_styles import look_of, losses_section
 from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow, drawings
 from bidwise.report.sections import setting as words_of
 from bidwise.report.sweep_sentences import (
@@ -46,7 +46,7 @@ def sweep_page(run: Run, key: str) -> RunPage:
             _failed(result),
             _trials(result),
             Section("The grid", terms=[(at, words_of(values)) for at, values in result.grid.items()]),
-            Section("The losses", terms=[(loss, loss_called(loss).about) for loss in in_order(losses)]),
+            losses_section(losses),
             Section("How to read this", points=list(notes(result))),
         ],
         outcome,
@@ -109,7 +109,7 @@ def _failed(result: SweepResult) -> Section:
     rows = [(trial.name, [Cell(str(trial.failed))]) for trial in result.failed]
     lead = "The same command tries them again, and each resumes. Settings that lack a seed cannot be chosen."
     table = Table("Why", "Trial", [("Message", "")], rows, wordy=True)
-    return Section("Failed trials", lead, tables=[table] if rows else [])
+    return Section("Failed trials", lead, tables=[table])
 
 
 def _trials(result: SweepResult) -> Section:

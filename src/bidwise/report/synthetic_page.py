@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from bidwise.evaluation.estimate import Outcome, signed
-from bidwise.report.formatting import NONE, decimals, number, per_cent
+from bidwise.evaluation.estimate import signed
+from bidwise.report.formatting import NONE, aligned, decimals, number, per_cent
 from bidwise.report.loss_styles import PROTOCOLS, families_drawn, in_order, losses_section
-from bidwise.report.sections import Cell, Run, RunPage, Section, Table, drawings
+from bidwise.report.sections import Cell, Run, RunPage, Section, Table, by_column, drawings, finding, measure_columns
 from bidwise.report.synthetic_figures import distributions, learning_curves, surrogates, welfare_by_loss
 from bidwise.report.synthetic_sentences import (
     MARKS,
@@ -19,22 +19,23 @@ from bidwise.report.synthetic_sentences import (
     terminal_title,
     verdict,
 )
-from bidwise.report.text_tables import aligned
 from bidwise.study.compare import Gain, points
 from bidwise.study.recipe import BASELINE
 from bidwise.study.synthetic_results import Losses, LossResult, SyntheticResult
 
-FINDINGS = {
-    Outcome.BETTER: "▲ better",
-    Outcome.WORSE: "▼ worse",
-    Outcome.UNCLEAR: "≈ unclear",
-    Outcome.SAME: "= the same",
-}
 VERDICTS = {  # of claims: outcome, words
     "holds": ("better", "✓ holds"),
     "partly": ("unclear", "≈ partly"),
     "does not hold": ("worse", "✗ does not hold"),
     "unclear": ("unclear", "≈ unclear"),
+}
+MEASURES = {  # field -> heading, meaning, decimals
+    "welfare": ("Welfare", "Bid × true CTR of the ad shown, mean per auction and repeat.", None),
+    "revenue": ("Revenue", "What the ads shown pay in a second-price auction, per auction.", None),
+    "auc": ("AUC", "Chance that a clicked ad is predicted above an unclicked one.", 4),
+    "log_loss": ("Log loss", "Mean −log of the probability of what happened; lower is better.", 4),
+    "squared_error": ("Squared error", "Mean squared error of the CTR; lower is better.", 5),
+    "epoch": ("Best epoch", "Mean over repeats.", 1),
 }
 TO_AVERAGE = (
     "Welfare − mean welfare of the paper’s six losses, ± its standard error over repeats, which is how the paper draws "
@@ -45,7 +46,7 @@ TO_AVERAGE = (
 def synthetic_summary(result: SyntheticResult) -> str:
     """A table for every protocol and the verdict, for the terminal."""
     parts = []
-    headings = ["loss", "welfare", "of optimum", "− log loss [95 %]", "calibrated", "AUC", "log loss"]
+    headings = ["  loss", "welfare", "of optimum", "− log loss [95 %]", "calibrated", "AUC", "log loss"]
     for name, protocol in result.protocols.items():
         rows = []
         for loss, found in protocol.losses.items():
@@ -53,7 +54,7 @@ def synthetic_summary(result: SyntheticResult) -> str:
             measures = [f"{found.auc:.4f}", f"{found.log_loss:.4f}"]
             row = [f"{found.outcome.mark} {loss}", f"{found.welfare:.4f}", per_cent(found.ratio)]
             rows.append([*row, *differences, *measures])
-        parts += [terminal_title(name, result.config), "\n".join(aligned(headings, rows))]
+        parts += [terminal_title(name, result.config), "\n".join(aligned([headings, *rows]))]
     return "\n\n".join([*parts, MARKS, "\n".join(verdict(result))])
 
 
@@ -129,12 +130,12 @@ def _claims(result: SyntheticResult) -> Section:
     rows = []
     for claim in claims(result):
         outcome, words = VERDICTS[claim.verdict]
-        cells = [Cell(claim.paper), Cell(claim.ours), Cell(words, outcome), Cell(claim.words or NONE)]
+        cells: list[Cell | str] = [claim.paper, claim.ours, Cell(words, outcome), claim.words or NONE]
         rows.append((claim.claim, cells))
     headings = [("The paper", ""), ("This run", ""), ("Verdict", ""), ("In words", "")]
     table = Table("The paper’s claims, and this run", "Claim", headings, rows, wordy=True)
     lead = "What the paper says about this experiment, and what this run found."
-    return Section("The paper’s claims", lead, tables=[table] if rows else [])
+    return Section("The paper’s claims", lead, tables=[table])
 
 
 def _tables(protocol: str, losses: Losses) -> list[Table]:
@@ -158,52 +159,39 @@ def _welfare(title: str, losses: Losses) -> Table:
     rows = []
     for name in in_order(losses):
         loss = losses[name]
-        finding = Cell(NONE)
-        if name != BASELINE and math.isfinite(loss.difference):
-            finding = Cell(FINDINGS[loss.outcome], loss.outcome.value)
-        cells = [*_gain(name, loss), finding, *_gain(name, loss.calibrated)]
+        known = name != BASELINE and math.isfinite(loss.difference)
+        cells: list[Cell | str] = [
+            *_gain(name, loss),
+            finding(loss.outcome if known else None),
+            *_gain(name, loss.calibrated),
+        ]
         rows.append((name, [*cells, *(_gain(name, loss.by_clicks) if by_clicks else [])]))
     return Table(f"{title}: welfare", "Loss", headings, rows, explained=True)
 
 
-def _gain(name: str, gain: Gain | None) -> list[Cell]:
+def _gain(name: str, gain: Gain | None) -> list[str]:
     if gain is None:
-        return [Cell(NONE), Cell(NONE)]
-    return [Cell(per_cent(gain.ratio)), Cell("reference" if name == BASELINE else points(gain))]
+        return [NONE, NONE]
+    return [per_cent(gain.ratio), "reference" if name == BASELINE else points(gain)]
 
 
 def _measures(title: str, losses: Losses) -> Table:
-    every = [losses[name] for name in in_order(losses)]
-    columns: list[tuple[str, str, list[float | None], int | None]] = [  # heading, meaning, values, decimals
-        ("Welfare", "Bid × true CTR of the ad shown, mean per auction and repeat.", [x.welfare for x in every], None),
-        ("Revenue", "What the ads shown pay in a second-price auction, per auction.", [x.revenue for x in every], None),
-        ("AUC", "Chance that a clicked ad is predicted above an unclicked one.", [x.auc for x in every], 4),
-        ("Log loss", "Mean −log of the probability of what happened; lower is better.", [x.log_loss for x in every], 4),
-        ("Squared error", "Mean squared error of the CTR; lower is better.", [x.squared_error for x in every], 5),
-        ("Best epoch", "Mean over repeats.", [x.epoch for x in every], 1),
-    ]
-    rows: list[tuple[str, list[Cell]]] = [(name, []) for name in in_order(losses)]
-    headings = []
-    for heading, meaning, values, places in columns:
-        if any(value is not None for value in values):
-            headings.append((heading, meaning))
-            shown = decimals(values, 5) if places is None else places
-            for (_, cells), value in zip(rows, values, strict=True):
-                cells.append(Cell(number(value, shown)))
-    if any(math.isfinite(loss.error_to_average) for loss in every):
-        headings.append(("To average", TO_AVERAGE))
-        places = decimals((loss.error_to_average for loss in every), 2)
-        for (_, cells), loss in zip(rows, every, strict=True):
-            mean, error = number(loss.difference_to_average, places, sign=True), number(loss.error_to_average, places)
-            cells.append(Cell(f"{mean} ± {error}"))
-    return Table(f"{title}: other measures", "Loss", headings, rows, folded=True, explained=True)
+    rows = {name: losses[name] for name in in_order(losses)}
+    columns = measure_columns(MEASURES, rows.values())
+    places = decimals((loss.error_to_average for loss in rows.values()), 2)
+
+    def to_average(loss: LossResult) -> str:
+        mean = number(loss.difference_to_average, places, sign=True)
+        return f"{mean} ± {number(loss.error_to_average, places)}"
+
+    if any(math.isfinite(loss.error_to_average) for loss in rows.values()):
+        columns.append(("To average", TO_AVERAGE, to_average))
+    return by_column(f"{title}: other measures", "Loss", columns, rows, folded=True)
 
 
 def _repeats(title: str, losses: Losses) -> Table:
     names = in_order(losses)
-    rows = [
-        (f"{k + 1}", [Cell(_repeat(losses[name], k)) for name in names]) for k in range(len(losses[BASELINE].ratios))
-    ]
+    rows = [(f"{k + 1}", [_repeat(losses[name], k) for name in names]) for k in range(len(losses[BASELINE].ratios))]
     lams = any(loss.lam for loss in losses.values())
     what = "share of optimum and selected λ" if lams else "share of optimum"
     headings = [(name, "") for name in names]
@@ -218,7 +206,7 @@ def _worlds(key: str, result: SyntheticResult) -> Section:
     rows = []
     for reading, world in result.worlds.items():
         bids = (f"{x:.3g}" if math.isfinite(x) else NONE for x in (world.lowest_bid, world.highest_bid))
-        rows.append((reading, [Cell(number(world.mean_ctr, 3)), *map(Cell, bids)]))
+        rows.append((reading, [number(world.mean_ctr, 3), *bids]))
     headings = [("Mean CTR", ""), ("Lowest bid", ""), ("Highest bid", "")]
     return Section(
         "The worlds that ads are drawn from",

@@ -12,7 +12,8 @@ from bidwise.checks import InputError, check_name, check_positive, check_seed, c
 from bidwise.evaluation.estimate import Outcome
 from bidwise.models import MODELS
 from bidwise.study.compare import Difference
-from bidwise.study.recipe import BASELINE, Recipe, has_lam
+from bidwise.study.recipe import BASELINE, MOST_REPEATS, Recipe, has_lam
+from bidwise.study.synthetic_results import Histogram
 from bidwise.training.adam import UPDATES
 from bidwise.training.arguments import PRECISIONS
 
@@ -73,14 +74,12 @@ class CriteoConfig:
         check_name("embeddings", self.embeddings, UPDATES)
         check_name("precision", self.precision, PRECISIONS)
         check_seed("seed", self.seed)
-        for name, least in (("repeats", 1), ("auction_size", 2), ("cuts", 1)):
-            check_whole(name, getattr(self, name), least)
+        check_whole("repeats", self.repeats, 1, MOST_REPEATS)
+        check_whole("auction_size", self.auction_size, 2)
+        check_whole("cuts", self.cuts, 1, 100)
         for name, least in (("rows", 10), ("batch_size", 2), ("lam_repeats", 1)):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), least)
-        for name, most in (("repeats", 1000), ("cuts", 100)):
-            if getattr(self, name) > most:
-                raise InputError(f"must be at most {most}, found {getattr(self, name)}", argument=name)
         if self.lam_repeats is not None and self.lam_repeats > self.repeats:
             raise InputError(
                 f"must be at most {{}}, {self.repeats}, found {self.lam_repeats}",
@@ -133,12 +132,6 @@ class CriteoConfig:
             embeddings=self.embeddings,
             precision=self.precision,
         )
-
-
-@dataclass(frozen=True)
-class Histogram:
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bidwise.study.select import best
 from bidwise.training import Metric
 from bidwise.training.validation import State
 
-MEMBERS_AT_ONCE = {"cpu": 36, "cuda": 20_000}  # more do not fit into a cache, and take longer each
+MEMBERS_AT_ONCE = {"cpu": 18, "cuda": 20_000}  # more do not fit into a cache, and take longer each
 LAST = "last"  # in place of a metric: nothing is selected
 # A repeat has its own seed, that of its ads, and these beside it for what must not depend on them.
 BATCHES, INITIAL = 1, 250_001

@@ -127,6 +127,9 @@ def joint_loss(recipes: Sequence[Recipe]) -> Variants:
     return Variants(parts)
 
 
+MOST_REPEATS = 1000
+
+
 def seeds_of(seed: int, repeats: int) -> list[int]:
     """One seed for each repeat; those of another ``seed`` are others."""
     return [derived_seed(seed, repeat) for repeat in range(repeats)]
