@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from bidwise import InputError
 from bidwise.evaluation import pooled
-from bidwise.evaluation.pooled import Pool, _log_choose, pooled_revenue, pooled_welfare
+from bidwise.evaluation.pooled import Pool, _log_choose, pool_of, pooled_revenue, pooled_welfare
 
 
-def auction(ads, slots, pricing):
+def auction(ads, slots, pricing, reserve=0):
     """Welfare and revenue of one auction, ads as (ctr, truth, bid), ties broken at random: means over all orders."""
     welfare = revenue = orders = 0
-    for order in permutations(ads):
+    for order in permutations([ad for ad in ads if ad[2] >= reserve]):
         if any(a[0] * a[2] < b[0] * b[2] for a, b in pairwise(order)):
             continue
         orders += 1
@@ -27,18 +27,19 @@ def auction(ads, slots, pricing):
             if pricing == "first_price":
                 price = bid
             elif pricing == "gsp":
-                price = score[k + 1] / ctr if ctr else 0
+                price = max(score[k + 1] / ctr if ctr else 0, reserve)
             else:
                 owed = sum((alpha[l] - alpha[l + 1]) * score[l + 1] for l in range(k, len(slots)))
-                price = owed / ctr / alpha[k] if ctr else 0
+                price = max(owed / ctr / alpha[k] if ctr else 0, reserve)
             welfare += alpha[k] * truth * bid
             revenue += alpha[k] * truth * price
     return welfare / orders, revenue / orders
 
 
-def brute(ads, size, slots=(1,), pricing="gsp"):
+def brute(ads, size, slots=(1,), pricing="gsp", reserve=0):
     """(welfare, revenue) over all subsets, and over those with each ad."""
-    found = {rows: auction([ads[row] for row in rows], slots, pricing) for rows in combinations(range(len(ads)), size)}
+    subsets = combinations(range(len(ads)), size)
+    found = {rows: auction([ads[row] for row in rows], slots, pricing, reserve) for rows in subsets}
     mean = [sum(pair[k] for pair in found.values()) / len(found) for k in (0, 1)]
     per_ad = [
         [np.mean([float(pair[k]) for rows, pair in found.items() if ad in rows]) for ad in range(len(ads))]
@@ -102,6 +103,157 @@ def test_an_ad_of_weight_w_is_w_ads(slots):
         assert pooled_welfare(ctr, truth, bids, size, slots=slots, weights=weights) == pytest.approx(expected)
         ones = pooled_welfare(ctr, truth, bids, size, slots=slots, weights=torch.ones(6))
         assert ones == pytest.approx(pooled_welfare(ctr, truth, bids, size, slots=slots))
+
+
+RESERVED = [
+    ("gsp", (1,)),
+    ("gsp", (1, Fraction(1, 2))),
+    ("gsp", (1, 1, Fraction(1, 4))),
+    ("vcg", (1,)),
+    ("first_price", (1,)),
+]
+
+
+@pytest.mark.parametrize(("pricing", "slots"), RESERVED)
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_reserve(pricing, slots, size, tied):
+    alpha, reserve = [float(x) for x in slots], Fraction(1, 4) if tied else 2
+    for seed in range(4):
+        ads = random_ads(seed, 7, tied)
+        ads[0] = (Fraction(0), Fraction(1), Fraction(5))  # never clicked by the model, and yet above the reserve
+        ctr, truth, bids = tensors(ads)
+        (welfare, revenue), per_ad = brute(ads, size, slots, pricing, reserve)
+        pool = Pool(pooled.ranking_score(bids, ctr, float(reserve)), size, len(slots) + 1)
+        found = pool.revenue(truth, bids, ctr, alpha, pricing, float(reserve))
+        assert found.mean == pytest.approx(revenue, rel=1e-10, abs=1e-12)
+        shown = pool.welfare((bids * truth).where(bids >= float(reserve), 0), alpha)
+        assert shown.mean == pytest.approx(welfare, rel=1e-10, abs=1e-12)
+        if not tied and len({ctr * bid for ctr, _, bid in ads if bid >= reserve}) == sum(
+            ad[2] >= reserve for ad in ads
+        ):
+            np.testing.assert_allclose(found.per_ad, per_ad[1], rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(shown.per_ad, per_ad[0], rtol=1e-10, atol=1e-12)
+        ones = pool_of(pool_score(bids, ctr, reserve), size, weights=torch.ones(7, dtype=torch.float64))
+        assert ones.revenue(truth, bids, ctr, alpha, pricing, float(reserve)).mean == pytest.approx(revenue, abs=1e-12)
+
+
+def pool_score(bids, ctr, reserve):
+    return pooled.ranking_score(bids, ctr, float(reserve))
+
+
+@pytest.mark.parametrize("slots", [(1.0,), (1.0, 0.5, 0.2)])
+@pytest.mark.parametrize("reserve", [0.0, 1.5])
+def test_revenue_of_an_ad_of_weight_w_is_that_of_w_ads(slots, reserve):
+    ads = random_ads(3, 6)
+    ctr, truth, bids = tensors(ads)
+    weights = torch.tensor([1, 3, 2, 1, 4, 2])
+    many = [x.repeat_interleave(weights) for x in (ctr, truth, bids)]
+    rules = {"slots": slots, "reserve": reserve}
+    for size in (1, 2, 5):
+        for pricing in ("gsp", "first_price"):
+            expected = pooled_revenue(*many, size, pricing=pricing, **rules)
+            found = pooled_revenue(ctr, truth, bids, size, pricing=pricing, weights=weights, **rules)
+            assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+def world(seed, ads, pools=None, tied=False):
+    random = np.random.default_rng(seed)
+    ctr, bids = random.uniform(0.01, 0.5, ads), random.lognormal(0, 1, ads)
+    if tied:
+        ctr, bids = ctr.round(1) + 0.05, bids.round(0) + 0.5
+    found = [ctr, (random.random(ads) < ctr).astype(float), bids]
+    found += [] if pools is None else [random.integers(0, pools, ads)]
+    return [torch.from_numpy(x) for x in found]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("reserve", [0.0, 0.7])
+def test_several_pools_are_each_its_own(tied, reserve):
+    ctr, truth, bids, pools = world(5, 300, pools=4, tied=tied)
+    together = pool_of(pool_score(bids, ctr, reserve), 6, 3, pools=pools)
+    weights = torch.rand(300, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.5
+    weighted = pool_of(pool_score(bids, ctr, reserve), 6, 3, pools=pools, weights=weights)
+
+    def measures(pool, rows, pricing="gsp"):
+        t, b, c = truth[rows], bids[rows], ctr[rows]
+        yield pool.welfare((b * t).where(b >= reserve, 0), (1.0, 0.4))
+        yield pool.revenue(t, b, c, (1.0, 0.4), pricing, reserve)
+
+    everyone = torch.arange(300)
+    means, weighted_means = [[], []], [[], []]
+    found, found_weighted = list(measures(together, everyone)), list(measures(weighted, everyone))
+    for g in range(4):
+        rows = everyone[pools == g]
+        score = pool_score(bids[rows], ctr[rows], reserve)
+        for k, (alone, weighing) in enumerate(
+            zip(
+                measures(Pool(score, 6, 3), rows),
+                measures(pool_of(score, 6, weights=weights[rows]), rows),
+                strict=True,
+            )
+        ):
+            np.testing.assert_allclose(found[k].per_ad[rows], alone.per_ad, rtol=1e-9, atol=1e-13)
+            np.testing.assert_allclose(found[k].values[rows], alone.values, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(found[k].own[rows] * 300 / len(rows), alone.own, rtol=1e-9, atol=1e-13)
+            means[k].append(alone.mean * len(rows) / 300)
+            weighted_means[k].append(weighing.mean * float(weights[rows].sum() / weights.sum()))
+    for k in (0, 1):
+        assert found[k].mean == pytest.approx(sum(means[k]), rel=1e-12)
+        assert found_weighted[k].mean == pytest.approx(sum(weighted_means[k]), rel=1e-10)
+    for pricing in ("vcg",):
+        if not reserve:
+            one = pool_of(bids * ctr, 6, 3, pools=torch.zeros(300)).revenue(truth, bids, ctr, (1.0, 0.4), pricing)
+            assert one.mean == pytest.approx(pooled_revenue(ctr, truth, bids, 6, slots=(1.0, 0.4), pricing="vcg"))
+
+
+def test_values_of_ads_are_those_without_them():
+    ctr, truth, bids = world(7, 12)
+    found = Pool(bids * ctr, 3).welfare(bids * truth, (1.0,))
+    for ad in range(12):
+        rest = torch.arange(12) != ad
+        without = pooled_welfare(ctr[rest], truth[rest], bids[rest], 3)
+        assert float(found.values[ad]) == pytest.approx(12 * found.mean - 11 * without, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("reserve", [0.0, 0.7])
+def test_weights_of_one_change_nothing_and_their_errors_agree(reserve):
+    ctr, truth, bids = world(8, 3000)
+    for pricing in ("gsp", "first_price"):
+        pair = []
+        for weights in (None, torch.ones(3000, dtype=torch.float64)):
+            pool = pool_of(pool_score(bids, ctr, reserve), 8, 3, weights=weights)
+            pair.append(pool.revenue(truth, bids, ctr, (1.0, 0.5), pricing, reserve))
+        one, other = pair
+        assert other.mean == pytest.approx(one.mean, rel=1e-9)
+        assert float(other.values.mean()) == pytest.approx(one.mean, rel=1e-9)
+        assert other.standard_error == pytest.approx(one.standard_error, rel=0.01)
+        np.testing.assert_allclose(other.own, one.own, rtol=1e-7, atol=1e-12)
+
+
+def test_sampled_negatives_with_weights_find_the_same_change():
+    """Ranks are wrong if sampled negatives compete once instead of ten times."""
+    ctr, _, bids = world(9, 40_000)
+    ctr = ctr**4
+    truth = (torch.rand(40_000, generator=torch.Generator().manual_seed(2)) < ctr).double()
+    worse = ctr * torch.from_numpy(np.random.default_rng(1).lognormal(0, 0.7, 40_000))
+    worse = worse.clamp(max=1)
+    kept = (truth == 1) | (torch.arange(40_000) % 10 == 0)
+    weights = torch.where(truth == 1, 1.0, 10.0).double()[kept]
+
+    def change(rows, weights=None):
+        a, b = (pooled_welfare(c[rows], truth[rows], bids[rows], 16, weights=weights) for c in (worse, ctr))
+        return (a - b) / b
+
+    full = change(torch.arange(40_000))
+    assert change(kept, weights) == pytest.approx(full, rel=0.1)
+    assert change(kept) != pytest.approx(full, rel=0.1)
+
+
+def test_no_closed_form_is_refused():
+    for extra in ({"reserve": 0.5}, {"weights": [1.0, 1.0, 1.0]}):
+        with pytest.raises(InputError, match="vcg of 2 slots with"):
+            pooled_revenue([0.5, 0.4, 0.1], [1, 1, 1], [1.0, 1.0, 1.0], 2, slots=(1.0, 0.5), pricing="vcg", **extra)
 
 
 @settings(max_examples=30)

@@ -13,8 +13,9 @@ m sd(h) sqrt(N - 1) / (N - m). All sums have positive terms.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from numpy.typing import ArrayLike
@@ -23,7 +24,15 @@ from torch import Tensor
 from bidwise.auctions.columns import ad_numbers, slot_multipliers
 from bidwise.auctions.pricing import PRICINGS
 from bidwise.auctions.ranking import power
-from bidwise.checks import InputError, check_between, check_bids, check_name, check_not_negative, check_whole
+from bidwise.checks import (
+    InputError,
+    check_between,
+    check_bids,
+    check_name,
+    check_not_negative,
+    check_positive,
+    check_whole,
+)
 
 SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)  # of Stirling's correction, in odd powers of 1 / x
 EXACT_BELOW = 16.0  # where the series has too few terms
@@ -32,24 +41,36 @@ NEGLIGIBLE = math.log(1e-18) - math.log(1e8)  # logarithm of a chance that up to
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """The mean over all auctions of ``size`` ads from a pool, and over those that each ad takes part in."""
+    """The mean over all auctions that can be drawn, and what each ad has to do with it; columns are ``(ads,)``.
+
+    Attributes:
+        mean: of an auction.
+        per_ad: h, the mean over the auctions that the ad takes part in; among tied ads, up to m / n of what it adds.
+        values: jackknife pseudo-values, whose (weighted) mean is ``mean`` and whose spread is its error. Without the
+            ad the mean of its pool of n is (n theta - m h) / (n - m), so they are theta + m (n - 1) / (n - m)
+            (h - theta); NaN in a pool that is a single auction.
+        own: what the ad itself adds to the mean.
+    """
 
     mean: float
-    per_ad: Tensor  # h, (ads,)
-    size: int
+    per_ad: Tensor
+    values: Tensor
+    own: Tensor
+
+    def __add__(self, other: Pooled) -> Pooled:
+        return self._with(other, 1)
 
     def __sub__(self, other: Pooled) -> Pooled:
         """The difference of two models over the same ads, pair by pair."""
-        return Pooled(self.mean - other.mean, self.per_ad - other.per_ad, self.size)
+        return self._with(other, -1)
+
+    def _with(self, other: Pooled, sign: int) -> Pooled:
+        return Pooled(**{name: mine + sign * getattr(other, name) for name, mine in vars(self).items()})
 
     @property
     def standard_error(self) -> float:
-        """m sd(h) sqrt(N - 1) / (N - m); infinite where the whole pool is one auction."""
-        ads = len(self.per_ad)
-        if ads <= self.size:
-            return math.inf
-        spread = float((self.per_ad - self.per_ad.mean()).square().mean().sqrt())
-        return self.size * spread * math.sqrt(ads - 1) / (ads - self.size)
+        """m sd(h) sqrt(n - 1) / (n - m), without weights and for a single pool."""
+        return float(self.values.std()) / math.sqrt(len(self.values))
 
 
 def pooled_welfare(
@@ -82,11 +103,8 @@ def pooled_welfare(
     0.8333333333333334
     """
     ctr, truth, bids = _columns(ctr, truth, bids)
-    if weights is not None:
-        w = ad_numbers("weights", weights, like=ctr)
-        check_not_negative("weights", w)
-        return _weighted(bids * ctr, bids * truth, w, size, slot_multipliers(slots).to(ctr.device))
-    return Pool(bids * ctr, size, len(slots)).welfare(bids * truth, slots).mean
+    weights = None if weights is None else ad_numbers("weights", weights, like=ctr)
+    return pool_of(bids * ctr, size, len(slots), weights=weights).mean_welfare(bids * truth, slots)
 
 
 def pooled_revenue(
@@ -97,19 +115,30 @@ def pooled_revenue(
     *,
     slots: Sequence[float] = (1.0,),
     pricing: str = "gsp",
+    reserve: float = 0.0,
     squash: float = 1.0,
+    weights: ArrayLike | None = None,
 ) -> float:
     """Mean revenue of an auction of ``size`` ads, over all auctions that could be drawn from these ads.
 
-    Prices are those of :func:`bidwise.run_auction` without a reserve.
+    Prices are those of :func:`bidwise.run_auction`; ``vcg`` of several slots has no closed form with a reserve, and
+    none here with weights.
 
     >>> pooled_revenue([0.5, 0.4, 0.1], [1, 1, 1], [1.0, 1.0, 1.0], 2)  # prices 0.8, 0.2 and 0.25 per click
     0.4166666666666667
     """
     ctr, truth, bids = _columns(ctr, truth, bids)
+    check_positive("reserve", reserve, or_zero=True)
+    check_positive("squash", squash, or_zero=True)
+    weights = None if weights is None else ad_numbers("weights", weights, like=ctr)
     quality = power(ctr, squash)
-    pool = Pool(bids * quality, size, len(slots) + 1)
-    return pool.revenue(truth, bids, quality, slots, pricing).mean
+    pool = pool_of(ranking_score(bids, quality, reserve), size, len(slots) + 1, weights=weights)
+    return pool.revenue(truth, bids, quality, slots, pricing, reserve).mean
+
+
+def ranking_score(bids: Tensor, quality: Tensor, reserve: float) -> Tensor:
+    """What the auction ranks; ads that bid less than the reserve take part in the draw and are never shown."""
+    return (bids * quality).masked_fill(bids < reserve, -math.inf)
 
 
 def _columns(ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,44 +150,118 @@ def _columns(ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike) -> tuple[Tensor,
     return ctr, truth, bids
 
 
-class Pool:
-    """Ads in the order of their score, and the chances of their ranks in an auction of ``size`` of them.
-
-    Only ads that may be among the first ``depth`` of an auction are looked at: with large auctions a small part of the
-    pool. The others could change a mean by 1e-18 of it.
+def pool_of(
+    score: Tensor, size: int, depth: int = 2, *, pools: Tensor | None = None, weights: Tensor | None = None
+) -> Pool | WeightedPool:
+    """The ads in the order of their scores, ready to be measured.
 
     Args:
-        score: what the auction ranks, float64, ``(ads,)``.
-        size: ads of an auction.
+        score: what the auction ranks, float64, ``(ads,)``; -inf is never shown.
+        size: ads of an auction, m.
         depth: places of an auction that matter: the slots, and the rival below them.
+        pools: whole numbers; ads compete inside a pool only. A pool of n ads counts as often as n is of all ads.
+        weights: how many ads each one stands for.
+    """
+    if weights is not None:
+        return WeightedPool(score, weights, size, pools)
+    return Pool(score, size, depth, pools)
+
+
+class _Ranked:
+    """Ads from the lowest score to the highest, pool by pool, and sums along that order."""
+
+    def __init__(self, score: Tensor, size: int, pools: Tensor | None) -> None:
+        check_whole("size", size, 1)
+        self.ads, self.size, self.pools = len(score), int(size), pools
+        self.score, self.order = score.sort(stable=True)
+        self.starts = self.sizes = None  # of each pool; a single one has none
+        if pools is not None:
+            by_pool = pools[self.order].argsort(stable=True)
+            self.order, self.score = self.order[by_pool], self.score[by_pool]
+            _, self.pool, self.sizes = torch.unique_consecutive(
+                pools[self.order], return_inverse=True, return_counts=True
+            )
+            self.starts = self.sizes.cumsum(0) - self.sizes
+
+    def runs(self) -> None:
+        """Runs of equal score inside a pool."""
+        first = torch.ones_like(self.score, dtype=torch.bool)
+        first[1:] = self.score[1:] != self.score[:-1]
+        if self.starts is not None:
+            first[self.starts] = True
+        self.run = first.cumsum(0) - 1
+        self.count = torch.bincount(self.run)
+        self.tied = len(self.count) < len(self.score)
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum over all ranks of a pool up to each one."""
+        sums = x.cumsum(0)
+        if self.starts is None:
+            return sums
+        return sums - _shifted(sums)[self.starts][self.pool]
+
+    def before(self, x: Tensor) -> Tensor:
+        """The sum over all lower ranks."""
+        return self.total(x) - x
+
+    def after(self, x: Tensor) -> Tensor:
+        """The sum over all higher ranks."""
+        sums = x.flip(0).cumsum(0).flip(0)
+        if self.starts is None or self.sizes is None:
+            return sums - x
+        ends = torch.cat([sums, sums.new_zeros(1)])[self.starts + self.sizes]
+        return sums - ends[self.pool] - x
+
+    def position(self, threshold: Tensor) -> Tensor:
+        """The first ad of its pool whose score is no less than each ad's threshold, as a place in the order."""
+        if self.starts is None:
+            return torch.searchsorted(self.score, threshold)
+        # one search over all pools: by (pool, score), as the rank of the pair among all pairs
+        both = torch.cat([threshold, self.score])
+        later = torch.arange(len(both), device=both.device) >= len(threshold)  # a threshold goes before its equals
+        by_score = both.argsort(stable=True)
+        by_pool = torch.cat([self.pool, self.pool])[by_score].argsort(stable=True)
+        order = by_score[by_pool]
+        place = later[order].cumsum(0) - later[order].long()
+        found = torch.empty_like(place)
+        found[order] = place
+        return found[: len(threshold)]
+
+
+class Pool(_Ranked):
+    """Every auction of ``size`` ads, exactly, with :func:`pool_of`'s arguments.
+
+    Of a single pool, only ads that may be among the first ``depth`` of an auction are looked at: with large auctions a
+    small part. The others could change a mean by 1e-18 of it.
     """
 
-    def __init__(self, score: Tensor, size: int, depth: int = 2) -> None:
-        check_whole("size", size, 1)
-        self.ads, self.size = len(score), int(size)
-        if self.size > self.ads:
-            raise InputError(f"must be at most the number of ads, {self.ads:,}, found {size:,}", argument="size")
-        ranked, order = score.sort(stable=True)
-        self.auctions = float(_log_choose(_one(self.ads - 1), self.size - 1))  # log of those with a given ad
-        first = self._first(min(depth, self.size))
-        first = int(torch.searchsorted(ranked, ranked[first]))  # a run of ties stays whole
-        self.score, self.order = ranked[first:], order[first:]
-        self.rank = torch.arange(first, self.ads, dtype=torch.float64, device=score.device)
-        values, self.run, self.count = torch.unique_consecutive(self.score, return_inverse=True, return_counts=True)
-        self.tied = len(values) < len(self.score)
+    def __init__(self, score: Tensor, size: int, depth: int = 2, pools: Tensor | None = None) -> None:
+        super().__init__(score, size, pools)
+        smallest = self.ads if self.sizes is None else int(self.sizes.min())
+        if self.size > smallest:
+            raise InputError(f"must be at most the number of ads, {smallest:,}, found {size:,}", argument="size")
+        self.rank = torch.arange(self.ads, dtype=torch.float64, device=score.device)
+        if self.sizes is not None and self.starts is not None:
+            self.of_pool = self.sizes.double()[self.pool]  # ads of the pool that each one is in
+            self.rank -= self.starts[self.pool]
+            self.auctions = _log_choose(self.of_pool - 1, self.size - 1)  # log of those with a given ad
+        else:
+            self.of_pool = score.new_tensor(self.ads)
+            self.auctions = _log_choose(self.of_pool - 1, self.size - 1)
+            first = self._first(min(depth, self.size))
+            first = int(torch.searchsorted(self.score, self.score[first]))  # a run of ties stays whole
+            self.score, self.order, self.rank = self.score[first:], self.order[first:], self.rank[first:]
+        self.runs()
 
     def _first(self, depth: int) -> int:
         """The lowest rank with a chance of a place down to ``depth`` that counts, by bisection."""
+        auctions = float(self.auctions)
         low, high = 0, self.ads - depth  # the chance rises up to about there
         while low < high:
             middle = (low + high) // 2
             chance = _log_choose(_one(self.ads - 1 - middle), depth - 1) + _log_choose(_one(middle), self.size - depth)
-            low, high = (low, middle) if float(chance) - self.auctions > NEGLIGIBLE else (middle + 1, high)
+            low, high = (low, middle) if float(chance) - auctions > NEGLIGIBLE else (middle + 1, high)
         return low
-
-    def in_order(self, numbers: Tensor) -> Tensor:
-        """Numbers per ad from the lowest score to the highest; those of a run of ties are their mean."""
-        return self.run_mean(numbers[self.order])
 
     def run_mean(self, numbers: Tensor) -> Tensor:
         """The mean over each run of ties, at every place of it."""
@@ -168,30 +271,46 @@ class Pool:
         return means[self.run]
 
     def chance(self, above: int, below: int, *, of_above: int = 0, of_below: int = 0) -> Tensor:
-        """C(N - 1 - r - of_above, above) C(r - of_below, below) / C(N - 1, m - 1) for the ad of each rank r."""
+        """C(n - 1 - r - of_above, above) C(r - of_below, below) / C(n - 1, m - 1) for the ad of each rank r."""
         if above < 0 or below < 0:
             return torch.zeros_like(self.rank)
-        higher = _log_choose(self.ads - 1 - of_above - self.rank, above)
+        higher = _log_choose(self.of_pool - 1 - of_above - self.rank, above)
         return (higher + _log_choose(self.rank - of_below, below) - self.auctions).exp()
+
+    def _shown(self, slots: Sequence[float]) -> Tensor:
+        """sum_k alpha_k P(in slot k | takes part), ties not yet shared."""
+        alpha = enumerate(slot_multipliers(slots).tolist(), 1)
+        return torch.stack([a * self.chance(k - 1, self.size - k) for k, a in alpha]).sum(0)
+
+    def mean_welfare(self, value: Tensor, slots: Sequence[float]) -> float:
+        """The mean alone, in half the time."""
+        return float(self.run_mean(value[self.order]) @ self._shown(slots)) * self.size / self.ads
 
     def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
         """Mean of sum_k alpha_k value of the ad in slot k; ``value`` = b truth, ``(ads,)``."""
-        m, mean_value = self.size, self.in_order(value)
-        own, others = torch.zeros_like(self.rank), torch.zeros_like(self.rank)
+        m, mean_value = self.size, self.run_mean(value[self.order])
+        others = torch.zeros_like(self.rank)
         for k, alpha in enumerate(slot_multipliers(slots).tolist(), 1):
-            own += alpha * self.chance(k - 1, m - k)
-            others += alpha * _after(mean_value * self.chance(k - 1, m - k - 1, of_below=1))  # of ads above this one
-            others += alpha * _before(mean_value * self.chance(k - 2, m - k, of_above=1))
-        return self._pooled(mean_value, value, own, others)
+            if m > k:  # of ads above this one
+                others += alpha * self.after(mean_value * self.chance(k - 1, m - k - 1, of_below=1))
+            if k > 1:
+                others += alpha * self.before(mean_value * self.chance(k - 2, m - k, of_above=1))
+        return self._pooled(value[self.order] * self.run_mean(self._shown(slots)), others)
 
     def revenue(
-        self, truth: Tensor, bids: Tensor, quality: Tensor, slots: Sequence[float], pricing: str = "gsp"
+        self,
+        truth: Tensor,
+        bids: Tensor,
+        quality: Tensor,
+        slots: Sequence[float],
+        pricing: str = "gsp",
+        reserve: float = 0.0,
     ) -> Pooled:
         """Mean of sum_k alpha_k truth price of the ad in slot k."""
-        check_name("pricing", pricing, PRICINGS)
+        check_closed_form(pricing, len(slots), reserve=reserve)
+        truth = truth.where(bids >= reserve, 0.0)
         if pricing == "first_price":
             return self.welfare(bids * truth, slots)
-        per_score = (truth / quality).where(quality > 0, 0.0)  # clicks for each unit of a rival's score
         alpha = slot_multipliers(slots).tolist()
         drops = [a - b for a, b in zip(alpha, [*alpha[1:], 0.0], strict=True)]
         pairs = {}
@@ -200,75 +319,227 @@ class Pool:
                 pairs[l, l + 1] = alpha[l - 1]
             else:  # the ads of slots 1 .. l pay for what the ad below slot l would have had
                 pairs |= {(k, l + 1): drops[l - 1] for k in range(1, l + 1)}
-        mean_value = self.in_order(per_score)
         own, others = torch.zeros_like(self.rank), torch.zeros_like(self.rank)
+        bill = _Bill(self, truth, quality, reserve)
         for (k, rival), factor in pairs.items():
             if factor and rival <= self.size:
-                for total, part in zip((own, others), self._paid(mean_value, k, rival), strict=True):
+                for total, part in zip((own, others), bill.paid(k, rival), strict=True):
                     total += factor * part
-        return self._pooled(mean_value, per_score, own, others)
+        paid = self._pooled(own, others)
+        return paid + self.welfare(reserve * truth, slots) if reserve > 0 else paid
 
-    def _paid(self, value: Tensor, k: int, rival: int) -> tuple[Tensor, Tensor]:
-        """E[value of the k-th ad times score of the rival's | an ad takes part]: what it has as the k-th, per unit of
-        its own value, and what is paid with it in other places.
+    def _pooled(self, own: Tensor, others: Tensor) -> Pooled:
+        """``own``: what an ad that takes part adds itself; ``others``: what the rest of its auctions do."""
+        mean = float(own.sum()) * self.size / self.ads
+        here = own + self.run_mean(others)
+        # an ad that never counts sees the mean of what the others do: their sum over all ads is that of the means
+        left = self.ads - len(here)
+        rest = (mean * self.ads - float(here.sum())) / left if left else 0.0
+        if self.sizes is None:
+            pool_mean: Tensor | float = mean
+        else:
+            pool_mean = (torch.zeros_like(self.sizes, dtype=own.dtype).index_add(0, self.pool, own) / self.sizes)[
+                self.pool
+            ] * self.size
+        stretch = self.size * (self.of_pool - 1) / (self.of_pool - self.size)
+        stretch = stretch.where(self.of_pool > self.size, torch.nan)
+        back = partial(_scattered, order=self.order, ads=self.ads)
+        return Pooled(
+            mean,
+            back(here, rest=rest),
+            back(pool_mean + stretch * (here - pool_mean), rest=float(mean + stretch * (rest - mean)) if left else 0.0),
+            back(own * self.size / self.ads, rest=0.0),
+        )
+
+
+class _Bill:
+    """What the k-th ad of an auction pays for a rival below it, beyond the reserve.
+
+    clicks / quality (score of the rival - floor)^+,   floor = reserve quality
+    """
+
+    def __init__(self, pool: Pool, truth: Tensor, quality: Tensor, reserve: float) -> None:
+        self.pool = pool
+        truth, quality = truth[pool.order], quality[pool.order]
+        self.value = (truth / quality).where(quality > 0, 0.0)
+        self.mean_value = pool.run_mean(self.value)
+        self.score = pool.score.clamp(min=0)
+        self.flat = None  # value times floor
+        if reserve > 0:
+            self.flat = (truth * reserve).where(quality > 0, 0.0)
+            self.mean_flat = pool.run_mean(self.flat)
+            self.at = pool.position((reserve * quality).minimum(pool.score))  # rivals from here on are above the floor
+
+    def paid(self, k: int, rival: int) -> tuple[Tensor, Tensor]:
+        """E[payment of the k-th ad for the rival | an ad takes part]: its own as the k-th, and others'.
 
         C(a - b - 1, g) x_b summed over b below a is the (g + 1)-fold sum of x: g ads stand between the two.
         """
-        m, between = self.size, rival - k - 1
-        score = self.score.clamp(min=0)
-        low = _log_choose(self.rank, m - rival) - self.auctions
-        x = score * low.exp()
-        high = _log_choose(self.ads - 1 - self.rank, k - 1).exp()
-        y = value * high
-        below = [_before(x)]  # x summed over b below a, with 0, 1, ... ads between them
-        above = [_after(y)]
+        pool, m, between = self.pool, self.pool.size, rival - k - 1
+        low = (_log_choose(pool.rank, m - rival) - pool.auctions).exp()
+        high = _log_choose(pool.of_pool - 1 - pool.rank, k - 1).exp()
+        below = [pool.before(self.score * low)]  # of the rivals below an ad, with 0, 1, ... ads between them
+        above = [pool.after(self.mean_value * high)]  # of the ads above a rival
         for _ in range(between):
-            below.append(_before(below[-1]))
-            above.append(_after(above[-1]))
-        own = high * below[between]
-        others = x * above[between]  # as the rival
+            below.append(pool.before(below[-1]))
+            above.append(pool.after(above[-1]))
+        own = self.value * pool.run_mean(high * below[between])
+        due = self.score * above[between]  # to an ad as the rival
+        further = self.mean_value * below[between]  # by an ad, whatever its k
+        if self.flat is not None:
+            rivals, mean_high = pool.before(low), pool.run_mean(high)
+            low_value, low_flat = (
+                self.value * below[0][self.at],
+                self.flat * rivals[self.at],
+            )  # of those below the floor
+            own += (low_flat - low_value) * mean_high - self.flat * pool.run_mean(high * rivals)
+            further += pool.run_mean(low_flat - low_value) - self.mean_flat * rivals
+            later = [torch.zeros_like(low).index_add(0, self.at, x * mean_high) for x in (self.value, self.flat)]
+            due += pool.after(later[1] - self.mean_flat * high) - self.score * pool.after(later[0])
+        others = low * due
         if k > 1:  # above both
-            others = others + _before(value * _log_choose(self.ads - 2 - self.rank, k - 2).exp() * below[between])
+            others = others + pool.before(further * _log_choose(pool.of_pool - 2 - pool.rank, k - 2).exp())
         if m > rival:  # below both
-            fewer = (_log_choose(self.rank - 1, m - rival - 1) - self.auctions).exp()
-            others = others + _after(score * fewer * above[between])
+            fewer = (_log_choose(pool.rank - 1, m - rival - 1) - pool.auctions).exp()
+            others = others + pool.after(fewer * due)
         for c in range(between):  # between them
             others = others + above[c] * below[between - 1 - c]
         return own, others
 
-    def _pooled(self, mean_value: Tensor, value: Tensor, own: Tensor, others: Tensor) -> Pooled:
-        mean = float((mean_value * own).sum()) * self.size / self.ads
-        # an ad that never counts sees the mean of what the others do: their sum over all ads is that of the means
-        here = value[self.order] * self.run_mean(own) + self.run_mean(others)
-        left = self.ads - len(here)
-        rest = (mean * self.ads - float(here.sum())) / left if left else 0.0
-        per_ad = torch.full((self.ads,), rest, dtype=torch.float64, device=here.device)
-        per_ad[self.order] = here
-        return Pooled(mean, per_ad, self.size)
 
+class WeightedPool(_Ranked):
+    """Auctions of ads that compete as often as they weigh, with :func:`pool_of`'s arguments.
 
-def _weighted(score: Tensor, value: Tensor, weights: Tensor, size: int, alpha: Tensor) -> float:
-    """Welfare where an ad of weight w competes w times: F_k(a), the chance that the k-th highest of m ads is among the
-    lowest a of them, differs by P_k from one ad to the next.
+    F_k(a), the chance that the k-th highest of m ads is among the lowest a, differs by P_k from one run of equal
+    scores to the next:
 
         F_k(a) = sum_{j < k} C(A - a, j) C(a, m - j) / C(A, m),   A = sum of weights
+
+    What an ad has to do with the mean is the derivative by its weight (the infinitesimal jackknife).
     """
-    check_whole("size", size, 1)
-    total = float(weights.sum())
-    if size > total:
-        raise InputError(f"must be at most the sum of weights, {total:g}, found {size:,}", argument="size")
-    ranked, order = score.sort(stable=True)
-    w, worth = weights[order], (weights * value)[order]
-    _, count = torch.unique_consecutive(ranked, return_counts=True)
-    w, worth = (torch.segment_reduce(x, "sum", lengths=count) for x in (w, worth))
-    bounds = torch.cat([w.new_zeros(1), w.cumsum(0)]).clamp(max=total)
-    all_auctions = _log_choose(bounds[-1:], size)
-    mean, chance = 0.0, torch.zeros_like(bounds)
-    for k, a in enumerate(alpha.tolist()):
-        if k < size:
-            chance = chance + (_log_choose(total - bounds, k) + _log_choose(bounds, size - k) - all_auctions).exp()
-            mean += a * float((worth / w).where(w > 0, 0.0) @ chance.diff())
-    return mean
+
+    def __init__(self, score: Tensor, weights: Tensor, size: int, pools: Tensor | None = None) -> None:
+        super().__init__(score, size, pools)
+        check_not_negative("weights", weights)
+        self.runs()
+        self.weights = weights[self.order]
+        first = self.count.cumsum(0) - self.count
+        self.of_run = None if self.starts is None else self.pool[first]  # the pool of each run
+        smallest = float(self._masses(self.weights)[2].min()) if len(score) else 0.0
+        if self.size > smallest:
+            raise InputError(f"must be at most the sum of weights, {smallest:g}, found {size:,}", argument="size")
+
+    def _masses(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each run: its weight, the weight of its pool up to it, and that of its pool."""
+        mass = weights.new_zeros(len(self.count)).index_add(0, self.run, weights)
+        if self.of_run is None or self.sizes is None:
+            return mass, mass.cumsum(0), mass.sum().expand_as(mass)
+        pools = mass.new_zeros(len(self.sizes)).index_add(0, self.of_run, mass)
+        return mass, mass.cumsum(0) - (pools.cumsum(0) - pools)[self.of_run], pools[self.of_run]
+
+    def mean_welfare(self, value: Tensor, slots: Sequence[float]) -> float:
+        """The mean alone."""
+        return float(self._welfare(self.weights, value[self.order], slots).sum())
+
+    def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
+        """As of :class:`Pool`."""
+        return self._pooled(lambda weights: self._welfare(weights, value[self.order], slots))
+
+    def revenue(
+        self,
+        truth: Tensor,
+        bids: Tensor,
+        quality: Tensor,
+        slots: Sequence[float],
+        pricing: str = "gsp",
+        reserve: float = 0.0,
+    ) -> Pooled:
+        """As of :class:`Pool`, but for ``vcg`` of several slots."""
+        check_closed_form(pricing, len(slots), reserve=reserve, weighted=True)
+        truth = truth.where(bids >= reserve, 0.0)
+        if pricing == "first_price":
+            return self.welfare(bids * truth, slots)
+        alpha = slot_multipliers(slots).tolist()[: self.size]
+        truth, quality = truth[self.order], quality[self.order]
+        value = (truth / quality).where(quality > 0, 0.0)
+        at = self.run[self.position((reserve * quality).minimum(self.score))]
+        score, floor = self.score.clamp(min=0), reserve * quality
+
+        def paid(weights: Tensor) -> Tensor:
+            mass, top, total = self._masses(weights)
+            bottom, everything = (top - mass).clamp(min=0), _log_choose(total, self.size)
+            own = reserve * self._welfare(weights, truth, slots)
+            for k, a in enumerate(alpha, 1):
+                upper = _log_choose(total - bottom, k).exp() - _log_choose((total - top).clamp(min=0), k).exp()
+                low, high = ((_log_choose(x, self.size - k) - everything).exp() for x in (bottom, top))
+                rivals = torch.zeros_like(low) if self.size == k else low  # all of them, below a run
+                run_score = score.new_zeros(len(mass)).scatter(0, self.run, score)
+                worth = run_score * (high - low)
+                worth = worth.cumsum(0) - worth
+                both = self._chance(k, bottom, top, total) - upper * rivals  # the rival is in the same run
+                if self.size == k:
+                    both = torch.zeros_like(both)
+                run = self.run
+                beyond = worth[run] - worth[at] - floor * (rivals[run] - rivals[at])
+                share = weights * value * (total / weights.sum() / mass.clamp(min=1e-300))[run]
+                own = own + a * share * (upper[run] * beyond + (score - floor).clamp(min=0) * both[run])
+            return own
+
+        return self._pooled(paid)
+
+    def _chance(self, k: int, bottom: Tensor, top: Tensor, total: Tensor) -> Tensor:
+        """P_k of each run."""
+
+        def up_to(a: Tensor) -> Tensor:
+            parts = [_log_choose((total - a).clamp(min=0), j) + _log_choose(a, self.size - j) for j in range(k)]
+            return (torch.stack(parts) - _log_choose(total, self.size)).exp().sum(0)
+
+        return up_to(top) - up_to(bottom)
+
+    def _welfare(self, weights: Tensor, value: Tensor, slots: Sequence[float]) -> Tensor:
+        """What each ad adds to the mean, in order; differentiable by the weights."""
+        mass, top, total = self._masses(weights)
+        bottom = (top - mass).clamp(min=0)
+        shown = torch.zeros_like(mass)
+        for k, a in enumerate(slot_multipliers(slots).tolist()[: self.size], 1):
+            shown = shown + a * self._chance(k, bottom, top, total)
+        return weights * value * (shown * total / weights.sum() / mass.clamp(min=1e-300))[self.run]
+
+    def _pooled(self, own: Callable[[Tensor], Tensor]) -> Pooled:
+        weights = self.weights.clone().requires_grad_()
+        parts = own(weights)
+        (slope,) = torch.autograd.grad(parts.sum(), weights)
+        parts, total = parts.detach(), float(self.weights.sum())
+        mean = float(parts.sum())
+        values = mean + total * slope - float(self.weights @ slope)
+        per_ad = mean + (values - mean) / self.size
+        back = partial(_scattered, order=self.order, ads=self.ads, rest=0.0)
+        return Pooled(mean, back(per_ad), back(values), back(parts))
+
+
+def check_closed_form(pricing: str, slots: int, *, reserve: float = 0.0, weighted: bool = False) -> None:
+    """Raise where the mean revenue over all auctions has no closed form here."""
+    check_name("pricing", pricing, PRICINGS)
+    if pricing == "vcg" and slots > 1 and (reserve > 0 or weighted):
+        what = "a reserve" if reserve > 0 else "weights"
+        raise InputError(
+            f"must be gsp or first_price: vcg of {slots} slots with {what} has no closed form over all auctions; "
+            "real auctions ({}) have one",
+            argument="pricing",
+            others=["auction"],
+        )
+
+
+def _scattered(here: Tensor, order: Tensor, ads: int, rest: float) -> Tensor:
+    """Numbers in the order of the table, ``rest`` for ads that were not looked at."""
+    found = torch.full((ads,), rest, dtype=torch.float64, device=here.device)
+    found[order] = here
+    return found
+
+
+def _shifted(sums: Tensor) -> Tensor:
+    """What was summed before each place."""
+    return torch.cat([sums.new_zeros(1), sums[:-1]])
 
 
 def _one(number: float) -> Tensor:
@@ -295,13 +566,3 @@ def _correction(x: Tensor) -> Tensor:
     for factor in reversed(SERIES):
         total = total * square + factor
     return total * inverse
-
-
-def _before(x: Tensor) -> Tensor:
-    """The sum over all lower ranks."""
-    return x.cumsum(0) - x
-
-
-def _after(x: Tensor) -> Tensor:
-    """The sum over all higher ranks."""
-    return x.flip(0).cumsum(0).flip(0) - x
