@@ -57,7 +57,7 @@ def evaluate(monkeypatch, path, *words, ctr=("model_a", "model_b")):
     return bidwise_command(monkeypatch, *asked, *words)
 
 
-def test_evaluate_prints_a_verdict_and_writes_two_files(ads, tmp_path, monkeypatch, capsys):
+def test_evaluate_prints_a_verdict_and_writes_its_files(ads, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     assert evaluate(monkeypatch, ads, "--auction", "auction", "--out", out) in (0, None)
     printed = capsys.readouterr().out
@@ -67,7 +67,7 @@ def test_evaluate_prints_a_verdict_and_writes_two_files(ads, tmp_path, monkeypat
     result = json.loads((out / "result.json").read_text())
     assert result["auctions"] == 400
     assert "model_b raises welfare" in (out / "report.html").read_text()
-    assert sorted(path.name for path in out.iterdir()) == ["report.html", "result.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["environment.json", "report.html", "result.json"]
 
 
 def test_the_command_is_the_twin_of_the_function(ads, tmp_path, monkeypatch):
@@ -303,7 +303,11 @@ def test_a_reader_who_has_seen_enough_costs_nothing(ads, tmp_path):
         check=True,
     )
     assert piped.stderr == b""
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "result.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "environment.json",
+        "report.html",
+        "result.json",
+    ]
 
 
 def test_the_result_is_shown_even_if_it_cannot_be_written(ads, tmp_path, monkeypatch, capsys):
@@ -443,3 +447,61 @@ def test_evaluate_does_not_depend_on_the_order_of_rows(tmp_path, monkeypatch):
         found.append(json.loads((tmp_path / name / "result.json").read_text()))
     for other in found[1:]:
         assert_same_json(other, found[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "a.csv", "--clik", "y"], "--clik. Did you mean --click?"),
+        (["evaluate", "a.csv", "--ctr", "p", "--no-hedder"], "--no-hedder. Did you mean --no-header?"),
+        (["evaluate", "a.csv", "--zzz"], "--zzz. See bidwise evaluate --help"),
+        (["train", "a.csv", "--out", "run", "--epochs=5"], "--epochs. Did you mean --set train.epochs=VALUE?"),
+        (["sweep", "a.toml", "--learning-rat", "1"], "--learning-rat. Did you mean --set train.learning_rate=VALUE?"),
+        (["reproduce", "synthetic", "--out", "run", "--sedes", "3"], "--sedes. Did you mean --seed?"),
+    ],
+)
+def test_an_option_that_there_is_not_gets_the_one_that_may_be_meant(words, message, monkeypatch, capsys):
+    assert bidwise_command(monkeypatch, *words) == 2
+    assert capsys.readouterr().err == f"bidwise: Unknown option: {message}\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["evaluate"], ["train"], ["sweep"], ["reproduce", "criteo"], ["prepare", "criteo"]]
+)
+def test_help_is_folded_where_it_is_shown_and_not_before(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "2000")
+    bidwise_command(monkeypatch, *command, "--help")
+    described = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert len(described) > 5
+    assert all("--" in line or line.startswith(("│ *  ", "│ PATHS")) for line in described)  # a line for each option
+
+
+def test_an_evaluation_says_where_it_was_made(ads, tmp_path, monkeypatch):
+    evaluate(monkeypatch, ads, "--auction", "auction", "--out", tmp_path / "out")
+    made = json.loads((tmp_path / "out" / "environment.json").read_text())
+    assert made["bidwise"] == bidwise.__version__
+    assert made["command"].startswith("bidwise evaluate ")
+
+
+def test_evaluate_reads_text_of_any_separator_and_auctions_of_several_columns(ads, tmp_path, monkeypatch):
+    table = pl.read_parquet(ads).with_columns(day=pl.col("auction") // 10, request=pl.col("auction") % 10)
+    bare = table.select("model_a", "model_b", "click", "bid", "day", "request")
+    bare.write_csv(tmp_path / "bare.csv", separator=";", include_header=False)
+    words = ["--ctr", "column_1", "column_2", "--click", "column_3", "--bid", "column_4", "--out", tmp_path / "out"]
+    words += ["--auction", "column_5", "column_6", "--separator", ";", "--no-header"]
+    assert not bidwise_command(monkeypatch, "evaluate", tmp_path / "bare.csv", *words)
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    one = bidwise.evaluate(ads, ctr=["model_a", "model_b"], click="click", bid="bid", auction="auction")
+    assert found["models"]["column_2"]["welfare"] == pytest.approx(one.models["model_b"].welfare, rel=1e-12)
+    assert found["auctions"] == one.auctions
+    assert found["options"]["auction"] == "column_5, column_6"
+    assert (found["options"]["separator"], found["options"]["header"]) == (";", False)
+
+
+def test_all_ads_may_bid_the_same(ads, tmp_path, monkeypatch):
+    words = ["--ctr", "model_a", "--click", "click", "--bid", "2", "--auction", "auction", "--out", tmp_path / "out"]
+    assert not bidwise_command(monkeypatch, "evaluate", ads, *words)
+    table = pl.read_parquet(ads).with_columns(bid=pl.lit(2.0))
+    same = bidwise.evaluate(table, ctr="model_a", click="click", bid="bid", auction="auction")
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert found["models"]["model_a"]["welfare"] == same.models["model_a"].welfare

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 import bidwise
-from bidwise.cli.terminal import Bars, say
+from bidwise.cli.terminal import Bars, Columns, say
 
 
 def evaluate(
@@ -19,7 +19,7 @@ def evaluate(
     click: str,
     bid: str,
     out: Path,
-    auction: str | None = None,
+    auction: Columns = None,
     auction_size: int | None = None,
     seed: int = 0,
     resample: int = 1,
@@ -34,6 +34,9 @@ def evaluate(
     position: str | None = None,
     sampling_rate: float | None = None,
     weight: str | None = None,
+    propensity: str | None = None,
+    separator: str | None = None,
+    header: bool = True,
     rounds: int = 999,
 ) -> None:
     """Which of several models' predictions makes the auction better, and how sure is that?
@@ -54,11 +57,11 @@ def evaluate(
     click:
         Column of clicks, 0 or 1.
     bid:
-        Column of cost-per-click bids.
+        Column of cost-per-click bids, or of value per click; or a number, 1 for logs without bids.
     out:
         Folder for result.json and report.html.
     auction:
-        Column that says which ads compete.
+        Column that says which ads compete, or several, separated by spaces: day request_id.
     auction_size:
         Instead of --auction: shuffle the ads and cut them into auctions of this many (the paper: 256).
     seed:
@@ -87,6 +90,12 @@ def evaluate(
         Share of the negatives that the models were trained on; corrects their predictions for it.
     weight:
         Column of weights of ads; an auction has the mean weight of its ads.
+    propensity:
+        Column of the probability with which the log chose the ad, above 0 and at most 1.
+    separator:
+        Character between the columns of a text file, \\t for a tab [default: comma in .csv, tab in .tsv].
+    header:
+        Whether the first line of a text file names the columns; they are called column_1, column_2, ... without.
     rounds:
         Rounds of the bootstrap behind the intervals.
     """

@@ -29,15 +29,14 @@ class Split:
 
 
 def split(
-    rows: int, *, auction: pl.Series | None, time: NDArray[Any] | None, seed: int, name: str = "table"
+    rows: int, *, auction: NDArray[np.int64] | None, time: NDArray[Any] | None, seed: int, name: str = "table"
 ) -> dict[str, Split]:
     """The oldest 80 % of the ads, the next 10 % and the newest 10 %; without ``time`` a random 80, 10 and 10 %.
 
-    Auctions stay whole: one goes where its oldest ad does. Without auctions validation and test rows are in random
-    order, ready to be cut into auctions.
+    ``auction`` numbers the auction of every row. Auctions stay whole: one goes where its oldest ad does. Without
+    auctions validation and test rows are in random order, ready to be cut into auctions.
 
-    >>> auction = pl.Series([k // 3 for k in range(120)])
-    >>> parts = split(120, auction=auction, time=np.arange(120), seed=0)
+    >>> parts = split(120, auction=np.arange(120) // 3, time=np.arange(120), seed=0)
     >>> {name: (len(part.rows), len(part.offsets) - 1) for name, part in parts.items()}
     {'train': (96, 32), 'valid': (12, 4), 'test': (12, 4)}
     """
@@ -71,14 +70,14 @@ def split(
     return parts
 
 
-def _groups(rows: int, auction: pl.Series | None, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _groups(rows: int, auction: NDArray[np.int64] | None, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows in the order of their auctions, each in that of its first row, and the size of every auction."""
     if auction is None:
         return np.arange(rows), np.ones(rows, dtype=np.int64)
-    members, offsets = auction_rows(auction, name)
+    members, offsets = auction_rows(auction)
     sizes = np.diff(offsets)
     if len(sizes) == 1:
-        raise InputError(f"{name} must have several auctions, found one: {auction.name!r} is the same in all rows")
+        raise InputError(f"{name} must have several auctions, found one: what names them is the same in all rows")
     return np.arange(rows) if members is None else members, sizes
 
 

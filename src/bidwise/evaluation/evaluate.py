@@ -15,14 +15,13 @@ from bidwise.auctions import slot_multipliers, welfare
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data.ad_table import AdTable, cut_auctions, read_ads
-from bidwise.data.locations import same_place
-from bidwise.data.read_table import Table
+from bidwise.data.locations import same_place, written_as
+from bidwise.data.read_table import Table, table_name
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import compared, pairs_of
 from bidwise.evaluation.intervals import difference_to_average
 from bidwise.evaluation.metrics import Metrics, ModelMetrics, ToAverage
 from bidwise.evaluation.result import Evaluation, EvaluationOptions, check_folder
-from bidwise.urls import shown
 
 ADS_AT_ONCE = 2**20
 Progress = Callable[[str, float], None]  # what is being done, and the share that is done
@@ -33,8 +32,8 @@ def evaluate(
     *,
     ctr: str | Sequence[str],
     click: str,
-    bid: str,
-    auction: str | None = None,
+    bid: str | float,
+    auction: str | Sequence[str] | None = None,
     auction_size: int | None = None,
     seed: int = 0,
     resample: int = 1,
@@ -49,6 +48,9 @@ def evaluate(
     position: str | None = None,
     sampling_rate: float | None = None,
     weight: str | None = None,
+    propensity: str | None = None,
+    separator: str | None = None,
+    header: bool = True,
     rounds: int = 999,
     out: str | Path | None = None,
     progress: Progress | None = None,
@@ -58,8 +60,8 @@ def evaluate(
     Args:
         table: Parquet, CSV or TSV file or URL, polars or pandas frame, or mapping of columns; one row per logged ad.
         ctr: the columns of predicted CTR, one per model.
-        click, bid: columns of clicks (0 or 1) and cost-per-click bids.
-        auction: column that says which ads compete. Without one:
+        click, bid: columns of clicks (0 or 1) and cost-per-click bids; ``bid=1.0`` where there are none.
+        auction: column, or several, that says which ads compete. Without one:
         auction_size: shuffles the ads (``seed``) and cuts them into auctions of this many, ``resample`` times.
         truth: column of true CTR, where it is known: welfare and revenue are then expected, not realised.
         baseline: the model that the others are compared with; the first of ``ctr`` by default.
@@ -69,6 +71,9 @@ def evaluate(
         position: column of the slot an ad was logged in, from 1; a click in slot k then counts 1/alpha_k.
         sampling_rate: share of the negatives that the models were trained on; predictions are corrected for it.
         weight: column of weights of ads; an auction has the mean weight of its ads.
+        propensity: column of the probability with which the log chose the ad.
+        separator: between columns of a text file, by its ending by default.
+        header: whether its first line names the columns; without, they are column_1, column_2 and so on.
         rounds: of the bootstrap behind the intervals.
         out: folder for ``result.json`` and ``report.html``.
         progress: called as ``progress("model_a", 0.4)`` during long work.
@@ -91,7 +96,9 @@ def evaluate(
     _check_others(models, base, sampling_rate, rounds, seed, out)
 
     columns: dict[str, Any] = {"ctr": models, "click": click, "position": position, "weight": weight}
-    columns["slots"] = len(alpha)
+    columns |= {"propensity": propensity, "slots": len(alpha)}
+    table = written_as(table, separator, header)
+    calibration_table = None if calibration_table is None else written_as(calibration_table, separator, header)
     ads = _corrected(read_ads(table, bid=bid, auction=auction, truth=truth, **columns), sampling_rate)
     if auction_size is not None:
         ads = cut_auctions(ads, auction_size, seed=seed, cuts=resample)
@@ -134,8 +141,8 @@ def evaluate(
             table=_named(table),
             ctr=tuple(models),
             click=click,
-            bid=bid,
-            auction=auction,
+            bid=str(bid),
+            auction=auction if auction is None or isinstance(auction, str) else ", ".join(auction),
             auction_size=auction_size,
             seed=seed,
             resample=resample,
@@ -150,6 +157,9 @@ def evaluate(
             position=position,
             sampling_rate=sampling_rate,
             weight=weight,
+            propensity=propensity,
+            separator=separator,
+            header=header,
             rounds=rounds,
         ),
     )
@@ -158,7 +168,7 @@ def evaluate(
     return evaluation
 
 
-def _check_auctions(auction: str | None, auction_size: int | None, resample: int) -> None:
+def _check_auctions(auction: str | Sequence[str] | None, auction_size: int | None, resample: int) -> None:
     if (auction is None) == (auction_size is None):
         raise InputError(
             "or {} must say which ads compete: the column that names the auction, or a size to cut the ads at random "
@@ -190,7 +200,7 @@ def _check_calibration(models: list[str], calibrate: str, table: Table, calibrat
 
 def _named(table: Table | None) -> str | None:
     """What a table is called in a result; a frame has no name."""
-    return shown(table) if isinstance(table, str | Path) else None
+    return table_name(table, "") or None
 
 
 def _check_others(

@@ -11,7 +11,15 @@ import bidwise
 from bidwise.checks import InputError
 from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.metrics import ModelMetrics
-from bidwise.run_folder import check_writable, locked_folder, read_json, result_json, whole_file
+from bidwise.run_folder import (
+    check_writable,
+    environment,
+    locked_folder,
+    read_json,
+    result_json,
+    whole_file,
+    write_json,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +30,7 @@ class EvaluationOptions:
     ctr: tuple[str, ...]
     click: str
     bid: str
-    auction: str | None = None
+    auction: str | None = None  # the column, or several with commas between
     auction_size: int | None = None
     seed: int = 0
     resample: int = 1
@@ -37,6 +45,9 @@ class EvaluationOptions:
     position: str | None = None
     sampling_rate: float | None = None
     weight: str | None = None
+    propensity: str | None = None
+    separator: str | None = None
+    header: bool = True
     rounds: int = 999
 
 
@@ -114,13 +125,14 @@ class Evaluation:
         return {"bid_spread": None} | kept
 
     def write(self, out: str | Path) -> None:
-        """``out/result.json`` and ``out/report.html``: both, or none of them."""
+        """``out/result.json``, ``out/report.html`` and ``out/environment.json``: all, or no result."""
         from bidwise.report import write_page  # late: matplotlib takes a second, and not everyone writes
 
         check_folder(out)
         with locked_folder(out) as folder, whole_file(folder / "result.json") as part:
             part.write_text(self.to_json(), encoding="utf-8")
             write_page(self, folder)
+            write_json(folder / "environment.json", environment())
 
 
 def check_folder(out: str | Path) -> Path:

@@ -14,7 +14,7 @@ from bidwise.report.formatting import NONE, change, counted, decimals, number
 from bidwise.report.sections import Cell, Table, TableRow, outcome_cell
 from bidwise.study.keep_best import Choice
 from bidwise.table.config import Config
-from bidwise.table.encode import Prepared
+from bidwise.table.encode import CAP, Prepared
 from bidwise.table.results import TableFacts, TrainResult
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
@@ -28,15 +28,18 @@ def described(prepared: Prepared, device: str) -> str:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
     many = f"{len(losses)} models, one for each loss: {', '.join(losses)}" if len(losses) > 1 else f"loss {losses[0]}"
-    most = f"at most {counted(config.train.epochs, 'epoch')}{' each' if len(losses) > 1 else ''}"
+    training = f"Training: {many}; at most {counted(config.train.epochs, 'epoch')}{' each' if len(losses) > 1 else ''}"
+    if (prepared.folder / "result.json").is_file():
+        training = f"Nothing is trained: the run in {prepared.folder} is finished, and this is what it found."
     lines = [
         *columns_table(facts).text(),
         "",
         *splits_table(facts).text(),
         "",
         f"Model: {config.model.name} over {len(store.fields)} columns, {parameters:,} parameters, on {device}{ranks}",
-        f"Training: {many}; {most}",
+        training,
         f"Categories seen less than {facts.min_count} times in training count as rare.",
+        *([] if facts.capped_bids else [bids_line(facts)]),  # else a note
         *(f"Note: {note}" for note in notes(facts, config)),
     ]
     for loss in losses:
@@ -45,6 +48,18 @@ def described(prepared: Prepared, device: str) -> str:
             last = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1:]
             lines += [f"Training: {loss} resumes after epoch {json.loads(entry)['epoch']:g}" for entry in last]
     return "\n".join(lines)
+
+
+def bids_line(facts: TableFacts) -> str:
+    """What bids are in training."""
+    line = f"Bids are divided by their mean, {facts.mean_bid:.3g}."
+    if facts.capped_bids:
+        above = f"{counted(facts.capped_bids, 'bid')} above {CAP} times the median, {facts.median_bid:.3g}"
+        line = (
+            f"Bids are divided by {facts.mean_bid:.3g}, their mean up to a cap: {above} (largest "
+            f"{facts.largest_bid:.3g}), count as {facts.bid_cap:.3g} in training and validation, in full in the test."
+        )
+    return line
 
 
 def columns_table(facts: TableFacts, ids: dict[str, int] | None = None) -> Table:
@@ -199,6 +214,8 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
             "so predictions are on the scale of the full data. Auctions hold fewer rivals than they had: read welfare "
             "with care."
         )
+    if facts.capped_bids:
+        yield bids_line(facts)
     for column, area in facts.leaks.items():
         yield (
             f"Column {column!r} alone predicts the clicks with an AUC of {area:.3f}. Is it known before the click? If "

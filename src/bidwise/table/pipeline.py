@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
+from bidwise.data.locations import written_as
 from bidwise.data.read_table import Table
 from bidwise.data.splits import halves
 from bidwise.data.store import SCHEMA
@@ -97,6 +98,7 @@ def run(
 ) -> TrainResult:
     """Train by a configuration: of several ranks the first prepares the folder and concludes, and all of them train."""
     started = time.monotonic()
+    table = written_as(table, config.data.separator, config.data.header)
     show = progress or (lambda work, done, detail="": None)
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
@@ -232,7 +234,7 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Eval
         ctr=models,
         click="click",
         bid="bid",
-        auction=None if config.data.auction is None else "auction",
+        auction="auction" if config.data.auction else None,
         auction_size=prepared.facts.auction_size,
         **roles,
         slots=config.data.slots,

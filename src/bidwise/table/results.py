@@ -38,7 +38,11 @@ class TableFacts:
     splits: dict[str, SplitFacts]
     auction_size: int | None  # that validation and test ads are cut into, where the table has no auctions
     min_count: int
-    mean_bid: float
+    mean_bid: float  # of training ads, none above the cap: what bids are divided by
+    median_bid: float = math.nan
+    bid_cap: float = math.nan  # the most that a bid counts in training and validation
+    capped_bids: int = 0  # bids above it
+    largest_bid: float = math.nan
     cut: str | None = (
         None  # of a split by time: "auctions" that last beyond it, or ads of the same "time" on both sides
     )

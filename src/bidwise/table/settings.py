@@ -151,7 +151,7 @@ def _auctions(trials: Sequence[TrialResult], folder: Path) -> dict[str, NDArray[
 def _per_auction(folder: Path, model: str) -> dict[str, NDArray[Any]]:
     result = read_result(folder, TrainResult)
     config, size = result.settings, result.table.auction_size
-    roles: dict[str, Any] = {role: role for role in ("auction", "truth", "position") if role in config.data.roles}
+    roles: dict[str, Any] = {role: role for role, _ in config.data.roles if role in ("auction", "truth", "position")}
     if config.data.weight or config.data.sampling_rate:
         roles["weight"] = "weight"
     path, slots = folder / "test.parquet", config.data.slots
