@@ -100,13 +100,17 @@ def test_the_command_is_the_twin_of_the_function(ads, tmp_path, monkeypatch):
     assert written["options"]["pricing"] == "vcg"
 
 
-def test_auctions_are_cut_from_a_gzipped_csv(tmp_path, monkeypatch, capsys):
+def test_all_auctions_that_could_be_drawn_from_a_gzipped_csv(tmp_path, monkeypatch, capsys):
     path = tmp_path / "ads.csv.gz"
     path.write_bytes(gzip.compress(table_of().write_csv().encode()))
-    evaluate(monkeypatch, path, "--auction-size", "256", "--seed", "7", "--resample", "2", "--out", tmp_path / "out")
+    evaluate(monkeypatch, path, "--auction-size", "256", "--out", tmp_path / "out")
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert (result["auctions"], result["ads_left_out"]) == (9, 2400 - 9 * 256)
-    assert "shuffled (seed 7) and cut into auctions of 256, 2 times over" in capsys.readouterr().out
+    assert (result["auctions"], result["ads"], result["ads_left_out"]) == (None, 2400, 0)
+    table = table_of()
+    for model in ("model_a", "model_b"):
+        columns = (table[name].to_numpy() for name in (model, "click", "bid"))
+        assert result["models"][model]["welfare"] == pytest.approx(bidwise.pooled_welfare(*columns, 256))
+    assert "2,400 ads in all auctions of 256 that could be drawn from them" in capsys.readouterr().out
 
 
 def test_calibration_table(ads, tmp_path, monkeypatch):
@@ -159,12 +163,11 @@ def test_calibration_table(ads, tmp_path, monkeypatch):
             "bidwise: --bid must be a column of its own, not that of --ctr, found 'bid'",
         ),
         ({}, [], "--auction or --auction-size must say which ads compete"),
-        ({}, ["--auction-size", "9999"], "--auction-size must be at most the 2,400 ads, found 9999"),
+        ({}, ["--auction-size", "9999"], "--auction-size must be below the number of ads, 2,400, found 9,999"),
         ({}, ["--auction", "auction", "--slots", "1,2"], "--slots must be positive and must not rise"),
         ({}, ["--auction", "auction", "--slots", "1,x"], "--slots must be numbers such as 1,0.8,0.6, found '1,x'"),
         ({}, ["--auction", "auction", "--baseline", "c"], "--baseline must be one of the ctr columns"),
         ({}, ["--auction", "auction", "--rounds", "9"], "bidwise: --rounds must be at least 100, found 9"),
-        ({}, ["--auction", "auction", "--resample", "2"], "bidwise: --resample needs --auction-size: real auctions"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, change, words, message):
@@ -199,7 +202,6 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid", "--out", "O
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([*CRITEO, "--cuts", "101"], "--cuts must be at most 100, found 101"),
         ([*CRITEO, "--repeats", "1001"], "--repeats must be at most 1000, found 1001"),
         ([*CRITEO, "--repeats", "2", "--lam-repeats", "3"], "--lam-repeats must be at most --repeats, 2, found 3"),
         ([*CRITEO, "--models", ","], "--models must be names, separated by commas or spaces, found none"),
@@ -272,10 +274,10 @@ def test_positional_arguments_are_called_as_the_help_calls_them(ads, monkeypatch
 
 
 def test_errors_keep_their_argument_between_processes():
-    error = bidwise.InputError("needs {}, found none", argument="resample", others=["auction_size"])
+    error = bidwise.InputError("needs {}, found none", argument="pool_by", others=["auction_size"])
     again = pickle.loads(pickle.dumps(error))
-    assert str(again) == str(error) == "resample needs auction_size, found none"
-    assert again.spelled(str.upper) == "RESAMPLE needs AUCTION_SIZE, found none"
+    assert str(again) == str(error) == "pool_by needs auction_size, found none"
+    assert again.spelled(str.upper) == "POOL_BY needs AUCTION_SIZE, found none"
     assert str(bidwise.InputError("{braces} stay where no argument is named")) == (
         "{braces} stay where no argument is named"
     )
@@ -494,7 +496,7 @@ def test_evaluate_reads_text_of_any_separator_and_auctions_of_several_columns(ad
     one = bidwise.evaluate(ads, ctr=["model_a", "model_b"], click="click", bid="bid", auction="auction")
     assert found["models"]["column_2"]["welfare"] == pytest.approx(one.models["model_b"].welfare, rel=1e-12)
     assert found["auctions"] == one.auctions
-    assert found["options"]["auction"] == "column_5, column_6"
+    assert found["options"]["auction"] == ["column_5", "column_6"]
     assert (found["options"]["separator"], found["options"]["header"]) == (";", False)
 
 

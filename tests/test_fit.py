@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -459,9 +459,31 @@ def test_welfare_is_that_of_auctions():
     train, valid = repeat(0, ads=100)
     unbound = replace(valid, offsets=None)
     for metric in ("welfare", "expected_welfare"):
-        with pytest.raises(bidwise.InputError, match="valid must have offsets"):
+        with pytest.raises(bidwise.InputError, match=r"valid must have offsets, .* or auction_size for"):
             fit(LogisticRegression(8), train, valid=unbound, metric=metric)
     assert fit(LogisticRegression(8), train, valid=unbound, metric="log_loss", epochs=1).best
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_welfare_of_ads_without_auctions_is_that_of_all_that_could_be_drawn(weighted):
+    """For every member, whose ads and weights may be its own; weights count by their mean."""
+    train, valid, alone = repeats(2)
+    valid = replace(valid, offsets=None, auction_size=7)
+    weights = None
+    if weighted:
+        weights = 3 * torch.rand(2, len(valid), generator=seeded(4)) + 0.1
+        valid = replace(valid, weights=weights)
+    options = {"metric": ("welfare", "expected_welfare"), "epochs": 2, "batch_size": 50}
+    model = MLP(8, (6,), members=(3, 2))
+    fitted = fit(model, train, valid=valid, **options)
+    model.load_state_dict(fitted.last)
+    ctr = torch.sigmoid(logits_of(model, valid.features).double())
+    for v, k in product(range(3), range(2)):
+        ads = alone[k][1]
+        w = None if weights is None else weights[k].double() / weights[k].double().mean()
+        for name, truth in (("welfare", ads.clicks), ("expected_welfare", ads.truth)):
+            expected = bidwise.pooled_welfare(ctr[v, k], truth, ads.bids, 7, weights=w)
+            assert fitted.history[-1][name][v, k].item() == pytest.approx(expected, rel=1e-5)
 
 
 # any module

@@ -182,7 +182,6 @@ def loop_metrics(ctr, clicks, bids, offsets, truth=None, exposure=None, weights=
         bid_rows.append({"bid_low": found.pop("low"), "bid_high": found.pop("high")} | found)
     return {name: over(number, auction_weight) for name, number in mean.items()} | {
         "auc": overall,
-        "auc_loss": 1 - overall,
         "auc_in_auctions": over(area, area_weight),
         "log_loss": over(total(log_loss_of), whole),
         "normalised_entropy": over(total(log_loss_of), whole) / entropy,
@@ -251,8 +250,8 @@ def test_pieces_merge_to_the_whole_in_any_order(seed, cuts, shuffler):
     for piece in pieces:
         merged.merge(pickle.loads(pickle.dumps(piece)))  # as ranks send them
     assert_same(merged.compute(), whole.compute())
-    for name, column in whole.per_auction.items():
-        np.testing.assert_allclose(merged.per_auction[name], column, rtol=1e-12, atol=1e-15)
+    for name, column in whole.per_unit.items():
+        np.testing.assert_allclose(merged.per_unit[name], column, rtol=1e-12, atol=1e-15)
     shuffler.shuffle(pieces)
     shuffled = Metrics(slots=(1.0, 0.5))
     for piece in pieces:
@@ -386,10 +385,11 @@ def test_welfare_is_that_of_the_auction(seed):
     options = {"slots": (1.0, 0.4), "pricing": "vcg", "reserve": 0.6, "squash": 0.5}
     metrics = Metrics(**options).update(**chosen(log, "truth"))
     sold = run_auction(log["ctr"], log["bids"], log["offsets"], **options)
-    kept = metrics.per_auction
+    kept = metrics.per_unit
     np.testing.assert_allclose(kept["welfare"], sold.welfare(log["truth"], log["bids"]))
     np.testing.assert_allclose(kept["revenue"], sold.revenue(log["truth"]))
-    np.testing.assert_allclose(kept["surplus"], sold.surplus(log["truth"], log["bids"]), atol=1e-12)
+    surplus = kept["welfare"] - kept["revenue"]
+    np.testing.assert_allclose(surplus, sold.surplus(log["truth"], log["bids"]), atol=1e-12)
     places = torch.where(sold.winners >= 0, sold.winners - torch.tensor(log["offsets"])[:-1, None], -1)
     assert kept["winners"][~kept["tied"]].tolist() == places[~sold.tied].tolist()
     assert kept["tied"].tolist() == sold.tied.tolist()
@@ -398,12 +398,13 @@ def test_welfare_is_that_of_the_auction(seed):
     assert close(plain, welfare(log["ctr"], log["truth"], log["bids"], log["offsets"]).mean().item())
 
 
-def test_per_auction_columns_add_up():
+def test_per_unit_columns_add_up():
     log = random_log(11, sizes=[3, 5, 1, 8])
     metrics = Metrics().update(**log)
-    kept, result = metrics.per_auction, metrics.compute()
+    kept, result = metrics.per_unit, metrics.compute()
     assert close(kept["log_loss"].sum() / kept["ad_weight"].sum(), result.log_loss)
     assert close(np.average(kept["revenue"], weights=kept["weight"]), result.revenue)
+    assert close(kept["auc"].sum() / kept["ad_weight"].sum(), result.auc)
     np.testing.assert_allclose(kept["ad_weight"], kept["weight"] * [3, 5, 1, 8])
 
 
@@ -467,13 +468,13 @@ def test_without_ads_there_are_counts_and_nan():
         of_auctions = {"welfare", "revenue", "surplus", "fill_rate"}  # an auction without ads has welfare 0
         for name in numbers_of(found).keys() - COUNTS - TABLES - (of_auctions if found.auctions else set()):
             assert math.isnan(getattr(found, name)), name
-    assert Metrics(slots=(1.0, 0.5)).per_auction["winners"].shape == (0, 2)
+    assert Metrics(slots=(1.0, 0.5)).per_unit["winners"].shape == (0, 2)
 
 
 @pytest.mark.parametrize("click", [0, 1])
 def test_one_class_and_single_ads(click):
     found = Metrics().update([0.2, 0.4, 0.6], [click] * 3, [1.0, 2.0, 3.0], [0, 1, 2, 3]).compute()
-    for name in ("auc", "auc_loss", "auc_in_auctions", "normalised_entropy", "rank_agreement"):
+    for name in ("auc", "auc_in_auctions", "normalised_entropy", "rank_agreement"):
         assert math.isnan(getattr(found, name)), name
     for name in ("predicted_over_observed", "ecpm_predicted_over_observed", "winners_predicted_over_observed"):
         assert math.isnan(getattr(found, name)) == (click == 0), name
@@ -587,7 +588,7 @@ def test_models_that_tie_the_same_ads_show_the_same():
     ctr = {"two": [0.5, 0.5, 0.1], "also": [0.4, 0.4, 0.3], "other": [0.5, 0.1, 0.5], "one": [0.6, 0.5, 0.1]}
     for rows in itertools.permutations(range(3)):
         seen = {
-            name: Metrics().update([column[row] for row in rows], [0, 0, 0], [1.0, 1.0, 1.0]).per_auction
+            name: Metrics().update([column[row] for row in rows], [0, 0, 0], [1.0, 1.0, 1.0]).per_unit
             for name, column in ctr.items()
         }
         assert seen["two"]["winners"] == seen["also"]["winners"]

@@ -1,4 +1,4 @@
-"""Tables as users have them: formats, scattered auctions, cutting, and errors that say where."""
+"""Tables as users have them: formats, scattered auctions, and errors that say where."""
 
 import gzip
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidwise.checks import InputError
-from bidwise.data.ad_table import cut_auctions, read_ads
+from bidwise.data.ad_table import read_ads
 from bidwise.data.locations import written_as
 from bidwise.data.read_table import column_names, group_ids, read_table
 
@@ -320,46 +320,6 @@ def test_predictions_may_be_left_out():
     ads = read(COLUMNS, ctr=[])
     assert ads.ctr == {}
     assert ads.clicks.tolist() == COLUMNS["click"]
-
-
-def numbered(ads):
-    """Ads that can be told apart by their bids."""
-    return read({"model": [0.5] * ads, "click": [0] * ads, "bid": np.arange(1.0, ads + 1)}, auction=None)
-
-
-def test_cut_auctions_use_every_ad_once_and_count_the_rest():
-    ads = cut_auctions(numbered(23), 5, seed=1)
-    assert ads.offsets.tolist() == [0, 5, 10, 15, 20]
-    assert len(set(ads.bids)) == 20
-    assert ads.left_out == 3
-
-
-def test_cuts_are_seeded_and_shuffled():
-    same, again, other = (cut_auctions(numbered(40), 8, seed=seed).bids for seed in (1, 1, 2))
-    assert np.array_equal(same, again)
-    assert not np.array_equal(same, other)
-    assert not np.array_equal(same, np.sort(same))
-
-
-def test_resampling_cuts_the_ads_again():
-    ads = cut_auctions(numbered(23), 5, cuts=3)
-    assert ads.auctions == 12
-    first, second, third = ads.bids.reshape(3, 20)
-    assert len(set(first)) == len(set(second)) == len(set(third)) == 20
-    assert not np.array_equal(first, second)
-
-
-@pytest.mark.parametrize(
-    ("size", "cuts", "message"),
-    [
-        (0, 1, "auction_size must be at least 1, found 0"),
-        (24, 1, "auction_size must be at most the 23 ads, found 24"),
-        (5, 0, "resample must be at least 1, found 0"),
-    ],
-)
-def test_impossible_cuts_are_refused(size, cuts, message):
-    with pytest.raises(InputError, match=message):
-        cut_auctions(numbered(23), size, cuts=cuts)
 
 
 @PROPERTY

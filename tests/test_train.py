@@ -166,6 +166,16 @@ def test_halves_share_no_auction():
     assert len(one.offsets) == len(other.offsets) == 3
 
 
+def test_halves_share_no_ad_where_there_are_no_auctions():
+    number = torch.arange(13.0)
+    one, other = halves(bidwise.data.Ads(number[:, None], torch.zeros(13), number + 1, auction_size=4), seed=0)
+    assert sorted([*one.features[:, 0].tolist(), *other.features[:, 0].tolist()]) == list(range(13))
+    assert (len(one), len(other)) == (7, 6)
+    for half in (one, other):
+        assert (half.offsets, half.auction_size) == (None, 4)
+        assert torch.equal(half.bids, half.features[:, 0] + 1)
+
+
 def test_an_interrupted_run_ends_as_if_nothing_had_happened(run, tmp_path):
     class Stop(Exception):
         pass
@@ -335,16 +345,15 @@ def test_auto_compares_on_auctions_that_chose_no_epoch(auto):
     choice = auto.result.choice
     assert [each.name for each in choice.candidates] == ["log_loss", "bid_weighted", "log_plus"]
     assert choice.level == pytest.approx(1 - 0.05 / 2)
-    size = auto.result.table.auction_size
-    cut = auto.result.table.splits["valid"].ads // size
-    assert auto.result.table.auctions("valid") == cut
-    assert choice.auctions == cut - cut // 2
+    ads = auto.result.table.splits["valid"].ads
+    assert (auto.result.table.auctions("valid"), choice.auctions) == (None, None)
+    assert choice.ads == ads // 2
     stopped = json.loads((auto.folder / "fits" / "log_loss" / "result.json").read_text())
     assert stopped["kind"] == "fit"
     fits = [tomllib.loads((auto.folder / "fits" / name / "config.toml").read_text())["valid"] for name in
             ("log_loss", "log_plus")]  # fmt: skip
     assert fits[0] == fits[1]
-    assert f"({cut // 2 * size}," in fits[0]
+    assert f"({ads - ads // 2}," in fits[0]
     assert auto.result.chosen in [each.name for each in choice.candidates]
 
 

@@ -89,7 +89,7 @@ def train(
     truth:
         Column of true CTR, where it is known (simulations): the test is then by expected welfare.
     auction_size:
-        Without --auction: ads of the auctions that validation and test are cut into, at most [default: 256].
+        Without --auction: ads of the auctions that validation and test draw, at most [default: 256].
     model:
         deepfm, dcn, dcnv2 or logistic_regression [default: deepfm].
     loss:

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import polars.selectors as cs
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
-from bidwise.data.ads import AuctionCuts
 from bidwise.data.read_table import (
     Table,
     auction_ids,
@@ -156,20 +154,6 @@ def read_ads(
     if order is None:
         return replace(ads, offsets=offsets)
     return ads.rows(order, offsets, scattered=True)
-
-
-def cut_auctions(ads: AdTable, size: int, *, seed: int = 0, cuts: int = 1) -> AdTable:
-    """Auctions of ``size`` ads drawn at random: the rows are shuffled and cut, an incomplete last auction is left out.
-
-    The paper does this once; ``cuts`` > 1 repeats it with other shuffles, so that each ad meets other rivals.
-
-    >>> ads = read_ads({"a": [0.1] * 5, "y": [0] * 5, "b": [1.0] * 5}, ctr=["a"], click="y", bid="b")
-    >>> cut_auctions(ads, 2, seed=0).offsets
-    array([0, 2, 4])
-    """
-    found = AuctionCuts.at_random(ads.ads, size, cuts=cuts, seed=seed)
-    assert isinstance(found.rows, Tensor)
-    return ads.rows(found.rows.numpy(), found.offsets.numpy(), left_out=found.left_out)
 
 
 def _column_or_number(table: Table, bid: Any) -> tuple[str | None, float]:

@@ -122,8 +122,11 @@ def auctions_at(ads: Ads, which: NDArray[np.int64]) -> Ads:
 
 
 def halves(ads: Ads, seed: int) -> tuple[Ads, Ads]:
-    """The auctions in two random halves: what is chosen by the one is not known to the other."""
-    assert ads.offsets is not None
-    order = np.random.default_rng(seed).permutation(len(ads.offsets) - 1)
-    middle = len(order) // 2
-    return auctions_at(ads, np.sort(order[:middle])), auctions_at(ads, np.sort(order[middle:]))
+    """The auctions, or ads that are in none, in two random halves: what one chooses is not known to the other."""
+    order = np.random.default_rng(seed).permutation(len(ads) if ads.offsets is None else len(ads.offsets) - 1)
+    parts = (np.sort(part) for part in np.array_split(order, 2))
+    if ads.offsets is None:
+        first, second = (ads.take(torch.from_numpy(part)) for part in parts)
+    else:
+        first, second = (auctions_at(ads, part) for part in parts)
+    return first, second

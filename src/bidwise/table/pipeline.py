@@ -190,20 +190,18 @@ def _result(prepared: Prepared, fits: dict[str, Fit], valid: Ads, held_out: Ads 
 
 def _choice(prepared: Prepared, fits: dict[str, Fit], ads: Ads, show: Progress) -> Choice:
     """The losses compared, on validation auctions that chose no epoch."""
-    welfare: dict[str, Any] = {}
-    weights = None
+    seen = {}
     for at, (loss, fit) in enumerate(fits.items()):
         show("comparing", at / len(fits))
-        auctions = _metrics(fit.model, ads, prepared.config).per_auction
-        welfare[loss], weights = prepared.in_table_units(auctions["welfare"]), auctions["weight"]
+        seen[loss] = _metrics(fit.model, ads, prepared.config).per_unit
     show("comparing", 1.0)
-    return choose(welfare, BASELINE, weights=weights, seed=prepared.config.train.seed)
+    return choose(seen, BASELINE, unit=prepared.facts.mean_bid, seed=prepared.config.train.seed)
 
 
 def _metrics(model: nn.Module, ads: Ads, config: Config) -> Metrics:
     """A model's metrics over ads of a store, whose bids are in units of their mean."""
     more = {key: _numbers(values) for key in ("exposure", "weights") if (values := getattr(ads, key)) is not None}
-    metrics = Metrics(slots=config.data.slots)
+    metrics = Metrics(slots=config.data.slots, size=ads.auction_size)
     return metrics.update(_numbers(predict(model, ads)), _numbers(ads.clicks), _numbers(ads.bids), ads.offsets, **more)
 
 

@@ -16,6 +16,7 @@ from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.evaluation.auc import auc
+from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
@@ -143,7 +144,19 @@ class Metric:
 
 
 def _welfare(logits: Tensor, ads: Ads) -> Tensor:
-    return mean_welfare(logits, ads.bids * _labels(ads) * _counts(ads), ads.bids, ads.offsets)
+    return _welfare_by(_labels(ads), logits, ads)
+
+
+def _welfare_by(labels: Tensor, logits: Tensor, ads: Ads) -> Tensor:
+    """In the auctions of the ads, or in all that could be drawn."""
+    if ads.auction_size is None:
+        return mean_welfare(logits, ads.bids * labels * _counts(ads), ads.bids, ads.offsets)
+    weights = ads.weights if ads.weights is None else ads.weights / ads.weights.mean(-1, keepdim=True)
+    z, y, b = (x.expand_as(logits).reshape(-1, len(ads)) for x in (logits, labels, ads.bids))
+    w = [None] * len(z) if weights is None else weights.expand_as(logits).reshape(-1, len(ads))
+    ctr = ctr_of(z.double())
+    means = [pooled_welfare(ctr[k], y[k], b[k], ads.auction_size, weights=w[k]) for k in range(len(z))]
+    return torch.tensor(means, dtype=torch.float64, device=logits.device).view(logits.shape[:-1])
 
 
 def _labels(ads: Ads) -> Tensor:
@@ -165,7 +178,7 @@ def _counts(ads: Ads) -> Tensor | float:
 def _expected_welfare(logits: Tensor, ads: Ads) -> Tensor:
     if ads.truth is None:
         raise InputError("valid must have truth for metric='expected_welfare'; 'welfare' takes the clicks")
-    return mean_welfare(logits, ads.bids * ads.truth * _counts(ads), ads.bids, ads.offsets)
+    return _welfare_by(ads.truth, logits, ads)
 
 
 def _log_loss(logits: Tensor, ads: Ads) -> Tensor:
