@@ -73,8 +73,8 @@ WORLDS = [
 ]
 
 
-def simulated(world: World, many: int, random: torch.Generator) -> dict[str, Tensor]:
-    """``many`` data sets at once, each ``(many,)``: estimates, standard errors, effective clicks."""
+def simulated(world: World, many: int, random: torch.Generator, cuts: int = 0) -> dict[str, Tensor]:
+    """``many`` data sets at once, each ``(many,)``: estimates, standard errors, effective clicks, and means of cuts."""
     device, shape = random.device, (many, world.ads)
 
     def normal(*size: int) -> Tensor:
@@ -96,7 +96,7 @@ def simulated(world: World, many: int, random: torch.Generator) -> dict[str, Ten
             z = z + (world.shared * normal(many, world.clusters)).gather(1, cluster)
         ecpm = bids * torch.sigmoid(z)
         found.append(Pool(ecpm.reshape(-1), world.size, 1, pools).welfare(value.reshape(-1), (1.0,)))
-        cut.append(one_cuts(ecpm, value, world))
+        cut.append(one_cuts(ecpm, value, world, cuts))
     change = found[0] - found[1]
     own, values = (x.view(shape) for x in (change.own * many, change.values))
     units = torch.full((many,), world.ads, device=device)
@@ -115,47 +115,42 @@ def simulated(world: World, many: int, random: torch.Generator) -> dict[str, Ten
         estimate = values.mean(1)
         residual = values - estimate[:, None]
     error = (residual.square().sum(1) * units / (units - 1)).sqrt() / world.ads
-    skew = residual.pow(3).sum(1) / residual.square().sum(1).pow(1.5)
     size = own.abs()
     effective = size.sum(1).square() / size.square().sum(1).clamp(min=1e-300)
-    cuts = cut[0] - cut[1]
-    return {
-        "estimate": estimate,
-        "error": error,
-        "effective": effective,
-        "skew": skew,
-        "one_cut": cuts[0],
-        "cuts": cuts.mean(0),
-    }
+    mean = cut[0] - cut[1]
+    return {"estimate": estimate, "error": error, "effective": effective, "one_cut": mean[0], "cuts": mean.mean(0)}
 
 
-def one_cuts(ecpm: Tensor, value: Tensor, world: World) -> Tensor:
-    """Mean welfare of ``CUTS`` cuts at random, ``(CUTS, data sets)``; the same cuts for both models."""
+def one_cuts(ecpm: Tensor, value: Tensor, world: World, cuts: int) -> Tensor:
+    """Mean welfare of so many cuts at random, ``(cuts, data sets)``; the same cuts for both models."""
     random = torch.Generator(device=ecpm.device).manual_seed(1)
     means, per_pool = [], world.ads // world.pools
-    for _ in range(CUTS):
+    for _ in range(cuts):
         order = torch.rand(world.pools, per_pool, generator=random, device=ecpm.device).argsort(1)
         order = order[:, : per_pool // world.size * world.size] * world.pools
         order = (order + torch.arange(world.pools, device=ecpm.device)[:, None]).reshape(-1)
         table = ecpm[:, order].view(len(ecpm), -1, world.size)
         winner = table.argmax(-1, keepdim=True)
         means.append(value[:, order].view(table.shape).gather(-1, winner).squeeze(-1).mean(-1))
-    return torch.stack(means)
+    return torch.stack(means) if cuts else ecpm.new_zeros(1, len(ecpm))
 
 
 def measured(world: World, device: str) -> dict[str, Any]:
     """Coverage, false findings and power in one world."""
     random = torch.Generator(device=device).manual_seed(0)
     at_once = max(1, ADS_AT_ONCE // world.ads)
-    parts = [simulated(world, min(at_once, SIMULATIONS - k), random) for k in range(0, SIMULATIONS, at_once)]
+    parts = []
+    for k in range(0, SIMULATIONS, at_once):  # a quarter of the data sets is enough for the spread of cuts
+        parts.append(simulated(world, min(at_once, SIMULATIONS - k), random, CUTS if 4 * k < SIMULATIONS else 0))
     found = {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
+    quarter = sum(len(part["estimate"]) for part in parts[: math.ceil(len(parts) / 4)])
     estimate, truth = found["estimate"], 0.0 if world.equal else float(found["estimate"].mean())
     units = world.clusters or (world.pools if world.pools >= 30 else world.ads)
     t = (estimate - truth) / found["error"]
     half = student_quantile(0.975, units - 1)
     held, enough = t.abs() <= half, found["effective"] >= EFFECTIVE
     wrong = (estimate.abs() > half * found["error"]) & enough
-    spread = {name: float(found[name].std()) for name in ("estimate", "one_cut", "cuts")}
+    spread = {name: float(found[name][:quarter].std()) for name in ("estimate", "one_cut", "cuts")}
     return {
         "world": world.name,
         "ads": world.ads,
@@ -186,7 +181,7 @@ def by_effective_clicks(device: str) -> list[dict[str, Any]]:
             parts = []
             for rate in (-7.5, -7.0, -6.5, -6.0, -5.5, -5.0, -4.5):
                 world = replace(like, rate=rate, bids=heavy)
-                found = [simulated(world, ADS_AT_ONCE // world.ads, random) for _ in range(SIMULATIONS // 52)]
+                found = [simulated(world, ADS_AT_ONCE // world.ads, random) for _ in range(SIMULATIONS // 200)]
                 joined = {key: torch.cat([part[key] for part in found]).cpu() for key in found[0]}
                 truth = 0.0 if world.equal else float(joined["estimate"].mean())
                 held = (joined["estimate"] - truth).abs() <= 1.96 * joined["error"]

@@ -179,10 +179,9 @@ def pool_of(
 class _Ranked:
     """Ads from the lowest score to the highest, pool by pool, and sums along that order."""
 
-    def __init__(self, score: Tensor, size: int, pools: Tensor | None) -> None:
-        check_whole("size", size, 1)
+    def __init__(self, score: Tensor, size: int, pools: Tensor | None, first: int = 0) -> None:
         self.ads, self.size, self.pools = len(score), int(size), pools
-        self.order = _ascending(score)
+        self.order = _ascending(score, first)
         self.score = score[self.order]
         self.starts = self.sizes = None  # of each pool; a single one has none
         if pools is not None:
@@ -246,33 +245,18 @@ class Pool(_Ranked):
     """
 
     def __init__(self, score: Tensor, size: int, depth: int = 2, pools: Tensor | None = None) -> None:
-        super().__init__(score, size, pools)
-        smallest = self.ads if self.sizes is None else int(self.sizes.min())
-        if self.size > smallest:
+        smallest = len(score) if pools is None else int(torch.unique(pools, return_counts=True)[1].min())
+        check_whole("size", size, 1)
+        if size > smallest:
             raise InputError(f"must be at most the number of ads, {smallest:,}, found {size:,}", argument="size")
-        self.rank = torch.arange(self.ads, dtype=torch.float64, device=score.device)
+        super().__init__(score, size, pools, _first(len(score), size, min(depth, size)) if pools is None else 0)
+        self.rank = torch.arange(self.ads - len(self.order), self.ads, dtype=torch.float64, device=score.device)
+        self.of_pool = score.new_tensor([self.ads])  # ads of the pool that each one is in
         if self.sizes is not None and self.starts is not None:
-            self.of_pool = self.sizes.double()[self.pool]  # ads of the pool that each one is in
+            self.of_pool = self.sizes.double()[self.pool]
             self.rank -= self.starts[self.pool]
-            self.auctions = _log_choose(self.of_pool - 1, self.size - 1)  # log of those with a given ad
-        else:
-            self.of_pool = score.new_tensor([self.ads])
-            self.auctions = _log_choose(self.of_pool - 1, self.size - 1)
-            first = self._first(min(depth, self.size))
-            first = int(torch.searchsorted(self.score, self.score[first]))  # a run of ties stays whole
-            self.score, self.order = self.score[first:].clone(), self.order[first:].clone()  # frees the rest
-            self.rank = self.rank[first:].clone()
+        self.auctions = _log_choose(self.of_pool - 1, self.size - 1)  # log of those with a given ad
         self.runs()
-
-    def _first(self, depth: int) -> int:
-        """The lowest rank with a chance of a place down to ``depth`` that counts, by bisection."""
-        auctions = float(self.auctions)
-        low, high = 0, self.ads - depth  # the chance rises up to about there
-        while low < high:
-            middle = (low + high) // 2
-            chance = _log_choose(_one(self.ads - 1 - middle), depth - 1) + _log_choose(_one(middle), self.size - depth)
-            low, high = (low, middle) if float(chance) - auctions > NEGLIGIBLE else (middle + 1, high)
-        return low
 
     def run_mean(self, numbers: Tensor) -> Tensor:
         """The mean over each run of ties, at every place of it."""
@@ -436,8 +420,9 @@ class WeightedPool(_Ranked):
     """
 
     def __init__(self, score: Tensor, weights: Tensor, size: int, pools: Tensor | None = None) -> None:
-        super().__init__(score, size, pools)
+        check_whole("size", size, 1)
         check_not_negative("weights", weights)
+        super().__init__(score, size, pools)
         self.runs()
         self.weights = weights[self.order]
         first = self.count.cumsum(0) - self.count
@@ -554,11 +539,31 @@ def _scattered(here: Tensor, order: Tensor, ads: int, rest: float = 0.0) -> Tens
     return found
 
 
-def _ascending(score: Tensor) -> Tensor:
-    """The order from the lowest to the highest, of equal scores any; numpy sorts faster on a CPU."""
+def _first(ads: int, size: int, depth: int) -> int:
+    """The lowest rank with a chance of a place down to ``depth`` that counts, by bisection."""
+    auctions = float(_log_choose(_one(ads - 1), size - 1))
+    low, high = 0, ads - depth  # the chance rises up to about there
+    while low < high:
+        middle = (low + high) // 2
+        chance = _log_choose(_one(ads - 1 - middle), depth - 1) + _log_choose(_one(middle), size - depth)
+        low, high = (low, middle) if float(chance) - auctions > NEGLIGIBLE else (middle + 1, high)
+    return low
+
+
+def _ascending(score: Tensor, first: int) -> Tensor:
+    """The ads from rank ``first`` on, with all that are tied with it, from the lowest to the highest.
+
+    On a CPU numpy sorts faster, and only what is kept.
+    """
     if score.device.type == "cpu":
-        return torch.from_numpy(np.argsort(score.numpy()))
-    return score.argsort()
+        numbers = score.numpy()
+        if not first:
+            return torch.from_numpy(np.argsort(numbers))
+        kept = np.flatnonzero(numbers >= np.partition(numbers, first)[first])
+        return torch.from_numpy(kept[np.argsort(numbers[kept])])
+    order = score.argsort()
+    ranked = score[order]
+    return order[int(torch.searchsorted(ranked, ranked[first])) :].clone() if first else order
 
 
 def _shifted(sums: Tensor) -> Tensor:
