@@ -86,8 +86,10 @@ def whole_command(ads: pl.DataFrame) -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ads.parquet"
         ads.write_parquet(path)
-        asked = f"evaluate {path} --ctr model_a model_b model_c --click click --bid bid --auction auction".split()
-        cases = {"200 rounds": ["--rounds", "200"], "999 rounds": [], "calibrated": ["--calibrate", "isotonic"]}
+        asked = f"evaluate {path} --ctr model_a model_b model_c --click click --bid bid".split()
+        real = ["--auction", "auction"]
+        cases = {"999 rounds": real, "calibrated": [*real, "--calibrate", "isotonic"]}
+        cases |= {f"all auctions of {size}": ["--auction-size", str(size)] for size in (32, 256)}
         for case, more in cases.items():
             out = ["--out", str(Path(folder) / case.replace(" ", "_"))]
             times, peaks = [], []

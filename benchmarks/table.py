@@ -166,6 +166,63 @@ def coverage(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def pooled(rows: list[dict[str, str]]) -> str:
+    lines = [
+        "## Pooled welfare: coverage, equal models found different, power",
+        "",
+        f"{int(rows[0]['simulations']):,} simulated data sets each; all auctions of m ads that could be drawn.",
+        "*Too few*: the verdict of so many data sets; *covered*: of the others. *Found different*: of all; where",
+        "models are equal, wrongly. *Error of one cut*: its standard error over the pooled one's, then the mean's",
+        "of 20 cuts. Power, at equal coverage: pooled, one cut, 20 cuts.",
+        "",
+        "| world | ads, m | effective clicks | too few | covered | found different | error of one cut, 20 | power |",
+        "|---" * 8 + "|",
+    ]
+    for r in rows:
+        covered = float(r["covered_where_enough"] or "nan")
+        parts = [f"{float(r[f'power_{name}']):.0%}" for name in ("pooled", "one_cut", "cuts")]
+        cells = [r["world"], f"{int(r['ads']):,}, {int(r['size']):,}", f"{float(r['effective_clicks']):.0f}"]
+        cells += [f"{float(r['too_few']):.1%}", "" if covered != covered else f"{covered:.1%}"]
+        cells += [
+            f"{float(r['found_different']):.1%}",
+            f"{float(r['one_cut_error']):.2f}, {float(r['cuts_error']):.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} | {', '.join(parts) if float(r['true_difference']) else ''} |")
+    return "\n".join(lines)
+
+
+def effective_clicks(rows: list[dict[str, str]]) -> str:
+    lines = [
+        "## Coverage by effective clicks",
+        "",
+        "20,000 ads, m = 32, click rates of 0.06 to 1.1 %, data sets grouped by their effective clicks.",
+        "",
+        "| models | σ of log bids | effective clicks | data sets | covered |",
+        "|---|---|---|---|---|",
+    ]
+    for r in rows:
+        last = f"{r['from']} to {r['to']}" if int(r["to"]) < 1000 else f"{r['from']} and more"
+        lines.append(f"| {r['models']} | {r['bids']} | {last} | {int(r['data_sets']):,} | {float(r['covered']):.1%} |")
+    return "\n".join(lines)
+
+
+def selection(rows: list[dict[str, str]]) -> str:
+    names = {"one cut": "welfare of one cut", "welfare": "pooled welfare", "log_loss": "log loss"}
+    lines = [
+        "## True welfare lost by selecting on validation",
+        "",
+        f"In % of what selection by the truth reaches, mean of {rows[0]['repeats']} repeats with 95 % intervals.",
+        "",
+        "| world | selected | by | lost | worst repeat |",
+        "|---|---|---|---|---|",
+    ]
+    for r in rows:
+        lost, low, high, worst = (float(r[name]) for name in ("lost", "ci_low", "ci_high", "worst"))
+        interval = f"{lost:.2f} % [{low:.2f}, {high:.2f}]".replace("-", "−")
+        lines.append(f"| {r['world']} | {r['selected']} | {names[r['by']]} | {interval} | {worst:.2f} % |")
+    return "\n".join(lines)
+
+
 def training(rows: list[dict[str, str]]) -> str:
     by = {(r["loss"], r["method"]): r for r in rows}
     first = next(r for r in rows if r["method"] == "one after the other")
@@ -299,6 +356,9 @@ SECTIONS = {  # results -> (their section, the command that measures them)
     "auctions_cuda": (auctions, "auctions"),
     "evaluation": (evaluation, "evaluation"),
     "coverage": (coverage, "coverage"),
+    "pooled": (pooled, "pooled cuda"),
+    "effective_clicks": (effective_clicks, "pooled cuda"),
+    "selection": (selection, "selection cuda"),
     "categories_steps": (categories_steps, "categories steps"),
     "categories_vocabulary": (categories_vocabulary, "categories vocabulary"),
     "categories_loader": (categories_loader, "categories loader"),

@@ -1,14 +1,13 @@
-"""Ads and their cuts into auctions: rows that stay together, and fingerprints that tell ads apart."""
+"""Ads: rows that stay together, and fingerprints that tell ads apart."""
 
 import dataclasses
 import zlib
 
-import numpy as np
 import pytest
 import torch
 
 from bidwise.checks import InputError
-from bidwise.data.ads import Ads, AuctionCuts, fingerprint, stack
+from bidwise.data.ads import Ads, fingerprint, stack
 from bidwise.run_folder import checksum
 
 
@@ -19,43 +18,45 @@ def some_ads(ads=23, **changes):
     return Ads(features, **{"bids": 1 + torch.arange(float(ads))} | columns | changes)
 
 
-def test_random_cuts_are_permutations_without_their_ends():
-    cuts = AuctionCuts.at_random(23, 5, cuts=3, seed=4)
-    draw = np.random.default_rng(4)  # part of what a seed means: published results were drawn so
-    expected = np.concatenate([draw.permutation(23)[:20] for _ in range(3)])
-    assert cuts.rows.tolist() == expected.tolist()
-    assert cuts.offsets.tolist() == list(range(0, 61, 5))
-    assert (cuts.auctions, cuts.left_out) == (12, 3)
-
-
 @pytest.mark.parametrize("repeats", [0, 2])
-def test_cut_ads_keep_their_columns_together(repeats):
-    ads = some_ads() if not repeats else stack([some_ads(), some_ads()])
-    for cuts in (AuctionCuts.at_random(23, 5), AuctionCuts.of_neighbours(23, 5)):
-        cut = cuts.of(ads)
-        rows = (cut.bids - 1).long()
-        assert len(cut) == 20
-        assert cut.offsets.tolist() == [0, 5, 10, 15, 20]
-        assert torch.equal(cut.features[..., 0], 2.0 * rows)
-        for name in ("clicks", "teacher", "truth", "weights"):
-            assert torch.equal(getattr(cut, name), getattr(ads, name).gather(-1, rows))
-        assert cut.exposure is None
+def test_taken_ads_keep_their_columns_together(repeats):
+    ads = some_ads(auction_size=5)
+    ads = stack([ads, ads]) if repeats else ads
+    order = torch.randperm(23, generator=torch.Generator().manual_seed(1))[:20]
+    taken = ads.take(order)
+    rows = (taken.bids - 1).long()
+    assert torch.equal(rows, order.expand_as(rows))
+    assert (len(taken), taken.offsets, taken.auction_size) == (20, None, 5)
+    assert torch.equal(taken.features[..., 0], 2.0 * rows)
+    for name in ("clicks", "teacher", "truth", "weights"):
+        assert torch.equal(getattr(taken, name), getattr(ads, name).gather(-1, rows))
+    assert taken.exposure is None
+    inside = some_ads().take(order, torch.tensor([0, 5, 20]))
+    assert inside.offsets.tolist() == [0, 5, 20]
 
 
 def test_neighbours_are_a_slice_so_that_nothing_is_copied():
     ads = some_ads()
-    cut = AuctionCuts.of_neighbours(23, 5).of(ads)
-    assert cut.features.data_ptr() == ads.features.data_ptr()
-    assert cut.bids.tolist() == ads.bids[:20].tolist()
+    taken = ads.take(slice(3, 20))
+    assert taken.features.data_ptr() == ads.features[3:].data_ptr()
+    assert taken.bids.tolist() == ads.bids[3:20].tolist()
 
 
-def test_impossible_cuts_are_refused():
-    with pytest.raises(InputError, match="auction_size must be at most the 4 ads of valid, found 5"):
-        AuctionCuts.of_neighbours(4, 5, "valid")
-    with pytest.raises(InputError, match="auction_size must be at most the 4 ads, found 5"):
-        AuctionCuts.at_random(4, 5)
-    with pytest.raises(InputError, match="seed must be at least 0"):
-        AuctionCuts.at_random(4, 2, seed=-1)
+def test_the_size_of_auctions_goes_where_the_ads_go():
+    ads = some_ads(auction_size=5)
+    assert ads.to(torch.float64).auction_size == ads.with_teacher(ads.truth).auction_size == 5
+    assert stack([ads, ads]).auction_size == 5
+
+
+def test_impossible_auctions_are_refused():
+    with pytest.raises(InputError, match="auction_size must be at most the 23 ads, found 24"):
+        some_ads(auction_size=24)
+    with pytest.raises(InputError, match="auction_size must be None for ads in auctions, whose offsets are known"):
+        some_ads(auction_size=5, offsets=torch.tensor([0, 23]))
+    with pytest.raises(InputError, match="auction_size must be at least 1, found 0"):
+        some_ads(auction_size=0)
+    with pytest.raises(InputError, match=r"auction_size must be a whole number, found 2\.5"):
+        some_ads(auction_size=2.5)
 
 
 def test_every_column_is_in_the_fingerprint():
@@ -63,9 +64,10 @@ def test_every_column_is_in_the_fingerprint():
     same = fingerprint(some_ads())
     assert fingerprint(ads) == same
     assert same.startswith("(23, 2) ads, checksum ")
+    others = {"offsets": torch.tensor([0, 23]), "exposure": torch.ones(23), "auction_size": 5}
     for field in dataclasses.fields(ads):
-        if field.name in ("offsets", "exposure"):
-            changed = {"offsets": torch.tensor([0, 23]), "exposure": torch.ones(23)}[field.name]
+        if field.name in others:
+            changed = others[field.name]
         else:
             changed = getattr(ads, field.name).clone()
             changed[-1] *= 0.5

@@ -20,30 +20,38 @@ SLOTS = [(1.0,), (1.0, 1.0), (1.0, 0.6, 0.3), (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)]
 SIZES = [[4], [3, 0, 1, 5], [0, 0], [1, 1, 1], [0, 7, 2, 0]]
 
 
-def loop_welfare(ctr, truth, bids, offsets, slots):
-    """One auction at a time, one slot at a time."""
-    totals = []
+def all_orders(ctr, bids, first, last, reserve=0.0, squash=1):
+    """Every order of an auction's ads in which no score rises."""
+    runs = {}
+    for row in range(first, last):
+        if not bids[row] < reserve:
+            runs.setdefault(bids[row] * ctr[row] ** squash, []).append(row)
+    ways = [itertools.permutations(runs[score]) for score in sorted(runs, reverse=True)]
+    return [list(itertools.chain(*way)) for way in itertools.product(*ways)]
+
+
+def loop_measures(ctr, truth, bids, offsets, slots, pricing="first_price", reserve=0.0, squash=1):
+    """Welfare and revenue of every auction: the mean over all orders of tied ads, one slot at a time."""
+    worth, paid = [], []
     for first, last in itertools.pairwise(offsets):
-        left, total = list(range(first, last)), 0.0
-        for alpha in slots:
-            if not left:
-                break
-            shown = left[0]
-            for row in left[1:]:
-                if bids[row] * ctr[row] > bids[shown] * ctr[shown]:
-                    shown = row
-            left.remove(shown)
-            total += alpha * bids[shown] * truth[shown]
-        totals.append(total)
-    return totals
+        orders = all_orders(ctr, bids, first, last, reserve, squash)
+        gains, prices = [], []
+        for order in orders:
+            for slot, (alpha, row) in enumerate(zip(slots, order, strict=False)):
+                gains.append(alpha * truth[row] * bids[row])
+                price = loop_price(slot, order, ctr, bids, slots, pricing, reserve, squash)
+                prices.append(alpha * truth[row] * price)
+        worth.append(math.fsum(gains) / len(orders))
+        paid.append(math.fsum(prices) / len(orders))
+    return worth, paid
 
 
 def loop_auction(ctr, bids, offsets, slots, pricing, reserve, squash):
-    """Winners and prices, slot by slot; ``None`` for the price of an empty slot."""
+    """Winners and prices, slot by slot, of equal scores the higher bid and CTR; ``None`` for an empty slot's price."""
     winners, prices = [], []
     for first, last in itertools.pairwise(offsets):
         bidders = [row for row in range(first, last) if not bids[row] < reserve]
-        bidders.sort(key=lambda row: (-bids[row] * ctr[row] ** squash, row))
+        bidders.sort(key=lambda row: (-bids[row] * ctr[row] ** squash, -bids[row], -ctr[row], row))
         shown = (bidders + [-1] * len(slots))[: len(slots)]
         winners.append(shown)
         prices.append(
@@ -127,7 +135,7 @@ def test_welfare_is_the_loop(sizes, slots):
     for seed in range(5):
         ctr, truth, bids, offsets = ragged_ads(seed, sizes)
         found = welfare(ctr, truth, bids, torch.tensor(offsets), slots=slots)
-        assert found.tolist() == pytest.approx(loop_welfare(ctr, truth, bids, offsets, slots))
+        assert found.tolist() == pytest.approx(loop_measures(ctr, truth, bids, offsets, slots)[0], rel=1e-12)
 
 
 @pytest.mark.parametrize("squash", [0, 0.5, 1, 2])
@@ -160,27 +168,30 @@ def test_auctions_ranked_in_pieces_are_the_same(monkeypatch, sizes):
     assert torch.equal(pieces.payment.nan_to_num(), whole.payment.nan_to_num())
 
 
+@pytest.mark.parametrize("ads", [ragged_ads, smooth_ads])
+@pytest.mark.parametrize("slots", [(1.0,), (1.0, 0.6), (1.0, 1.0, 0.3)])
 @pytest.mark.parametrize("pricing", PRICINGS)
-@pytest.mark.parametrize("rules", [{}, {"reserve": 1.0}, {"squash": 0.5}, {"reserve": 0.6, "squash": 2.0}])
-def test_welfare_revenue_and_surplus_are_the_loop(pricing, rules):
-    sizes, slots = [3, 0, 1, 5], (1.0, 0.6, 0.3)
-    ctr, truth, bids, offsets = smooth_ads(7, sizes)
-    columns = ctr, truth, bids, offsets
-    options = {"reserve": 0.0, "squash": 1.0} | rules
-    winners, prices = loop_auction(ctr, bids, offsets, slots, pricing, **options)
-    worth, paid = [], []
-    for shown, price in zip(winners, prices, strict=True):
-        sold = [(alpha, row, p) for alpha, row, p in zip(slots, shown, price, strict=True) if row >= 0]
-        worth.append(sum(alpha * bids[row] * truth[row] for alpha, row, _ in sold))
-        paid.append(sum(alpha * truth[row] * p for alpha, row, p in sold))
-    assert welfare(*columns, slots=slots, **rules).tolist() == pytest.approx(worth)
-    assert revenue(*columns, slots=slots, pricing=pricing, **rules).tolist() == pytest.approx(paid)
-    kept = [w - p for w, p in zip(worth, paid, strict=True)]
-    assert surplus(*columns, slots=slots, pricing=pricing, **rules).tolist() == pytest.approx(kept, abs=1e-12)
-    best = loop_welfare(truth, truth, bids, offsets, slots)
-    assert optimal_welfare(*columns[1:], slots=slots).tolist() == pytest.approx(best)
-    lost = [b - w for b, w in zip(best, worth, strict=True)]
-    assert regret(*columns, slots=slots, **rules).tolist() == pytest.approx(lost, abs=1e-12)
+@pytest.mark.parametrize(
+    "rules", [{}, {"reserve": 1.0}, {"squash": 0.5}, {"squash": 0}, {"reserve": 0.6, "squash": 2.0}]
+)
+def test_measures_are_the_mean_over_all_orders_of_tied_ads(pricing, rules, slots, ads):
+    for seed, sizes in enumerate([[3, 0, 1, 5], [6, 6, 6], [2, 7]]):
+        columns = ctr, truth, bids, offsets = ads(seed, sizes)
+        worth, paid = loop_measures(*columns, slots, pricing, **rules)
+        options = {"slots": slots} | rules
+        assert welfare(*columns, **options).tolist() == pytest.approx(worth, rel=1e-12)
+        assert revenue(*columns, pricing=pricing, **options).tolist() == pytest.approx(paid, rel=1e-12)
+        kept = [w - p for w, p in zip(worth, paid, strict=True)]
+        assert surplus(*columns, pricing=pricing, **options).tolist() == pytest.approx(kept, abs=1e-12)
+        best, _ = loop_measures(truth, truth, bids, offsets, slots)
+        assert optimal_welfare(*columns[1:], slots=slots).tolist() == pytest.approx(best, rel=1e-12)
+        lost = [b - w for b, w in zip(best, worth, strict=True)]
+        assert regret(*columns, **options).tolist() == pytest.approx(lost, abs=1e-12)
+        shown = [
+            {tuple(order[: len(slots)]) for order in all_orders(ctr, bids, *bounds, **rules)}
+            for bounds in itertools.pairwise(offsets)
+        ]
+        assert run_auction(ctr, bids, offsets, **options).tied.tolist() == [len(each) > 1 for each in shown]
 
 
 def test_payment_is_what_the_model_expects():
@@ -359,7 +370,7 @@ def test_the_gsp_price_is_the_least_bid_that_keeps_the_slot(ads, slots, slot, re
 
 
 @pytest.mark.parametrize("pricing", PRICINGS)
-def test_the_order_of_rows_does_not_matter_without_ties(pricing):
+def test_rows_in_another_order_have_the_same_winners_without_ties(pricing):
     ctr, _, bids, offsets = (torch.tensor(column) for column in smooth_ads(4, [6, 0, 3, 8]))
     shuffle = torch.tensor([3, 5, 0, 2, 4, 1, 8, 6, 7, *range(16, 8, -1)])
     options = {"slots": (1.0, 0.8, 0.1, 0.1), "pricing": pricing, "reserve": 0.4, "squash": 0.8}
@@ -370,25 +381,64 @@ def test_the_order_of_rows_does_not_matter_without_ties(pricing):
     torch.testing.assert_close(after.price_per_click, before.price_per_click, equal_nan=True)
 
 
-def test_ties_go_to_the_lowest_row():
-    ctr, truth, bids = (
-        torch.tensor([0.5, 1.0, 0.5]),
-        torch.tensor([0.1, 0.2, 0.3]),
-        torch.tensor([2.0, 1.0, 2.0]),
-    )
-    assert welfare(ctr, truth, bids, None).item() == pytest.approx(0.2)
+def shuffled(draw, offsets):
+    """The rows of auctions in any order, each with its ads in any order: rows, and the auctions in their new order."""
+    auctions = draw.sample(range(len(offsets) - 1), len(offsets) - 1)
+    return [draw.sample(range(*offsets[k : k + 2]), offsets[k + 1] - offsets[k]) for k in auctions], auctions
 
 
-def test_ties_go_to_the_lowest_row_among_many():
-    """Long enough for sorts that are not stable to show it."""
+@pytest.mark.parametrize("pricing", PRICINGS)
+@seeded
+@given(seed=st.integers(0, 10**6), squash=st.sampled_from([0, 0.5, 1]), reserve=st.sampled_from([0.0, 1.0]))
+def test_the_order_of_rows_and_of_auctions_does_not_matter(pricing, seed, squash, reserve):
+    draw = random.Random(seed)
+    ctr, truth, bids, offsets = ragged_ads(seed, [draw.randint(0, 9) for _ in range(6)])
+    groups, auctions = shuffled(draw, offsets)
+    rows, bounds = list(itertools.chain(*groups)), [0, *itertools.accumulate(map(len, groups))]
+    rules = {"slots": (1.0, 0.7, 0.7), "pricing": pricing, "reserve": reserve, "squash": squash}
+    before = run_auction(ctr, bids, offsets, **rules)
+    ctr2, truth2, bids2 = ([column[row] for row in rows] for column in (ctr, truth, bids))
+    after = run_auction(ctr2, bids2, bounds, **rules)
+    for name, *numbers in (("welfare", (truth, bids), (truth2, bids2)), ("revenue", (truth,), (truth2,))):
+        found = [getattr(sold, name)(*columns) for sold, columns in zip((before, after), numbers, strict=True)]
+        torch.testing.assert_close(found[1], found[0][auctions], rtol=1e-12, atol=1e-15)
+    for name in ("price_per_click", "payment", "tied"):
+        torch.testing.assert_close(
+            getattr(after, name), getattr(before, name)[auctions], rtol=0, atol=0, equal_nan=True
+        )
+
+    def ads(sold, ctr, bids):  # who is shown, ads with the same bid and CTR being the same
+        return [[row >= 0 and (ctr[row], bids[row]) for row in auction] for auction in sold.winners.tolist()]
+
+    assert ads(after, ctr2, bids2) == [ads(before, ctr, bids)[k] for k in auctions]
+
+
+def test_of_equal_scores_the_higher_bid_is_shown():
+    ctr, bids = [1.0, 0.5, 0.25, 0.5], [1.0, 2.0, 4.0, 2.0]
+    sold = run_auction(ctr, bids, None, slots=(1.0, 0.5))
+    assert sold.winners.tolist() == [[2, 1]]  # ads 1 and 3 are the same ad to the auction
+    assert sold.price_per_click.tolist() == [[4.0, 2.0]]
+    assert sold.tied.tolist() == [True]
+    assert run_auction([0.1, 0.3, 0.2], [2.0, 2.0, 2.0], None, squash=0).winners.tolist() == [[1]]
+
+
+def test_a_tie_that_shows_nobody_decides_nothing():
+    ctr, bids = [0.5, 0.4, 0.2, 0.2], [1.0, 1.0, 1.0, 1.0]
+    assert run_auction(ctr, bids, None, slots=(1.0, 0.5)).tied.tolist() == [False]
+    assert run_auction(ctr, bids, None, slots=(1.0, 0.5, 0.2)).tied.tolist() == [True]
+    assert run_auction(ctr, bids, [0, 2, 3, 4], slots=(1.0, 0.5)).tied.tolist() == [False] * 3
+    assert run_auction(ctr, [1.0, 1.0, 0.1, 0.1], None, slots=(1.0, 0.5, 0.2), reserve=0.5).tied.tolist() == [False]
+
+
+def test_a_constant_model_shows_a_random_ad():
+    """Also where logs list the clicked ad first."""
     ads, size = 20_000, 100
-    ctr, bids = torch.full((ads,), 0.5), torch.ones(ads)
-    row = torch.arange(ads) % size
-    truth = row / size
-    one_auction = welfare(ctr, truth.sort().values, bids, None, slots=(1.0, 1.0))
-    assert one_auction.tolist() == [0.0]
-    many = welfare(ctr, truth, bids, torch.arange(0, ads + 1, size), slots=(1.0, 0.5))
-    torch.testing.assert_close(many, torch.full((ads // size,), 0.5 / size, dtype=torch.float64))
+    ctr, bids, clicks = torch.full((ads,), 0.3), torch.ones(ads), (torch.arange(ads) % size == 0).double()
+    offsets = torch.arange(0, ads + 1, size)
+    found = welfare(ctr, clicks, bids, offsets, slots=(1.0, 0.5))
+    torch.testing.assert_close(found, torch.full((ads // size,), 1.5 / size, dtype=torch.float64))
+    first = run_auction(ctr, bids, offsets, slots=(1.0, 0.5)).winners
+    assert first.tolist() == [[row, row + 1] for row in range(0, ads, size)]
 
 
 def test_without_offsets_the_ads_are_one_auction():

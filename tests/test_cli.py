@@ -57,7 +57,7 @@ def evaluate(monkeypatch, path, *words, ctr=("model_a", "model_b")):
     return bidwise_command(monkeypatch, *asked, *words)
 
 
-def test_evaluate_prints_a_verdict_and_writes_two_files(ads, tmp_path, monkeypatch, capsys):
+def test_evaluate_prints_a_verdict_and_writes_its_files(ads, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     assert evaluate(monkeypatch, ads, "--auction", "auction", "--out", out) in (0, None)
     printed = capsys.readouterr().out
@@ -67,7 +67,7 @@ def test_evaluate_prints_a_verdict_and_writes_two_files(ads, tmp_path, monkeypat
     result = json.loads((out / "result.json").read_text())
     assert result["auctions"] == 400
     assert "model_b raises welfare" in (out / "report.html").read_text()
-    assert sorted(path.name for path in out.iterdir()) == ["report.html", "result.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["environment.json", "report.html", "result.json"]
 
 
 def test_the_command_is_the_twin_of_the_function(ads, tmp_path, monkeypatch):
@@ -100,13 +100,17 @@ def test_the_command_is_the_twin_of_the_function(ads, tmp_path, monkeypatch):
     assert written["options"]["pricing"] == "vcg"
 
 
-def test_auctions_are_cut_from_a_gzipped_csv(tmp_path, monkeypatch, capsys):
+def test_all_auctions_that_could_be_drawn_from_a_gzipped_csv(tmp_path, monkeypatch, capsys):
     path = tmp_path / "ads.csv.gz"
     path.write_bytes(gzip.compress(table_of().write_csv().encode()))
-    evaluate(monkeypatch, path, "--auction-size", "256", "--seed", "7", "--resample", "2", "--out", tmp_path / "out")
+    evaluate(monkeypatch, path, "--auction-size", "256", "--out", tmp_path / "out")
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert (result["auctions"], result["ads_left_out"]) == (9, 2400 - 9 * 256)
-    assert "shuffled (seed 7) and cut into auctions of 256, 2 times over" in capsys.readouterr().out
+    assert (result["auctions"], result["ads"], result["ads_left_out"]) == (None, 2400, 0)
+    table = table_of()
+    for model in ("model_a", "model_b"):
+        columns = (table[name].to_numpy() for name in (model, "click", "bid"))
+        assert result["models"][model]["welfare"] == pytest.approx(bidwise.pooled_welfare(*columns, 256))
+    assert "2,400 ads in all auctions of 256 that could be drawn from them" in capsys.readouterr().out
 
 
 def test_calibration_table(ads, tmp_path, monkeypatch):
@@ -159,12 +163,11 @@ def test_calibration_table(ads, tmp_path, monkeypatch):
             "bidwise: --bid must be a column of its own, not that of --ctr, found 'bid'",
         ),
         ({}, [], "--auction or --auction-size must say which ads compete"),
-        ({}, ["--auction-size", "9999"], "--auction-size must be at most the 2,400 ads, found 9999"),
+        ({}, ["--auction-size", "9999"], "--auction-size must be below the number of ads, 2,400, found 9,999"),
         ({}, ["--auction", "auction", "--slots", "1,2"], "--slots must be positive and must not rise"),
         ({}, ["--auction", "auction", "--slots", "1,x"], "--slots must be numbers such as 1,0.8,0.6, found '1,x'"),
         ({}, ["--auction", "auction", "--baseline", "c"], "--baseline must be one of the ctr columns"),
         ({}, ["--auction", "auction", "--rounds", "9"], "bidwise: --rounds must be at least 100, found 9"),
-        ({}, ["--auction", "auction", "--resample", "2"], "bidwise: --resample needs --auction-size: real auctions"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, change, words, message):
@@ -199,7 +202,6 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid", "--out", "O
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([*CRITEO, "--cuts", "101"], "--cuts must be at most 100, found 101"),
         ([*CRITEO, "--repeats", "1001"], "--repeats must be at most 1000, found 1001"),
         ([*CRITEO, "--repeats", "2", "--lam-repeats", "3"], "--lam-repeats must be at most --repeats, 2, found 3"),
         ([*CRITEO, "--models", ","], "--models must be names, separated by commas or spaces, found none"),
@@ -272,10 +274,10 @@ def test_positional_arguments_are_called_as_the_help_calls_them(ads, monkeypatch
 
 
 def test_errors_keep_their_argument_between_processes():
-    error = bidwise.InputError("needs {}, found none", argument="resample", others=["auction_size"])
+    error = bidwise.InputError("needs {}, found none", argument="pool_by", others=["auction_size"])
     again = pickle.loads(pickle.dumps(error))
-    assert str(again) == str(error) == "resample needs auction_size, found none"
-    assert again.spelled(str.upper) == "RESAMPLE needs AUCTION_SIZE, found none"
+    assert str(again) == str(error) == "pool_by needs auction_size, found none"
+    assert again.spelled(str.upper) == "POOL_BY needs AUCTION_SIZE, found none"
     assert str(bidwise.InputError("{braces} stay where no argument is named")) == (
         "{braces} stay where no argument is named"
     )
@@ -303,7 +305,11 @@ def test_a_reader_who_has_seen_enough_costs_nothing(ads, tmp_path):
         check=True,
     )
     assert piped.stderr == b""
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "result.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "environment.json",
+        "report.html",
+        "result.json",
+    ]
 
 
 def test_the_result_is_shown_even_if_it_cannot_be_written(ads, tmp_path, monkeypatch, capsys):
@@ -402,3 +408,102 @@ def test_a_run_that_resumes_says_so(tmp_path, capsys, monkeypatch):
         assert (words in told) if words else ("Resuming" not in told)
     reproduce_command._experiment(run, tmp_path, lambda result: "found")  # finished: nothing resumes
     assert "Resuming" not in capsys.readouterr().out
+
+
+def assert_same_json(found, expected, rel=1e-9):
+    """Equal but for rounding."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_same_json(found[key], expected[key], rel)
+    elif isinstance(expected, list):
+        for pair in zip(found, expected, strict=True):
+            assert_same_json(*pair, rel)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=rel, abs=1e-12, nan_ok=True)
+    else:
+        assert found == expected
+
+
+def test_evaluate_does_not_depend_on_the_order_of_rows(tmp_path, monkeypatch):
+    """Rounded models and bids, so that ads tie; the log lists clicked ads first, then last, then anywhere."""
+    random, auctions, size = np.random.default_rng(0), 300, 6
+    truth = random.beta(2, 6, auctions * size)
+    table = pl.DataFrame(
+        {
+            "auction": np.repeat(np.arange(auctions), size),
+            "bid": random.integers(1, 3, auctions * size),
+            "click": (random.random(auctions * size) < truth).astype(int),
+            "anywhere": random.random(auctions * size),
+            "coarse": truth.round(1),
+            "blurred": np.clip(truth + 0.05 * random.normal(size=len(truth)), 0.01, 0.99).round(1),
+            "constant": np.full(len(truth), 0.25),
+        }
+    )
+    found = []
+    for key, falling in (("click", True), ("click", False), ("anywhere", False)):
+        name = f"{key}{falling}"
+        table.sort("auction", key, descending=[False, falling]).write_csv(tmp_path / "ads.csv")
+        words = ["--auction", "auction", "--slots", "1,0.6", "--out", tmp_path / name]
+        assert evaluate(monkeypatch, tmp_path / "ads.csv", *words, ctr=("coarse", "blurred", "constant")) in (0, None)
+        found.append(json.loads((tmp_path / name / "result.json").read_text()))
+    for other in found[1:]:
+        assert_same_json(other, found[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "a.csv", "--clik", "y"], "--clik. Did you mean --click?"),
+        (["evaluate", "a.csv", "--ctr", "p", "--no-hedder"], "--no-hedder. Did you mean --no-header?"),
+        (["evaluate", "a.csv", "--zzz"], "--zzz. See bidwise evaluate --help"),
+        (["train", "a.csv", "--out", "run", "--epochs=5"], "--epochs. Did you mean --set train.epochs=VALUE?"),
+        (["sweep", "a.toml", "--learning-rat", "1"], "--learning-rat. Did you mean --set train.learning_rate=VALUE?"),
+        (["reproduce", "synthetic", "--out", "run", "--sedes", "3"], "--sedes. Did you mean --seed?"),
+    ],
+)
+def test_an_option_that_there_is_not_gets_the_one_that_may_be_meant(words, message, monkeypatch, capsys):
+    assert bidwise_command(monkeypatch, *words) == 2
+    assert capsys.readouterr().err == f"bidwise: Unknown option: {message}\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["evaluate"], ["train"], ["sweep"], ["reproduce", "criteo"], ["prepare", "criteo"]]
+)
+def test_help_is_folded_where_it_is_shown_and_not_before(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "2000")
+    bidwise_command(monkeypatch, *command, "--help")
+    described = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert len(described) > 5
+    assert all("--" in line or line.startswith(("│ *  ", "│ PATHS")) for line in described)  # a line for each option
+
+
+def test_an_evaluation_says_where_it_was_made(ads, tmp_path, monkeypatch):
+    evaluate(monkeypatch, ads, "--auction", "auction", "--out", tmp_path / "out")
+    made = json.loads((tmp_path / "out" / "environment.json").read_text())
+    assert made["bidwise"] == bidwise.__version__
+    assert made["command"].startswith("bidwise evaluate ")
+
+
+def test_evaluate_reads_text_of_any_separator_and_auctions_of_several_columns(ads, tmp_path, monkeypatch):
+    table = pl.read_parquet(ads).with_columns(day=pl.col("auction") // 10, request=pl.col("auction") % 10)
+    bare = table.select("model_a", "model_b", "click", "bid", "day", "request")
+    bare.write_csv(tmp_path / "bare.csv", separator=";", include_header=False)
+    words = ["--ctr", "column_1", "column_2", "--click", "column_3", "--bid", "column_4", "--out", tmp_path / "out"]
+    words += ["--auction", "column_5", "column_6", "--separator", ";", "--no-header"]
+    assert not bidwise_command(monkeypatch, "evaluate", tmp_path / "bare.csv", *words)
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    one = bidwise.evaluate(ads, ctr=["model_a", "model_b"], click="click", bid="bid", auction="auction")
+    assert found["models"]["column_2"]["welfare"] == pytest.approx(one.models["model_b"].welfare, rel=1e-12)
+    assert found["auctions"] == one.auctions
+    assert found["options"]["auction"] == ["column_5", "column_6"]
+    assert (found["options"]["separator"], found["options"]["header"]) == (";", False)
+
+
+def test_all_ads_may_bid_the_same(ads, tmp_path, monkeypatch):
+    words = ["--ctr", "model_a", "--click", "click", "--bid", "2", "--auction", "auction", "--out", tmp_path / "out"]
+    assert not bidwise_command(monkeypatch, "evaluate", ads, *words)
+    table = pl.read_parquet(ads).with_columns(bid=pl.lit(2.0))
+    same = bidwise.evaluate(table, ctr="model_a", click="click", bid="bid", auction="auction")
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert found["models"]["model_a"]["welfare"] == same.models["model_a"].welfare

@@ -12,13 +12,12 @@ import pytest
 import torch
 
 import bidwise
-from bidwise.data.ads import AuctionCuts
 from bidwise.data.criteo_text import simulate
 from bidwise.data.store import Store
 from bidwise.evaluation.auc import _auc_on_device, auc
 from bidwise.models import SparseLogisticRegression
 from bidwise.paper.criteo import run
-from bidwise.paper.criteo_data import load_dataset, welfare_over
+from bidwise.paper.criteo_data import load_dataset
 from bidwise.paper.criteo_numbers import Numbers, selected_lams
 from bidwise.paper.criteo_trial import Measured, Trained, Trial, measured, planned, trial_of
 from bidwise.paper.preprocessing.prepare_criteo import prepare
@@ -30,7 +29,7 @@ from bidwise.typed_json import to_json
 
 LAMS = CriteoConfig.lams
 TINY = CriteoConfig(
-    models=("logistic_regression",), losses=("log_plus", "distilled"), repeats=2, auction_size=32, cuts=2, every=1
+    models=("logistic_regression",), losses=("log_plus", "distilled"), repeats=2, auction_size=32, every=1
 )
 
 
@@ -74,9 +73,8 @@ def test_result_has_every_number_of_every_loss(small):
     for protocol in model["protocols"].values():
         assert list(protocol["losses"]) == ["log_loss", "log_plus", "distilled"]
         for loss, found in protocol["losses"].items():
-            for key in ("welfare", "expected_welfare", "auc", "auc_loss", "log_loss", "revenue", "calibration_error"):
+            for key in ("welfare", "expected_welfare", "auc", "log_loss", "revenue", "calibration_error"):
                 assert math.isfinite(found[key]), (loss, key)
-            assert found["auc_loss"] == pytest.approx(1 - found["auc"])
             assert (found["difference"] is None) == (loss == "log_loss")
     assert [row["lam"] for row in model["grid"]["log_plus"]] == list(LAMS)
     assert {"log_loss", "log_plus", "distilled"} == set(model["runtime"])
@@ -165,38 +163,42 @@ def test_losses_have_the_papers_slope():
 
 def test_measures_agree_with_the_library(store):
     test = store.ads("test", auction_size=32)
-    auctions = AuctionCuts.at_random(len(test), 32, cuts=3, seed=1)
     model = SparseLogisticRegression(store.cardinalities, std=0.3)
-    found = measured(model, test, auctions)
-    order = auctions.rows
+    found = measured(model, test)
     ctr = bidwise.predict(model, test).double()
     for key, truth in (("welfare", test.clicks), ("expected_welfare", test.truth)):
-        each = bidwise.welfare(ctr[order], truth[order], test.bids[order], auctions.offsets)
-        torch.testing.assert_close(getattr(found, key), each)
-    paid = bidwise.revenue(ctr[order], test.truth[order], test.bids[order], auctions.offsets, pricing="gsp")
-    assert found.revenue == pytest.approx(float(paid.mean()))
-    metrics = bidwise.evaluation.Metrics().update(ctr, test.clicks, test.bids, test.offsets).compute()
-    for key in ("auc", "log_loss", "calibration_error"):
+        expected = bidwise.pooled_welfare(ctr, truth, test.bids, 32)
+        assert float(getattr(found, key).mean()) == pytest.approx(expected, rel=1e-6)
+    assert found.revenue == pytest.approx(bidwise.pooled_revenue(ctr, test.truth, test.bids, 32), rel=1e-6)
+    assert measured(model, replace(test, truth=None)).expected_welfare is None
+    by_clicks = bidwise.pooled_revenue(ctr, test.clicks, test.bids, 32)
+    assert measured(model, replace(test, truth=None)).revenue == pytest.approx(by_clicks, rel=1e-6)
+    metrics = bidwise.evaluation.Metrics(size=32).update(ctr, test.clicks, test.bids).compute()
+    for key in ("auc", "log_loss", "calibration_error", "predicted_over_observed"):
         assert getattr(found, key) == pytest.approx(getattr(metrics, key), rel=1e-6)
 
 
-def test_cuts_use_every_ad_once_and_are_the_same_for_all():
-    auctions = AuctionCuts.at_random(100, 32, cuts=3, seed=0)
-    assert len(auctions.rows) == 3 * 96
-    for cut in auctions.rows.view(3, 96):
-        assert len(cut.unique()) == 96
-    assert torch.equal(auctions.rows, AuctionCuts.at_random(100, 32, cuts=3, seed=0).rows)
-    assert not torch.equal(auctions.rows, AuctionCuts.at_random(100, 32, cuts=3, seed=1).rows)
+def test_groups_of_ads_keep_mean_and_spread(store, monkeypatch):
+    test = store.ads("test", auction_size=32)
+    model = SparseLogisticRegression(store.cardinalities, std=0.3)
+    every_ad = measured(model, test).welfare
+    monkeypatch.setattr("bidwise.paper.criteo_trial.GROUPS", 60)
+    groups = measured(model, test).welfare
+    assert (len(every_ad), len(groups)) == (len(test), 60)
+    assert float(groups.mean()) == pytest.approx(float(every_ad.mean()))
+    errors = [float(each.std()) / math.sqrt(len(each)) for each in (every_ad, groups)]
+    assert errors[1] == pytest.approx(errors[0], rel=0.25)  # the error of a standard deviation of 60 is 9 %
 
 
-def test_validation_welfare_is_that_of_its_auctions(store):
-    valid = store.ads("valid", auction_size=32)
-    auctions = AuctionCuts.at_random(len(valid), 32, cuts=2, seed=0)
+def test_validation_welfare_is_that_of_all_auctions(store):
+    dataset = load_dataset(TINY, store.folder, "cpu")
+    valid = dataset.valid
+    assert valid.auction_size == dataset.test.auction_size == 32
     logits = torch.randn(len(valid), generator=torch.Generator().manual_seed(0))
-    order = auctions.rows
+    by_name = {metric.name: metric for metric in dataset.selections}
     for name, truth in (("welfare", valid.clicks), ("expected_welfare", valid.truth)):
-        each = bidwise.welfare(torch.sigmoid(logits)[order], truth[order], valid.bids[order], auctions.offsets)
-        assert float(welfare_over(auctions, name).of(logits, valid)) == pytest.approx(float(each.mean()), rel=1e-6)
+        expected = bidwise.pooled_welfare(torch.sigmoid(logits), truth, valid.bids, 32)
+        assert float(by_name[name].of(logits, valid)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_an_interrupted_run_resumes_and_finds_the_same(store, small, tmp_path):
@@ -280,7 +282,7 @@ def test_another_store_or_configuration_is_refused(store, small, tmp_path):
         ({"losses": ("log_plsu",)}, "losses must be one of .*did you mean 'log_plus'"),
         ({"models": ()}, "models must name at least one"),
         ({"repeats": 0}, "repeats must be at least 1"),
-        ({"cuts": 101}, "cuts must be at most 100"),
+        ({"repeats": 1001}, "repeats must be at most 1000, found 1001"),
         ({"protocol": "best"}, "protocol must be one of"),
         ({"every": 0}, "every must be finite and above 0"),
         ({"embeddings": "eager"}, "embeddings must be one of lazy, dense"),
@@ -297,7 +299,7 @@ def test_bad_options_are_refused(options, message):
 
 
 def test_auctions_larger_than_a_split_are_refused(store, tmp_path):
-    with pytest.raises(bidwise.InputError, match="auction_size must be at most the 400 ads of valid, found 1000"):
+    with pytest.raises(bidwise.InputError, match="auction_size must be at most the 400 ads, found 1000"):
         run(replace(TINY, auction_size=1000), store.folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -425,7 +427,7 @@ def test_ads_are_of_a_store_or_simulated(rows, data, tmp_path):
 
 
 def test_simulated_auctions_must_fit_the_splits(tmp_path):
-    with pytest.raises(bidwise.InputError, match="auction_size must be at most the 400 ads of valid, found 1000"):
+    with pytest.raises(bidwise.InputError, match="auction_size must be at most the 400 ads, found 1000"):
         run(replace(SIMULATED, auction_size=1000), None, tmp_path / "run")
 
 
@@ -502,7 +504,7 @@ def command(monkeypatch, *words):
 
 def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
     asked = "--rows 4000 --models logistic_regression --losses log_plus --protocol tuned --repeats 2 --lam-repeats 1"
-    asked += " --batch-size 512 --auction-size 32 --cuts 2 --every 1 --device cpu"
+    asked += " --batch-size 512 --auction-size 32 --every 1 --device cpu"
     assert command(monkeypatch, *asked.split(), "--out", tmp_path / "run") == 0
     assert "(λ selected on the first repeat)" in capsys.readouterr().out
     assert "4,000" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

@@ -167,7 +167,7 @@ def as_json(models, protocols, repeats, known, losses, **options):
         "values": 123_456,
         "integers": "winners",
         "min_count": 10,
-        "auctions": 390,
+        "auctions": None,
         "optimal_welfare": 1.9034 if known else None,
         "truth": {"auc": 0.8312, "log_loss": 0.4123} if known else None,
         "bids": {
@@ -284,7 +284,7 @@ def test_every_number_is_on_the_page(pages):
         assert all(f"{times.seconds:.2f} ± 0.60" in text for times in found.runtime.values())
     for words in (*verdict(result), *notes(result)):
         assert words in text
-    for fact in ("800,000", "25.61 %", "390", "123,456", "1.9034", "0.8312, 0.4123", "95.09 %", "9,375 steps"):
+    for fact in ("800,000", "25.61 %", "all possible", "123,456", "1.9034", "0.8312, 0.4123", "95.09 %", "9,375 steps"):
         assert fact in text
 
 
@@ -462,8 +462,12 @@ def test_summary_has_a_table_for_each_model_and_protocol():
     lines = text.splitlines()
     assert "▲ log_plus           1.8210  +0.61 [+0.33, +0.88]  0.8023    0.4643" in lines
     assert "▼ log_weighted       1.8040  −0.33 [−0.61, −0.06]  0.8040    0.4428  1 3 5" in lines
-    sizes = f"{result.data.splits.train:,} simulated ads, their CTR known, to train on; "
+    train, test = result.data.splits.train, result.data.splits.test
+    sizes = f"{train:,} simulated ads, their CTR known, to train on, {test:,} to test on in "
     assert lines[0].startswith(sizes)
+    assert "all possible auctions of 256;" in lines[0]
+    old = replace(result, data=replace(result.data, auctions=390), config=replace(result.config, cuts=10))
+    assert "in 10 × 390 auctions of 256;" in summary(old).splitlines()[0]
     assert "simulated" not in summary(criteo(known=False)).splitlines()[0]
     sentences = verdict(result)
     assert lines[-len(sentences) :] == sentences
@@ -487,11 +491,11 @@ def test_tuning_that_does_harm_is_reported():
     assert any(words in sentence for sentence in verdict(changed(result, harm)))
 
 
-def test_a_run_of_few_auctions_says_so():
+def test_a_run_of_few_ads_says_so():
     result = criteo()
     assert not any("a trial, not a measurement" in words for words in verdict(result))
-    few = replace(result, data=replace(result.data, auctions=39))
-    assert verdict(few)[0] == "39 test auctions are a trial, not a measurement: use 100 or more."
+    few = replace(result, data=replace(result.data, splits=replace(result.data.splits, test=9_999)))
+    assert verdict(few)[0] == "9,999 test ads are a trial, not a measurement: use 10,000 or more."
 
 
 def test_the_papers_batch_size_is_no_other():

@@ -321,44 +321,6 @@ def test_many_pieces_are_one_table(monkeypatch):
     assert comparison(pieces).ci_low == pytest.approx(comparison(whole).ci_low)
 
 
-def test_ads_without_auctions_are_cut():
-    found = evaluate(ads_of(100), auction_size=7, seed=3)
-    assert (found.auctions, found.ads, found.ads_left_out) == (85, 595, 5)
-    said = "shuffled (seed 3) and cut into auctions of 7; 5 ads of an incomplete last auction were left out."
-    assert notes(found)[0] == f"The auctions are not real: the ads were {said}"
-    again, other = (evaluate(ads_of(100), auction_size=7, seed=seed) for seed in (3, 4))
-    assert again.models == found.models
-    assert other.models["fine"].welfare != found.models["fine"].welfare
-
-
-def test_ads_are_counted_once_however_often_they_are_cut():
-    found = evaluate(ads_of(100), auction_size=6, resample=7)
-    assert (found.auctions, found.ads, found.cuts) == (100, 600, 7)
-    assert "cut into auctions of 6, 7 times over." in notes(found)[0]
-    assert found.models["fine"].ads == 600
-    assert found.models["fine"].clicks == ads_of(100)["click"].sum()
-    assert sum(part.ads for part in found.models["fine"].by_bid) == 600
-    assert sum(part.ads for part in found.models["fine"].calibration_curve) == 600
-
-
-def test_a_difference_in_one_cut_of_many_is_a_difference():
-    """One ad of 4,000 is predicted lower; it wins in every cut, in one auction of ten."""
-    table = ads_of(667)
-    top = int(np.argmax(table["bid"] * table["rough"]))
-    lower = table["rough"] * np.where(np.arange(4_002) == top, 0.01, 1.0)
-    one = comparison(evaluate(table | {"fine": lower}, auction_size=4_000, resample=7))
-    assert one.decisive_auctions == 1
-    assert one.outcome == "few"
-
-
-def test_resampled_auctions_are_not_more_data():
-    table = ads_of(3_000)
-    once = comparison(evaluate(table, auction_size=6, rounds=999))
-    often = comparison(evaluate(table, auction_size=6, resample=4, rounds=999))
-    assert often.standard_error == pytest.approx(once.standard_error, rel=0.1)
-    assert often.decisive_auctions == pytest.approx(once.decisive_auctions, rel=0.1)
-
-
 def test_sampled_negatives_are_corrected():
     """A model trained on a tenth of the negatives predicts p / (p + (1 - p) / 10); the correction finds p again."""
     table = ads_of(2_000)
@@ -484,15 +446,6 @@ def test_a_single_auction_cannot_calibrate_itself():
         evaluate(ads_of(1), calibrate="platt")
 
 
-def test_the_average_model_is_no_surer_after_more_cuts():
-    table = ads_of(2_000)
-    once, often = (
-        evaluate(table, auction_size=6, resample=cuts).models["fine"].difference_to_average.standard_error
-        for cuts in (1, 4)
-    )
-    assert often == pytest.approx(once, rel=0.1)
-
-
 def test_revenue_is_judged_by_the_auctions_whose_revenue_differs():
     """The same ads are shown, at other prices."""
     table = ads_of(500)
@@ -514,7 +467,7 @@ def test_calibration_on_another_table():
 
 
 def test_no_ad_is_calibrated_by_its_own_click():
-    """Also where the ads are cut several times: its click moves other ads' calibrated CTR, never its own."""
+    """Where ads are in no auctions: its click moves other ads' calibrated CTR, never its own."""
     table = ads_of(60)
     seen = {}
 
@@ -526,13 +479,13 @@ def test_no_ad_is_calibrated_by_its_own_click():
             )
             patch.setattr("bidwise.evaluation.evaluate.Metrics", lambda **_: None)
             with pytest.raises(ZeroDivisionError):
-                evaluate(changed, auction_size=6, resample=3, calibrate="piecewise")
+                evaluate(changed, auction_size=6, calibrate="piecewise")
         return seen["rough"]
 
     ads, other = calibrated(0), calibrated(1)
     own = ads.ctr["rough"] == table["rough"][7]
     moved = ads.ctr["rough+piecewise"] != other.ctr["rough+piecewise"]
-    assert own.sum() == 3
+    assert own.sum() == 1
     assert not moved[own].any()
     assert moved[~own].any()
 
@@ -570,7 +523,7 @@ def test_json_has_the_fields_and_no_nan():
 def test_files_are_written_whole(tmp_path, monkeypatch):
     out = tmp_path / "deep" / "out"
     evaluate(ads_of(100), out=out)
-    assert sorted(path.name for path in out.iterdir()) == ["report.html", "result.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["environment.json", "report.html", "result.json"]
     assert json.loads((out / "result.json").read_text())["ads"] == 600
     before = (out / "result.json").read_text()
 
@@ -587,7 +540,7 @@ def test_files_are_written_whole(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError):
         evaluate(ads_of(50), out=out)
     assert (out / "result.json").read_text() == before
-    assert sorted(path.name for path in out.iterdir()) == ["report.html", "result.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["environment.json", "report.html", "result.json"]
 
 
 def test_progress_is_told():
@@ -612,7 +565,9 @@ def test_progress_is_told():
         ({"calibration_table": "x.csv"}, "calibration_table needs calibrate"),
         ({"sampling_rate": 0.0}, r"sampling_rate must be in \(0, 1\], found 0"),
         ({"rounds": 10}, "rounds must be at least 100"),
-        ({"resample": 3}, "resample needs auction_size"),
+        ({"pool_by": "auction"}, "pool_by needs auction_size: real auctions are pools already"),
+        ({"clip_bids": 1.0}, "clip_bids must be a quantile between 0 and 1, such as 0.999, found 1.0"),
+        ({"clip_bids": 0}, "clip_bids must be a quantile between 0 and 1"),
         ({"seed": -1}, "seed must be at least 0, found -1"),
         ({"auction_size": 2.5}, "auction_size must be a whole number, found 2.5"),
     ],

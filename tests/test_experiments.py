@@ -279,14 +279,15 @@ def test_looking_at_a_finished_run_leaves_its_environment(small):
     assert (out / "environment.json").read_text() == before
 
 
-def test_ctrl_c_says_that_the_run_can_go_on(tmp_path):
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_stopped_says_that_it_can_go_on(tmp_path, stop, code):
     command = [*SHELL[:-1], "1000", "--losses", "log_plus", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not (tmp_path / "run" / "pieces").exists():
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(stop)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert said == "bidwise: stopped; the same command resumes it\n"
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -459,9 +459,31 @@ def test_welfare_is_that_of_auctions():
     train, valid = repeat(0, ads=100)
     unbound = replace(valid, offsets=None)
     for metric in ("welfare", "expected_welfare"):
-        with pytest.raises(bidwise.InputError, match="valid must have offsets"):
+        with pytest.raises(bidwise.InputError, match=r"valid must have offsets, .* or auction_size for"):
             fit(LogisticRegression(8), train, valid=unbound, metric=metric)
     assert fit(LogisticRegression(8), train, valid=unbound, metric="log_loss", epochs=1).best
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_welfare_of_ads_without_auctions_is_that_of_all_that_could_be_drawn(weighted):
+    """For every member, whose ads and weights may be its own; weights count by their mean."""
+    train, valid, alone = repeats(2)
+    valid = replace(valid, offsets=None, auction_size=7)
+    weights = None
+    if weighted:
+        weights = 3 * torch.rand(2, len(valid), generator=seeded(4)) + 0.1
+        valid = replace(valid, weights=weights)
+    options = {"metric": ("welfare", "expected_welfare"), "epochs": 2, "batch_size": 50}
+    model = MLP(8, (6,), members=(3, 2))
+    fitted = fit(model, train, valid=valid, **options)
+    model.load_state_dict(fitted.last)
+    ctr = torch.sigmoid(logits_of(model, valid.features).double())
+    for v, k in product(range(3), range(2)):
+        ads = alone[k][1]
+        w = None if weights is None else weights[k].double() / weights[k].double().mean()
+        for name, truth in (("welfare", ads.clicks), ("expected_welfare", ads.truth)):
+            expected = bidwise.pooled_welfare(ctr[v, k], truth, ads.bids, 7, weights=w)
+            assert fitted.history[-1][name][v, k].item() == pytest.approx(expected, rel=1e-5)
 
 
 # any module
@@ -590,7 +612,7 @@ def test_predictions_do_not_depend_on_how_many_are_made_at_once(monkeypatch):
     features = repeat(0, ads=1000)[0].features
     model = MLP(8, members=(3,), seed=range(3))
     expected = torch.sigmoid(model(features)).detach()
-    assert torch.equal(predict(model, features), expected)
+    torch.testing.assert_close(predict(model, features), expected)
     monkeypatch.setattr(validation, "NUMBERS_AT_ONCE", {"cpu": 1})
     torch.testing.assert_close(predict(model, features), expected)
 
@@ -617,6 +639,38 @@ def test_mean_welfare_is_the_mean_of_welfare(sizes, ties):
     whole = torch.tensor([0, ads])
     expected = bidwise.welfare(torch.sigmoid(logits[0, 0]), truth[0], bids[0], whole).mean()
     assert one.item() == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mean_welfare_of_a_constant_model_is_that_of_a_random_ad(dtype):
+    """Wherever the clicked ads stand, and in the last numbers of a tensor, which torch.sigmoid rounds differently."""
+    for constant in torch.linspace(-4, 4, 50, dtype=dtype):
+        logits, bids = constant.repeat(2, 37), torch.ones(37, dtype=dtype)
+        clicks = (torch.arange(37) % 4 == 0).to(dtype)
+        offsets = torch.tensor([0, *range(4, 36, 4), 37])
+        found = mean_welfare(logits, clicks, bids, offsets)
+        assert found.tolist() == pytest.approx([(8 / 4 + 2 / 5) / 9] * 2, rel=1e-12)
+        assert mean_welfare(logits[0, :36], clicks[:36], bids[:36], 4 * torch.arange(10)).item() == 0.25
+
+
+def test_validation_does_not_depend_on_the_order_of_rows():
+    """Few different features and one bid, so that most auctions have equal ads; one model, and three at once."""
+    train, valid = (replace(ads, features=ads.features.round().clamp(-1, 1)[..., :2]) for ads in repeat(3))
+    valid = replace(valid, bids=torch.ones_like(valid.bids))
+    inside = torch.stack([10 * k + torch.randperm(10, generator=seeded(k)) for k in range(30)])
+    orders = [inside.flatten(), inside[torch.randperm(30, generator=seeded(9))].flatten()]
+    clicked_first = (10 * torch.arange(300).div(10, rounding_mode="floor") - valid.clicks).argsort(stable=True)
+    for members in ((), (3,)):
+        options = {"loss": "log", "metric": ("welfare", "expected_welfare"), "epochs": 3, "seed": 0}
+        histories = []
+        for rows in (torch.arange(300), clicked_first, *orders):
+            other = valid.take(rows, valid.offsets)
+            model = LogisticRegression(2, members=members, seed=range(3) if members else 0)
+            histories.append(fit(model, train, valid=other, **options).history)
+        for history in histories[1:]:
+            for found, expected in zip(history, histories[0], strict=True):
+                for metric in options["metric"]:
+                    torch.testing.assert_close(found[metric], expected[metric], rtol=1e-6, atol=0)
 
 
 def test_welfare_of_auctions_without_ads_is_0():

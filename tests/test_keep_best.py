@@ -9,6 +9,13 @@ from bidwise.study.keep_best import choose
 SEEDS = 200
 
 
+def of_auctions(welfare, weights=None):
+    """Welfare per auction as `Metrics.per_unit` gives it."""
+    auctions = len(next(iter(welfare.values())))
+    shared = {"weight": np.ones(auctions) if weights is None else weights, "winners": np.zeros((auctions, 1))}
+    return {name: {"welfare": np.asarray(column), **shared} for name, column in welfare.items()}
+
+
 def candidates_of(seed, *, auctions=600, size=6, bid_spread=0.5, click_rate=0.2, candidates=5, better=None):
     """Welfare per auction of models that know the CTR up to noise of one strength: none is better than another."""
     random = np.random.default_rng(seed)
@@ -41,7 +48,7 @@ NOISE = {
 
 @pytest.mark.parametrize("kind", NOISE)
 def test_log_loss_is_kept_when_all_candidates_are_noise(kind):
-    found = [choose(NOISE[kind](seed), "log_loss", rounds=399, seed=seed) for seed in range(SEEDS)]
+    found = [choose(of_auctions(NOISE[kind](seed)), "log_loss", rounds=399, seed=seed) for seed in range(SEEDS)]
     assert np.mean([choice.chosen == "log_loss" for choice in found]) >= 0.95
     told = np.mean([entry.outcome != "few" for choice in found for entry in choice.candidates[1:]])
     assert told > 0.5 or kind == "few auctions"  # kept by its interval, not because nothing could be told
@@ -53,7 +60,7 @@ def test_without_the_correction_noise_would_win_too_often():
     for seed in range(seeds):
         found = NOISE["ten candidates"](seed)
         base = found.pop("log_loss")
-        pairs = ({"log_loss": base, name: welfare} for name, welfare in found.items())
+        pairs = (of_auctions({"log_loss": base, name: welfare}) for name, welfare in found.items())
         taken += any(choose(pair, "log_loss", rounds=199, seed=seed).chosen != "log_loss" for pair in pairs)
     assert taken / seeds > 0.07
 
@@ -62,7 +69,9 @@ def test_without_the_correction_noise_would_win_too_often():
 def test_a_clearly_better_candidate_is_chosen(spread):
     chosen = [
         choose(
-            candidates_of(seed, auctions=4000, bid_spread=spread, better="candidate_3"), "log_loss", rounds=399
+            of_auctions(candidates_of(seed, auctions=4000, bid_spread=spread, better="candidate_3")),
+            "log_loss",
+            rounds=399,
         ).chosen
         for seed in range(20)
     ]
@@ -71,7 +80,7 @@ def test_a_clearly_better_candidate_is_chosen(spread):
 
 def test_of_several_better_ones_the_best_is_chosen():
     base = np.random.default_rng(0).exponential(size=200)
-    found = choose({"a": base, "b": base + 0.1, "c": base + 0.2, "d": base - 0.1}, "a")
+    found = choose(of_auctions({"a": base, "b": base + 0.1, "c": base + 0.2, "d": base - 0.1}), "a")
     assert found.chosen == "c"
     assert [entry.outcome for entry in found.candidates] == ["same", "better", "better", "worse"]
     assert found.level == pytest.approx(1 - 0.05 / 3)
@@ -79,7 +88,7 @@ def test_of_several_better_ones_the_best_is_chosen():
 
 def test_a_worse_candidate_and_the_same_candidate_do_not_win():
     base = np.random.default_rng(0).exponential(size=200)
-    found = choose({"a": base, "b": base, "c": base - 1}, "a")
+    found = choose(of_auctions({"a": base, "b": base, "c": base - 1}), "a")
     assert found.chosen == "a"
     assert [entry.outcome for entry in found.candidates] == ["same", "same", "worse"]
 
@@ -88,7 +97,7 @@ def test_a_gain_in_a_handful_of_auctions_is_not_enough():
     base = np.zeros(1000)
     gain = base.copy()
     gain[:20] = 5.0  # always a gain, but 20 auctions are too few to bound what the others hide
-    found = choose({"a": base, "b": gain}, "a")
+    found = choose(of_auctions({"a": base, "b": gain}), "a")
     assert (found.chosen, found.candidates[1].outcome, found.candidates[1].changed_auctions) == ("a", "few", 20)
 
 
@@ -97,25 +106,64 @@ def test_weights_decide():
     base = random.exponential(size=400)
     change = np.where(np.arange(400) < 200, 1.0, -1.0) + 0.1 * random.normal(size=400)
     towards = np.where(np.arange(400) < 200, 9.0, 1.0)
-    assert choose({"a": base, "b": base + change}, "a").chosen == "a"
-    assert choose({"a": base, "b": base + change}, "a", weights=towards).chosen == "b"
+    both = {"a": base, "b": base + change}
+    assert choose(of_auctions(both), "a").chosen == "a"
+    found = choose(of_auctions(both, towards), "a")
+    assert found.chosen == "b"
+    assert found.candidates[1].welfare == pytest.approx(np.average(base + change, weights=towards))
 
 
 def test_intervals_agree_with_those_of_the_evaluation():
     """With a single candidate the level is 95 %, and the interval is that of `auction_intervals`."""
     base, other = candidates_of(0, candidates=2).values()
-    entry = choose({"a": base, "b": other}, "a", rounds=999, seed=3).candidates[1]
+    entry = choose(of_auctions({"a": base, "b": other}), "a", rounds=999, seed=3).candidates[1]
     (interval,) = bidwise.evaluation.auction_intervals(other - base, rounds=999, seed=3)
     assert (entry.ci_low, entry.ci_high) == pytest.approx((interval.low, interval.high))
 
 
-def test_bad_input():
+def test_welfare_is_said_in_units_of_bids():
+    base, other = candidates_of(0, candidates=2).values()
+    seen = of_auctions({"a": base, "b": other})
+    one, thrice = (choose(seen, "a", unit=unit).candidates[1] for unit in (1.0, 3.0))
+    for name in ("welfare", "difference", "ci_low", "ci_high"):
+        assert getattr(thrice, name) == pytest.approx(3 * getattr(one, name))
+    assert thrice.changed_auctions == one.changed_auctions
+
+
+def pooled_candidates(seed, *, ads=1500, size=8, candidates=5, better=None):
+    """Ads that are in no auctions: models that know the CTR up to noise, in all auctions that could be drawn."""
+    random = np.random.default_rng(seed)
+    bids, logits = np.exp(0.5 * random.normal(size=ads)), random.normal(size=ads) - 1
+    clicks = random.random(ads) < 1 / (1 + np.exp(-logits))
+    found = {}
+    for name in ["log_loss", *(f"candidate_{k}" for k in range(1, candidates))]:
+        noise = 0.2 if name == better else 1.0
+        ctr = 1 / (1 + np.exp(-logits - noise * random.normal(size=ads)))
+        found[name] = bidwise.evaluation.Metrics(size=size).update(ctr, clicks, bids).per_unit
+    return found
+
+
+def test_noise_is_refused_where_ads_are_in_no_auctions():
+    found = [choose(pooled_candidates(seed), "log_loss") for seed in range(SEEDS)]
+    assert np.mean([choice.chosen == "log_loss" for choice in found]) >= 0.95
+    assert np.mean([entry.outcome != "few" for choice in found for entry in choice.candidates[1:]]) > 0.9
+    assert (found[0].auctions, found[0].ads) == (None, 1500)
+
+
+def test_a_better_model_of_pooled_ads_is_chosen():
+    for seed in range(5):
+        found = choose(pooled_candidates(seed, ads=6000, better="candidate_2"), "log_loss")
+        assert found.chosen == "candidate_2"
+        assert found.candidates[0].outcome == "same"
+
+
+def test_a_better_model_of_few_clicks_is_not_chosen():
+    found = choose(pooled_candidates(0, ads=60, better="candidate_2"), "log_loss")
+    assert found.chosen == "log_loss"
+    assert {entry.outcome for entry in found.candidates[1:]} == {"few"}
+
+
+def test_an_unknown_baseline_is_refused():
     with pytest.raises(bidwise.InputError, match=r"baseline must be one of a, b, found 'c'"):
-        choose({"a": [1.0], "b": [1.0]}, "c")
-    with pytest.raises(bidwise.InputError, match=r"b must have one number for each of 2 auctions"):
-        choose({"a": [1.0, 2.0], "b": [1.0]}, "a")
-    with pytest.raises(bidwise.InputError, match="b must be finite"):
-        choose({"a": [1.0, 2.0], "b": [1.0, float("nan")]}, "a")
-    with pytest.raises(bidwise.InputError, match="welfare must be of auctions"):
-        choose({"a": []}, "a")
-    assert choose({"a": [1.0, 2.0]}, "a").chosen == "a"
+        choose(of_auctions({"a": [1.0], "b": [1.0]}), "c")
+    assert choose(of_auctions({"a": [1.0, 2.0]}), "a").chosen == "a"

@@ -134,15 +134,17 @@ def loop_metrics(ctr, clicks, bids, offsets, truth=None, exposure=None, weights=
         rows = range(first, last)
         weight = sum(w[i] for i in rows) / len(rows) if rows else 1.0
         auction_weight += weight
-        ranking = sorted(rows, key=lambda i: (-ecpm[i], i))
-        for k, (alpha, i) in enumerate(zip(slots, ranking, strict=False)):
-            rival = ecpm[ranking[k + 1]] if k + 1 < len(ranking) else 0.0
-            price = min(rival / ctr[i], bids[i]) if ctr[i] > 0 else 0.0
-            gains = {"welfare": bids[i], "revenue": price, "surplus": bids[i] - price}
-            for name, gain in gains.items():
-                mean[name] += weight * alpha * worth[i] * gain
+        ranking = sorted((ecpm[i] for i in rows), reverse=True)
+        for k, (alpha, score) in enumerate(zip(slots, ranking, strict=False)):
+            rival = ranking[k + 1] if k + 1 < len(ranking) else 0.0
+            run = [i for i in rows if ecpm[i] == score]  # each of them as likely
+            for i in run:
+                price = min(rival / ctr[i], bids[i]) if ctr[i] > 0 else 0.0
+                gains = {"welfare": bids[i], "revenue": price, "surplus": bids[i] - price}
+                for name, gain in gains.items():
+                    mean[name] += weight * alpha * worth[i] * gain / len(run)
             mean["fill_rate"] += weight / len(slots)
-            promised += weight * alpha * ecpm[i]
+            promised += weight * alpha * score
         a, p = loop_agreement([ecpm[i] for i in rows], [bids[i] * worth[i] for i in rows])
         agreeing, pairs = agreeing + weight * a, pairs + weight * p
         inside = loop_auc(*([column[i] for i in rows] for column in (ctr, clicks, w)))
@@ -180,7 +182,6 @@ def loop_metrics(ctr, clicks, bids, offsets, truth=None, exposure=None, weights=
         bid_rows.append({"bid_low": found.pop("low"), "bid_high": found.pop("high")} | found)
     return {name: over(number, auction_weight) for name, number in mean.items()} | {
         "auc": overall,
-        "auc_loss": 1 - overall,
         "auc_in_auctions": over(area, area_weight),
         "log_loss": over(total(log_loss_of), whole),
         "normalised_entropy": over(total(log_loss_of), whole) / entropy,
@@ -249,8 +250,8 @@ def test_pieces_merge_to_the_whole_in_any_order(seed, cuts, shuffler):
     for piece in pieces:
         merged.merge(pickle.loads(pickle.dumps(piece)))  # as ranks send them
     assert_same(merged.compute(), whole.compute())
-    for name, column in whole.per_auction.items():
-        np.testing.assert_allclose(merged.per_auction[name], column, rtol=1e-12, atol=1e-15)
+    for name, column in whole.per_unit.items():
+        np.testing.assert_allclose(merged.per_unit[name], column, rtol=1e-12, atol=1e-15)
     shuffler.shuffle(pieces)
     shuffled = Metrics(slots=(1.0, 0.5))
     for piece in pieces:
@@ -384,23 +385,26 @@ def test_welfare_is_that_of_the_auction(seed):
     options = {"slots": (1.0, 0.4), "pricing": "vcg", "reserve": 0.6, "squash": 0.5}
     metrics = Metrics(**options).update(**chosen(log, "truth"))
     sold = run_auction(log["ctr"], log["bids"], log["offsets"], **options)
-    kept = metrics.per_auction
+    kept = metrics.per_unit
     np.testing.assert_allclose(kept["welfare"], sold.welfare(log["truth"], log["bids"]))
     np.testing.assert_allclose(kept["revenue"], sold.revenue(log["truth"]))
-    np.testing.assert_allclose(kept["surplus"], sold.surplus(log["truth"], log["bids"]), atol=1e-12)
+    surplus = kept["welfare"] - kept["revenue"]
+    np.testing.assert_allclose(surplus, sold.surplus(log["truth"], log["bids"]), atol=1e-12)
     places = torch.where(sold.winners >= 0, sold.winners - torch.tensor(log["offsets"])[:-1, None], -1)
-    assert kept["winners"].tolist() == places.tolist()
+    assert kept["winners"][~kept["tied"]].tolist() == places[~sold.tied].tolist()
+    assert kept["tied"].tolist() == sold.tied.tolist()
     assert close(metrics.compute().fill_rate, (sold.winners >= 0).double().mean().item())
     plain = Metrics().update(**chosen(log, "truth")).compute().welfare
     assert close(plain, welfare(log["ctr"], log["truth"], log["bids"], log["offsets"]).mean().item())
 
 
-def test_per_auction_columns_add_up():
+def test_per_unit_columns_add_up():
     log = random_log(11, sizes=[3, 5, 1, 8])
     metrics = Metrics().update(**log)
-    kept, result = metrics.per_auction, metrics.compute()
+    kept, result = metrics.per_unit, metrics.compute()
     assert close(kept["log_loss"].sum() / kept["ad_weight"].sum(), result.log_loss)
     assert close(np.average(kept["revenue"], weights=kept["weight"]), result.revenue)
+    assert close(kept["auc"].sum() / kept["ad_weight"].sum(), result.auc)
     np.testing.assert_allclose(kept["ad_weight"], kept["weight"] * [3, 5, 1, 8])
 
 
@@ -464,13 +468,13 @@ def test_without_ads_there_are_counts_and_nan():
         of_auctions = {"welfare", "revenue", "surplus", "fill_rate"}  # an auction without ads has welfare 0
         for name in numbers_of(found).keys() - COUNTS - TABLES - (of_auctions if found.auctions else set()):
             assert math.isnan(getattr(found, name)), name
-    assert Metrics(slots=(1.0, 0.5)).per_auction["winners"].shape == (0, 2)
+    assert Metrics(slots=(1.0, 0.5)).per_unit["winners"].shape == (0, 2)
 
 
 @pytest.mark.parametrize("click", [0, 1])
 def test_one_class_and_single_ads(click):
     found = Metrics().update([0.2, 0.4, 0.6], [click] * 3, [1.0, 2.0, 3.0], [0, 1, 2, 3]).compute()
-    for name in ("auc", "auc_loss", "auc_in_auctions", "normalised_entropy", "rank_agreement"):
+    for name in ("auc", "auc_in_auctions", "normalised_entropy", "rank_agreement"):
         assert math.isnan(getattr(found, name)), name
     for name in ("predicted_over_observed", "ecpm_predicted_over_observed", "winners_predicted_over_observed"):
         assert math.isnan(getattr(found, name)) == (click == 0), name
@@ -562,3 +566,31 @@ def test_bad_options_and_strangers_are_refused():
         rank_agreement([1.0, 2.0], [1.0, math.inf], None)
     with pytest.raises(ValueError, match="ctr must be"):
         auc([math.nan], [1])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids="-".join)
+@seeded
+@given(seed=seeds)
+def test_the_order_of_rows_and_of_auctions_changes_no_metric(options, seed):
+    log, draw = chosen(random_log(seed), *options), random.Random(seed)
+    bounds = list(itertools.pairwise(log["offsets"]))
+    groups = [draw.sample(range(*bound), bound[1] - bound[0]) for bound in draw.sample(bounds, len(bounds))]
+    rows = list(itertools.chain(*groups))
+    other = rows_of(log, rows, [0, *itertools.accumulate(map(len, groups))])
+    rules = {"slots": (1.0, 0.6, 0.6), "pricing": "vcg", "reserve": 0.7, "squash": 0.5}
+    for given_rules in ({}, rules):
+        before, after = (Metrics(**given_rules).update(**each).compute() for each in (log, other))
+        assert_same(after, before)
+
+
+def test_models_that_tie_the_same_ads_show_the_same():
+    """In every order of rows, though the winner that stands for the tie differs."""
+    ctr = {"two": [0.5, 0.5, 0.1], "also": [0.4, 0.4, 0.3], "other": [0.5, 0.1, 0.5], "one": [0.6, 0.5, 0.1]}
+    for rows in itertools.permutations(range(3)):
+        seen = {
+            name: Metrics().update([column[row] for row in rows], [0, 0, 0], [1.0, 1.0, 1.0]).per_unit
+            for name, column in ctr.items()
+        }
+        assert seen["two"]["winners"] == seen["also"]["winners"]
+        assert len({float(columns["winners"].item()) for columns in seen.values()}) == 3
+        assert [bool(columns["tied"].item()) for columns in seen.values()] == [True, True, True, False]

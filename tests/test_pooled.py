@@ -331,3 +331,16 @@ def test_pools_that_are_too_small_are_refused():
         pooled_welfare([0.1, 0.2], [0, 1], [1.0, 1.0], 3)
     with pytest.raises(InputError, match=r"^size must be at most the sum of weights, 2, found 3"):
         pooled_welfare([0.1, 0.2], [0, 1], [1.0, 1.0], 3, weights=[1, 1])
+
+
+@pytest.mark.parametrize("pools", [None, 2])
+def test_share_of_auctions_that_a_tie_decides(pools):
+    score = torch.tensor([3.0, 3.0, 1.0, 2.0, 2.0, 2.0, 0.5, 0.1], dtype=torch.float64)
+    ids = None if pools is None else torch.arange(8) % 2
+    inside = [range(8)] if ids is None else [range(0, 8, 2), range(1, 8, 2)]
+    for size in (1, 2, 3):
+        each = []
+        for members in inside:
+            tops = [sorted(score[list(rows)].tolist())[-2:] for rows in combinations(members, size)]
+            each.append(np.mean([len(top) == 2 and top[0] == top[1] for top in tops]))
+        assert Pool(score, size, 2, ids).tied_share() == pytest.approx(np.mean(each), abs=1e-12)

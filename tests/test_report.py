@@ -40,7 +40,8 @@ def world(models, auctions=150, size=6, seed=0, noise=0.7):
 
 def result_of(models, *, changes=None, auctions=150, **options):
     table = world(models, auctions) | (changes or {})
-    return bidwise.evaluate(table, ctr=models, click="click", bid="bid", auction="auction", rounds=199, **options)
+    which = {} if "auction_size" in options else {"auction": "auction"}
+    return bidwise.evaluate(table, ctr=models, click="click", bid="bid", rounds=199, **which, **options)
 
 
 def page_of(result):
@@ -72,10 +73,24 @@ def small(name):
             return result_of([f"model {k}" for k in range(10)])
         case "nasty":
             return result_of(NASTY)
+        case "drawn":
+            return result_of(["first", "second", "third"], auctions=700, auction_size=6)
+        case "drawn, too few":
+            return result_of(["first", "second"], auctions=5, auction_size=6)
+        case "drawn, equal":
+            return result_of(["first", "second"], changes={"second": world(["first"])["first"]}, auction_size=6)
+        case "drawn, no clicks":
+            return result_of(["first", "second"], changes={"click": np.zeros(900, dtype=int)}, auction_size=6)
+        case "segments":
+            place = np.array(NASTY)[np.arange(900) % 6]
+            bid = np.where(np.arange(900) % 300 == 7, 1e6, world(["first"])["bid"])
+            more = {"by": ["auction", "place"], "cluster": "place", "clip_bids": 0.99}
+            return result_of(["first", "second"], changes={"place": place, "bid": bid}, auction_size=6, **more)
 
 
 SMALL = ["three calibrated", "known truth", "too few", "single", "single calibrated"]
 SMALL += ["no clicks", "all clicks", "one auction", "equal", "ten", "nasty"]
+SMALL += ["drawn", "drawn, too few", "drawn, equal", "drawn, no clicks", "segments"]
 
 
 class Page(HTMLParser):
@@ -129,7 +144,8 @@ def test_page_says_everything(results, pages, name):
     said = [sentence.text for sentence in verdicts(results[name])]
     for words in [*said, *notes(results[name]), *results[name].models]:
         assert words in page.text
-    assert f"{results[name].auctions:,}" in page.text
+    auctions = results[name].auctions
+    assert ("auctions that could be drawn" if auctions is None else f"{auctions:,}") in page.text
     assert bidwise.__version__ in page.text
 
 
@@ -207,7 +223,7 @@ BOUNDS = {  # outcome -> words, ends of the interval, auctions that differ
     "better": ("Better", 0.1, 0.3, 500),
     "worse": ("Worse", -0.3, -0.1, 500),
     "unclear": ("No measurable change", -0.1, 0.3, 500),
-    "few": ("Too few auctions", 0.1, 0.3, 5),
+    "few": ("Too little to tell", 0.1, 0.3, 5),
     "same": ("Same ads shown", 0.0, 0.0, 0),
 }
 
@@ -241,7 +257,7 @@ def test_verdicts_about_calibration_come_last():
 
 
 def test_too_few_and_equal_are_told_apart(pages):
-    assert "Too few auctions to tell" in pages["too few"]
+    assert "Too little to tell" in pages["too few"]
     assert "Same ads shown" in pages["equal"]
     assert "nothing to compare it with" in pages["single"]
     assert "Welfare is the same in 150 of 150 auctions." in pages["equal"]
@@ -267,17 +283,32 @@ def test_models_without_room_are_named(results, pages):
     assert f"Not drawn, to keep the lines apart: {', '.join(last)}." in pages["ten"]
 
 
-def test_results_of_another_format_are_migrated_or_refused(results, tmp_path):
-    """Format 1 held sentences and neither kind nor format."""
+def test_results_of_another_format_are_refused(results, tmp_path):
     data = json.loads(results["known truth"].to_json())
-    assert (data.pop("kind"), data.pop("format"), data.pop("bid_spread")) == ("evaluation", 2, pytest.approx(0.5, 0.1))
-    old = data | {"verdict": [{"text": "b is better"}], "headline": "", "notes": ["old"]}
-    assert result_from_json(Evaluation, old).models == results["known truth"].models
-    (tmp_path / "result.json").write_text(json.dumps(data | {"format": 3}))
-    with pytest.raises(bidwise.InputError, match=r"result.json must be of format 2 or older, found 3; upgrade bidwise"):
+    assert (data.pop("kind"), data.pop("format")) == ("evaluation", 3)
+    for old in (data, data | {"format": 2}):  # format 1 had neither
+        with pytest.raises(bidwise.InputError, match=r"must be of format 3, found [12], of an older bidwise; make it"):
+            result_from_json(Evaluation, old)
+    (tmp_path / "result.json").write_text(json.dumps(data | {"format": 4}))
+    with pytest.raises(bidwise.InputError, match=r"result.json must be of format 3 or older, found 4; upgrade bidwise"):
         read_result(tmp_path, Evaluation)
     with pytest.raises(bidwise.InputError, match=r"must have the keys .*, found new_key"):
-        result_from_json(Evaluation, data | {"new_key": 1, "bid_spread": 1.0, "format": 2})
+        result_from_json(Evaluation, data | {"new_key": 1, "format": 3})
+
+
+def test_a_handful_of_ads_is_the_first_thing_a_page_says(results, pages):
+    assert results["segments"].concentrated
+    leading = re.search(r'<p class="headline[^"]*">(.*?)</p>', pages["segments"], re.DOTALL)[1]
+    assert "of the welfare of first: what follows hangs on them." in leading
+
+
+def test_segments_are_tables_of_the_page(results, pages):
+    text = Page(pages["segments"]).text
+    for segment in results["segments"].segments:
+        assert segment.value in text
+        if segment.welfare.lift.known:
+            assert f"{segment.welfare.lift:%}" in text
+    assert "second against first by place" in text
 
 
 def test_write_makes_both_files_or_none(tmp_path, monkeypatch):

@@ -47,14 +47,12 @@ def test_what_was_written_is_read(store):
     assert not list(store.folder.glob("*/*.part"))
 
 
-def test_ads_are_cut_into_whole_auctions(store):
+def test_ads_know_the_size_of_their_auctions(store):
     ads = store.ads("train", auction_size=4)
-    assert len(ads) == 8
-    assert ads.offsets.tolist() == [0, 4, 8]
-    assert torch.equal(ads.features, torch.from_numpy(column("train", "features")[:8]))
-    assert store.ads("train").offsets is None
-    assert len(store.ads("test")) == 5
-    with pytest.raises(InputError, match="auction_size must be at most the 4 ads of valid, found 256"):
+    assert (len(ads), ads.offsets, ads.auction_size) == (10, None, 4)
+    assert torch.equal(ads.features, torch.from_numpy(column("train", "features")))
+    assert store.ads("train").auction_size is None
+    with pytest.raises(InputError, match="auction_size must be at most the 4 ads, found 256"):
         store.ads("valid", auction_size=256)
     with pytest.raises(InputError, match="split must be one of train, valid, test, found 'tests'; did you mean 'test'"):
         store.ads("tests")
@@ -64,8 +62,8 @@ def test_ads_are_cut_into_whole_auctions(store):
 
 def test_offsets_in_the_store_win_over_a_size(store):
     store = store.add("offsets", {"train": np.array([0, 3, 10])})
-    assert store.ads("train", auction_size=4).offsets.tolist() == [0, 3, 10]
-    assert len(store.ads("train", auction_size=4)) == 10
+    ads = store.ads("train", auction_size=4)
+    assert (ads.offsets.tolist(), ads.auction_size) == ([0, 3, 10], None)
 
 
 def test_a_column_can_be_added_and_replaced(store):

@@ -351,11 +351,12 @@ def test_a_sweep_that_is_killed_leaves_no_process_and_what_is_finished(table, tm
     assert (tmp_path / "out" / "trials" / "epochs_1" / "result.json").is_file()
 
 
-def test_a_sweep_that_is_stopped_says_how_to_go_on(table, tmp_path):
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_sweep_that_is_stopped_says_how_to_go_on(table, tmp_path, stop, code):
     with endless_sweep(table, tmp_path) as (running, endless):
-        running.send_signal(signal.SIGINT)
+        running.send_signal(stop)
         _, said = running.communicate(timeout=20)
-        assert running.returncode == 130
+        assert running.returncode == code
         assert said == "bidwise: stopped; the same command resumes it\n"
         assert not at_work_in(endless)
 

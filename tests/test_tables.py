@@ -1,4 +1,4 @@
-"""Tables as users have them: formats, scattered auctions, cutting, and errors that say where."""
+"""Tables as users have them: formats, scattered auctions, and errors that say where."""
 
 import gzip
 
@@ -7,10 +7,14 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from helpers import PROPERTY
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bidwise.checks import InputError
-from bidwise.data.ad_table import cut_auctions, read_ads
-from bidwise.data.read_table import read_table
+from bidwise.data.ad_table import read_ads
+from bidwise.data.locations import written_as
+from bidwise.data.read_table import column_names, group_ids, read_table
 
 COLUMNS = {
     "model": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
@@ -318,41 +322,128 @@ def test_predictions_may_be_left_out():
     assert ads.clicks.tolist() == COLUMNS["click"]
 
 
-def numbered(ads):
-    """Ads that can be told apart by their bids."""
-    return read({"model": [0.5] * ads, "click": [0] * ads, "bid": np.arange(1.0, ads + 1)}, auction=None)
+@PROPERTY
+@given(rows=st.lists(st.tuples(st.sampled_from(["a", "b", " a", "", None]), st.sampled_from([1, 2, None])), min_size=1))
+def test_groups_count_from_0_in_the_order_of_their_first_rows(rows):
+    frame = pl.DataFrame({"word": [word for word, _ in rows], "row": pl.Series([k for _, k in rows], dtype=pl.Int64)})
+    ids, labels = group_ids(frame)
+    known = {}
+    for word, k in rows:
+        known.setdefault(((word or "").strip() or None, k), len(known))
+    assert ids.tolist() == [known[(word or "").strip() or None, k] for word, k in rows]
+    assert labels == [", ".join("(missing)" if x is None else str(x) for x in key) for key in known]
 
 
-def test_cut_auctions_use_every_ad_once_and_count_the_rest():
-    ads = cut_auctions(numbered(23), 5, seed=1)
-    assert ads.offsets.tolist() == [0, 5, 10, 15, 20]
-    assert len(set(ads.bids)) == 20
-    assert ads.left_out == 3
+def test_labels_of_numbers_are_as_a_person_writes_them():
+    _, labels = group_ids(pl.DataFrame({"level": [1.0, 2.5, float("nan")], "flag": [True, False, None]}))
+    assert labels == ["1, true", "2.5, false", "(missing), (missing)"]
+    with pytest.raises(InputError, match="column 'tags' must have one value per ad, found List"):
+        read(COLUMNS | {"tags": [[1]] * 6}, keys={"tags": ["tags"]})
 
 
-def test_cuts_are_seeded_and_shuffled():
-    same, again, other = (cut_auctions(numbered(40), 8, seed=seed).bids for seed in (1, 1, 2))
-    assert np.array_equal(same, again)
-    assert not np.array_equal(same, other)
-    assert not np.array_equal(same, np.sort(same))
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_several_columns_name_an_auction(tmp_path, kind):
+    day, request = [1, 1, 1, 2, 2, 1], ["r", "r", "s", "r", "r", "s"]
+    table = COLUMNS | {"day": day, "request": request}
+    ads = read(saved(tmp_path, kind, table), auction=["day", "request"], position="slot", slots=3)
+    joined = read(COLUMNS | {"auction": [f"{d} {r}" for d, r in zip(day, request, strict=True)]})
+    assert ads.offsets.tolist() == joined.offsets.tolist() == [0, 2, 4, 6]
+    assert ads.ctr["model"].tolist() == joined.ctr["model"].tolist() == [0.1, 0.2, 0.3, 0.6, 0.4, 0.5]
+    assert ads.scattered
+    missing = table | {"request": ["r", "r", None, "r", "r", "s"]}
+    with pytest.raises(InputError, match="column 'request', row 2: found no value; every ad needs an auction"):
+        read(saved(tmp_path, kind, missing), auction=["day", "request"])
+    with pytest.raises(InputError, match="auction must be a column of its own, not that of bid, found 'bid'"):
+        read(table, auction=["day", "bid"])
 
 
-def test_resampling_cuts_the_ads_again():
-    ads = cut_auctions(numbered(23), 5, cuts=3)
-    assert ads.auctions == 12
-    first, second, third = ads.bids.reshape(3, 20)
-    assert len(set(first)) == len(set(second)) == len(set(third)) == 20
-    assert not np.array_equal(first, second)
+def test_keys_group_the_ads_and_stay_with_them():
+    device = ["phone", "desk", "phone", None, "desk", "phone"]
+    keys = {"pool": ["slot", "device"], "device": ["device"], "slot": ["slot"]}
+    ads = read(COLUMNS | {"device": device, "auction": list("xyxzzz")}, position="slot", slots=3, keys=keys)
+    assert ads.labels["device"] == ["phone", "desk", "(missing)"]
+    assert ads.labels["slot"] == ["1", "2", "3"]  # a column may have a role as well
+    seen = [ads.labels["device"][group] for group in ads.groups["device"]]
+    assert dict(zip(ads.ctr["model"].tolist(), seen, strict=True)) == {
+        ctr: name or "(missing)" for ctr, name in zip(COLUMNS["model"], device, strict=True)
+    }
+    assert [ads.labels["pool"][group] for group in ads.groups["pool"]][:2] == ["1, phone", "1, phone"]
+    again = ads.rows(np.array([5, 0]), np.array([0, 2]))
+    assert again.groups["slot"].tolist() == ads.groups["slot"][[5, 0]].tolist()
 
 
-@pytest.mark.parametrize(
-    ("size", "cuts", "message"),
-    [
-        (0, 1, "auction_size must be at least 1, found 0"),
-        (24, 1, "auction_size must be at most the 23 ads, found 24"),
-        (5, 0, "resample must be at least 1, found 0"),
-    ],
-)
-def test_impossible_cuts_are_refused(size, cuts, message):
-    with pytest.raises(InputError, match=message):
-        cut_auctions(numbered(23), size, cuts=cuts)
+def test_propensities_are_probabilities_above_0():
+    some = [0.5, 1.0, 0.25, 1e-6, 1.0, 0.1]
+    ads = read(COLUMNS | {"p": some, "auction": list("xyxzzz")}, propensity="p")
+    assert ads.propensity.tolist() == [0.5, 0.25, 1.0, 1e-6, 1.0, 0.1]
+    for wrong in (0.0, 1.01, -0.5):
+        with pytest.raises(InputError, match=f"row 5: found {wrong:g}; a propensity must be above 0 and at most 1"):
+            read(COLUMNS | {"p": [*some[:-1], wrong]}, propensity="p")
+    with pytest.raises(InputError, match="propensity must be a column of its own, not that of ctr"):
+        read(COLUMNS, propensity="model")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", None])
+def test_a_number_is_what_all_ads_bid_unless_a_column_is_called_so(tmp_path, kind):
+    def table(columns):
+        return columns if kind is None else saved(tmp_path, kind, columns)
+
+    for number in ("1.5", 1.5, np.float32(1.5)):
+        assert read(table(COLUMNS), bid=number).bids.tolist() == [1.5] * 6
+    assert read(table(COLUMNS | {"1": COLUMNS["bid"]}), bid="1").bids.tolist() == COLUMNS["bid"]
+    assert read(table(COLUMNS | {"1": COLUMNS["bid"]}), bid=1).bids.tolist() == [1.0] * 6
+    for wrong in ("0", -1, float("nan"), "inf"):
+        with pytest.raises(InputError, match=f"bid must be a column or a number above 0, .* found {wrong}"):
+            read(table(COLUMNS), bid=wrong)
+    with pytest.raises(InputError, match="has no column 'bids'; did you mean 'bid'"):
+        read(table(COLUMNS), bid="bids")
+
+
+def test_text_may_have_another_separator_and_no_header(tmp_path):
+    frame = pl.DataFrame(COLUMNS)
+    frame.write_csv(tmp_path / "named.csv", separator=";")
+    frame.write_csv(tmp_path / "bare.tsv", separator="|", include_header=False)
+    frame.write_csv(tmp_path / "tabs.csv", separator="\t")
+    named = read(written_as(tmp_path / "named.csv", ";"))
+    columns = {"ctr": ["column_1"], "click": "column_2", "bid": "column_3", "auction": "column_4"}
+    bare = read(written_as(tmp_path / "bare.tsv", "|", header=False), **columns)
+    tabs = read(written_as(str(tmp_path / "tabs.csv"), "\\t"))
+    for ads in (named, bare, tabs):
+        assert ads.bids.tolist() == COLUMNS["bid"]
+        assert ads.offsets.tolist() == [0, 2, 3, 6]
+    assert column_names(written_as(tmp_path / "bare.tsv", "|", header=False))[-1] == "column_6"
+    assert read_table(written_as(tmp_path / "named.csv", ";")).equals(frame)
+    with pytest.raises(InputError, match=r"must have columns, found one, .*Name it: --separator"):
+        read(tmp_path / "named.csv")
+    for wrong in ("", ";;", "\n", "é"):
+        with pytest.raises(InputError, match=r"separator must be one character, or .*t for a tab, found"):
+            written_as(tmp_path / "named.csv", wrong)
+    with pytest.raises(InputError, match=r"separator is for text, .csv or .tsv, found"):
+        written_as(saved(tmp_path, "parquet"), ";")
+    with pytest.raises(InputError, match="header is for files, found a table in memory"):
+        written_as(COLUMNS, header=False)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_columns_that_are_not_named_are_not_read(tmp_path, kind, monkeypatch):
+    ads = 2400
+    table = {name: np.repeat(values, ads // 6) for name, values in COLUMNS.items()}
+    more = {f"more_{at}": np.arange(ads) for at in range(100)}
+    path = tmp_path / f"ads.{kind}"
+    frame = pl.DataFrame(table | more | {"broken": ["1"] * (ads - 1) + ["unreadable"]})  # a number, for a long time
+    if kind == "parquet":
+        frame.write_parquet(path, compression="uncompressed", statistics=False)
+        path.write_bytes(path.read_bytes().replace(b"unreadable", b"\xff" * 10))  # no text that there is
+        with pytest.raises(InputError, match="invalid UTF-8"):
+            read_table(path)
+    else:
+        frame.write_csv(path)
+    frames = []
+
+    def reads(*words, **options):
+        frames.append(read_table(*words, **options))
+        return frames[-1]
+
+    monkeypatch.setattr("bidwise.data.ad_table.read_table", reads)
+    assert read(path).bids.tolist() == table["bid"].tolist()
+    assert sorted(frames[0].columns) == ["auction", "bid", "click", "model"]

@@ -104,10 +104,14 @@ def spread(instance):
 
 
 def welfare_of(instance, prediction, slots=(1.0,)):
-    """Sorting is stable, so ties go to the lowest row."""
+    """Each slot shows one of the ads that have the score it needs, all equally likely."""
     bids, truth = instance.bids.tolist(), instance.truth.tolist()
-    rows = sorted(range(len(bids)), key=lambda row: -bids[row] * prediction[row].item())
-    return sum(alpha * bids[row] * truth[row] for alpha, row in zip(slots, rows, strict=False))
+    ecpm = [bid * ctr.item() for bid, ctr in zip(bids, prediction, strict=True)]
+    total = 0.0
+    for alpha, score in zip(slots, sorted(ecpm, reverse=True), strict=False):
+        run = [bids[row] * truth[row] for row in range(len(bids)) if ecpm[row] == score]
+        total += alpha * sum(run) / len(run)
+    return total
 
 
 # Instances and sides
@@ -228,6 +232,15 @@ def test_lemma_a_1_and_prop_2_2_hold_for_a_model_in_the_true_order(instance, slo
         assert (sides.left, sides.right) == (1, 1)
 
 
+def test_lemma_a_1_and_prop_2_2_hold_for_tied_predictions():
+    """In the true order by row, but a tie may show the other ad."""
+    tied = Instance([1.0, 1.0, 1.0], truth=[0.75, 0.5, 0.25], prediction=[0.5, 0.5, 0.5])
+    last = tied.predicting([0.75, 0.5, 0.5])
+    for one, slots, best in ((tied, (1.0,), 0), (last, (1.0,), 1), (last, (1.0, 0.5), 0)):
+        for sides in (theory.slot_order(one, slots), theory.single_slot_reduction(one, slots)):
+            assert (sides.left, sides.right, sides.ties) == (best, best, False)
+
+
 def test_lemma_a_1_fails_for_equal_slots():
     """Two ads in swapped slots of equal worth: the welfare is maximal, the order is not."""
     sides = theory.slot_order(WRONG_ORDER, (1.0, 1.0))
@@ -330,10 +343,9 @@ def test_prop_3_1_fails_for_models_that_only_find_the_winner():
 
 
 @seeded
-@given(tie_free())
-def test_thm_3_2_holds(instance):
+@given(instances())
+def test_thm_3_2_holds_with_and_without_ties(instance):
     sides = theory.risk_bounds_welfare(instance)
-    assert not sides.ties
     assert sides.holds
     expected = welfare_of(instance, instance.prediction) + risk(instance) / 2 + spread(instance) / 4
     assert sides.right == pytest.approx(expected)
@@ -364,10 +376,11 @@ def test_thm_3_2_fails_with_the_whole_risk_for_its_half():
     )
 
 
-def test_thm_3_2_fails_for_tied_predictions():
+def test_thm_3_2_fails_where_a_tie_shows_the_worse_ad():
     sides = theory.risk_bounds_welfare(TIED_PREDICTION)
-    assert sides.ties
-    assert not sides.holds
+    worse = TIED_PREDICTION.true_ecpm.min().item()
+    assert sides.holds
+    assert not replace(sides, right=sides.right - TIED_PREDICTION.welfare() + worse).holds
     assert not theory.mistakes_identity(TIED_PREDICTION).holds
 
 

@@ -1,6 +1,10 @@
 """`train` and `predict` on tables whose true CTR is known: what is learnt, what is split, what is refused."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 import tomllib
 from types import SimpleNamespace
 
@@ -12,6 +16,7 @@ import torch
 import bidwise
 from bidwise.cli import app
 from bidwise.data.infer_types import inferred
+from bidwise.data.read_table import auction_ids
 from bidwise.data.splits import auction_size, halves, split, times_of
 from bidwise.evaluation.auc import auc
 from bidwise.report.build import read_run, runs_page
@@ -119,7 +124,8 @@ def test_scattered_auctions_stay_whole(timed):
     random = np.random.default_rng(0)
     auction = random.integers(0, 200, 1000)
     times = auction * 10 + random.integers(0, 10, 1000)
-    parts = split(1000, auction=pl.Series(auction), time=times if timed else None, seed=1)
+    ids = auction_ids(pl.DataFrame({"auction": auction}))
+    parts = split(1000, auction=ids, time=times if timed else None, seed=1)
     seen = [set(auction[part.rows]) for part in parts.values()]
     assert not seen[0] & seen[1] | seen[0] & seen[2] | seen[1] & seen[2]
     assert sorted(np.concatenate([part.rows for part in parts.values()])) == list(range(1000))
@@ -160,6 +166,16 @@ def test_halves_share_no_auction():
     assert len(one.offsets) == len(other.offsets) == 3
 
 
+def test_halves_share_no_ad_where_there_are_no_auctions():
+    number = torch.arange(13.0)
+    one, other = halves(bidwise.data.Ads(number[:, None], torch.zeros(13), number + 1, auction_size=4), seed=0)
+    assert sorted([*one.features[:, 0].tolist(), *other.features[:, 0].tolist()]) == list(range(13))
+    assert (len(one), len(other)) == (7, 6)
+    for half in (one, other):
+        assert (half.offsets, half.auction_size) == (None, 4)
+        assert torch.equal(half.bids, half.features[:, 0] + 1)
+
+
 def test_an_interrupted_run_ends_as_if_nothing_had_happened(run, tmp_path):
     class Stop(Exception):
         pass
@@ -189,9 +205,15 @@ def test_it_says_from_where_it_resumes(run, tmp_path):
     with pytest.raises(Stop):
         train(run.path, out=tmp_path / "run", **run.columns, **TAUGHT, progress=stop)
     heard = []
-    train(out=tmp_path / "run", config=tmp_path / "run" / "config.toml", opened=heard.append)
-    (prepared,) = heard
-    assert "at most 4 epochs each" in described(prepared, "cpu")
+
+    def hear(prepared):
+        heard.append(described(prepared, "cpu"))
+
+    for _ in range(2):
+        train(out=tmp_path / "run", config=tmp_path / "run" / "config.toml", opened=hear)
+    assert "at most 4 epochs each" in heard[0]
+    assert f"Nothing is trained: the run in {tmp_path / 'run'} is finished" in heard[1]
+    assert "at most 4 epochs" not in heard[1]
     with pytest.raises(bidwise.InputError, match="table must name the table to train on, found no table"):
         train(out=tmp_path / "other", **ROLES)
 
@@ -323,16 +345,15 @@ def test_auto_compares_on_auctions_that_chose_no_epoch(auto):
     choice = auto.result.choice
     assert [each.name for each in choice.candidates] == ["log_loss", "bid_weighted", "log_plus"]
     assert choice.level == pytest.approx(1 - 0.05 / 2)
-    size = auto.result.table.auction_size
-    cut = auto.result.table.splits["valid"].ads // size
-    assert auto.result.table.auctions("valid") == cut
-    assert choice.auctions == cut - cut // 2
+    ads = auto.result.table.splits["valid"].ads
+    assert (auto.result.table.auctions("valid"), choice.auctions) == (None, None)
+    assert choice.ads == ads // 2
     stopped = json.loads((auto.folder / "fits" / "log_loss" / "result.json").read_text())
     assert stopped["kind"] == "fit"
     fits = [tomllib.loads((auto.folder / "fits" / name / "config.toml").read_text())["valid"] for name in
             ("log_loss", "log_plus")]  # fmt: skip
     assert fits[0] == fits[1]
-    assert f"({cut // 2 * size}," in fits[0]
+    assert f"({ads - ads // 2}," in fits[0]
     assert auto.result.chosen in [each.name for each in choice.candidates]
 
 
@@ -375,7 +396,7 @@ def test_types_are_inferred_and_explained():
             "score": random.random(400),
         }
     )
-    roles = {"click": "click", "bid": "bid"}
+    roles = [("click", "click"), ("bid", "bid")]
     found = {column.name: column for column in inferred(frame, roles)}
     uses = {name: column.use for name, column in found.items()}
     assert {name for name, use in uses.items() if use == "categorical"} == {"text", "flag", "hour", "user_id"}
@@ -501,7 +522,7 @@ def test_sections_and_settings_that_nobody_knows():
 
 
 def test_frames_of_pandas_and_files_of_text_give_the_same_store(table, tmp_path):
-    config = Config(Data(click="click", bid="bid", auction="auction", time="time"))
+    config = Config(Data(click="click", bid="bid", auction=("auction",), time="time"))
     dated = table.with_columns(when=pl.from_epoch("time"))
     dated.write_csv(tmp_path / "ads.csv")
     pandas = pytest.importorskip("pandas")
@@ -580,3 +601,103 @@ def test_a_category_has_the_same_id_whatever_stands_beside_it(tmp_path):
     both = predict(tmp_path / "run", rows)
     only = predict(tmp_path / "run", rows.filter(pl.col("os") != 5.1))
     assert only["ctr"].to_list() == both.filter(pl.col("os") != 5.1)["ctr"].to_list()
+
+
+def test_several_columns_name_an_auction(run, table, tmp_path):
+    day, hour = table["auction"] // 20, table["auction"] % 20
+    split_key = table.drop("auction").with_columns(day=day, hour=hour).sample(fraction=1, shuffle=True, seed=3)
+    columns = run.columns | {"auction": ["day", "hour"]}
+    found = train(split_key, out=tmp_path / "run", **columns, **SMALL)
+    assert {name: part.auctions for name, part in found.table.splits.items()} == {
+        name: part.auctions for name, part in run.result.table.splits.items()
+    }
+    assert {each.name for each in found.table.columns if each.use == "auction"} == {"day", "hour"}
+    assert found.evaluation.auctions == run.result.evaluation.auctions
+    assert pl.read_parquet(tmp_path / "run" / "test.parquet")["auction"].n_unique() == found.evaluation.auctions
+    with pytest.raises(bidwise.InputError, match="found 'day', which is also the auction"):
+        train(split_key, out=tmp_path / "other", **columns | {"bid": "day"})
+
+
+def test_text_with_another_separator_and_without_a_header(table, tmp_path):
+    few = table.select("click", "bid", "site", "brand_id", "age").head(900)
+    few.write_csv(tmp_path / "bare.csv", separator=";", include_header=False)
+    few.rename({name: f"column_{at}" for at, name in enumerate(few.columns, 1)}).write_csv(tmp_path / "named.csv")
+    told = SMALL | {"click": "column_1", "bid": "column_2"}
+    words = [*("--click", "column_1", "--bid", "column_2", "--model", "logistic_regression", "--loss", "log_loss")]
+    words += ["--set", "train.epochs=3", "train.learning_rate=0.02", "--separator", ";", "--no-header"]
+    out = tmp_path / "bare"
+    command = ["train", str(tmp_path / "bare.csv"), *words, "--out", str(out), "--device", "cpu"]
+    app(command, exit_on_error=False, result_action="return_value")
+    named = train(tmp_path / "named.csv", out=tmp_path / "named", **told)
+    assert read_result(out, TrainResult).validation == named.validation
+    written = tomllib.loads((out / "config.toml").read_text())["data"]
+    assert (written["separator"], written["header"]) == (";", False)
+    assert train(out=out, config=out / "config.toml").validation == named.validation  # known by what the run remembers
+    predictions = predict(out, tmp_path / "bare.csv")
+    assert predictions["ctr"].equals(predict(tmp_path / "named", tmp_path / "named.csv")["ctr"])
+    assert predict(out, tmp_path / "named.csv", separator=",", header=True).equals(predictions)
+    with pytest.raises(bidwise.InputError, match="is for files, found a table in memory"):
+        train(few, out=tmp_path / "other", **ROLES, separator=";")
+
+
+def test_a_tab_may_be_typed_or_written(tmp_path):
+    for separator in ("\\t", "\t"):
+        assert resolved({"data": ROLES | {"separator": separator}}).data.separator == separator
+    assert resolved({"data": ROLES}, {}, ["data.header=false"]).data.header is False
+    with pytest.raises(bidwise.InputError, match=r"data\.header must be true or false, found 1"):
+        resolved({"data": ROLES | {"header": 1}})
+
+
+def test_a_few_absurd_bids_leave_training_as_it_is(tmp_path):
+    tame, many = market(3000), 4
+    absurd = tame.with_columns(bid=tame["bid"].scatter(3000 * np.arange(many), 1e6))
+    told = SMALL | {"loss": "log_plus", "lam": 0.1, "epochs": 2}
+    columns = {**ROLES, "time": "time", "truth": "truth", "ignore": ["auction"]}
+    found = {
+        name: train(ads, out=tmp_path / name, **columns, **told)
+        for name, ads in {"tame": tame, "absurd": absurd}.items()
+    }
+    train(absurd, out=tmp_path / "plain", **columns, **SMALL | {"epochs": 2})
+    losses = {"tame": "log_plus", "absurd": "log_plus", "plain": "log_loss"}
+    ctr = {name: pl.read_parquet(tmp_path / name / "test.parquet")[loss].to_numpy() for name, loss in losses.items()}
+
+    def between(one, other):
+        return np.abs(np.log(ctr[one] / ctr[other])).mean()
+
+    assert between("tame", "absurd") < 0.3 * between("tame", "plain")
+    facts = found["absurd"].table
+    train_bids = np.sort(absurd["bid"].to_numpy()[: facts.splits["train"].ads])
+    assert facts.median_bid == pytest.approx(np.median(train_bids))
+    assert facts.mean_bid == pytest.approx(np.minimum(train_bids, 100 * np.median(train_bids)).mean())
+    assert (facts.capped_bids, facts.largest_bid) == (many, 1e6)
+    (note,) = [note for note in notes(facts, found["absurd"].settings) if note.startswith("Bids")]
+    assert f"{many} bids above 100 times the median, {facts.median_bid:.3g} (largest 1e+06)" in note
+    assert note in (tmp_path / "absurd" / "report.html").read_text()
+    assert facts.bid_cap == pytest.approx(100 * facts.median_bid)
+
+
+def test_tame_bids_are_divided_by_their_mean(run, table):
+    facts = run.result.table
+    assert facts.mean_bid == table["bid"].to_numpy()[: facts.splits["train"].ads].mean()
+    assert facts.capped_bids == 0
+    assert not [note for note in notes(facts, run.result.settings) if note.startswith("Bids")]
+
+
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_training_that_is_stopped_says_how_to_go_on(run, tmp_path, stop, code):
+    words = ["--click", "click", "--bid", "bid", "--loss", "log_loss", "--model", "logistic_regression"]
+    words += ["--set", "train.epochs=1000000", "train.patience=1000000", "--device", "cpu"]
+    command = [sys.executable, "-m", "bidwise", "train", str(run.path), "--out", str(tmp_path / "run"), *words]
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # also in jobs of a shell
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **heard) as running:
+        try:
+            while running.poll() is None and not list(tmp_path.glob("run/fits/*/metrics.jsonl")):
+                time.sleep(0.05)
+            running.send_signal(stop)
+            _, said = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert running.returncode == code
+    assert said == "bidwise: stopped; the same command resumes it\n"
+    assert (tmp_path / "run" / "store").is_dir()
+    assert not (tmp_path / "run" / "result.json").exists()

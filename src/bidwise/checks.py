@@ -23,9 +23,9 @@ class InputError(ValueError):
     With ``argument`` the message goes on after its name, and a command line may spell the name as it is typed there.
     ``{}`` in the message stands for ``others``, further arguments.
 
-    >>> error = InputError("needs {}, found none", argument="resample", others=("auction_size",))
+    >>> error = InputError("needs {}, found none", argument="pool_by", others=("auction_size",))
     >>> str(error), error.spelled(lambda name: "--" + name.replace("_", "-"))
-    ('resample needs auction_size, found none', '--resample needs --auction-size, found none')
+    ('pool_by needs auction_size, found none', '--pool-by needs --auction-size, found none')
     """
 
     argument: str = ""  # also of errors that another process wraps

@@ -143,7 +143,7 @@ def read_result(path: Path, kind: type[R]) -> R:
 
 
 def result_from_json(kind: type[R], data: Any, where: str = "result.json") -> R:
-    """What :func:`result_json` made; files without a format are of format 1, which ``kind.migrated`` reads."""
+    """What :func:`result_json` made; files without a format are of format 1."""
     if not isinstance(data, dict):
         raise InputError(f"{where} must be a result that bidwise wrote, found {type(data).__name__}")
     found = data.get("format", 1)
@@ -151,11 +151,8 @@ def result_from_json(kind: type[R], data: Any, where: str = "result.json") -> R:
         raise InputError(f"{where} must be of format {kind.format} or older, found {found}; upgrade bidwise")
     fields = {name: value for name, value in data.items() if name not in ("kind", "format")}
     if found < kind.format:
-        migrated = getattr(kind, "migrated", None)
-        if migrated is None:
-            fix = "make it again in a new folder, or read it with the version that wrote it"
-            raise InputError(f"{where} must be of format {kind.format}, found {found}, of an older bidwise; {fix}")
-        fields = migrated(fields)
+        fix = "make it again in a new folder, or read it with the version that wrote it"
+        raise InputError(f"{where} must be of format {kind.format}, found {found}, of an older bidwise; {fix}")
     return from_json(kind, fields, where)
 
 

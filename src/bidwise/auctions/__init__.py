@@ -7,7 +7,6 @@ from bidwise.auctions.columns import ad_numbers, auctions_of, slot_multipliers
 from bidwise.auctions.measures import optimal_welfare, regret, revenue, surplus, welfare
 from bidwise.auctions.outcome import Outcome, run_auction
 from bidwise.auctions.pricing import PRICINGS
-from bidwise.auctions.ranking import ranked_rows
 
 __all__ = [
     "PRICINGS",
@@ -15,7 +14,6 @@ __all__ = [
     "ad_numbers",
     "auctions_of",
     "optimal_welfare",
-    "ranked_rows",
     "regret",
     "revenue",
     "run_auction",

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bidwise.auctions.columns import ad_numbers
+from bidwise.auctions.columns import ad_numbers, auctions_of, slot_multipliers
 from bidwise.auctions.outcome import run_auction
-from bidwise.checks import check_between
+from bidwise.auctions.ranking import highest
+from bidwise.checks import check_between, check_bids
 
 
 def welfare(
@@ -26,8 +27,8 @@ def welfare(
 
         welfare = sum_k alpha_k b_i truth_i,   i = the ad with the k-th highest b_i ctr_i
 
-    the objective of eq. 1 with the position multipliers it leaves out. Ties go to the lowest row; an auction
-    with fewer ads than slots leaves the last ones empty.
+    the objective of eq. 1 with the position multipliers it leaves out; the mean over all orders of ads of equal
+    eCPM, here and in the other measures. An auction with fewer ads than slots leaves the last ones empty.
 
     Args:
         ctr: predicted CTR in [0, 1], ``(ads,)``; decides who is shown.
@@ -61,8 +62,12 @@ def optimal_welfare(
     tensor([1.], dtype=torch.float64)
     """
     truth = ad_numbers("truth", truth)
+    bids = ad_numbers("bids", bids, like=truth)
     check_between("truth", truth, 0, 1)
-    return welfare(truth, truth, bids, offsets, slots=slots)
+    check_bids(bids)
+    alpha = slot_multipliers(slots).to(truth.device)
+    best = highest(bids * truth, auctions_of(truth, offsets), len(alpha))[1]
+    return (alpha * best.clamp(min=0)).sum(-1)
 
 
 def regret(

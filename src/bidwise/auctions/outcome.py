@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from numpy.typing import ArrayLike
@@ -11,8 +12,22 @@ from torch import Tensor
 
 from bidwise.auctions.columns import ad_numbers, auctions_of, one_per_ad, slot_multipliers
 from bidwise.auctions.pricing import PRICINGS, Sale
-from bidwise.auctions.ranking import highest, power
+from bidwise.auctions.ranking import highest, power, ranked
 from bidwise.checks import check_between, check_bids, check_name, check_not_negative, check_positive
+
+
+class Ties(NamedTuple):
+    """Slots that several ads of equal score compete for: an entry for each slot and each ad that may be shown there."""
+
+    slot: tuple[Tensor, Tensor]  # auction and slot of each entry
+    rows: Tensor
+    price: Tensor  # of a click on this ad in this slot
+    ads: Tensor  # how many compete, (auctions, slots); 0 in auctions without ties
+
+    def mean(self, numbers: Tensor, table: Tensor) -> Tensor:
+        """``table`` of shape ``(auctions, slots)`` with the mean of the entries' numbers where several ads compete."""
+        total = torch.zeros_like(table).index_put_(self.slot, numbers, accumulate=True)
+        return (total / self.ads).where(self.ads > 1, table)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +40,13 @@ class Outcome:
         payment: what the platform expects it to pay, alpha_k ctr price by the predicted CTR; NaN where empty.
         slots: the position multipliers alpha, ``(slots,)``.
         ads: how many ads took part.
+        tied: whether ads of equal score compete for a slot, ``(auctions,)``.
+        ties: the ads that do, ``None`` without ties.
 
-    The methods measure what was sold by a ``truth`` per ad: true CTR (expectations), clicks (what happened), or
-    clicks over the exposure of the slot they were logged in, so any finite number from 0 up.
+    ``winners`` break ties by bid, then by CTR, the higher first; ads with the same bid and CTR are the same ad to the
+    auction, and the lowest row stands for them. The methods take the mean over all orders of tied ads, so the order
+    of rows does not matter. They measure what was sold by a ``truth`` per ad: true CTR (expectations), clicks (what
+    happened), or clicks over the exposure of the slot they were logged in, so any finite number from 0 up.
     """
 
     winners: Tensor
@@ -35,17 +54,22 @@ class Outcome:
     payment: Tensor
     slots: Tensor
     ads: int
+    tied: Tensor
+    ties: Ties | None = field(default=None, repr=False)
 
     def welfare(self, truth: ArrayLike, bids: ArrayLike) -> Tensor:
         """Sum over slots of alpha_k b truth, ``(auctions,)``.
 
         >>> run_auction([0.1, 0.4], [10.0, 2.0], None).welfare([0.2, 0.4], [10.0, 2.0])
         tensor([2.], dtype=torch.float64)
+        >>> run_auction([0.1, 0.1], [3.0, 3.0], None).welfare([0.0, 1.0], [3.0, 3.0])  # either of two
+        tensor([1.5000], dtype=torch.float64)
         """
         truth, bids = self._numbers("truth", truth), self._numbers("bids", bids)
         check_not_negative("truth", truth)
         check_bids(bids)
-        return self._sum(_take(truth, self.winners) * _take(bids, self.winners))
+        per_click = _take(truth, self.winners) * _take(bids, self.winners)
+        return self._sum(per_click, self.ties and truth[self.ties.rows] * bids[self.ties.rows])
 
     def revenue(self, truth: ArrayLike) -> Tensor:
         """Sum over slots of alpha_k truth price, ``(auctions,)``.
@@ -55,7 +79,8 @@ class Outcome:
         """
         truth = self._numbers("truth", truth)
         check_not_negative("truth", truth)
-        return self._sum(_take(truth, self.winners) * self.price_per_click)
+        per_click = _take(truth, self.winners) * self.price_per_click
+        return self._sum(per_click, self.ties and truth[self.ties.rows] * self.ties.price)
 
     def surplus(self, truth: ArrayLike, bids: ArrayLike) -> Tensor:
         """Welfare minus revenue: what the advertisers keep, ``(auctions,)``.
@@ -68,7 +93,9 @@ class Outcome:
     def _numbers(self, argument: str, values: ArrayLike) -> Tensor:
         return one_per_ad(argument, ad_numbers(argument, values), self.ads).to(self.winners.device)
 
-    def _sum(self, per_click: Tensor) -> Tensor:
+    def _sum(self, per_click: Tensor, of_tied: Tensor | None) -> Tensor:
+        if self.ties is not None and of_tied is not None:
+            per_click = self.ties.mean(of_tied, per_click)
         return (self.slots * per_click).where(self.winners >= 0, 0.0).sum(-1)
 
 
@@ -86,8 +113,9 @@ def run_auction(
 
         slot k shows the ad with the k-th highest score b ctr^squash, among ads with b >= reserve
 
-    Ties go to the lowest row; an auction with fewer ads than slots leaves the last ones empty. With K slots and
-    alpha_{K+1} = 0, the ad in slot k needs a bid of t_l to stay in slot l or above, and pays per click
+    Of equal scores the higher bid goes first, see :class:`Outcome` for ties. An auction with fewer ads than slots
+    leaves the last ones empty. With K slots and alpha_{K+1} = 0, the ad in slot k needs a bid of t_l to stay in
+    slot l or above, and pays per click
 
         t_l  =  max(score of the ad in slot l + 1 / ctr^squash, reserve)
         gsp          t_k
@@ -127,11 +155,28 @@ def run_auction(
     if reserve > 0:
         score.masked_fill_(bids < reserve, -torch.inf)
     rows, best = highest(score, auctions, len(alpha) + 1)
-    winners = rows[:, :-1].contiguous()
-    bid = _take(bids, winners)
-    sale = Sale(bid, _take(quality, winners), best[:, 1:].clamp(min=0), alpha, float(reserve))
-    price = PRICINGS[pricing](sale).minimum(bid).where(winners >= 0, torch.nan)
-    return Outcome(winners, price, alpha * _take(ctr, winners) * price, alpha, auctions.ads)
+    winners, rivals = rows[:, :-1].contiguous(), best[:, 1:].clamp(min=0)
+
+    def prices(shown: Tensor, rivals: Tensor) -> Tensor:
+        bid = _take(bids, shown)
+        return PRICINGS[pricing](Sale(bid, _take(quality, shown), rivals, alpha, float(reserve))).minimum(bid)
+
+    tied = ((best[:, 1:] == best[:, :-1]) & (rows[:, 1:] >= 0)).any(1)
+    ties = None
+    if bool(tied.any()):
+        least = best[:, -2].clamp(min=0).masked_fill(~tied, torch.inf)  # score of the last ad that may be shown
+        rows = ranked((score, bids, ctr), auctions, score >= auctions.spread(least))
+        auction = auctions.of_ad[rows]
+        place = torch.arange(len(rows), device=rows.device) - torch.searchsorted(auction, auction)
+        shown = place < len(alpha)
+        winners[auction[shown], place[shown]] = rows[shown]
+        competes = score[rows, None] == best[auction, :-1]
+        ad, slot = competes.nonzero(as_tuple=True)
+        price = prices(rows[:, None].expand_as(competes), rivals[auction])[competes]
+        count = torch.zeros_like(rivals).index_put_((auction[ad], slot), torch.ones_like(price), accumulate=True)
+        ties = Ties((auction[ad], slot), rows[ad], price, count)
+    price = prices(winners, rivals).where(winners >= 0, torch.nan)
+    return Outcome(winners, price, alpha * _take(ctr, winners) * price, alpha, auctions.ads, tied, ties)
 
 
 def _take(numbers: Tensor, winners: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
-"""Who is ranked highest: the best ads of each auction, ties to the lowest row."""
+"""Who is ranked highest: the best ads of each auction."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -67,12 +69,14 @@ def _highest_in_rows(table: Tensor, places: int) -> tuple[Tensor, Tensor]:
     return torch.cat([each.values for each in highest], dim=1), torch.cat([each.indices for each in highest], dim=1)
 
 
-def ranked_rows(ecpm: Tensor, auctions: Auctions) -> Tensor:
-    """The rows of each auction from its highest eCPM to its lowest, ties to the lowest row.
+def ranked(keys: Sequence[Tensor], auctions: Auctions, some: Tensor) -> Tensor:
+    """Rows of ``some`` ads, auction by auction, the highest first key first; equals by the next key, then by row.
 
-    >>> ecpm = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0])
-    >>> ranked_rows(ecpm, Auctions.of(ecpm, torch.tensor([0, 3, 5])))
-    tensor([1, 2, 0, 3, 4])
+    >>> score, bids = torch.tensor([1.0, 3.0, 3.0, 5.0, 5.0]), torch.tensor([1.0, 1.0, 2.0, 2.0, 2.0])
+    >>> ranked((score, bids), Auctions.of(score, torch.tensor([0, 3, 5])), score > 1)
+    tensor([2, 1, 3, 4])
     """
-    rows = ecpm.argsort(descending=True, stable=True)
+    rows = some.nonzero().squeeze(1)
+    for key in reversed(keys):
+        rows = rows[key[rows].argsort(descending=True, stable=True)]
     return rows[auctions.of_ad[rows].argsort(stable=True)]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sys
 from collections.abc import Callable
+from inspect import getdoc
 from typing import Any
 
 from cyclopts import App, CycloptsError
@@ -28,15 +31,39 @@ app = App(
 experiments = App(name="reproduce", help="The paper's experiments, with our numbers beside the paper's.")
 simulation = App(name="simulate", help="Raw data of a known shape with known CTR.")
 preparation = App(name="prepare", help="Raw data to a store that models are trained on.")
-for command in (train, predict, sweep, evaluate, report, experiments, simulation, preparation):
-    app.command(command)
-for experiment in (synthetic, regimes, criteo):
-    experiments.command(experiment)
-simulation.command(simulate_criteo, name="criteo")
-preparation.command(prepare_criteo, name="criteo")
 
+
+def _add(to: App, command: Callable[..., Any], name: str | None = None) -> None:
+    """Register a command, each paragraph of its docstring on one line: lines are folded where they are shown."""
+    heading = "Parameters\n----------\n"
+    parts = (getdoc(command) or "").split(heading)
+    command.__doc__ = heading.join(re.sub(r"(?m)^( *)\S.*(\n\1\S.*)+$", _joined, part) for part in parts)
+    to.command(command, name=name)
+
+
+def _joined(lines: re.Match[str]) -> str:
+    return lines[1] + " ".join(lines[0].split())
+
+
+for each in (train, predict, sweep, evaluate, report):
+    _add(app, each)
+for experiment in (synthetic, regimes, criteo):
+    _add(experiments, experiment)
+_add(simulation, simulate_criteo, "criteo")
+_add(preparation, prepare_criteo, "criteo")
+for group in (experiments, simulation, preparation):
+    app.command(group)
 
 TOGETHER = ("train", "--help", "--version")  # commands for several ranks
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: what ends jobs of clusters and containers, and leaves what Ctrl-C leaves."""
+
+
+def _terminate(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one does not disturb the end
+    raise Terminated
 
 
 def _refuse(command: str) -> None:
@@ -49,6 +76,7 @@ def _refuse(command: str) -> None:
 def main() -> None:
     """The ``bidwise`` command: errors that a user can fix are one line and exit code 2."""
     command: Callable[..., Any] | None = None
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and sys.argv[1:2] and sys.argv[1] not in TOGETHER:
             _refuse(sys.argv[1])
@@ -70,8 +98,10 @@ def main() -> None:
                 f"{who}: {as_typed(error, command)}\n", end="", file=sys.stderr, flush=True
             )  # at once: others print too
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         resumes = sys.argv[1:2] and sys.argv[1] in ("reproduce", "prepare", "train", "sweep")
         what = "the same command resumes it" if resumes else "nothing was written"
         print(f"bidwise: stopped; {what}", file=sys.stderr)
-        raise SystemExit(130) from None
+        raise SystemExit(128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

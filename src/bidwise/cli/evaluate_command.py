@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 import bidwise
-from bidwise.cli.terminal import Bars, say
+from bidwise.cli.terminal import Bars, Columns, say
 
 
 def evaluate(
@@ -19,10 +19,12 @@ def evaluate(
     click: str,
     bid: str,
     out: Path,
-    auction: str | None = None,
+    auction: Columns = None,
     auction_size: int | None = None,
+    pool_by: Columns = None,
+    cluster: Columns = None,
+    by: Columns = None,
     seed: int = 0,
-    resample: int = 1,
     truth: str | None = None,
     baseline: str | None = None,
     slots: str = "1",
@@ -34,6 +36,10 @@ def evaluate(
     position: str | None = None,
     sampling_rate: float | None = None,
     weight: str | None = None,
+    propensity: str | None = None,
+    clip_bids: float | None = None,
+    separator: str | None = None,
+    header: bool = True,
     rounds: int = 999,
 ) -> None:
     """Which of several models' predictions makes the auction better, and how sure is that?
@@ -54,17 +60,21 @@ def evaluate(
     click:
         Column of clicks, 0 or 1.
     bid:
-        Column of cost-per-click bids.
+        Column of cost-per-click bids, or of value per click; or a number, 1 for logs without bids.
     out:
         Folder for result.json and report.html.
     auction:
-        Column that says which ads compete.
+        Column that says which ads compete, or several, separated by spaces: day request_id.
     auction_size:
-        Instead of --auction: shuffle the ads and cut them into auctions of this many (the paper: 256).
+        Instead of --auction: measure all auctions of this many ads that could be drawn (the paper: 256).
+    pool_by:
+        Columns inside whose values ads compete, such as keyword day; needs --auction-size.
+    cluster:
+        Columns whose values share their luck, such as advertiser: intervals draw clusters anew.
+    by:
+        Columns in each of whose values the models are compared too, such as device advertiser.
     seed:
-        Seed of the shuffle, of the folds of --calibrate and of the bootstrap.
-    resample:
-        How often the ads are shuffled and cut; needs --auction-size.
+        Seed of the folds of --calibrate and of the bootstrap over real auctions.
     truth:
         Column of true CTR, where it is known (simulations): welfare and revenue are then expected, not realised.
     baseline:
@@ -86,9 +96,18 @@ def evaluate(
     sampling_rate:
         Share of the negatives that the models were trained on; corrects their predictions for it.
     weight:
-        Column of weights of ads; an auction has the mean weight of its ads.
+        Column of weights of ads; an auction has the mean weight of its ads; with --auction-size, an ad competes as
+        often as it weighs.
+    propensity:
+        Column of the probability with which the log chose the ad, above 0 and at most 1: a click counts 1/propensity.
+    clip_bids:
+        A quantile, such as 0.999: the comparison with higher bids cut down to it is shown beside.
+    separator:
+        Character between the columns of a text file, \\t for a tab [default: comma in .csv, tab in .tsv].
+    header:
+        Whether the first line of a text file names the columns; they are called column_1, column_2, ... without.
     rounds:
-        Rounds of the bootstrap behind the intervals.
+        Rounds of the bootstrap over real auctions.
     """
     options: dict[str, Any] = {name: value for name, value in locals().items() if name not in ("table", "out")}
     options["slots"] = _multipliers(slots)

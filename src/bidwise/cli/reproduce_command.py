@@ -141,7 +141,6 @@ def criteo(
     repeats: int = 10,
     seed: int = 0,
     auction_size: int = 256,
-    cuts: int = 10,
     every: float = 0.25,
     l2: float = 0.0,
     embeddings: str = "lazy",
@@ -181,9 +180,7 @@ def criteo(
     seed:
         Seed of all random numbers.
     auction_size:
-        Ads of a test auction.
-    cuts:
-        How often validation and test ads are shuffled and cut into auctions; the paper does it once.
+        Ads of a validation or test auction; all that could be drawn are measured.
     every:
         Epochs between evaluations on the validation auctions.
     l2:
@@ -212,7 +209,6 @@ def criteo(
         repeats=repeats,
         seed=seed,
         auction_size=auction_size,
-        cuts=cuts,
         every=every,
         l2=l2,
         embeddings=embeddings,

@@ -7,13 +7,16 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from difflib import get_close_matches
 from inspect import Parameter, signature
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import MissingArgumentError
+import cyclopts
+from cyclopts import MissingArgumentError, UnknownOptionError
 
 import bidwise
 
+Columns = Annotated[list[str] | None, cyclopts.Parameter(consume_multiple=True, negative=())]
 NAMES = {"settings": "--set", "raw": "RAW", "out": "OUT"}  # of arguments that a command has under another name
 SECONDS = 30  # between lines where there is no terminal
 
@@ -77,6 +80,8 @@ class Bars:
 
 def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:
     """An error in one line, with the arguments of the command called as they are typed: ``--auction-size``, TABLE."""
+    if isinstance(error, MissingArgumentError | UnknownOptionError) and (unknown := _unknown_option(error)):
+        return unknown
     if isinstance(error, MissingArgumentError) and error.argument is not None and error.argument.name not in sys.argv:
         return f"{error.argument.name} is missing; see bidwise {' '.join(error.command_chain or ())} --help"
     parameters = {} if command is None else signature(command).parameters
@@ -89,6 +94,35 @@ def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:
 
     message = error.spelled(spell) if isinstance(error, bidwise.InputError) else str(error)
     return " ".join(message.split())
+
+
+def _unknown_option(error: MissingArgumentError | UnknownOptionError) -> str | None:
+    """The first option that the command does not have, often why another is missing, with what may be meant."""
+    if error.target is None:
+        return None
+    parameters = signature(error.target).parameters
+    meant = {"--help": "--help"}
+    for name, parameter in parameters.items():
+        if parameter.kind is Parameter.KEYWORD_ONLY:
+            option = NAMES.get(name, "") if name == "settings" else "--" + name.replace("_", "-")
+            meant |= {option: option} | ({f"--no{option[1:]}": f"--no{option[1:]}"} if name == "header" else {})
+    known = set(meant)
+    if "settings" in parameters:
+        from bidwise.table.config import SECTIONS  # late: torch takes a second
+
+        for section, part in SECTIONS.items():
+            names = {f"--{key.replace('_', '-')}": f"--set {section}.{key}=VALUE" for key in part.__dataclass_fields__}
+            meant = names | meant
+    for word in (typed.partition("=")[0] for typed in sys.argv[1:] if typed.startswith("--")):
+        if word not in known:
+            near = get_close_matches(word, meant, n=1)
+            hint = (
+                f"Did you mean {meant[near[0]]}?"
+                if near
+                else f"See bidwise {' '.join(error.command_chain or ())} --help"
+            )
+            return f"Unknown option: {word}. {hint}"
+    return None
 
 
 def say(text: str) -> None:

@@ -9,9 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from bidwise.cli.terminal import Bars, device_of, say
-
-Columns = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
+from bidwise.cli.terminal import Bars, Columns, device_of, say
 
 
 def train(
@@ -21,7 +19,7 @@ def train(
     out: Path,
     click: str | None = None,
     bid: str | None = None,
-    auction: str | None = None,
+    auction: Columns = None,
     numeric: Columns = None,
     categorical: Columns = None,
     ignore: Columns = None,
@@ -37,6 +35,8 @@ def train(
     loss: str | None = None,
     metric: str | None = None,
     seed: int | None = None,
+    separator: str | None = None,
+    header: bool | None = None,
     settings: Annotated[list[str] | None, Parameter(name="--set", consume_multiple=True, negative=())] = None,
     device: str = "auto",
 ) -> None:
@@ -67,7 +67,7 @@ def train(
     bid:
         Column of cost-per-click bids.
     auction:
-        Column that says which ads compete [default: random auctions].
+        Column that says which ads compete, or several, separated by spaces [default: random auctions].
     numeric:
         Columns of numbers, separated by spaces [default: inferred].
     categorical:
@@ -89,7 +89,7 @@ def train(
     truth:
         Column of true CTR, where it is known (simulations): the test is then by expected welfare.
     auction_size:
-        Without --auction: ads of the auctions that validation and test are cut into, at most [default: 256].
+        Without --auction: ads of the auctions that validation and test draw, at most [default: 256].
     model:
         deepfm, dcn, dcnv2 or logistic_regression [default: deepfm].
     loss:
@@ -100,6 +100,11 @@ def train(
         log_loss].
     seed:
         Seed of the split, the initial weights and the batches [default: 0].
+    separator:
+        Character between the columns of a text file, \\t for a tab [default: comma in .csv, tab in .tsv].
+    header:
+        Whether the first line of a text file names the columns; they are called column_1, column_2, ... without
+        [default: it does].
     settings:
         Any setting as section.key=value, separated by spaces: train.epochs=5 model.hidden=64,64 data.bins=16.
     device:
@@ -134,7 +139,17 @@ def train(
         print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
 
 
-def predict(run: Path, table: str, /, *, out: Path, column: str = "ctr", device: str = "auto") -> None:
+def predict(
+    run: Path,
+    table: str,
+    /,
+    *,
+    out: Path,
+    column: str = "ctr",
+    separator: str | None = None,
+    header: bool | None = None,
+    device: str = "auto",
+) -> None:
     """The CTR of new rows, by the model of a run of bidwise train.
 
     Writes TABLE with one column more. Values that training did not see count as rare. Example:
@@ -152,11 +167,17 @@ def predict(run: Path, table: str, /, *, out: Path, column: str = "ctr", device:
         File to write; ends in .parquet, .csv or .tsv.
     column:
         Name of the new column.
+    separator:
+        Character between the columns of a text file, \\t for a tab [default: as in the run].
+    header:
+        Whether the first line of a text file names the columns [default: as in the run].
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """
     from bidwise.table.predict import predict as write_predictions
 
     with Bars() as bars:
-        rows = write_predictions(run, table, out=out, column=column, device=device_of(device), progress=bars.show)
+        written: dict[str, Any] = {"separator": separator, "header": header}
+        where = device_of(device)
+        rows = write_predictions(run, table, out=out, column=column, **written, device=where, progress=bars.show)
     print(f"Written: {out}, {rows:,} rows with the column {column!r}")

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
+import polars.selectors as cs
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
-from bidwise.data.ads import AuctionCuts
-from bidwise.data.read_table import Table, auction_rows, bad_row, known_numbers, read_table, table_name
+from bidwise.data.read_table import (
+    Table,
+    auction_ids,
+    auction_rows,
+    bad_row,
+    column_names,
+    group_ids,
+    known_numbers,
+    read_table,
+    table_name,
+)
 
 USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish
 
@@ -29,6 +39,9 @@ class AdTable:
     truth: Floats | None = None
     position: NDArray[np.int64] | None = None
     weights: Floats | None = None
+    propensity: Floats | None = None  # probability with which the log chose the ad
+    groups: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # of every ad, for each of the keys
+    labels: dict[str, list[str]] = field(default_factory=dict)  # what the groups of a key are called
     left_out: int = 0
     scattered: bool = False  # whether auctions had to be brought together
 
@@ -42,10 +55,11 @@ class AdTable:
 
     def rows(self, order: NDArray[np.int64], offsets: NDArray[np.int64], **changes: Any) -> AdTable:
         """The ads at ``order``, cut into auctions at ``offsets``."""
-        per_ad = ("clicks", "bids", "truth", "position", "weights")
+        per_ad = ("clicks", "bids", "truth", "position", "weights", "propensity")
         taken: dict[str, Any] = {name: None if (x := getattr(self, name)) is None else x[order] for name in per_ad}
-        ctr = {name: column[order] for name, column in self.ctr.items()}
-        return replace(self, ctr=ctr, offsets=offsets, **taken, **changes)
+        for name in ("ctr", "groups"):
+            taken[name] = {key: column[order] for key, column in getattr(self, name).items()}
+        return replace(self, offsets=offsets, **taken, **changes)
 
 
 def read_ads(
@@ -53,21 +67,28 @@ def read_ads(
     *,
     ctr: Sequence[str] = (),
     click: str,
-    bid: str | None = None,
-    auction: str | None = None,
+    bid: str | float | None = None,
+    auction: str | Sequence[str] | None = None,
     truth: str | None = None,
     position: str | None = None,
     weight: str | None = None,
+    propensity: str | None = None,
+    keys: Mapping[str, Sequence[str]] | None = None,
     slots: int | None = None,
     name: str = "table",
 ) -> AdTable:
-    """The named columns of a table, checked; without ``bid`` all bids are 1, without ``auction`` all ads one auction.
+    """The named columns of a table, checked, and no others; without ``bid`` all bids are 1, without ``auction`` all ads
+    are one auction.
 
     Auctions scattered over the table are brought together, in the order of their first ads, and ``scattered`` says so.
 
     Args:
         table: a Parquet, CSV or TSV file (also gzipped) or URL, a polars or pandas frame, or a mapping of columns.
         ctr: columns of predictions.
+        bid: a column, or a number that all ads bid; text that is a number is one unless a column is called so.
+        auction: the column or the columns that name the auction.
+        propensity: column of the probability with which the log chose the ad, in (0, 1].
+        keys: columns by which ads are grouped, ``{"pool": ["keyword", "day"]}``, into ``groups`` and ``labels``.
         slots: the largest position.
         name: what errors call a table that is no file.
 
@@ -75,21 +96,27 @@ def read_ads(
     >>> ads.bids, ads.offsets
     (array([1., 2.]), array([0, 2]))
     """
-    numeric = [*ctr, click, *(column for column in (bid, truth, position, weight) if column is not None)]
-    for column in [*numeric, "" if auction is None else auction]:
+    bid, constant = _column_or_number(table, bid)
+    named: list[Any] = [] if auction is None else [*auction] if isinstance(auction, list | tuple) else [auction]
+    keys = {key: list(columns) for key, columns in (keys or {}).items()}
+    numeric = [*ctr, click, *(each for each in (bid, truth, position, weight, propensity) if each is not None)]
+    text = [*named, *(column for columns in keys.values() for column in columns)]
+    for column in [*numeric, *text]:
         if not isinstance(column, str):
             raise InputError(f"columns must be named by text, found {type(column).__name__}")
     roles = {"ctr": ctr, "click": [click], "bid": [bid], "truth": [truth], "position": [position], "weight": [weight]}
-    for role, own, rest in (("click", click, ["ctr"]), ("bid", bid, ["ctr", "click"]), ("auction", auction, [*roles])):
-        again = [other for other in rest if own is not None and own in roles[other]]
+    own = {"click": (click, ["ctr"]), "bid": (bid, ["ctr", "click"]), "propensity": (propensity, [*roles])}
+    alone = [*((role, *each) for role, each in own.items()), *(("auction", column, [*roles]) for column in named)]
+    for role, own_column, rest in alone:
+        again = [other for other in rest if own_column is not None and own_column in roles[other]]
         if again:
             raise InputError(
-                f"must be a column of its own, not that of {{}}, found {own!r}", argument=role, others=again[:1]
+                f"must be a column of its own, not that of {{}}, found {own_column!r}", argument=role, others=again[:1]
             )
     twice = {column for column in ctr if list(ctr).count(column) > 1}
     if twice:
         raise InputError(f"must name every column once, found {sorted(twice)[0]!r} twice", argument="ctr")
-    frame = read_table(table, numeric=numeric, text=[] if auction is None else [auction], name=name)
+    frame = read_table(table, numeric=numeric, text=text, name=name)
     name = table_name(table, name)
     read = {
         column: known_numbers(frame[column], name, "; clicks are 0 or 1" if column == click else "")
@@ -103,38 +130,45 @@ def read_ads(
     _check(read, bid, name, expected, between=USUAL)
     _check(read, truth, name, "a true CTR must be in [0, 1]", between=(0, 1))
     _check(read, weight, name, "a weight must be above 0, from 1e-100 to 1e100", between=USUAL)
+    expected = "a propensity must be above 0 and at most 1: the probability with which the log chose the ad"
+    _check(read, propensity, name, expected, between=(USUAL[0], 1))
     last = np.inf if slots is None else slots
     expected = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
     _check(read, position, name, expected, between=(1, last), whole=True)
+    grouped = {key: group_ids(frame.select(cs.by_name(*columns)), name) for key, columns in keys.items()}
     ads = AdTable(
         ctr={column: read[column] for column in ctr},
         clicks=read[click],
-        bids=np.ones(len(frame)) if bid is None else read[bid],
+        bids=np.full(len(frame), constant) if bid is None else read[bid],
         offsets=np.array([0, len(frame)]),
         truth=None if truth is None else read[truth],
         position=None if position is None else read[position].astype(np.int64),
         weights=None if weight is None else read[weight] / read[weight].mean(),
+        propensity=None if propensity is None else read[propensity],
+        groups={key: ids for key, (ids, _) in grouped.items()},
+        labels={key: labels for key, (_, labels) in grouped.items()},
     )
-    if auction is None:
+    if not named:
         return ads
-    order, offsets = auction_rows(frame[auction], name)
+    order, offsets = auction_rows(auction_ids(frame.select(cs.by_name(*named)), name))
     if order is None:
         return replace(ads, offsets=offsets)
     return ads.rows(order, offsets, scattered=True)
 
 
-def cut_auctions(ads: AdTable, size: int, *, seed: int = 0, cuts: int = 1) -> AdTable:
-    """Auctions of ``size`` ads drawn at random: the rows are shuffled and cut, an incomplete last auction is left out.
-
-    The paper does this once; ``cuts`` > 1 repeats it with other shuffles, so that each ad meets other rivals.
-
-    >>> ads = read_ads({"a": [0.1] * 5, "y": [0] * 5, "b": [1.0] * 5}, ctr=["a"], click="y", bid="b")
-    >>> cut_auctions(ads, 2, seed=0).offsets
-    array([0, 2, 4])
-    """
-    found = AuctionCuts.at_random(ads.ads, size, cuts=cuts, seed=seed)
-    assert isinstance(found.rows, Tensor)
-    return ads.rows(found.rows.numpy(), found.offsets.numpy(), left_out=found.left_out)
+def _column_or_number(table: Table, bid: Any) -> tuple[str | None, float]:
+    """The column of bids, or the number that all ads bid."""
+    if bid is None:
+        return None, 1.0
+    try:
+        number = float(bid) if isinstance(bid, str) or (isinstance(bid, Real) and not isinstance(bid, bool)) else None
+    except ValueError:
+        number = None
+    if number is None or bid in column_names(table):
+        return bid, 1.0
+    if not USUAL[0] <= number <= USUAL[1]:
+        raise InputError(f"must be a column or a number above 0, from 1e-100 to 1e100, found {bid}", argument="bid")
+    return None, number
 
 
 def _check(

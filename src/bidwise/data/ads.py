@@ -1,4 +1,4 @@
-"""Ads as models are trained on them: features, clicks, bids, what else is known of each, and how they are cut."""
+"""Ads as models are trained on them: features, clicks, bids, and what else is known of each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +15,6 @@ from bidwise.checks import (
     check_between,
     check_bids,
     check_offsets,
-    check_seed,
     check_weights,
     check_whole,
 )
@@ -39,6 +37,8 @@ class Ads:
         truth: their true CTR, known in simulations alone.
         weights: how much each ad counts, above 0; ``None``: all alike.
         exposure: the multiplier of the slot an ad was logged in, in (0, 1]; a click then counts 1 / exposure.
+        auction_size: of ads that were not in auctions, how many compete: validation measures all auctions of this many
+            that could be drawn.
 
     >>> ads = Ads(torch.zeros(3, 2), torch.tensor([1.0, 0.0, 0.0]), torch.ones(3))
     >>> len(ads), ads.width, ads.with_teacher(torch.full((3,), 0.5)).teacher
@@ -53,6 +53,7 @@ class Ads:
     truth: Tensor | None = None
     weights: Tensor | None = None
     exposure: Tensor | None = None
+    auction_size: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, Tensor):
@@ -78,6 +79,16 @@ class Ads:
                 check_weights(self.weights)
         if self.offsets is not None:
             check_offsets(self.offsets, len(self), self.features.device, values=values)
+        if self.auction_size is not None:
+            check_whole("auction_size", self.auction_size, 1)
+            if self.offsets is not None:
+                raise InputError(
+                    "must be None for ads in auctions, whose {} are known", argument="auction_size", others=["offsets"]
+                )
+            if self.auction_size > len(self):
+                raise InputError(
+                    f"must be at most the {len(self):,} ads, found {self.auction_size}", argument="auction_size"
+                )
 
     def __len__(self) -> int:
         return self.features.shape[-2]
@@ -96,17 +107,17 @@ class Ads:
         """The same ads with a teacher's CTR."""
         return replace(self, teacher=teacher)
 
-    def take(self, rows: Tensor | slice, offsets: Tensor) -> Ads:
-        """The ads at these rows, cut into auctions at ``offsets``."""
+    def take(self, rows: Tensor | slice, offsets: Tensor | None = None) -> Ads:
+        """The ads at these rows, in auctions that end at ``offsets``."""
         columns: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else column[..., rows] for name in COLUMNS
         }
-        offsets = offsets.to(self.features.device)
+        offsets = None if offsets is None else offsets.to(self.features.device)
         return replace(self, features=self.features[..., rows, :], offsets=offsets, **columns)
 
     def to(self, where: torch.device | str | torch.dtype) -> Ads:
         """The same ads on another device or in another floating-point precision."""
-        moved = {}
+        moved: dict[str, Any] = {}
         for field in fields(self):
             column = getattr(self, field.name)
             if isinstance(column, Tensor) and (not isinstance(where, torch.dtype) or column.is_floating_point()):
@@ -128,7 +139,7 @@ def stack(repeats: Sequence[Ads]) -> Ads:
         if ads.features.shape != first.features.shape:
             sizes = f"{tuple(first.features.shape)} and {tuple(ads.features.shape)}"
             raise InputError(f"repeats must have features of one size, found {sizes}")
-    together: dict[str, Tensor | None] = {"offsets": first.offsets}
+    together: dict[str, Any] = {"offsets": first.offsets, "auction_size": first.auction_size}
     for name in ("features", *COLUMNS):
         columns = [getattr(ads, name) for ads in repeats]
         if any((column is None) != (columns[0] is None) for column in columns):
@@ -140,7 +151,7 @@ def stack(repeats: Sequence[Ads]) -> Ads:
         )
         if not same:
             raise InputError("repeats must have the same offsets, found different ones")
-    return Ads(**together)  # type: ignore[arg-type]
+    return Ads(**together)
 
 
 def fingerprint(ads: Ads, rows: int | None = None) -> str:
@@ -153,58 +164,5 @@ def fingerprint(ads: Ads, rows: int | None = None) -> str:
     per_ad = (ads.clicks, ads.bids, ads.teacher, ads.truth, ads.offsets, ads.weights, ads.exposure)
     sums = [int(checksum(ads.features[..., ::step, :]), 16)]
     sums += [0 if column is None else int(checksum(column[..., ::step]), 16) for column in per_ad]
+    sums += [] if ads.auction_size is None else [ads.auction_size]
     return f"{tuple(ads.features.shape)} ads, checksum {checksum(repr(sums))}"
-
-
-@dataclass(frozen=True)
-class AuctionCuts:
-    """Rows of the ads, auction after auction and cut after cut; ads of an incomplete last auction are left out.
-
-    >>> cuts = AuctionCuts.at_random(7, 3, cuts=2)
-    >>> cuts.rows.shape, cuts.offsets, cuts.left_out
-    (torch.Size([12]), tensor([ 0,  3,  6,  9, 12]), 1)
-    >>> AuctionCuts.of_neighbours(7, 3).rows
-    slice(0, 6, None)
-    """
-
-    rows: Tensor | slice  # to index any column of the ads by
-    size: int
-    auctions: int  # of all cuts together
-    left_out: int  # ads, by each cut
-
-    @staticmethod
-    def at_random(ads: int, size: int, *, cuts: int = 1, seed: int = 0) -> AuctionCuts:
-        """The ads shuffled and cut, ``cuts`` times, so that each ad meets other rivals; the same for all models."""
-        check_whole("resample", cuts, 1)
-        check_seed("seed", seed)
-        auctions = _auctions(ads, size)
-        random = np.random.default_rng(seed)
-        rows = np.concatenate([random.permutation(ads)[: auctions * size] for _ in range(cuts)])
-        return AuctionCuts(torch.from_numpy(rows), size, cuts * auctions, ads - auctions * size)
-
-    @staticmethod
-    def of_neighbours(ads: int, size: int, split: str | None = None) -> AuctionCuts:
-        """Every ``size`` neighbours an auction; ``split`` is what an error calls the ads."""
-        auctions = _auctions(ads, size, split)
-        return AuctionCuts(slice(0, auctions * size), size, auctions, ads - auctions * size)
-
-    @property
-    def offsets(self) -> Tensor:
-        """Bounds of the auctions, on the CPU, where a common size is looked for."""
-        return self.size * torch.arange(self.auctions + 1)
-
-    def of(self, ads: Ads) -> Ads:
-        """The ads in these auctions."""
-        return ads.take(self.rows, self.offsets)
-
-    def to(self, device: torch.device | str) -> AuctionCuts:
-        """The same rows on a device."""
-        return replace(self, rows=self.rows.to(device)) if isinstance(self.rows, Tensor) else self
-
-
-def _auctions(ads: int, size: int, split: str | None = None) -> int:
-    check_whole("auction_size", size, 1)
-    if size > ads:
-        where = "" if split is None else f" of {split}"
-        raise InputError(f"must be at most the {ads:,} ads{where}, found {size}", argument="auction_size")
-    return ads // size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import polars as pl
@@ -30,7 +30,7 @@ class Column:
 
 def inferred(
     frame: pl.DataFrame,
-    roles: Mapping[str, str],
+    roles: Collection[tuple[str, str]],
     *,
     numeric: Collection[str] = (),
     categorical: Collection[str] = (),
@@ -44,19 +44,19 @@ def inferred(
     lists, constant columns and categories with more values than half the rows are left out.
 
     >>> frame = pl.DataFrame({"y": [0, 1] * 40, "b": [1.0, 2.5] * 40, "hour": [3, 4] * 40, "x": [0.5, 0.7] * 40})
-    >>> [(column.name, column.use) for column in inferred(frame, {"click": "y", "bid": "b"})]
+    >>> [(column.name, column.use) for column in inferred(frame, [("click", "y"), ("bid", "b")])]
     [('y', 'click'), ('b', 'bid'), ('hour', 'categorical'), ('x', 'numeric')]
 
     Args:
-        roles: the column of each role.
+        roles: roles with their columns.
         numeric, categorical: columns whose kind is not to be inferred.
         ignore: columns to leave out.
         name: what errors call the table.
     """
-    check_columns([*roles.values(), *numeric, *categorical, *ignore], frame.columns, name)
+    check_columns([*(column for _, column in roles), *numeric, *categorical, *ignore], frame.columns, name)
     kinds = dict.fromkeys(categorical, "categorical") | dict.fromkeys(numeric, "numeric")
     used: dict[str, str] = {}
-    for role, column in roles.items():
+    for role, column in roles:
         used[column] = f"{used[column]} and {role}" if column in used else role
     columns = [_with_role(frame[column], role) for column, role in used.items()]
     columns += [

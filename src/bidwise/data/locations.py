@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -39,6 +39,8 @@ class Location:
     where: str | Path
     kind: str
     several: bool = False
+    separator: str | None = None  # of text; by the ending, where it is None
+    header: bool = True  # whether the first line of text has the names of columns
 
     @property
     def is_file(self) -> bool:
@@ -50,7 +52,10 @@ class Location:
         warnings.filterwarnings("ignore", r"'\(default_\)region' not set", UserWarning)  # polars asks the bucket for it
         if self.kind == ".parquet":
             return pl.scan_parquet(self.where, glob=self.several, hive_partitioning=self.several)
-        return pl.scan_csv(self.where, separator=SEPARATORS[self.kind], glob=self.several, **options)
+        written: dict[str, Any] = {"separator": self.separator or SEPARATORS[self.kind], "has_header": self.header}
+        if not self.header:  # polars counts them from 0 or 1, by its version
+            written["with_column_names"] = lambda names: [f"column_{at}" for at in range(1, len(names) + 1)]
+        return pl.scan_csv(self.where, glob=self.several, **written, **options)
 
     def error(self, error: Exception) -> InputError:
         """What went wrong, in one line that says what to do."""
@@ -85,12 +90,14 @@ class Location:
         return re.sub(r"[A-Za-z][\w+.-]+://\S+", "...", text.replace(str(self.where), "..."))
 
 
-def location_of(table: str | Path) -> Location:
+def location_of(table: str | Path | Location) -> Location:
     """The place of a table; what is no file and no URL is refused, whether a URL has anything is seen when it is read.
 
-    >>> location_of("s3://bucket/day=*/a.csv.gz")
-    Location(name='s3://bucket/day=*/a.csv.gz', where='s3://bucket/day=*/a.csv.gz', kind='.csv', several=True)
+    >>> location_of("s3://bucket/day=*/a.csv.gz").kind
+    '.csv'
     """
+    if isinstance(table, Location):
+        return table
     name, scheme = shown(table), scheme_of(table)
     if scheme == "file":
         return location_of(Path(unquote(urlsplit(str(table)).path)))
@@ -111,8 +118,31 @@ def location_of(table: str | Path) -> Location:
     return Location(name, path, _kind(name), several)
 
 
+def written_as(table: Any, separator: str | None = None, header: bool | None = None) -> Any:
+    """A table whose text has another separator than its ending says, or no line of names (``header=False``): columns
+    are then called column_1, column_2 and so on. ``None`` is what the ending says, and a header.
+
+    >>> written_as("s3://bucket/ads.csv", separator=";").separator
+    ';'
+    """
+    if separator == "\\t":  # as it is typed in a shell
+        separator = "\t"
+    if separator is not None and (len(separator.encode()) != 1 or separator in '\r\n"'):
+        raise InputError(f"must be one character, or \\t for a tab, found {separator!r}", argument="separator")
+    if separator is None and header in (None, True):
+        return table
+    argument = "header" if separator is None else "separator"
+    if not isinstance(table, str | Path):
+        raise InputError("is for files, found a table in memory", argument=argument)
+    place = location_of(table)
+    if place.kind == ".parquet":
+        raise InputError(f"is for text, .csv or .tsv, found {place.name}", argument=argument)
+    return replace(place, separator=separator, header=header is not False)
+
+
 def same_place(one: object, other: object) -> bool:
     """Whether two tables are the same file or URL."""
+    one, other = (each.where if isinstance(each, Location) else each for each in (one, other))
     if not isinstance(one, str | Path) or not isinstance(other, str | Path):
         return one is other
     if scheme_of(one) or scheme_of(other):

@@ -18,7 +18,8 @@ from bidwise.data.locations import Location, location_of
 from bidwise.run_folder import checksum
 from bidwise.urls import shown
 
-Table = Any  # a path, a URL, a polars or pandas frame, or a mapping of columns
+Table = Any  # a path, a URL, a Location, a polars or pandas frame, or a mapping of columns
+PLACES = str | Path | Location
 
 WORDS = {"true": "1", "false": "0"}  # what other tools write for a click
 INFERRED = {"infer_schema_length": None}  # types of columns by all rows
@@ -27,19 +28,21 @@ UNREADABLE = (pl.exceptions.PolarsError, OSError)
 
 def table_name(table: Table, name: str = "table") -> str:
     """What errors call a table: a file or URL as it is shown, ``name`` for columns in memory."""
+    if isinstance(table, Location):
+        return table.name
     return shown(table) if isinstance(table, str | Path) else name
 
 
 def table_error(table: Table, error: Exception) -> InputError:
     """What kept a table from being read."""
-    if isinstance(table, str | Path):
+    if isinstance(table, PLACES):
         return location_of(table).error(error)
     return InputError(f"cannot be read: {str(error).strip().splitlines()[0]}", argument="table")
 
 
 def table_fingerprint(table: Table, frame: pl.DataFrame | None = None) -> str:
     """Whether a run resumes on the table it began with: bytes of a file, rows (``frame``) of anything else."""
-    if isinstance(table, str | Path) and location_of(table).is_file:
+    if isinstance(table, PLACES) and location_of(table).is_file:
         return checksum(Path(location_of(table).where))
     frame = read_table(table) if frame is None else frame
     return f"{int(frame.hash_rows(seed=0).sum() or 0) % 2**32:08x}"
@@ -47,7 +50,7 @@ def table_fingerprint(table: Table, frame: pl.DataFrame | None = None) -> str:
 
 def scan_table(table: Table, *, dates: bool = False) -> pl.LazyFrame:
     """The table without reading more of it than columns and their types; with ``dates``, text that is one is."""
-    if isinstance(table, str | Path):
+    if isinstance(table, PLACES):
         return _scan_file(location_of(table), **INFERRED, try_parse_dates=dates)
     return table if isinstance(table, pl.LazyFrame) else _frame(table, [], "table").lazy()
 
@@ -62,7 +65,7 @@ def read_table(
     """
     wanted = list(dict.fromkeys([*numeric, *text]))
     try:
-        if isinstance(table, str | Path):
+        if isinstance(table, PLACES):
             frame = _file(location_of(table), wanted, numeric)
         elif isinstance(table, pl.LazyFrame):
             check_columns(wanted, table.collect_schema().names(), name)
@@ -76,24 +79,56 @@ def read_table(
     return frame
 
 
-def auction_rows(auction: pl.Series, table: str = "table") -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
-    """Rows that put the ads of each auction together, auctions in the order of their first ads, and their bounds.
+def column_names(table: Table) -> list[str]:
+    """The columns of a table, without reading its rows."""
+    if isinstance(table, PLACES):
+        return _scan_file(location_of(table), infer_schema=False).collect_schema().names()
+    return table.collect_schema().names() if isinstance(table, pl.LazyFrame) else list(map(str, _names(table)))
+
+
+def group_ids(keys: pl.DataFrame, table: str = "table") -> tuple[NDArray[np.int64], list[str]]:
+    """The group of every row, rows with the same values in all columns, and what groups are called.
+
+    Groups count from 0 in the order of their first rows; missing values are a group of their own.
+
+    >>> group_ids(pl.DataFrame({"keyword": ["a", "b", "a"], "day": [2, 1, 2]}))
+    (array([0, 1, 0]), ['a, 2', 'b, 1'])
+    """
+    for column in keys:
+        _check_flat(column, table)
+    keys = keys.with_columns(cs.string().str.strip_chars().replace("", None), cs.float().fill_nan(None))
+    keys = keys.rename(dict(zip(keys.columns, map(str, range(keys.width)), strict=True)))
+    changes = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in keys.columns)
+    starts = np.array(keys.select(changes).to_series())  # of runs: ads of an auction are often together
+    starts[:1] = True
+    runs = keys.filter(starts)
+    first = runs.with_row_index("row").select(pl.col("row").min().over(keys.columns)).to_series().to_numpy()
+    new = first == np.arange(len(first))
+    ids = (np.cumsum(new) - 1)[first][np.cumsum(starts) - 1]
+    words = cs.float().cast(pl.String).str.strip_suffix(".0"), (~cs.float()).cast(pl.String)
+    labels = runs.filter(new).with_columns(*words).fill_null("(missing)")
+    return ids, labels.select(pl.concat_str(labels.columns, separator=", ")).to_series().to_list()
+
+
+def auction_ids(keys: pl.DataFrame, table: str = "table") -> NDArray[np.int64]:
+    """:func:`group_ids` of columns that name the auction; missing values are refused."""
+    for column in keys:
+        known = column.str.strip_chars().replace("", None) if column.dtype == pl.String else column
+        check_known(known, table, "every ad needs an auction")
+    return group_ids(keys, table)[0]
+
+
+def auction_rows(auction: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+    """Rows that put the ads of each auction together, auctions (:func:`auction_ids`) in their order, and their bounds.
 
     The rows are ``None`` where the ads are together already.
 
-    >>> auction_rows(pl.Series(["x", "y", "x"]))
+    >>> auction_rows(np.array([0, 1, 0]))
     (array([0, 2, 1]), array([0, 2, 3]))
     """
-    if auction.dtype == pl.String:
-        auction = auction.str.strip_chars().replace("", None)
-    check_known(auction, table, "every ad needs an auction")
-    starts = (auction != auction.shift()).fill_null(True).arg_true().to_numpy().astype(np.int64)
-    if len(starts) == auction.n_unique():
-        return None, np.append(starts, len(auction))
-    rows = pl.DataFrame({"auction": auction}).with_row_index("row")
-    first = rows.select(pl.col("row").min().over("auction")).to_series().to_numpy().astype(np.int64)
-    order = np.argsort(first, kind="stable")
-    return order, np.append(np.flatnonzero(np.diff(first[order], prepend=-1)), len(auction))
+    offsets = np.append(0, np.cumsum(np.bincount(auction)))
+    together = bool((np.diff(auction) >= 0).all())
+    return None if together else np.argsort(auction, kind="stable"), offsets
 
 
 def numbers_of(column: pl.Series, table: str = "table") -> Floats:
@@ -148,11 +183,15 @@ def _number_series(column: pl.Series, table: str, hint: str = "") -> pl.Series:
             row = int(bad.to_numpy().argmax())
             raise bad_row(table, column.name, row, f"{column[row]!r}, which is not a number{hint}")
         return read.alias(column.name)
-    if dtype.is_nested():
-        raise InputError(f"{table}: column {column.name!r} must have one value per ad, found {dtype}")
+    _check_flat(column, table)
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)):
         raise InputError(f"{table}: column {column.name!r} must hold numbers, found {dtype}")
     return column.cast(pl.Float64)
+
+
+def _check_flat(column: pl.Series, table: str) -> None:
+    if column.dtype.is_nested():
+        raise InputError(f"{table}: column {column.name!r} must have one value per ad, found {column.dtype}")
 
 
 def _frame(table: Table, wanted: Sequence[str], name: str) -> pl.DataFrame:
@@ -160,17 +199,21 @@ def _frame(table: Table, wanted: Sequence[str], name: str) -> pl.DataFrame:
     if isinstance(table, pl.DataFrame):
         check_columns(wanted, table.columns, name)
         return table.select(cs.by_name(*wanted)) if wanted else table
-    if not isinstance(table, Mapping) and not hasattr(table, "columns"):
-        raise InputError(
-            f"{name} must be a file, a polars or pandas frame, or a mapping of columns, found {type(table).__name__}"
-        )
-    names = list(table) if isinstance(table, Mapping) else list(table.columns)
+    names = _names(table, name)
     check_columns(wanted, names, name)
     columns = [_series(str(column), table[column], name) for column in wanted or names]
     if len({len(column) for column in columns}) > 1:
         lengths = ", ".join(f"{column.name}: {len(column)}" for column in columns)
         raise InputError(f"{name} must have columns of one length, found {lengths}")
     return pl.DataFrame(columns)
+
+
+def _names(table: Table, name: str = "table") -> list[Any]:
+    if not isinstance(table, Mapping) and not hasattr(table, "columns"):
+        raise InputError(
+            f"{name} must be a file, a polars or pandas frame, or a mapping of columns, found {type(table).__name__}"
+        )
+    return list(table) if isinstance(table, Mapping) else list(table.columns)
 
 
 def _series(column: str, values: Any, table: str) -> pl.Series:
@@ -202,7 +245,7 @@ def _scan_file(place: Location, **options: Any) -> pl.LazyFrame:
     if len(names) == 1 and any(mark in names[0] for mark in ",;\t"):
         raise InputError(
             f"{place.name} must have columns, found one, {names[0][:60]!r}; is it separated by another character than "
-            "its ending says? (.csv: comma, .tsv: tab)"
+            "its ending says (.csv: comma, .tsv: tab)? Name it: --separator"
         )
     return lazy
 

@@ -29,15 +29,14 @@ class Split:
 
 
 def split(
-    rows: int, *, auction: pl.Series | None, time: NDArray[Any] | None, seed: int, name: str = "table"
+    rows: int, *, auction: NDArray[np.int64] | None, time: NDArray[Any] | None, seed: int, name: str = "table"
 ) -> dict[str, Split]:
     """The oldest 80 % of the ads, the next 10 % and the newest 10 %; without ``time`` a random 80, 10 and 10 %.
 
-    Auctions stay whole: one goes where its oldest ad does. Without auctions validation and test rows are in random
-    order, ready to be cut into auctions.
+    ``auction`` numbers the auction of every row. Auctions stay whole: one goes where its oldest ad does. Without
+    auctions validation and test rows are in random order, ready to be cut into auctions.
 
-    >>> auction = pl.Series([k // 3 for k in range(120)])
-    >>> parts = split(120, auction=auction, time=np.arange(120), seed=0)
+    >>> parts = split(120, auction=np.arange(120) // 3, time=np.arange(120), seed=0)
     >>> {name: (len(part.rows), len(part.offsets) - 1) for name, part in parts.items()}
     {'train': (96, 32), 'valid': (12, 4), 'test': (12, 4)}
     """
@@ -71,14 +70,14 @@ def split(
     return parts
 
 
-def _groups(rows: int, auction: pl.Series | None, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _groups(rows: int, auction: NDArray[np.int64] | None, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows in the order of their auctions, each in that of its first row, and the size of every auction."""
     if auction is None:
         return np.arange(rows), np.ones(rows, dtype=np.int64)
-    members, offsets = auction_rows(auction, name)
+    members, offsets = auction_rows(auction)
     sizes = np.diff(offsets)
     if len(sizes) == 1:
-        raise InputError(f"{name} must have several auctions, found one: {auction.name!r} is the same in all rows")
+        raise InputError(f"{name} must have several auctions, found one: what names them is the same in all rows")
     return np.arange(rows) if members is None else members, sizes
 
 
@@ -123,8 +122,11 @@ def auctions_at(ads: Ads, which: NDArray[np.int64]) -> Ads:
 
 
 def halves(ads: Ads, seed: int) -> tuple[Ads, Ads]:
-    """The auctions in two random halves: what is chosen by the one is not known to the other."""
-    assert ads.offsets is not None
-    order = np.random.default_rng(seed).permutation(len(ads.offsets) - 1)
-    middle = len(order) // 2
-    return auctions_at(ads, np.sort(order[:middle])), auctions_at(ads, np.sort(order[middle:]))
+    """The auctions, or ads that are in none, in two random halves: what one chooses is not known to the other."""
+    order = np.random.default_rng(seed).permutation(len(ads) if ads.offsets is None else len(ads.offsets) - 1)
+    parts = (np.sort(part) for part in np.array_split(order, 2))
+    if ads.offsets is None:
+        first, second = (ads.take(torch.from_numpy(part)) for part in parts)
+    else:
+        first, second = (auctions_at(ads, part) for part in parts)
+    return first, second

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from bidwise.checks import InputError, check_name
-from bidwise.data.ads import Ads, AuctionCuts
+from bidwise.data.ads import Ads
 from bidwise.run_folder import checksum, read_json, whole_file, write_json
 
 FORMAT = "bidwise store"
@@ -119,22 +119,18 @@ class Store:
         return [name for name in TYPES if self.has(name, split)]
 
     def ads(self, split: str, *, auction_size: int | None = None) -> Ads:
-        """The ads of a split, as far as they fit into whole auctions of ``auction_size``; columns stay on disk.
+        """The ads of a split; columns stay on disk.
 
-        Splits are in random order, so neighbours are as random as any ads; offsets in the store win over a size.
+        Args:
+            auction_size: of ads that compete, where the store has no auctions.
         """
         check_name("split", split, self.splits)
-        rows: Any = slice(None)
-        offsets: torch.Tensor | None = None
-        if self.has("offsets", split):
-            offsets = _tensor(self.column(split, "offsets"))
-        elif auction_size is not None:
-            cuts = AuctionCuts.of_neighbours(self.splits[split], auction_size, split)
-            rows, offsets = cuts.rows, cuts.offsets
+        offsets = _tensor(self.column(split, "offsets")) if self.has("offsets", split) else None
         names = [name for name in self.columns(split) if name != "offsets"]
         if "bids" not in names:
             raise InputError(f"{self.folder} has no bids; add them with bidwise.data.bids")
-        return Ads(offsets=offsets, **{name: _tensor(self.column(split, name)[rows]) for name in names})
+        size = auction_size if offsets is None else None
+        return Ads(offsets=offsets, auction_size=size, **{name: _tensor(self.column(split, name)) for name in names})
 
     def verify(self) -> None:
         """Raise unless every file has the checksum that the schema tells."""

@@ -13,41 +13,61 @@ from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.evaluation.estimate import Estimate
-from bidwise.evaluation.intervals import Interval, auction_intervals
+from bidwise.evaluation.intervals import LEVEL, Interval, auction_intervals, unit_interval
 
+ROUNDING = 1e-12  # of a level: sums over the ads of an auction, in any order
 DECISIVE = 100  # auctions with different winners, below which no interval for welfare is to be trusted
 CHANGED = 30  # auctions with another value, below which none for any metric is: clicks may be rare
-COMPARED = {  # weight of an auction -> metric -> unit of its difference
+EFFECTIVE = 15  # clicks that decide a pooled difference, below which its interval is not to be trusted
+COMPARED = {  # weight of a unit -> metric -> unit of its difference
     "weight": dict.fromkeys(("welfare", "revenue", "surplus"), "mean per auction"),
-    "ad_weight": {"log_loss": "mean per ad"},
+    "ad_weight": {"log_loss": "mean per ad", "auc": "over all ads"},
 }
-NUMBERS_AT_ONCE = 2**24  # of differences, 128 MB
+METRICS = tuple(metric for metrics in COMPARED.values() for metric in metrics)
+Units = Mapping[str, NDArray[Any]]  # Metrics.per_unit
+HANDFUL = 10  # ads, or auctions, that are looked at for how much of the welfare they hold
 BARS = 41  # of the distribution over auctions; an odd number, so that no bar hides the sign
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuctionEstimate(Estimate):
-    """A difference over auctions: where few of them differ there is too little to tell.
+    """A difference over auctions: where few of them, or few clicks, make it up there is too little to tell.
 
     >>> AuctionEstimate(difference=0.2, ci_low=0.1, ci_high=0.3, changed_auctions=12).outcome.value
     'few'
+    >>> AuctionEstimate(difference=0.2, ci_low=0.1, ci_high=0.3, effective_clicks=120.5).outcome.value
+    'better'
     """
 
-    changed_auctions: int  # where the two have another value
+    changed_auctions: int | None = None  # real auctions in which the two have another value
+    effective_clicks: float | None = None  # pooled auctions: clicks that make up the difference, see `effective`
     written: ClassVar[tuple[str, ...]] = ("outcome",)
 
     @property
     def enough(self) -> bool:
-        return self.changed_auctions >= CHANGED
+        if self.effective_clicks is not None:
+            return self.effective_clicks >= EFFECTIVE
+        return self.changed_auctions is None or self.changed_auctions >= CHANGED
 
     @property
     def same(self) -> bool:
-        return self.changed_auctions == 0
+        return self.known and 0 in (self.changed_auctions, self.effective_clicks)
+
+
+def effective(own: Floats) -> float:
+    """(sum |c|)^2 / sum c^2, c what each click adds to a difference: how many alike would make it up.
+
+    >>> effective(np.array([1.0, -1.0, 1.0, 0.0])), effective(np.array([9.0, 0.1, 0.1]))
+    (3.0, 1.0446...)
+    """
+    size = float(np.abs(own).max(initial=0.0))
+    own = np.abs(own) / size if size else own
+    return float(own.sum() ** 2 / (own @ own)) if size else 0.0
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """How a difference is spread over the auctions where it is not 0: ``len(auctions) + 1`` edges."""
+    """How a difference is spread over the auctions, or clicks of a pool, where it is not 0: one edge more than bars."""
 
     edges: tuple[float, ...]
     auctions: tuple[int, ...]
@@ -56,7 +76,7 @@ class Distribution:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(AuctionEstimate):
-    """One metric of a model against a baseline's, over the same auctions; counts are per cut.
+    """One metric of a model against a baseline's, over the same auctions.
 
     >>> losses = {"model": "b", "baseline": "a", "metric": "log_loss", "unit": "mean per ad", "decisive_auctions": 0}
     >>> Comparison(**losses, difference=0.2, ci_low=0.1, ci_high=0.3, changed_auctions=300).outcome.value
@@ -67,8 +87,9 @@ class Comparison(AuctionEstimate):
     baseline: str
     metric: str
     unit: str
-    decisive_auctions: int  # where the two show different ads
+    decisive_auctions: int | None = None  # real ones, where the two show different ads
     standard_error: float = math.nan
+    error_over_ads: float | None = None  # the standard error if ads were independent, where they are clustered
     smallest_lift: float = math.nan  # the least difference that 4 of 5 data sets like this one would show
     relative: float = math.nan  # these five as shares of the baseline
     relative_ci_low: float = math.nan
@@ -83,16 +104,47 @@ class Comparison(AuctionEstimate):
 
     @property
     def enough(self) -> bool:
-        return super().enough and (self.metric != "welfare" or self.decisive_auctions >= DECISIVE)
+        if self.decisive_auctions is not None and self.metric == "welfare" and self.decisive_auctions < DECISIVE:
+            return False
+        return super().enough
 
     @property
     def same(self) -> bool:
-        return super().same and self.decisive_auctions == 0
+        return super().same and not self.decisive_auctions
+
+    @property
+    def needed(self) -> float:
+        """How many times the data it would take to see the difference, if it is what it looks like, 4 times in 5."""
+        return (self.smallest_lift / self.difference) ** 2 if self.difference else math.inf
 
     @property
     def lift(self) -> Estimate:
         """The difference as a share of the baseline; not a number where the baseline has nothing."""
         return Estimate(difference=self.relative, ci_low=self.relative_ci_low, ci_high=self.relative_ci_high)
+
+
+@dataclass(frozen=True)
+class Concentration:
+    """How much of a model's welfare the few ads (real auctions) hold that hold the most."""
+
+    count: int
+    share: float
+
+
+def concentration(seen: Units) -> Concentration:
+    """The fewest of the ten largest parts of the welfare that hold nearly all that those ten hold.
+
+    >>> concentration({"own_welfare": np.array([60.0, 37.0] + [0.1] * 30)})
+    Concentration(count=2, share=0.97)
+    """
+    parts = seen["own_welfare"] if "own_welfare" in seen else seen["welfare"] * seen["weight"]
+    total = float(parts.sum())
+    if not total > 0:
+        return Concentration(0, 0.0)
+    most = min(HANDFUL, len(parts))
+    shares = np.sort(np.partition(parts, -most)[-most:])[::-1].cumsum() / total
+    count = int(np.searchsorted(shares, 0.95 * shares[-1])) + 1
+    return Concentration(count, float(shares[count - 1]))
 
 
 def pairs_of(models: Sequence[str], baseline: str, twins: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -113,79 +165,100 @@ def pairs_of(models: Sequence[str], baseline: str, twins: Mapping[str, str]) -> 
 
 
 def compared(
-    seen: Mapping[str, Mapping[str, NDArray[Any]]],
+    seen: Mapping[str, Units],
     pairs: Sequence[tuple[str, str]],
     *,
+    level: float = LEVEL,
     rounds: int = 999,
     seed: int = 0,
-    cuts: int = 1,
+    copies: int = 1,
+    metrics: Sequence[str] = METRICS,
     progress: Callable[[float], None] | None = None,
 ) -> list[Comparison]:
     """The paired differences of all pairs in all compared metrics.
 
+    Over real auctions intervals are those of :func:`bidwise.evaluation.auction_intervals`; over the ads of a pool, and
+    over clusters, those of :func:`bidwise.evaluation.intervals.unit_interval`.
+
     Args:
-        seen: ``Metrics.per_auction`` of every model, over the same auctions.
+        seen: ``Metrics.per_unit`` of every model, over the same auctions or ads.
         pairs: (model, baseline); differences are model minus baseline.
-        rounds, seed, cuts: as in :func:`bidwise.evaluation.auction_intervals`.
+        level: of the intervals.
+        rounds, seed: of the bootstrap over auctions.
+        copies: how often the same ads are among the units, as in :func:`bidwise.evaluation.auction_intervals`.
+        metrics: those that are compared.
         progress: called with the share that is done.
     """
-    if not pairs:
-        return []
-    auctions = len(seen[pairs[0][0]]["weight"])
-    at_once = max(1, NUMBERS_AT_ONCE // (3 * max(auctions, 1)))
-    comparisons = []
-    for first in range(0, len(pairs), at_once):
-        part = pairs[first : first + at_once]
+    comparisons: list[Comparison] = []
+    for at, (model, baseline) in enumerate(pairs):
+        mine, base = seen[model], seen[baseline]
+        units = len(base["weight"])
+        for weight, of_weight in COMPARED.items():
+            asked = {metric: unit for metric, unit in of_weight.items() if metric in metrics}
+            if not asked:
+                continue
+            weights = base[weight]
+            change = {metric: _weighted(mine, metric) - _weighted(base, metric) for metric in asked}
+            if len(base.get("winners", ())) == units:
 
-        def report(done: int, first: int = first, here: int = len(part)) -> None:
-            if progress is not None:
-                progress((first + here * done / auctions) / len(pairs))
+                def report(done: int, at: int = at, units: int = units) -> None:
+                    if progress is not None:
+                        progress((at + done / units) / len(pairs))
 
-        measured: dict[tuple[str, str, str], Comparison] = {}
-        for weight, units in COMPARED.items():
-            asked = [(model, baseline, metric) for model, baseline in part for metric in units]
-            weights = seen[part[0][1]][weight]
-            change = np.stack([_weighted(seen[m], metric) - _weighted(seen[b], metric) for m, b, metric in asked], 1)
-            intervals = auction_intervals(change, weights, rounds=rounds, seed=seed, cuts=cuts, progress=report)
-            for key, interval, column in zip(asked, intervals, change.T, strict=True):
-                measured[key] = _comparison(seen, *key, interval, column, weights, cuts)
-        comparisons += [measured[*pair, metric] for pair in part for units in COMPARED.values() for metric in units]
+                columns = np.stack([*change.values()], axis=1)
+                intervals = auction_intervals(
+                    columns, weights, level=level, rounds=rounds, seed=seed, cuts=copies, progress=report
+                )
+            else:
+                intervals = [unit_interval(d, weights, level=level, copies=copies) for d in change.values()]
+            for (metric, d), interval in zip(change.items(), intervals, strict=True):
+                names = {"model": model, "baseline": baseline, "metric": metric, "unit": asked[metric]}
+                comparisons.append(_comparison(mine, base, interval, d, weights, copies, names))
+        if progress is not None:
+            progress((at + 1) / len(pairs))
     return comparisons
 
 
 def _comparison(
-    seen: Mapping[str, Mapping[str, NDArray[Any]]],
-    model: str,
-    baseline: str,
-    metric: str,
-    interval: Interval,
-    change: Floats,
-    weights: Floats,
-    cuts: int,
+    mine: Units, base: Units, interval: Interval, change: Floats, weights: Floats, copies: int, names: dict[str, Any]
 ) -> Comparison:
-    mine, base = seen[model], seen[baseline]
-    different = (mine["winners"] != base["winners"]).any(axis=1)
-    decisive, changed = (math.ceil(np.count_nonzero(x) / cuts) for x in (different, change))
-    if decisive and not changed:  # other ads, and none of them clicked: there is no bound
+    metric = names["metric"]
+    counts: dict[str, Any] = {}
+    own = _own(mine, metric) - _own(base, metric)
+    if "winners" in base:
+        different = (mine["winners"] != base["winners"]).any(axis=1)
+        moved = np.abs(own) > ROUNDING * np.abs(_own(base, metric))
+        decisive, changed = (math.ceil(np.count_nonzero(x) / copies) for x in (different, moved))
+        counts = {"decisive_auctions": decisive, "changed_auctions": changed}
+        nothing = decisive and not changed  # other ads, and none of them clicked: there is no bound
+        spread = own if "own_welfare" in base else mine["welfare"] - base["welfare"]
+    else:
+        counts = {"effective_clicks": effective(own) / copies}
+        spread = own * float(base.get("ad_weight", weights).sum())
+        nothing = not len(own)  # no clicks
+    if nothing:
         interval = Interval(0.0, -math.inf, math.inf, math.nan)
     return Comparison(
-        model=model,
-        baseline=baseline,
-        metric=metric,
-        unit=next(units[metric] for units in COMPARED.values() if metric in units),
-        decisive_auctions=decisive,
-        changed_auctions=changed,
+        **names,
+        **counts,
         difference=interval.estimate,
         ci_low=interval.low,
         ci_high=interval.high,
         standard_error=interval.standard_error,
         smallest_lift=interval.smallest,
         **_shares(interval, change, _weighted(base, metric), weights),
-        distribution=_distribution(mine[metric] - base[metric]) if metric == "welfare" else None,
+        distribution=_distribution(spread) if metric == "welfare" else None,
     )
 
 
-def _shares(interval: Interval, change: Floats, level: Floats, weights: Floats) -> dict[str, float]:
+def _own(seen: Units, metric: str) -> Floats:
+    """What each auction, ad or click adds to a metric, also where they are drawn in clusters."""
+    if metric == "surplus":
+        return _own(seen, "welfare") - _own(seen, "revenue")
+    return seen[f"own_{metric}"] if f"own_{metric}" in seen else _weighted(seen, metric)
+
+
+def _shares(interval: Interval, change: Floats, level: Floats, weights: Floats) -> dict[str, Any]:
     """The interval in shares of the baseline, whose level is as uncertain as the difference.
 
     The error of the ratio r = sum d / sum B is that of the mean of d - r B (delta method), but never taken below that
@@ -216,8 +289,11 @@ def _shares(interval: Interval, change: Floats, level: Floats, weights: Floats) 
 
 
 def _weighted(seen: Mapping[str, NDArray[Any]], metric: str) -> NDArray[Any]:
-    """The metric times the auction's weight; log losses are weighted sums already."""
-    return seen[metric] if metric == "log_loss" else seen[metric] * seen["weight"]
+    """The metric times the unit's weight; log losses and AUC are weighted sums already."""
+    if metric in COMPARED["ad_weight"]:
+        return seen[metric]
+    values = seen["welfare"] - seen["revenue"] if metric == "surplus" else seen[metric]
+    return values if seen["weight"].strides == (0,) else values * seen["weight"]  # a broadcast 1 weighs nothing
 
 
 def _distribution(change: Floats) -> Distribution:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -14,6 +14,7 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 
 LEVEL = 0.95  # of every interval that does not say otherwise
+MANY = 10_000  # degrees of freedom
 POWER = 0.8  # share of data sets in which the smallest lift would have been found
 
 _poisson = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(12)])
@@ -74,6 +75,8 @@ def auction_intervals(
     d = d[:, None] if d.ndim == 1 else d
     auctions, columns = d.shape
     w = np.ones((auctions, 1)) if weights is None else np.asarray(weights, dtype=np.float64)[:, None]
+    order = np.lexsort((*d.T, w[:, 0]))  # what is drawn does not depend on the order of auctions
+    d, w = d[order], w[order]
     if auctions == 0:
         return [Interval(math.nan, math.nan, math.nan, math.nan)] * columns
     estimate = d.sum(0) / w.sum()
@@ -110,6 +113,32 @@ def auction_intervals(
     ]
 
 
+def unit_interval(
+    differences: Floats, weights: Floats | None = None, *, level: float = LEVEL, copies: int = 1
+) -> Interval:
+    """A mean paired difference over ads of a pool, or over clusters of them, with Student's t interval.
+
+        theta = sum_u d_u / sum_u w_u,   se^2 = U / (U - 1) sum_u (d_u - theta w_u)^2 / (sum_u w_u)^2
+
+    Args:
+        differences: of U units, model minus baseline, times the weight if there is one.
+        weights: what each unit counts; 1 by default.
+        level: of the interval.
+        copies: how often the same ads are among the units, which makes nothing surer.
+    """
+    d = np.asarray(differences, dtype=np.float64)
+    units = len(d)
+    total = units if weights is None else float(weights.sum())
+    estimate = float(d.sum()) / total
+    residuals = d - (estimate if weights is None else estimate * weights)
+    square = float(residuals @ residuals)
+    if units < 2 or not math.isfinite(square):
+        return Interval(estimate, math.nan, math.nan, math.nan)
+    error = math.sqrt(copies * square * units / (units - 1)) / total
+    half = student_quantile(0.5 + level / 2, units // copies - 1) * error
+    return Interval(estimate, estimate - half, estimate + half, error)
+
+
 def repeat_interval(differences: ArrayLike) -> Interval:
     """Mean paired difference over repeats of an experiment, with Student's t interval.
 
@@ -126,7 +155,7 @@ def repeat_interval(differences: ArrayLike) -> Interval:
     return Interval(mean, mean - half, mean + half, error)
 
 
-def difference_to_average(welfare: ArrayLike) -> tuple[Floats, Floats]:
+def difference_to_average(welfare: Iterable[ArrayLike]) -> tuple[Floats, Floats]:
     """Mean and standard error of each model's difference to the average model, the paper's way to say how sure it is.
 
     ``welfare`` is ``(models, repeats)`` or ``(models, auctions)``: what all models share cancels.
@@ -135,12 +164,14 @@ def difference_to_average(welfare: ArrayLike) -> tuple[Floats, Floats]:
     >>> mean, error.round(3)
     (array([-1.,  1.]), array([0.5, 0.5]))
     """
-    w = np.asarray(welfare, dtype=np.float64)
-    to_average = w - w.mean(0)
-    repeats = w.shape[1]
-    if repeats < 2:
-        return to_average.mean(1), np.full(len(w), math.nan)
-    return to_average.mean(1), to_average.std(axis=1, ddof=1) / math.sqrt(repeats)
+    rows = [np.asarray(row, dtype=np.float64) for row in welfare]
+    average = sum(rows) / len(rows)
+    means, errors = [], []
+    for row in rows:  # one at a time: a row may have millions of ads
+        to_average = row - average
+        means.append(to_average.mean())
+        errors.append(to_average.std(ddof=1) / math.sqrt(len(row)) if len(row) > 1 else math.nan)
+    return np.array(means), np.array(errors)
 
 
 def student_quantile(probability: float, freedom: int) -> float:
@@ -151,6 +182,9 @@ def student_quantile(probability: float, freedom: int) -> float:
     """
     if not 0.5 <= probability < 1:
         raise InputError(f"probability must be in [0.5, 1), found {probability}")
+    if freedom > MANY:  # the normal's, with the first term of Cornish and Fisher's expansion
+        z = NormalDist().inv_cdf(probability)
+        return z + (z**3 + z) / (4 * freedom)
     low, high = 0.0, 1.0
     while _student_share(high, freedom) < probability:
         low, high = high, 2 * high
@@ -158,6 +192,33 @@ def student_quantile(probability: float, freedom: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if _student_share(middle, freedom) < probability else (low, middle)
     return high
+
+
+def holm(p_values: Sequence[float], error: float = 1 - LEVEL) -> list[bool]:
+    """Which of several findings stand after Holm's correction: any wrong one among them has a chance of ``error``.
+
+    >>> holm([0.001, 0.04, 0.02, 0.6])
+    [True, False, False, False]
+    """
+    stand = [False] * len(p_values)
+    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda at: p_values[at])):
+        if not p_values[at] <= error / (len(p_values) - rank):
+            break
+        stand[at] = True
+    return stand
+
+
+def student_p_value(interval: tuple[float, float], freedom: int) -> float:
+    """The chance of a difference as large where there is none, from Student's 95 % interval.
+
+    >>> round(student_p_value((0.0, 2.0), 9), 3)
+    0.05
+    """
+    low, high = interval
+    half = (high - low) / 2
+    if not half > 0:
+        return 1.0 if low == 0 else 0.0
+    return 2 * (1 - _student_share(abs(low + high) / 2 / half * student_quantile(0.5 + LEVEL / 2, freedom), freedom))
 
 
 def _student_share(t: float, freedom: int) -> float:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -45,17 +46,19 @@ class Pooled:
 
     Attributes:
         mean: of an auction.
-        per_ad: h, the mean over the auctions that the ad takes part in; among tied ads, up to m / n of what it adds.
         values: jackknife pseudo-values, whose (weighted) mean is ``mean`` and whose spread is its error. Without the
-            ad the mean of its pool of n is (n theta - m h) / (n - m), so they are theta + m (n - 1) / (n - m)
-            (h - theta); NaN in a pool that is a single auction.
+            ad the mean of its pool of n is (n theta - m h) / (n - m), so they are theta + stretch (h - theta), with
+            stretch = m (n - 1) / (n - m); NaN in a pool that is a single auction.
         own: what the ad itself adds to the mean.
+        pool_mean: theta of the ad's pool; one number where there is one pool.
+        stretch: likewise.
     """
 
     mean: float
-    per_ad: Tensor
     values: Tensor
     own: Tensor
+    pool_mean: Tensor
+    stretch: Tensor
 
     def __add__(self, other: Pooled) -> Pooled:
         return self._with(other, 1)
@@ -65,7 +68,13 @@ class Pooled:
         return self._with(other, -1)
 
     def _with(self, other: Pooled, sign: int) -> Pooled:
-        return Pooled(**{name: mine + sign * getattr(other, name) for name, mine in vars(self).items()})
+        names = ("mean", "values", "own", "pool_mean")
+        return replace(self, **{name: getattr(self, name) + sign * getattr(other, name) for name in names})
+
+    @property
+    def per_ad(self) -> Tensor:
+        """h, the mean over the auctions that each ad takes part in; among tied ads, up to m / n of what it adds."""
+        return self.pool_mean + (self.values - self.pool_mean) / self.stretch
 
     @property
     def standard_error(self) -> float:
@@ -170,10 +179,10 @@ def pool_of(
 class _Ranked:
     """Ads from the lowest score to the highest, pool by pool, and sums along that order."""
 
-    def __init__(self, score: Tensor, size: int, pools: Tensor | None) -> None:
-        check_whole("size", size, 1)
+    def __init__(self, score: Tensor, size: int, pools: Tensor | None, first: int = 0) -> None:
         self.ads, self.size, self.pools = len(score), int(size), pools
-        self.score, self.order = score.sort(stable=True)
+        self.order = _ascending(score, first)
+        self.score = score[self.order]
         self.starts = self.sizes = None  # of each pool; a single one has none
         if pools is not None:
             by_pool = pools[self.order].argsort(stable=True)
@@ -236,32 +245,18 @@ class Pool(_Ranked):
     """
 
     def __init__(self, score: Tensor, size: int, depth: int = 2, pools: Tensor | None = None) -> None:
-        super().__init__(score, size, pools)
-        smallest = self.ads if self.sizes is None else int(self.sizes.min())
-        if self.size > smallest:
+        smallest = len(score) if pools is None else int(torch.unique(pools, return_counts=True)[1].min())
+        check_whole("size", size, 1)
+        if size > smallest:
             raise InputError(f"must be at most the number of ads, {smallest:,}, found {size:,}", argument="size")
-        self.rank = torch.arange(self.ads, dtype=torch.float64, device=score.device)
+        super().__init__(score, size, pools, _first(len(score), size, min(depth, size)) if pools is None else 0)
+        self.rank = torch.arange(self.ads - len(self.order), self.ads, dtype=torch.float64, device=score.device)
+        self.of_pool = score.new_tensor([self.ads])  # ads of the pool that each one is in
         if self.sizes is not None and self.starts is not None:
-            self.of_pool = self.sizes.double()[self.pool]  # ads of the pool that each one is in
+            self.of_pool = self.sizes.double()[self.pool]
             self.rank -= self.starts[self.pool]
-            self.auctions = _log_choose(self.of_pool - 1, self.size - 1)  # log of those with a given ad
-        else:
-            self.of_pool = score.new_tensor(self.ads)
-            self.auctions = _log_choose(self.of_pool - 1, self.size - 1)
-            first = self._first(min(depth, self.size))
-            first = int(torch.searchsorted(self.score, self.score[first]))  # a run of ties stays whole
-            self.score, self.order, self.rank = self.score[first:], self.order[first:], self.rank[first:]
+        self.auctions = _log_choose(self.of_pool - 1, self.size - 1)  # log of those with a given ad
         self.runs()
-
-    def _first(self, depth: int) -> int:
-        """The lowest rank with a chance of a place down to ``depth`` that counts, by bisection."""
-        auctions = float(self.auctions)
-        low, high = 0, self.ads - depth  # the chance rises up to about there
-        while low < high:
-            middle = (low + high) // 2
-            chance = _log_choose(_one(self.ads - 1 - middle), depth - 1) + _log_choose(_one(middle), self.size - depth)
-            low, high = (low, middle) if float(chance) - auctions > NEGLIGIBLE else (middle + 1, high)
-        return low
 
     def run_mean(self, numbers: Tensor) -> Tensor:
         """The mean over each run of ties, at every place of it."""
@@ -281,6 +276,16 @@ class Pool(_Ranked):
         """sum_k alpha_k P(in slot k | takes part), ties not yet shared."""
         alpha = enumerate(slot_multipliers(slots).tolist(), 1)
         return torch.stack([a * self.chance(k - 1, self.size - k) for k, a in alpha]).sum(0)
+
+    def tied_share(self) -> float:
+        """Share of the auctions whose highest score several ads have.
+
+        The highest is an ad's alone where all others come from below its run: C(first rank of the run, m - 1).
+        """
+        if not self.tied:
+            return 0.0
+        first = self.rank[self.count.cumsum(0) - self.count][self.run]
+        return 1 - float((_log_choose(first, self.size - 1) - self.auctions).exp().sum()) * self.size / self.ads
 
     def mean_welfare(self, value: Tensor, slots: Sequence[float]) -> float:
         """The mean alone, in half the time."""
@@ -335,21 +340,17 @@ class Pool(_Ranked):
         # an ad that never counts sees the mean of what the others do: their sum over all ads is that of the means
         left = self.ads - len(here)
         rest = (mean * self.ads - float(here.sum())) / left if left else 0.0
-        if self.sizes is None:
-            pool_mean: Tensor | float = mean
-        else:
-            pool_mean = (torch.zeros_like(self.sizes, dtype=own.dtype).index_add(0, self.pool, own) / self.sizes)[
-                self.pool
-            ] * self.size
+        pool_mean = own.new_tensor([mean])
+        if self.sizes is not None:
+            sums = own.new_zeros(len(self.sizes)).index_add(0, self.pool, own)
+            pool_mean = (sums / self.sizes * self.size)[self.pool]
         stretch = self.size * (self.of_pool - 1) / (self.of_pool - self.size)
         stretch = stretch.where(self.of_pool > self.size, torch.nan)
         back = partial(_scattered, order=self.order, ads=self.ads)
-        return Pooled(
-            mean,
-            back(here, rest=rest),
-            back(pool_mean + stretch * (here - pool_mean), rest=float(mean + stretch * (rest - mean)) if left else 0.0),
-            back(own * self.size / self.ads, rest=0.0),
-        )
+        values = back(pool_mean + stretch * (here - pool_mean), rest=mean + float(stretch[0]) * (rest - mean))
+        if self.sizes is not None:
+            pool_mean, stretch = back(pool_mean), back(stretch)
+        return Pooled(mean, values, back(own * (self.size / self.ads)), pool_mean, stretch)
 
 
 class _Bill:
@@ -419,8 +420,9 @@ class WeightedPool(_Ranked):
     """
 
     def __init__(self, score: Tensor, weights: Tensor, size: int, pools: Tensor | None = None) -> None:
-        super().__init__(score, size, pools)
+        check_whole("size", size, 1)
         check_not_negative("weights", weights)
+        super().__init__(score, size, pools)
         self.runs()
         self.weights = weights[self.order]
         first = self.count.cumsum(0) - self.count
@@ -512,9 +514,9 @@ class WeightedPool(_Ranked):
         parts, total = parts.detach(), float(self.weights.sum())
         mean = float(parts.sum())
         values = mean + total * slope - float(self.weights @ slope)
-        per_ad = mean + (values - mean) / self.size
-        back = partial(_scattered, order=self.order, ads=self.ads, rest=0.0)
-        return Pooled(mean, back(per_ad), back(values), back(parts))
+        back = partial(_scattered, order=self.order, ads=self.ads)
+        pool_mean, stretch = parts.new_tensor([mean]), parts.new_tensor([float(self.size)])
+        return Pooled(mean, back(values), back(parts), pool_mean, stretch)
 
 
 def check_closed_form(pricing: str, slots: int, *, reserve: float = 0.0, weighted: bool = False) -> None:
@@ -530,11 +532,38 @@ def check_closed_form(pricing: str, slots: int, *, reserve: float = 0.0, weighte
         )
 
 
-def _scattered(here: Tensor, order: Tensor, ads: int, rest: float) -> Tensor:
+def _scattered(here: Tensor, order: Tensor, ads: int, rest: float = 0.0) -> Tensor:
     """Numbers in the order of the table, ``rest`` for ads that were not looked at."""
     found = torch.full((ads,), rest, dtype=torch.float64, device=here.device)
     found[order] = here
     return found
+
+
+def _first(ads: int, size: int, depth: int) -> int:
+    """The lowest rank with a chance of a place down to ``depth`` that counts, by bisection."""
+    auctions = float(_log_choose(_one(ads - 1), size - 1))
+    low, high = 0, ads - depth  # the chance rises up to about there
+    while low < high:
+        middle = (low + high) // 2
+        chance = _log_choose(_one(ads - 1 - middle), depth - 1) + _log_choose(_one(middle), size - depth)
+        low, high = (low, middle) if float(chance) - auctions > NEGLIGIBLE else (middle + 1, high)
+    return low
+
+
+def _ascending(score: Tensor, first: int) -> Tensor:
+    """The ads from rank ``first`` on, with all that are tied with it, from the lowest to the highest.
+
+    On a CPU numpy sorts faster, and only what is kept.
+    """
+    if score.device.type == "cpu":
+        numbers = score.numpy()
+        if not first:
+            return torch.from_numpy(np.argsort(numbers))
+        kept = np.flatnonzero(numbers >= np.partition(numbers, first)[first])
+        return torch.from_numpy(kept[np.argsort(numbers[kept])])
+    order = score.argsort()
+    ranked = score[order]
+    return order[int(torch.searchsorted(ranked, ranked[first])) :].clone() if first else order
 
 
 def _shifted(sums: Tensor) -> Tensor:
@@ -555,7 +584,8 @@ def _log_choose(a: Tensor, q: int) -> Tensor:
         return torch.zeros_like(a).masked_fill(a < 0, -math.inf)
     x, y = a + 1, (a - q + 1).clamp(min=1)
     found = (y - 0.5) * torch.log1p(q / y) + q * x.log() - q + _correction(x) - _correction(y)
-    found = torch.where(y < EXACT_BELOW, torch.lgamma(x) - torch.lgamma(y), found)
+    small = y < EXACT_BELOW
+    found = found.index_put((small,), torch.lgamma(x[small]) - torch.lgamma(y[small]))
     return (found - math.lgamma(q + 1)).masked_fill(a < q - 1e-9, -math.inf)
 
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import bidwise
 from bidwise.checks import InputError
-from bidwise.evaluation.comparison import Comparison
+from bidwise.evaluation.comparison import Comparison, Concentration
 from bidwise.evaluation.metrics import ModelMetrics
-from bidwise.run_folder import check_writable, locked_folder, read_json, result_json, whole_file
+from bidwise.run_folder import (
+    check_writable,
+    environment,
+    locked_folder,
+    read_json,
+    result_json,
+    whole_file,
+    write_json,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +29,13 @@ class EvaluationOptions:
     table: str | None = None
     ctr: tuple[str, ...]
     click: str
-    bid: str
-    auction: str | None = None
+    bid: str | float
+    auction: tuple[str, ...] = ()
     auction_size: int | None = None
+    pool_by: tuple[str, ...] = ()
+    cluster: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
     seed: int = 0
-    resample: int = 1
     truth: str | None = None
     baseline: str | None = None
     slots: tuple[float, ...] = (1.0,)
@@ -35,9 +45,43 @@ class EvaluationOptions:
     calibrate: str = "none"
     calibration_table: str | None = None
     position: str | None = None
+    propensity: str | None = None
     sampling_rate: float | None = None
     weight: str | None = None
+    clip_bids: float | None = None
+    separator: str | None = None
+    header: bool = True
     rounds: int = 999
+
+
+@dataclass(frozen=True)
+class ClippedBids:
+    """Welfare and revenue compared again, with the highest bids cut down to a quantile."""
+
+    quantile: float
+    most: float
+    bids: int  # that were above it
+    comparisons: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What clicks that count 1 / propensity are worth together."""
+
+    clipped: int  # clicks that would have counted more often than ``most``
+    most: float
+    effective_clicks: float
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Models compared by the welfare of the ads of one value of a column."""
+
+    column: str
+    value: str
+    ads: int
+    clicks: int
+    welfare: Comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +89,26 @@ class Evaluation:
     """What was found, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
 
     kind: ClassVar[str] = "evaluation"
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
     written: ClassVar[tuple[str, ...]] = ("best",)
 
     models: dict[str, ModelMetrics]
     comparisons: tuple[Comparison, ...]
-    auctions: int
+    auctions: int | None  # None where all that could be drawn are measured
     ads: int
-    cuts: int = 1  # how often the ads were cut into auctions; 1 for real ones
-    ads_left_out: int = 0
+    pools: int | None = None  # inside which auctions are drawn
+    clusters: int | None = None
+    ads_left_out: int = 0  # of pools that are too small
+    single_ads: int = 0  # real auctions with one ad
+    tied: float | None = None  # share of the baseline's auctions that a tie decides
     baseline: str
     welfare_of: str  # "clicks": realised; "truth": expected
     optimal_welfare: float | None = None  # of any prediction, where the true CTR is known
     bid_spread: float  # standard deviation of log bids
+    concentration: Concentration  # of the baseline's welfare
+    clipped_bids: ClippedBids | None = None
+    exploration: Exploration | None = None
+    segments: tuple[Segment, ...] = ()
     scattered: bool = False  # whether the ads of an auction were not next to each other in the table
     calibration_ads: int | None = None  # of the calibration table, where there is one
     options: EvaluationOptions
@@ -69,6 +120,11 @@ class Evaluation:
         welfare = {model: metrics.welfare for model, metrics in self.models.items()}
         best = max(welfare, key=lambda model: welfare[model])
         return best if len(welfare) == 1 or min(welfare.values()) < welfare[best] else None
+
+    @property
+    def concentrated(self) -> bool:
+        """Whether a handful of ads, of many, holds most of the baseline's welfare."""
+        return self.concentration.share > 0.5 and (self.auctions or self.ads) > 100
 
     @property
     def twins(self) -> dict[str, str]:
@@ -107,20 +163,15 @@ class Evaluation:
         """JSON as in ``result.json``; numbers that are not defined or not finite are ``null``."""
         return json.dumps(result_json(self), indent=2, allow_nan=False)
 
-    @classmethod
-    def migrated(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """A result of format 1, which held sentences."""
-        kept = {name: value for name, value in data.items() if name not in ("verdict", "headline", "notes")}
-        return {"bid_spread": None} | kept
-
     def write(self, out: str | Path) -> None:
-        """``out/result.json`` and ``out/report.html``: both, or none of them."""
+        """``out/result.json``, ``out/report.html`` and ``out/environment.json``: all, or no result."""
         from bidwise.report import write_page  # late: matplotlib takes a second, and not everyone writes
 
         check_folder(out)
         with locked_folder(out) as folder, whole_file(folder / "result.json") as part:
             part.write_text(self.to_json(), encoding="utf-8")
             write_page(self, folder)
+            write_json(folder / "environment.json", environment())
 
 
 def check_folder(out: str | Path) -> Path:

@@ -102,7 +102,7 @@ class Numbers:
         }
 
     def _difference(self, welfare: Sequence[Any], base: Sequence[Any]) -> Difference:
-        return paired(welfare, base, cuts=self.config.cuts, seed=self.config.seed)
+        return paired(welfare, base)
 
     def grid(self) -> dict[str, tuple[AtLam, ...]]:
         """Test numbers by lam, each at its own best epoch, over the repeats that tried every lam."""

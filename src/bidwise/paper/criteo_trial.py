@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bidwise.auctions import run_auction
-from bidwise.data.ads import Ads, AuctionCuts
+from bidwise.data.ads import Ads
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.bins import binned, calibration_error, equal_mass_bins
 from bidwise.evaluation.metrics import CTR_BINS
+from bidwise.evaluation.pooled import Pool, Pooled
 from bidwise.losses.named import needs_teacher
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.paper.criteo_data import load_dataset
@@ -22,8 +22,9 @@ from bidwise.runners import Show, kept_result
 from bidwise.study.criteo_results import CONVERGED, TUNED, CriteoConfig
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.training.run import matmul_precision
-from bidwise.training.validation import logits_of, predict
+from bidwise.training.validation import ctr_of, logits_of, predict
 
+GROUPS = 2048  # of test ads, over which intervals are taken
 Lams = Mapping[tuple[str, str], float]  # (model, loss) -> the lam that was selected
 
 
@@ -133,7 +134,7 @@ def train(
         predictions: dict[str, Tensor] = {}
         for name, state in {"last": fitted.last, **{name: best.state for name, best in fitted.best.items()}}.items():
             model.load_state_dict(state)
-            selections[name] = vars(measured(model, dataset.test, dataset.test_cuts)) | {"lam": recipe.lam}
+            selections[name] = vars(measured(model, dataset.test)) | {"lam": recipe.lam}
             if recipe.loss == BASELINE and name in (CONVERGED, TUNED):
                 predictions[name] = predict(model, dataset.train).cpu()
     for name, best in fitted.best.items():
@@ -146,24 +147,32 @@ def train(
     }
 
 
-def measured(model: nn.Module, ads: Ads, cuts: AuctionCuts) -> Measured:
-    """Welfare of every test auction, by clicks and where known by the true CTR, and how good the predictions are.
+def measured(model: nn.Module, ads: Ads) -> Measured:
+    """Welfare over all auctions that could be drawn, by clicks and where known by the true CTR, and the predictions.
 
-    Auctions are run where the ads are; what comes back is a number for each auction.
+    All is computed where the ads are. Of welfare comes back a number for each group of ads, whose mean it is.
     """
-    device = ads.bids.device
-    logits = logits_of(model, ads.features).double().to(device)
-    ctr, clicks, rows = torch.sigmoid(logits), ads.clicks.double(), cuts.to(device).rows
-    bids, clicked = ads.bids.double()[rows], clicks[rows]
-    truth = None if ads.truth is None else ads.truth.double()[rows]
-    sold = run_auction(ctr[rows], bids, cuts.offsets)
+    logits = logits_of(model, ads.features).double().to(ads.bids.device)
+    ctr, clicks, bids = ctr_of(logits), ads.clicks.double(), ads.bids.double()
+    assert ads.auction_size is not None
+    pool = Pool(bids * ctr, ads.auction_size)
+    worth = clicks if ads.truth is None else ads.truth.double()
     total, arrays = float(clicks.sum()), (ctr.cpu().numpy(), clicks.cpu().numpy())
     return Measured(
-        welfare=sold.welfare(clicked, bids).cpu(),
-        expected_welfare=None if truth is None else sold.welfare(truth, bids).cpu(),
+        welfare=_grouped(pool.welfare(bids * clicks, (1.0,))),
+        expected_welfare=None if ads.truth is None else _grouped(pool.welfare(bids * worth, (1.0,))),
         auc=auc(ctr, clicks),
         log_loss=float(cross_entropy(logits, clicks, None, "mean")),
-        revenue=float(sold.revenue(clicked if truth is None else truth).mean()),
+        revenue=pool.revenue(worth, bids, ctr, (1.0,)).mean,
         calibration_error=calibration_error(binned(equal_mass_bins(arrays[0], CTR_BINS), *arrays, None)),
         predicted_over_observed=float(ctr.sum()) / total if total else float("nan"),
     )
+
+
+def _grouped(welfare: Pooled) -> Tensor:
+    """The ads' values as means of random groups, which is all that intervals need: splits are in random order."""
+    ads = len(welfare.values)
+    groups = min(GROUPS, ads)
+    of_ad = torch.arange(ads, device=welfare.values.device) % groups
+    sums: Tensor = welfare.values.new_zeros(groups).index_add(0, of_ad, welfare.values)
+    return (sums * (groups / ads)).cpu()

@@ -37,7 +37,7 @@ from bidwise.study.synthetic_results import (
     TunedGain,
     WorldShape,
 )
-from bidwise.training.validation import METRICS, logits_of, mean_welfare, predict
+from bidwise.training.validation import METRICS, ctr_of, logits_of, mean_welfare, predict
 
 PROTOCOLS = ("converged", "tuned", "both")
 PAPER = (BASELINE, "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher")
@@ -250,7 +250,7 @@ def measured(model: MLP, valid: Ads, test: Ads) -> Measures:
     """The measures of students, one for each repeat."""
     logits = logits_of(model, test.features).double().cpu()
     valid_ctr = torch.sigmoid(logits_of(model, valid.features).double().cpu())
-    ctr = torch.sigmoid(logits)
+    ctr = ctr_of(logits)
     assert test.truth is not None
     bids, truth = test.bids.double(), test.truth.double()
     calibrated = torch.stack(

@@ -13,6 +13,7 @@ from bidwise.report.criteo_figures import bids, curves, lam_grid, welfare
 from bidwise.report.criteo_sentences import (
     MODELS,
     PAPER,
+    auctions_of,
     compared_with_paper,
     notes,
     paper_gain,
@@ -109,14 +110,13 @@ def criteo_page(run: Run, key: str) -> RunPage:
 
 def _facts(result: CriteoResult) -> list[tuple[str, str]]:
     data, config = result.data, result.config
-    cuts = f", cut in {config.cuts} random ways" if config.cuts > 1 else ""
     facts = [(f"{config.rows:,}", "rows simulated on the device")] if config.rows else []
     facts += [
         (f"{data.splits.train:,}", "training ads"),
         (f"{data.splits.valid:,}", "validation ads"),
         (f"{data.splits.test:,}", "test ads"),
         (per_cent(data.click_rate), "of the training ads are clicked"),
-        (f"{data.auctions:,}", f"test auctions of {config.auction_size} ads{cuts}"),
+        (auctions_of(result), f"test auctions of {config.auction_size} ads"),
         (f"{data.values:,}", f"values of {data.fields} fields"),
         (f"{config.repeats:,}", f"{'repeat' if config.repeats == 1 else 'repeats'} of every training"),
     ]
@@ -270,7 +270,7 @@ def _paper_tables(result: CriteoResult) -> list[Table]:
             (there, error), gain = paper_gain(model, loss), protocol.gain(loss)
             gains = [f"{signed(100 * there)} % ± {100 * error:.2f}", f"{gain:%}", _signs(there, gain)]
         welfare.append((title, [give_or_take(*paper.welfare), _mean(here, "welfare"), *gains]))
-        auc = [give_or_take(*paper.auc_loss), give_or_take(here.auc_loss, here.auc_error)]
+        auc = [give_or_take(1 - paper.auc_loss[0], paper.auc_loss[1]), give_or_take(here.auc, here.auc_error)]
         others.append((title, [*auc, give_or_take(*paper.log_loss), _mean(here, "log_loss")]))
     caption, same = f"(our protocol: {result.config.protocols[0]})", "The same of this run."
     headings = [
@@ -281,14 +281,14 @@ def _paper_tables(result: CriteoResult) -> list[Table]:
         ("Signs", "Whether the difference here is measured, by both intervals, and has the paper’s sign."),
     ]
     further = [
-        ("AUC loss, paper", "1 − AUC, ± standard error; lower is better."),
-        ("AUC loss, here", same),
+        ("AUC, paper", "1 − the AUC loss that it prints, ± standard error; higher is better."),
+        ("AUC, here", same),
         ("Log loss, paper", "± standard error; lower is better."),
         ("Log loss, here", same),
     ]
     return [
         Table(f"{words} {caption}", "Model and loss", columns, rows, explained=True)
-        for words, columns, rows in (("Welfare", headings, welfare), ("AUC loss and log loss", further, others))
+        for words, columns, rows in (("Welfare", headings, welfare), ("AUC and log loss", further, others))
     ]
 
 
@@ -381,8 +381,12 @@ def _protocols(result: CriteoResult) -> Section:
         "Every loss trains the same model on the same ads, from the same initial weights, with the same batches and "
         f"Adam at a rate of {config.learning_rate:g}; σ = {config.sigma:g} in losses of pairs. A repeat has its own "
         "initial weights and order of the ads. In training a batch is an auction.",
-        f"Test ads are cut into auctions of {config.auction_size} ads at random; an auction shows the ad with the "
-        "highest bid × predicted CTR. Realised welfare is bid × click of that ad"
+        (
+            f"Test ads are cut into auctions of {config.auction_size} ads at random"
+            if config.cuts
+            else f"Welfare is the mean over all auctions of {config.auction_size} test ads that could be drawn"
+        )
+        + "; an auction shows the ad with the highest bid × predicted CTR. Realised welfare is bid × click of that ad"
         + (", expected welfare bid × true CTR." if data.known_ctr else ": nobody knows the true CTR here."),
     ]
     prepared = [f"integers become categories by {INTEGERS[data.integers]}"] if data.integers in INTEGERS else []

@@ -13,7 +13,7 @@ from bidwise.study.recipe import BASELINE
 
 MODELS = {"deepfm": "DeepFM", "dcn": "DCN", "dcnv2": "DCN-V2", "logistic_regression": "Logistic regression"}
 PAPER_REPEATS = 10
-FEW_AUCTIONS = 100
+FEW_ADS = 10_000
 HARM = 0.99  # of the welfare without early stopping: more than chance takes
 
 
@@ -91,9 +91,16 @@ def verdict(result: CriteoResult) -> list[str]:
     ]
 
 
+def auctions_of(result: CriteoResult) -> str:
+    """The auctions that were measured: all that could be drawn, or random cuts of the test ads."""
+    auctions, cuts = result.data.auctions, result.config.cuts
+    return "all possible" if auctions is None else (f"{cuts} × " if cuts > 1 else "") + f"{auctions:,}"
+
+
 def _few_auctions(result: CriteoResult) -> Iterator[str]:
-    if result.data.auctions < FEW_AUCTIONS:
-        yield f"{result.data.auctions} test auctions are a trial, not a measurement: use {FEW_AUCTIONS} or more."
+    ads = result.data.splits.test
+    if ads < FEW_ADS:
+        yield f"{ads:,} test ads are a trial, not a measurement: use {FEW_ADS:,} or more."
 
 
 def _against_log_loss(result: CriteoResult, name: str) -> str:
@@ -276,8 +283,8 @@ def summary(result: CriteoResult) -> str:
     config, data = result.config, result.data
     simulated = "simulated ads, their CTR known, " if data.known_ctr else "ads "
     lines = [
-        f"{data.splits.train:,} {simulated}to train on; {data.auctions:,} test auctions of {config.auction_size}, "
-        f"cut {config.cuts} times over; {config.repeats} {'repeat' if config.repeats == 1 else 'repeats'}",
+        f"{data.splits.train:,} {simulated}to train on, {data.splits.test:,} to test on in {auctions_of(result)} "
+        f"auctions of {config.auction_size}; {config.repeats} {'repeat' if config.repeats == 1 else 'repeats'}",
         "",
     ]
     for model, name, protocol in result.protocols:

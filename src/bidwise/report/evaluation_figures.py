@@ -89,8 +89,8 @@ def _line(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> Non
     axes.plot(x, y, color=look.colour, marker=look.marker, linestyle=look.dash, alpha=0.9)
 
 
-def distribution(title: str, about: str, spread: Distribution, look: Look) -> Panel:
-    """How many auctions gain and lose how much welfare."""
+def distribution(title: str, about: str, spread: Distribution, look: Look, what: str) -> Panel:
+    """How many auctions, or clicks, gain and lose how much welfare."""
     most = max(spread.auctions)
     wide = most > 30
 
@@ -108,7 +108,7 @@ def distribution(title: str, about: str, spread: Distribution, look: Look) -> Pa
         axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.xaxis.set_major_locator(ticks(7))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: signed(x, ".4g")))
-        axes.set_xlabel("change of an auction's welfare")
-        axes.set_ylabel("auctions (log scale)" if wide else "auctions")
+        axes.set_xlabel("change of an auction's welfare" if what == "auctions" else "change of what a click is worth")
+        axes.set_ylabel(f"{what} (log scale)" if wide else what)
 
     return Panel(title, about, 2.7, paint)

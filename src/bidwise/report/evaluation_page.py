@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -14,13 +15,13 @@ from bidwise.evaluation.estimate import NONE, Estimate, Outcome
 from bidwise.evaluation.result import Evaluation
 from bidwise.report import evaluation_figures as figures
 from bidwise.report.drawing import Look, Whisker, looks, whiskers
-from bidwise.report.evaluation_sentences import headline, notes, verdicts
+from bidwise.report.evaluation_sentences import clipped, concentrated, headline, notes, segment_tables, verdicts
 from bidwise.report.formatting import decimals, number, per_cent, signed
 from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow, drawing
 
 DRAWN = 7  # models in a figure of curves; more cannot be distinguished
 OPEN = 40  # rows of comparisons that are shown without a click
-METRICS = {"welfare": "welfare", "revenue": "revenue", "surplus": "surplus", "log_loss": "log loss"}
+METRICS = {"welfare": "welfare", "revenue": "revenue", "surplus": "surplus", "log_loss": "log loss", "auc": "AUC"}
 
 
 class Column(NamedTuple):
@@ -73,11 +74,12 @@ TO_AVERAGE = "Welfare − mean welfare of all models, per auction, ± its standa
 def evaluation_page(run: Run, key: str) -> RunPage:
     """The verdict, and all numbers in figures and tables."""
     evaluation: Evaluation = run.result
-    leading = headline(evaluation)
     sentences = verdicts(evaluation)
     sentences.sort(key=lambda sentence: (sentence.model in evaluation.twins, sentence.baseline != evaluation.baseline))
-    verdict = [(sentence.outcome or "", sentence.text) for sentence in sentences]
-    outcome, leading = ("", leading) if leading else verdict.pop(0)
+    first = [("", text) for text in (concentrated(evaluation), headline(evaluation)) if text]
+    said: list[tuple[str, str]] = [*first, *((sentence.outcome or "", sentence.text) for sentence in sentences)]
+    (outcome, leading), verdict = said[0], said[1:]
+    verdict += [("", text) for text in clipped(evaluation)]
     style = looks(evaluation.originals)
     style |= {twin: style[model] for twin, model in evaluation.twins.items()}
     return RunPage(
@@ -89,6 +91,7 @@ def evaluation_page(run: Run, key: str) -> RunPage:
         [
             models_section(evaluation),
             differences_section(evaluation, key),
+            segments_section(evaluation, key),
             _calibration(evaluation, key, style),
             _distributions(evaluation, key, style),
             _comparisons(evaluation),
@@ -105,13 +108,19 @@ def _against_baseline(evaluation: Evaluation) -> list[Comparison]:
 
 def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:
     first = _against_baseline(evaluation)
-    decisive = sorted({c.decisive_auctions for c in [c for c in first if c.model not in evaluation.twins] or first})
-    span = "–".join(f"{n:,}" for n in dict.fromkeys((*decisive[:1], *decisive[-1:])))
+    made_of = [c for c in first if c.model not in evaluation.twins] or first
+    counts = sorted({round(c.effective_clicks or c.decisive_auctions or 0) for c in made_of})
+    span = "–".join(f"{n:,}" for n in dict.fromkeys((*counts[:1], *counts[-1:])))
+    auctions, size = evaluation.auctions, evaluation.options.auction_size
+    decisive = "effective clicks that decide" if auctions is None else "auctions where the models show different ads"
+    each = f"{evaluation.ads / max(auctions, 1):.3g} in an auction" if auctions is not None else f"{size} in an auction"
     return [
-        (f"{evaluation.auctions:,}", "auctions"),
-        (f"{evaluation.ads:,}", f"ads, {evaluation.ads / max(evaluation.auctions, 1):.3g} in an auction"),
-        *([(span, "decisive auctions, where the models show different ads")] if span else []),
-        (f"{evaluation.ads_left_out:,}", "ads left out"),
+        *([(f"{auctions:,}", "auctions")] if auctions is not None else [("all", "auctions that could be drawn")]),
+        (f"{evaluation.ads:,}", f"ads, {each}"),
+        *([(span, decisive)] if span else []),
+        *([(f"{evaluation.pools:,}", "pools inside which auctions are drawn")] if evaluation.pools else []),
+        *([(f"{evaluation.clusters:,}", "clusters that intervals draw anew")] if evaluation.clusters else []),
+        *([(f"{evaluation.ads_left_out:,}", "ads left out")] if evaluation.ads_left_out else []),
         *(
             [("realised", "welfare and revenue: from logged clicks")]
             if evaluation.welfare_of == "clicks"
@@ -185,10 +194,29 @@ def differences_section(evaluation: Evaluation, key: str) -> Section:
     return Section(
         "Difference to the baseline",
         "Dot: estimate; line: 95 % interval. Coloured and filled where the interval excludes 0, grey and hollow "
-        "where it contains 0 or there are too few auctions.",
+        "where it contains 0 or there is too little to tell.",
         figures=drawings,
         tables=[_calibrated(evaluation)] if twins else [],
     )
+
+
+def segments_section(evaluation: Evaluation, key: str) -> Section:
+    """The comparisons by segment, as figures and tables."""
+    drawings, style = [], looks(evaluation.originals)
+    for at, table in enumerate(segment_tables(evaluation)):
+        rows = [
+            replace(_whisker(each.welfare, style[each.welfare.model].colour), name=each.value)
+            for each in evaluation.segments
+            if f"{each.welfare.model} against {evaluation.baseline} by {each.column}" == table.caption
+        ]
+        said = "; ".join(f"{row.name}: {row.words}" for row in rows)
+        axis = "difference of welfare, % of the baseline’s of these ads"
+        drawings.append(drawing(f"{key}segment{at}", whiskers(table.caption, rows, axis, f"{table.caption}. {said}")))
+    lead = (
+        "The welfare that the ads of each segment bring, in the auctions of all; the segments of a column add up to "
+        "the whole. Intervals are corrected for the number of segments: all hold at once in 95 of 100 data sets."
+    )
+    return Section("Segments", lead, figures=drawings, tables=segment_tables(evaluation))
 
 
 def _whisker(comparison: Comparison, colour: str) -> Whisker:
@@ -261,33 +289,39 @@ def _calibration(evaluation: Evaluation, key: str, style: Mapping[str, Look]) ->
 
 
 def _distributions(evaluation: Evaluation, key: str, style: Mapping[str, Look]) -> Section:
+    what = "auctions" if evaluation.auctions is not None else "clicks"
     lead = (
-        "The change of welfare auction by auction, where there is one. A mean that rests on a few auctions far out is "
-        "not to be trusted."
+        f"The change of welfare by {what}, where there is one. A mean that rests on a few {what} far out is not to be "
+        "trusted."
     )
     drawings = [
-        _distribution(f"{key}spread{at}", comparison, style[comparison.model], evaluation.cuts)
+        _distribution(f"{key}spread{at}", comparison, style[comparison.model], what)
         for at, comparison in enumerate(_against_baseline(evaluation))
         if comparison.distribution is not None
     ]
     return Section("Where the difference comes from", lead, figures=drawings)
 
 
-def _distribution(key: str, comparison: Comparison, look: Look, cuts: int) -> Drawing:
-    """One comparison's histogram over auctions, and what it says in words."""
+def _distribution(key: str, comparison: Comparison, look: Look, what: str) -> Drawing:
+    """One comparison's histogram over auctions or clicks, and what it says in words."""
     spread = comparison.distribution
     assert spread is not None
     moved, same = sum(spread.auctions), spread.unchanged
-    text = f"Welfare is the same in {same:,} of {same + moved:,} auctions" + (f" of {cuts} cuts" if cuts > 1 else "")
+    text = f"Welfare is the same in {same:,} of {same + moved:,} auctions"
+    if what == "clicks":
+        text = f"{same:,} of {same + moved:,} clicks count the same"
     title = f"{comparison.model} against {comparison.baseline}"
     if not moved or spread.edges[0] >= spread.edges[-1]:
         return Drawing(title, Markup(), text=f"{text}.")
     lost = sum(n for n, end in zip(spread.auctions, spread.edges[1:], strict=True) if end <= 0)
     won = sum(n for n, start in zip(spread.auctions, spread.edges[:-1], strict=True) if start >= 0)
     near = moved - lost - won
-    text += f", lower in {lost:,} and higher in {won:,}" + (f", barely changed in {near:,}." if near else ".")
-    about = f"Distribution over auctions of the change of welfare, {title}. {text}"
-    return drawing(key, figures.distribution(title, about, spread, look), text)
+    if what == "clicks":
+        text += f", {lost:,} count less and {won:,} more" + (f", {near:,} barely differ." if near else ".")
+    else:
+        text += f", lower in {lost:,} and higher in {won:,}" + (f", barely changed in {near:,}." if near else ".")
+    about = f"Distribution over {what} of the change of welfare, {title}. {text}"
+    return drawing(key, figures.distribution(title, about, spread, look, what), text)
 
 
 def _comparisons(evaluation: Evaluation) -> Section:
@@ -307,9 +341,9 @@ def _comparisons(evaluation: Evaluation) -> Section:
                 Cell(_finding(c), c.outcome, word=True),
                 Cell(f"{show(c.difference)} {c.unit.removeprefix('mean ')}"),
                 Cell(_interval(c.lift) if relative else f"{c:.{places[metric]}f}" if c.known else "no finite interval"),
-                Cell(f"{c.decisive_auctions:,}"),
-                Cell(f"{c.changed_auctions:,}"),
-                Cell(lift),
+                *(Cell(f"{n:,}") for n in (c.decisive_auctions, c.changed_auctions) if n is not None),
+                *([] if c.effective_clicks is None else [Cell(f"{c.effective_clicks:,.0f}")]),
+                *([] if evaluation.concentrated else [Cell(lift)]),
             ]
             rows.append(TableRow(f"{model} against {baseline}", cells, lines=0 if at else len(by)))
     headings = [
@@ -317,9 +351,12 @@ def _comparisons(evaluation: Evaluation) -> Section:
         ("Finding", ""),
         ("Difference", "Model − baseline on the same auctions."),
         ("Relative [95 % interval]", "In per cent of the baseline."),
-        ("Decisive auctions", "The two show different ads."),
-        ("Changed auctions", "The metric differs."),
-        ("Smallest lift", "Found in 4 of 5 data sets like this one."),
+        *(
+            [("Decisive auctions", "The two show different ads."), ("Changed auctions", "The metric differs.")]
+            if evaluation.auctions is not None
+            else [("Effective clicks", "As many clicks of one weight would make up the difference.")]
+        ),
+        *([] if evaluation.concentrated else [("Smallest lift", "Found in 4 of 5 data sets like this one.")]),
     ]
     caption = f"{len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'} of models"
     table = Table(caption, "Comparison", headings, rows, folded=len(rows) > OPEN, explained=True)
@@ -341,11 +378,18 @@ def notes_section(evaluation: Evaluation) -> Section:
 
 
 def _method(evaluation: Evaluation) -> Section:
-    paragraphs = [
+    how = (
         "Every model’s predictions ran the same auctions. Intervals are 95 % intervals by the symmetric studentised "
         "bootstrap over auctions: auctions are drawn anew, and the difference of two models is measured against its "
-        "own standard error each time. An interval holds what this data can say about auctions like these; it knows "
-        "nothing of other weeks or other markets.",
+        "own standard error each time."
+        if evaluation.auctions is not None
+        else "Welfare and revenue are means over every auction that could be drawn from the ads, computed in closed "
+        "form from the ranks of their eCPM. Intervals are 95 % intervals by the jackknife: how much the difference "
+        "would change without each ad, or without each pool or cluster."
+    )
+    paragraphs = [
+        f"{how} An interval holds what this data can say about ads like these; it knows nothing of other weeks or "
+        "other markets. Of ads with the same eCPM each is as likely to be shown.",
         "The smallest lift is the difference that would have been found in 4 of 5 data sets like this one. A true "
         "difference below it can easily be missed.",
     ]

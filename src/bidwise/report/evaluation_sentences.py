@@ -6,11 +6,15 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bidwise.evaluation.comparison import CHANGED, DECISIVE, Comparison
-from bidwise.evaluation.estimate import Outcome
-from bidwise.evaluation.result import Evaluation
+from bidwise.evaluation.comparison import CHANGED, DECISIVE, EFFECTIVE, Comparison
+from bidwise.evaluation.estimate import NONE, Outcome
+from bidwise.evaluation.metrics import MANY_POOLS
+from bidwise.evaluation.result import Evaluation, Segment
 from bidwise.report.formatting import aligned, decimals, number
+from bidwise.report.sections import Cell, Table, outcome_cell
 
+FEW_CLUSTERS = 30
+WIDER = 1.5  # times the standard error over ads, that is worth a word
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world
 COLUMNS = {  # heading -> (metric, decimals; None: five digits of the largest)
     "welfare": ("welfare", None),
@@ -39,14 +43,80 @@ def summary(evaluation: Evaluation) -> str:
     ]
     for heading, (metric, places) in COLUMNS.items():
         values = [getattr(numbers, metric) for numbers in evaluation.models.values()]
+        if all(value is None for value in values):
+            continue
         columns.append([heading, *(number(x, decimals(values, 5) if places is None else places) for x in values)])
     lines = aligned(list(zip(*columns, strict=True)))
     kind = "realised" if evaluation.welfare_of == "clicks" else "expected"
-    counts = f"{_count(evaluation.ads, 'ad')} in {_count(evaluation.auctions, 'auction')}"
-    counts += f", cut {evaluation.cuts} times" if evaluation.cuts > 1 else ""
+    counts = f"{_count(evaluation.ads, 'ad')} in {drawn(evaluation)}"
     counts += f"; {kind} welfare and revenue per auction" + ("; * highest welfare" if evaluation.best else "")
-    sentences = [*filter(None, [headline(evaluation)]), *(sentence.text for sentence in verdicts(evaluation))]
-    return "\n".join([counts, "", *lines, "", *sentences, "", *(f"Note: {note}" for note in notes(evaluation))])
+    first = [*filter(None, [concentrated(evaluation), headline(evaluation)])]
+    sentences = [*first, *(sentence.text for sentence in verdicts(evaluation)), *clipped(evaluation)]
+    segments = [line for table in segment_tables(evaluation) for line in (table.caption, "", *table.text(), "")]
+    return "\n".join(
+        [counts, "", *lines, "", *sentences, "", *segments, *(f"Note: {note}" for note in notes(evaluation))]
+    )
+
+
+def drawn(evaluation: Evaluation) -> str:
+    """The auctions: real ones, or all that could be drawn."""
+    if evaluation.auctions is not None:
+        return _count(evaluation.auctions, "auction")
+    words = f"all auctions of {evaluation.options.auction_size} that could be drawn from them"
+    if evaluation.pools is None:
+        return words
+    return f"{words}, inside {_count(evaluation.pools, 'pool')} by {_list(list(evaluation.options.pool_by))}"
+
+
+def concentrated(evaluation: Evaluation) -> str:
+    """That a handful of ads holds most of the welfare, where it does."""
+    if not evaluation.concentrated:
+        return ""
+    few, what = evaluation.concentration, "ad" if evaluation.auctions is None else "auction"
+    holds = f"{_count(few.count, what)} {'holds' if few.count == 1 else 'hold'} {100 * few.share:.0f} % of the welfare"
+    hint = "" if evaluation.clipped_bids else " Are some bids absurd? --clip-bids 0.999 shows welfare without them."
+    return f"{holds} of {evaluation.baseline}: what follows hangs on them.{hint}"
+
+
+def clipped(evaluation: Evaluation) -> list[str]:
+    """What the comparisons say with the highest bids cut down."""
+    cut = evaluation.clipped_bids
+    if cut is None:
+        return []
+    welfare, revenue = ([c for c in cut.comparisons if c.metric == metric] for metric in ("welfare", "revenue"))
+    shown = {(sentence.model, sentence.baseline) for sentence in verdicts(evaluation)}
+    many = f"{_count(cut.bids, 'bid')} above {cut.most:.4g}"
+    return [
+        f"With {many} cut down to it: {_sentence(each, paid, evaluation)}"
+        for each, paid in zip(welfare, revenue, strict=True)
+        if (each.model, each.baseline) in shown
+    ]
+
+
+def segment_tables(evaluation: Evaluation) -> list[Table]:
+    """For every column of --by and every model, the segments."""
+    groups: dict[tuple[str, str], list[Segment]] = {}
+    for segment in evaluation.segments:
+        groups.setdefault((segment.column, segment.welfare.model), []).append(segment)
+    headings = [
+        ("Ads", ""),
+        ("Clicks", ""),
+        (
+            "Change of welfare",
+            "In per cent of the baseline's welfare of these ads; intervals hold for all rows at once.",
+        ),
+        ("Finding", ""),
+    ]
+    tables = []
+    for (column, model), segments in groups.items():
+        rows = []
+        for each in segments:
+            change = each.welfare
+            size = f"{change.lift:%}" if change.lift.known else NONE
+            cells = [f"{each.ads:,}", f"{each.clicks:,}", size]
+            rows.append((each.value, [*map(Cell, cells), outcome_cell(change.outcome)]))
+        tables.append(Table(f"{model} against {evaluation.baseline} by {column}", column, headings, rows))
+    return tables
 
 
 def verdicts(evaluation: Evaluation) -> list[Sentence]:
@@ -57,7 +127,7 @@ def verdicts(evaluation: Evaluation) -> list[Sentence]:
     originals = evaluation.originals
     leaders = sorted(originals, key=lambda model: -evaluation.models[model].welfare)[:2]
     return [
-        Sentence(each.model, each.baseline, each.outcome, _sentence(each, revenue))
+        Sentence(each.model, each.baseline, each.outcome, _sentence(each, revenue, evaluation))
         for each, revenue in zip(evaluation.of_metric("welfare"), evaluation.of_metric("revenue"), strict=True)
         if each.baseline == evaluation.baseline
         or each.model not in originals
@@ -93,26 +163,47 @@ def notes(evaluation: Evaluation) -> list[str]:
 def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
     options = evaluation.options
     if evaluation.scattered:
+        columns = ", ".join(map(repr, options.auction))
+        yield f"The ads of an auction were not next to each other in the table: they were sorted by {columns}."
+    if evaluation.single_ads:
+        hint = ": is this column an impression?" if 2 * evaluation.single_ads > (evaluation.auctions or 0) else "."
         yield (
-            f"The ads of an auction were not next to each other in the table: they were sorted by {options.auction!r}."
+            f"{evaluation.single_ads:,} of {evaluation.auctions:,} auctions have one ad, which every model shows{hint}"
         )
     if options.auction_size:
-        again = f", {evaluation.cuts} times over" if evaluation.cuts > 1 else ""
-        rest = (
-            f"; {evaluation.ads_left_out:,} ads of an incomplete last auction were left out"
-            if evaluation.ads_left_out
-            else ""
-        )
-        each = " each time" if rest and evaluation.cuts > 1 else ""
         yield (
-            f"The auctions are not real: the ads were shuffled (seed {options.seed}) and cut into auctions of "
-            f"{options.auction_size}{again}{rest}{each}."
+            f"The auctions are not real: every auction of {options.auction_size} ads that could be drawn counts, in "
+            "closed form; no seed decides anything."
+        )
+    if evaluation.ads_left_out:
+        yield (
+            f"{evaluation.ads_left_out:,} ads of pools with no more than {options.auction_size} ads were left out: no "
+            "two auctions can be drawn there."
+        )
+    if evaluation.pools is not None and not evaluation.clusters:
+        what = "pools, each with its own welfare" if evaluation.pools >= MANY_POOLS else "ads inside the pools"
+        yield f"Intervals say what other {what}, would show."
+    if evaluation.clusters:
+        yield from _note_on_clusters(evaluation)
+    if evaluation.exploration is not None:
+        found = evaluation.exploration
+        cut = f" {found.clipped:,} of them would have counted more often." if found.clipped else ""
+        yield (
+            f"Clicks count 1 / {options.propensity}, at most {found.most:.0f} times;{cut} together they are worth "
+            f"{found.effective_clicks:,.0f} clicks of one weight."
+        )
+    if (shown := evaluation.tied) and shown >= 0.0005:
+        yield (
+            f"A tie decides {100 * shown:.2g} % of the auctions of {evaluation.baseline}: each of the tied ads counts "
+            "as likely to be shown."
         )
     if options.sampling_rate is not None:
         yield f"Predictions were corrected for negatives sampled at {options.sampling_rate:g}."
     if evaluation.twins:
         kind = options.calibrate
-        source = f"the other auctions, in {min(5, evaluation.auctions)} folds"
+        source = f"the other {'ads' if evaluation.auctions is None else 'auctions'}, in 5 folds"
+        if evaluation.auctions is not None and evaluation.auctions < 5:
+            source = f"the other auctions, in {evaluation.auctions} folds"
         source = source if evaluation.calibration_ads is None else f"{evaluation.calibration_ads:,} other ads"
         yield f"Models with +{kind} are calibrated ({kind}, fitted on {source})."
     if evaluation.welfare_of == "clicks":
@@ -124,6 +215,18 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         yield "Welfare and revenue are expected under the true CTR that the table holds, with bids held fixed."
     if options.position is not None:
         yield "Clicks in lower slots count 1/alpha of their slot, except in AUC, which takes them as they are."
+
+
+def _note_on_clusters(evaluation: Evaluation) -> Iterator[str]:
+    assert evaluation.clusters is not None
+    few = "; with so few of them, intervals are Student's" if evaluation.clusters < FEW_CLUSTERS else ""
+    yield f"Intervals draw {evaluation.clusters:,} clusters by {_list(list(evaluation.options.cluster))} anew{few}."
+    for each in evaluation.of_metric("welfare"):
+        if each.error_over_ads and each.standard_error > WIDER * each.error_over_ads:
+            yield (
+                f"{each.model} against {each.baseline}: the standard error over clusters is "
+                f"{each.standard_error / each.error_over_ads:.1f} times that over ads, which share their luck."
+            )
 
 
 def _notes_on_numbers(evaluation: Evaluation) -> Iterator[str]:
@@ -146,7 +249,7 @@ def _notes_on_numbers(evaluation: Evaluation) -> Iterator[str]:
             )
     if all(numbers.fill_rate == 0 for numbers in evaluation.models.values()):
         yield "No ad is shown: no bid reaches the reserve."
-    if evaluation.bid_spread > HEAVY:
+    if evaluation.bid_spread > HEAVY and not evaluation.concentrated:
         yield (
             "Bids are very heavy-tailed (the standard deviation of their logarithm is "
             f"{evaluation.bid_spread:.1f}): a few auctions decide welfare, and intervals may be too narrow."
@@ -156,24 +259,52 @@ def _notes_on_numbers(evaluation: Evaluation) -> Iterator[str]:
         yield f"{pairs} pairs of models were compared; of equal models, 1 pair in 20 looks different by chance."
 
 
-def _sentence(welfare: Comparison, revenue: Comparison) -> str:
-    model, baseline, decisive = welfare.model, welfare.baseline, welfare.decisive_auctions
-    if decisive == 0:
-        return f"{model} chooses the same ads as {baseline} in every auction; revenue {_change(revenue)}."
+def _sentence(welfare: Comparison, revenue: Comparison, evaluation: Evaluation) -> str:
+    model, baseline = welfare.model, welfare.baseline
+    if welfare.outcome is Outcome.SAME:
+        same = (
+            "chooses the same ads as" if welfare.decisive_auctions is not None else "ranks the clicked ads as well as"
+        )
+        return f"{model} {same} {baseline} in every auction; revenue {_change(revenue)}."
     if welfare.outcome is Outcome.TOO_FEW:
-        few = f"{decisive:,} where they show different ads; about {DECISIVE} are needed"
-        if decisive >= DECISIVE:
-            few = f"they show different ads in {decisive:,}, but welfare differs in {welfare.changed_auctions} only; "
-            few += f"{CHANGED} are needed"
         said = "" if revenue.outcome is Outcome.TOO_FEW else f" Revenue {_change(revenue)}."
-        return f"{model} against {baseline}: too few decisive auctions to tell ({few}).{said}"
-    change = _change(welfare, "welfare")
-    text = f"{model} {change} against {baseline}; revenue {_change(revenue)}. {decisive:,} auctions are decisive."
-    if welfare.outcome is Outcome.UNCLEAR:
+        return f"{model} against {baseline}: too few {_too_few(welfare)}.{said}"
+    text = f"{model} {_change(welfare, 'welfare')} against {baseline}; revenue {_change(revenue)}. {_decided(welfare)}"
+    if welfare.outcome is Outcome.UNCLEAR and not evaluation.concentrated:
         share = welfare.relative_smallest_lift
         lift = f"{100 * share:.2f} %" if math.isfinite(share) else f"{welfare.smallest_lift:.3g} per auction"
-        text += f" A change of {lift} would have been seen in 4 of 5 data sets like this."
+        text += f" A change of {lift} would have been seen in 4 of 5 data sets like this"
+        size, what = (evaluation.ads, "ads") if evaluation.auctions is None else (evaluation.auctions, "auctions")
+        needed = welfare.needed * size
+        text += (
+            f"; one of {_size(welfare).split(' [')[0]} takes about {number(needed, 0)} {what}."
+            if needed < 1e12
+            else "."
+        )
     return text
+
+
+def _too_few(welfare: Comparison) -> str:
+    """Of what, and how many would be needed."""
+    if welfare.effective_clicks is not None:
+        found = f"{welfare.effective_clicks:.1f}" if welfare.effective_clicks < EFFECTIVE else "no"
+        return f"clicks to tell (the difference rests on {found} effective clicks; about {EFFECTIVE} are needed)"
+    decisive = welfare.decisive_auctions or 0
+    few = f"{decisive:,} where they show different ads; about {DECISIVE} are needed"
+    if decisive >= DECISIVE:
+        few = f"they show different ads in {decisive:,}, but welfare differs in {welfare.changed_auctions} only; "
+        few += f"{CHANGED} are needed"
+    return f"decisive auctions to tell ({few})"
+
+
+def _decided(welfare: Comparison) -> str:
+    """What the difference is made of."""
+    if welfare.effective_clicks is not None:
+        return f"{welfare.effective_clicks:,.0f} effective clicks make up the difference."
+    return (
+        f"They show different ads in {welfare.decisive_auctions:,} auctions; welfare differs in "
+        f"{welfare.changed_auctions:,}."
+    )
 
 
 def _change(comparison: Comparison, noun: str = "") -> str:
@@ -182,7 +313,8 @@ def _change(comparison: Comparison, noun: str = "") -> str:
     if comparison.outcome is Outcome.SAME:
         return f"does not {change} at all"
     if comparison.outcome is Outcome.TOO_FEW:
-        return f"does not {change} in enough auctions to tell"
+        what = "auctions" if comparison.effective_clicks is None else "clicks"
+        return f"does not {change} in enough {what} to tell"
     if comparison.outcome is Outcome.UNCLEAR:
         return f"does not {change} measurably ({_size(comparison)})"
     up = comparison.difference > 0

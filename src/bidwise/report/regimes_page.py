@@ -78,13 +78,18 @@ def regimes_summary(result: RegimesResult) -> str:
 def _summary(result: RegimesResult) -> Table:
     rows = []
     for loss in in_order(result.summary):
-        counts = vars(result.summary[loss]).items()
-        cells = [Cell(f"{count:,}", kind if count else "") for kind, count in counts]
-        rows.append((loss, [*cells, Cell(f"{result.summary[loss].cells:,}")]))
+        counts, after = result.summary[loss], result.after_holm(loss)
+        cells = [
+            Cell(f"{count:,}", kind if count else "")
+            for kind, count in [*vars(counts).items(), ("better", after.better), ("worse", after.worse)]
+        ]
+        rows.append((loss, [*cells, Cell(f"{counts.cells:,}")]))
     headings = [
         ("▲ Better", "Worlds in which the interval of the difference to log loss is above 0."),
         ("▼ Worse", "Worlds in which it is below 0."),
         ("? Unclear", "Worlds in which it contains 0."),
+        ("▲ Holm", "Better after Holm's correction for the number of worlds."),
+        ("▼ Holm", "Worse after it."),
         ("Worlds", "All of them."),
     ]
     return Table("Worlds by outcome", "Loss", headings, rows)

@@ -29,10 +29,12 @@ def headline(result: RegimesResult) -> str:
     safe, most = summary[safest], summary[best]
     if safe.worse or not safe.better:
         return "Every loss that beats a tuned log loss in some kinds of market is measurably worse in others."
-    words = f"{safest} beats a tuned log loss in {safe.better} of {safe.cells} kinds of market and is measurably worse "
-    words += "in none"
+    words = f"{safest} beats a tuned log loss in {safe.better} of {safe.cells} kinds of market"
+    words += f" ({result.after_holm(safest).better} after Holm's correction for their number)"
+    words += " and is measurably worse in none"
     if best != safest:
-        words += f"; {best} beats it in {most.better} of {most.cells} and is worse in {most.worse}"
+        words += f"; {best} beats it in {most.better} of {most.cells} ({result.after_holm(best).better}) and is worse "
+        words += f"in {most.worse}"
     return f"{words}."
 
 

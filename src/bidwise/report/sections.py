@@ -18,7 +18,7 @@ OUTCOMES = {  # outcome -> (sign, words): never shown by colour alone
     "better": ("▲", "Better"),
     "worse": ("▼", "Worse"),
     "unclear": ("≈", "No measurable change"),
-    "few": ("?", "Too few auctions to tell"),
+    "few": ("?", "Too little to tell"),
     "same": ("=", "Same ads shown"),
 }
 

@@ -54,13 +54,13 @@ def sweep_page(run: Run, key: str) -> RunPage:
 
 
 def _facts(result: SweepResult) -> list[tuple[str, str]]:
-    auctions = sorted({trial.test_auctions for trial in result.finished})
+    ads = sorted({trial.test_ads for trial in result.finished})
     return [
         (f"{len(result.settings):,}", "settings"),
         (f"{len(result.seeds):,}", "seeds"),
         (f"{len(result.trials):,}", "trials"),
         *([(f"{len(result.failed):,}", "failed")] if result.failed else []),
-        *([(f"{auctions[0]:,}", "test auctions in each")] if auctions else []),
+        *([(f"{ads[0]:,}", "test ads in each")] if ads else []),
     ]
 
 

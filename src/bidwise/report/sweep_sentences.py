@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.estimate import Outcome
 from bidwise.report.formatting import NONE, change, decimals, number
 from bidwise.report.sections import Cell, Table, TableRow, outcome_cell
@@ -162,15 +163,20 @@ def _tested(result: SweepResult, best: Setting) -> tuple[str, str]:
         case Outcome.BETTER | Outcome.WORSE:
             text = f"On test, held out from all selection, it changes welfare by {size} against {against}."
         case Outcome.SAME:
-            text = f"On test it shows the same ads as {against}."
+            text = f"On test it has the welfare of {against} in every auction."
         case Outcome.TOO_FEW:
-            text = (
-                f"On test it changes welfare by {size} against {against}, but shows other ads in only "
-                f"{found.auctions.decisive_auctions:,} of a seed's auctions: too few to tell."
-            )
+            text = f"On test it changes welfare by {size} against {against}, but {_rests_on(found.auctions)}: too few."
         case _:
             text = f"On test its welfare cannot be distinguished from that of {against}: {size}."
+    if result.recommended == baseline:
+        text += f" Keep {baseline}: nothing shows that another setting is better."
     return found.outcome, text
+
+
+def _rests_on(test: Comparison) -> str:
+    if test.effective_clicks is not None:
+        return f"that rests on {test.effective_clicks:.1f} effective clicks of a seed"
+    return f"shows other ads in only {test.decisive_auctions:,} of a seed's auctions"
 
 
 def _failed(result: SweepResult) -> list[tuple[str, str]]:

@@ -38,7 +38,9 @@ def train_page(run: Run, key: str) -> RunPage:
         [
             (f"{facts.splits['train'].ads:,}", "training ads"),
             (f"{evaluation.ads:,}", "test ads"),
-            (f"{evaluation.auctions:,}", "test auctions"),
+            ("all", "test auctions that could be drawn")
+            if evaluation.auctions is None
+            else (f"{evaluation.auctions:,}", "test auctions"),
             (f"{len(result.fields)}", "columns that the model sees"),
             (f"{result.parameters:,}", "parameters"),
         ],

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from bidwise import distributed
 from bidwise.data.infer_types import LEFT_OUT
 from bidwise.evaluation.estimate import Outcome
-from bidwise.report.evaluation_sentences import verdicts
+from bidwise.report.evaluation_sentences import drawn, verdicts
 from bidwise.report.formatting import NONE, change, counted, decimals, number
 from bidwise.report.sections import Cell, Table, TableRow, outcome_cell
 from bidwise.study.keep_best import Choice
 from bidwise.table.config import Config
-from bidwise.table.encode import Prepared
+from bidwise.table.encode import CAP, Prepared
 from bidwise.table.results import TableFacts, TrainResult
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
@@ -28,15 +28,18 @@ def described(prepared: Prepared, device: str) -> str:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
     many = f"{len(losses)} models, one for each loss: {', '.join(losses)}" if len(losses) > 1 else f"loss {losses[0]}"
-    most = f"at most {counted(config.train.epochs, 'epoch')}{' each' if len(losses) > 1 else ''}"
+    training = f"Training: {many}; at most {counted(config.train.epochs, 'epoch')}{' each' if len(losses) > 1 else ''}"
+    if (prepared.folder / "result.json").is_file():
+        training = f"Nothing is trained: the run in {prepared.folder} is finished, and this is what it found."
     lines = [
         *columns_table(facts).text(),
         "",
         *splits_table(facts).text(),
         "",
         f"Model: {config.model.name} over {len(store.fields)} columns, {parameters:,} parameters, on {device}{ranks}",
-        f"Training: {many}; {most}",
+        training,
         f"Categories seen less than {facts.min_count} times in training count as rare.",
+        *([] if facts.capped_bids else [bids_line(facts)]),  # else a note
         *(f"Note: {note}" for note in notes(facts, config)),
     ]
     for loss in losses:
@@ -45,6 +48,18 @@ def described(prepared: Prepared, device: str) -> str:
             last = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1:]
             lines += [f"Training: {loss} resumes after epoch {json.loads(entry)['epoch']:g}" for entry in last]
     return "\n".join(lines)
+
+
+def bids_line(facts: TableFacts) -> str:
+    """What bids are in training."""
+    line = f"Bids are divided by their mean, {facts.mean_bid:.3g}."
+    if facts.capped_bids:
+        above = f"{counted(facts.capped_bids, 'bid')} above {CAP} times the median, {facts.median_bid:.3g}"
+        line = (
+            f"Bids are divided by {facts.mean_bid:.3g}, their mean up to a cap: {above} (largest "
+            f"{facts.largest_bid:.3g}), count as {facts.bid_cap:.3g} in training and validation, in full in the test."
+        )
+    return line
 
 
 def columns_table(facts: TableFacts, ids: dict[str, int] | None = None) -> Table:
@@ -74,8 +89,8 @@ def splits_table(facts: TableFacts) -> Table:
     rows = []
     for name, part in facts.splits.items():
         auctions = facts.auctions(name)
-        cut = facts.auction_size is not None and auctions is not None
-        words = NONE if auctions is None else f"{auctions:,} of {facts.auction_size}" if cut else f"{auctions:,}"
+        pooled = NONE if facts.auction_size is None or name == "train" else f"all of {facts.auction_size}"
+        words = pooled if auctions is None else f"{auctions:,}"
         times = [Cell(str(part.first)), Cell(str(part.last))] if facts.timed else []
         rows.append((SPLITS[name], [Cell(f"{part.ads:,}"), Cell(words), Cell(f"{part.click_rate:.2%}"), *times]))
     headings = [("Ads", ""), ("Auctions", ""), ("Clicked", ""), *([("From", ""), ("To", "")] if facts.timed else [])]
@@ -91,12 +106,15 @@ def choice_table(choice: Choice) -> Table:
         welfare, chosen = Cell(number(each.welfare, places)), each.name == choice.chosen
         cells = [Cell(NONE), Cell(NONE), Cell("baseline", word=True)]
         if each.name != choice.baseline:
-            cells = [Cell(change(each, base)), Cell(f"{each.changed_auctions:,}"), outcome_cell(each.outcome)]
+            counts = each.changed_auctions if each.effective_clicks is None else round(each.effective_clicks)
+            cells = [Cell(change(each, base)), Cell(f"{counts:,}"), outcome_cell(each.outcome)]
         rows.append(TableRow(each.name, [welfare, *cells], tags=["chosen"] if chosen else [], best=chosen))
     headings = [
         ("Welfare", "Mean per auction, from logged clicks."),
         (f"Against {choice.baseline}", "With its corrected interval."),
-        ("Auctions that differ", "Auctions in which the two models have different welfare."),
+        ("Auctions that differ", "Auctions in which the two models have different welfare.")
+        if choice.auctions is not None
+        else ("Effective clicks", "As many clicks of one weight would make up the difference."),
         ("Outcome", ""),
     ]
     return Table("The losses on validation auctions", "Loss", headings, rows)
@@ -104,9 +122,11 @@ def choice_table(choice: Choice) -> Table:
 
 def choice_lead(choice: Choice) -> str:
     """How the losses were compared."""
+    many, what = _size(choice)
     return (
-        f"Every loss trained a model on the same ads. Half of the validation auctions chose each model’s epoch; the "
-        f"other {choice.auctions:,} compared the losses. Each interval has level {100 * choice.level:.4g} %, so that "
+        f"Every loss trained a model on the same ads. Half of the validation {what} "
+        f"chose each model’s epoch; the other {many:,} compared the losses. "
+        f"Each interval has level {100 * choice.level:.4g} %, so that "
         f"all hold at once in 95 of 100 runs; {choice.baseline} is kept unless an interval is above 0."
     )
 
@@ -145,7 +165,8 @@ def _chosen(result: TrainResult) -> tuple[str, str]:
         when += ", the last allowed (--set train.epochs=N allows more)"
     if choice is None:
         return "", f"The model was trained with {chosen}; {when}."
-    where = f"{choice.auctions:,} validation auctions, held out from early stopping"
+    many, what = _size(choice)
+    where = f"{many:,} validation {what}, held out from early stopping"
     baseline, *others = choice.candidates
     if chosen != choice.baseline:
         entry = next(each for each in others if each.name == chosen)
@@ -155,22 +176,27 @@ def _chosen(result: TrainResult) -> tuple[str, str]:
     few = outcomes <= {Outcome.TOO_FEW, Outcome.SAME}
     why = "too few to distinguish any other loss from it" if few else "no other loss is measurably better"
     if outcomes == {Outcome.SAME}:
-        why = "all losses show the same ads"
+        why = "all losses have the same welfare in every auction"
     return "few" if few else "unclear", f"{choice.baseline} is kept: on {where}, {why}; {when}.{_needed(choice)}"
 
 
+def _size(choice: Choice) -> tuple[int, str]:
+    return (choice.ads, "ads") if choice.auctions is None else (choice.auctions, "auctions")
+
+
 def _needed(choice: Choice) -> str:
-    """How many auctions would narrow the intervals to 1 % of the welfare, which goes with the root of their number."""
+    """How many auctions or ads would narrow the intervals to 1 % of the welfare; that goes with the root of it."""
     baseline, *others = choice.candidates
     measured = [each for each in others if each.known and each.outcome not in (Outcome.TOO_FEW, Outcome.SAME)]
     halves = sorted((each.ci_high - each.difference) / baseline.welfare for each in measured if baseline.welfare)
     half = halves[len(halves) // 2] if halves else 0.0
     if not half > 0.01:
         return ""
-    needed = choice.auctions * (half / 0.01) ** 2
+    many, what = _size(choice)
+    needed = many * (half / 0.01) ** 2
     digits = 10 ** max(0, math.floor(math.log10(needed)) - 1)
     rounded = math.ceil(needed / digits) * digits
-    return f" Intervals are about ± {100 * half:.2g} % wide; ± 1 % would take about {rounded:,} such auctions."
+    return f" Intervals are about ± {100 * half:.2g} % wide; ± 1 % would take about {rounded:,} such {what}."
 
 
 def notes(facts: TableFacts, config: Config) -> Iterator[str]:
@@ -191,7 +217,7 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
     if facts.auction_size is not None:
         yield (
             f"The table names no auctions: training takes random batches of {config.train.batch_size} ads as auctions, "
-            f"validation and test are cut at random into auctions of {facts.auction_size}."
+            f"validation and test measure all auctions of {facts.auction_size} that could be drawn."
         )
     if config.data.sampling_rate is not None:
         yield (
@@ -199,6 +225,8 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
             "so predictions are on the scale of the full data. Auctions hold fewer rivals than they had: read welfare "
             "with care."
         )
+    if facts.capped_bids:
+        yield bids_line(facts)
     for column, area in facts.leaks.items():
         yield (
             f"Column {column!r} alone predicts the clicks with an AUC of {area:.3f}. Is it known before the click? If "
@@ -225,5 +253,5 @@ def test_table(result: TrainResult) -> Table:
         rows.append(TableRow(name, [Cell(number(*pair)) for pair in numbers], tags=tags))
     kind = "realised" if evaluation.welfare_of == "clicks" else "expected"
     headings = [(f"{kind.capitalize()} welfare", ""), ("AUC", ""), ("Log loss", ""), ("Pred./obs.", "")]
-    caption = f"{evaluation.ads:,} test ads in {evaluation.auctions:,} auctions"
+    caption = f"{evaluation.ads:,} test ads in {drawn(evaluation)}"
     return Table(caption, caption, headings, rows)

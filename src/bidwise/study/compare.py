@@ -11,14 +11,14 @@ import numpy as np
 
 from bidwise.auctions.columns import Floats
 from bidwise.evaluation.estimate import Estimate
-from bidwise.evaluation.intervals import auction_intervals
+from bidwise.evaluation.intervals import unit_interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference(Estimate):
     """Model minus baseline with two sources of chance, and the interval that holds both of theirs.
 
-    ``repeats``: another training, initial weights and order of the ads. ``auctions``: other ads that meet.
+    ``repeats``: another training, initial weights and order of the ads. ``auctions``: other ads.
     """
 
     repeats: Estimate
@@ -50,18 +50,15 @@ class Difference(Estimate):
         return not self.few
 
 
-def paired(chosen: Sequence[Floats], baseline: Sequence[Floats], *, cuts: int = 1, seed: int = 0) -> Difference:
-    """Mean welfare of the chosen models minus that of the baseline's, repeat by repeat over the same auctions.
+def paired(chosen: Sequence[Floats], baseline: Sequence[Floats]) -> Difference:
+    """Mean welfare of the chosen models minus that of the baseline's, repeat by repeat over the same ads.
 
     Args:
-        chosen, baseline: welfare of each test auction, ``(auctions,)``, for each repeat.
-        cuts: how often the same ads were cut into auctions.
-        seed: of the bootstrap over auctions.
+        chosen, baseline: for each repeat a number for each group of test ads, ``(groups,)``, whose mean is the welfare.
     """
     changes = [a - b for a, b in zip(chosen, baseline, strict=True)]
     repeats = Estimate.over_repeats([float(change.mean()) for change in changes])
-    (interval,) = auction_intervals(np.mean(changes, axis=0), cuts=cuts, seed=seed)
-    return Difference.between(repeats, Estimate.of(interval))
+    return Difference.between(repeats, Estimate.of(unit_interval(np.mean(changes, axis=0))))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ class CriteoConfig:
     repeats: int = 10
     seed: int = 0
     auction_size: int = 256
-    cuts: int = 10
+    cuts: int = 0  # of results that were measured on random cuts into auctions; 0: on all that could be drawn
     every: float = 0.25
     l2: float = 0.0
     embeddings: str = "lazy"
@@ -76,7 +76,6 @@ class CriteoConfig:
         check_seed("seed", self.seed)
         check_whole("repeats", self.repeats, 1, MOST_REPEATS)
         check_whole("auction_size", self.auction_size, 2)
-        check_whole("cuts", self.cuts, 1, 100)
         for name, least in (("rows", 10), ("batch_size", 2), ("lam_repeats", 1)):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), least)
@@ -168,7 +167,7 @@ class SplitSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class AdsOfRun:
-    """The ads that a run trained and tested on; ``auctions`` are those of one cut of the test ads."""
+    """The ads that a run trained and tested on; ``auctions`` are those of one random cut, where there was one."""
 
     written: ClassVar[tuple[str, ...]] = ("known_ctr",)
 
@@ -180,7 +179,7 @@ class AdsOfRun:
     integers: str | None = None
     min_count: int | None = None
     bids: Bids | None = None
-    auctions: int
+    auctions: int | None = None
     optimal_welfare: float = math.nan  # expected, where the true CTR is known
     truth: Truth | None = None
 

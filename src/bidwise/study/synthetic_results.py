@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bidwise.evaluation.estimate import Estimate, Outcome
+from bidwise.evaluation.intervals import holm, student_p_value
 from bidwise.study.compare import Gain
 
 
@@ -168,10 +169,11 @@ class Counts:
     written: ClassVar[tuple[str, ...]] = ("cells",)
 
     @classmethod
-    def of(cls, gains: list[CellGain]) -> Counts:
+    def of(cls, gains: list[CellGain], cells: int | None = None) -> Counts:
+        """Of these gains; of more ``cells``, the others are unclear."""
         outcomes = [gain.outcome for gain in gains]
         better, worse = outcomes.count(Outcome.BETTER), outcomes.count(Outcome.WORSE)
-        return cls(better, worse, len(gains) - better - worse)
+        return cls(better, worse, (len(gains) if cells is None else cells) - better - worse)
 
     @property
     def cells(self) -> int:
@@ -188,3 +190,9 @@ class RegimesResult:
     summary: dict[str, Counts]  # by loss, over cells that differ
     kind: ClassVar[str] = "regimes"
     format: ClassVar[int] = 2
+
+    def after_holm(self, loss: str) -> Counts:
+        """:attr:`summary` of one loss with Holm's correction for the number of its cells."""
+        cells = list(dict.fromkeys(cell for plot in self.maps for row in plot.losses.get(loss, ()) for cell in row))
+        stand = holm([student_p_value((cell.ci_low, cell.ci_high), self.config.repeats - 1) for cell in cells])
+        return Counts.of([cell for cell, stands in zip(cells, stand, strict=True) if stands], len(cells))

@@ -32,7 +32,9 @@ class Data:
     click: str = ""
     bid: str = ""
     table: str | None = None  # the file or URL, where there is one
-    auction: str | None = None
+    separator: str | None = None  # of a text file; None: by its ending
+    header: bool = True  # whether its first line has the names of columns
+    auction: tuple[str, ...] = ()  # the columns that name it
     numeric: tuple[str, ...] = ()  # features whose type is not to be inferred
     categorical: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -55,15 +57,15 @@ class Data:
                 )
         roles = self.roles
         for role in ("click", "bid", "weight", "position"):
-            again = [other for other, column in roles.items() if other != role and column == roles.get(role)]
-            if role in roles and again:
+            column = getattr(self, role)
+            again = [other for other, its in roles if other != role and its == column]
+            if again:
                 raise InputError(
-                    f"must be a column of its own, found {roles[role]!r}, which is also the {again[0]}", argument=role
+                    f"must be a column of its own, found {column!r}, which is also the {again[0]}", argument=role
                 )
         named = [*self.numeric, *self.categorical, *self.ignore]
         for column in named:
-            if column in roles.values():
-                role = next(role for role, its in roles.items() if its == column)
+            for role in [role for role, its in roles if its == column]:
                 raise InputError(f"features must have no other role, found {column!r}, which is the {role}")
             if named.count(column) > 1:
                 raise InputError(f"numeric, categorical and ignore must name a column once, found {column!r} twice")
@@ -80,10 +82,11 @@ class Data:
             check_whole("min_count", self.min_count, 1)
 
     @property
-    def roles(self) -> dict[str, str]:
-        """Role -> column, of the columns that are no features."""
+    def roles(self) -> list[tuple[str, str]]:
+        """Roles with their columns, which are no features."""
         names = ("click", "bid", "auction", "time", "teacher", "weight", "position", "truth")
-        return {role: column for role in names if (column := getattr(self, role))}
+        columns = {role: its if isinstance(its := getattr(self, role), tuple) else (its,) for role in names}
+        return [(role, column) for role, its in columns.items() for column in its if column]
 
 
 @dataclass(frozen=True)
@@ -337,9 +340,11 @@ def typed(section: str, key: str, value: Any) -> Any:
 
 
 def _one(name: str, wanted: type, value: Any) -> Any:
-    words = {str: "text", int: "a whole number", float: "a number"}
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     if wanted is str and isinstance(value, str | int | float) and not isinstance(value, bool):
-        return str(value).strip()
+        return str(value).strip() or str(value)  # a tab is a separator
+    if wanted is bool and isinstance(value, bool):
+        return value
     if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value):
             raise InputError(f"must be finite, found {value}", argument=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from bidwise.checks import InputError
 from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.encoding import Encoder, least_count
 from bidwise.data.infer_types import inferred
-from bidwise.data.read_table import Table, read_table, table_fingerprint, table_name
+from bidwise.data.read_table import Table, auction_ids, read_table, table_fingerprint, table_name
 from bidwise.data.splits import Split, auction_size, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.evaluation.auc import auc
@@ -30,6 +30,7 @@ from bidwise.typed_json import from_json, to_json
 
 LEAK = 0.95  # AUC of a single column, beyond what one learns of ads
 BIDS = (1e-30, 1e30)  # in units of their mean, what training can tell from 0 and from infinity
+CAP = 100  # medians, the most that a bid counts in training: the largest of 300,000 log-normal bids with sigma 1
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     show("reading", 0.4)
     ads = _checked(config, frame, name)
     times = None if data.time is None else times_of(frame[data.time], name)
-    auction = None if data.auction is None else frame[data.auction]
+    auction = auction_ids(frame.select(cs.by_name(*data.auction)), name) if data.auction else None
     parts = split(len(frame), auction=auction, time=times, seed=config.train.seed, name=name)
     train, valid, test = (parts[name] for name in SPLITS)
     size = None if auction is not None else auction_size(data.auction_size, len(valid.rows), len(test.rows))
@@ -81,12 +82,16 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     min_count = data.min_count or least_count(len(train_rows))
     show("reading", 0.6)
     encoder = Encoder.fit(frame.select(cs.by_name(*kinds))[train_rows], kinds, min_count=min_count, bins=data.bins)
-    mean_bid = float(ads.bids[train_rows].mean())
-    arrays = _arrays(config, ads, mean_bid, train_rows)
+    median_bid = float(np.median(ads.bids[train_rows]))
+    bid_cap = CAP * median_bid
+    capped = replace(ads, bids=np.minimum(ads.bids, bid_cap))
+    mean_bid = float(capped.bids[train_rows].mean())
+    arrays = _arrays(config, capped, mean_bid, train_rows)
     begin(folder, config)
     store = StoreWriter(folder / "store", {name: len(part.rows) for name, part in parts.items()})
     _write_store(store, frame, encoder, parts, arrays, show)
-    _write_test(folder / "test.parquet", config, frame, ads, arrays, test)
+    named = frame[data.auction[0]] if len(data.auction) == 1 else auction
+    _write_test(folder / "test.parquet", config, named, ads, arrays, test)
     facts = TableFacts(
         fingerprint=table_fingerprint(table, frame),
         columns=tuple(columns),
@@ -94,6 +99,10 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
         auction_size=size,
         min_count=min_count,
         mean_bid=mean_bid,
+        median_bid=median_bid,
+        bid_cap=bid_cap,
+        capped_bids=int((ads.bids > bid_cap).sum()),
+        largest_bid=float(ads.bids.max()),
         cut=None if times is None else _on_both_sides(parts, times),
         leaks=_leaks(store, encoder, ads.clicks[train_rows], ads.clicks[valid.rows]),
     )
@@ -165,7 +174,8 @@ def _arrays(config: Config, ads: AdTable, mean_bid: float, train_rows: NDArray[n
     """What the store holds beside the features, for all rows of the table.
 
     Bids are in units of their mean and weights on average 1 in training, so that learning rates and lam mean the same
-    for every table. Where negatives were sampled each stands for 1 / rate of them.
+    for every table. The bids of ``ads`` have a cap: a single one of 1e6 would make all others 0, or its own gradient
+    would be all that Adam remembers. Where negatives were sampled each stands for 1 / rate of them.
     """
     data = config.data
     bids = ads.bids / mean_bid
@@ -208,14 +218,12 @@ def _write_store(
         show("reading", 0.7 + 0.3 * (at + 1) / len(SPLITS))
 
 
-def _write_test(
-    path: Path, config: Config, frame: pl.DataFrame, ads: AdTable, arrays: dict[str, Floats], part: Split
-) -> None:
+def _write_test(path: Path, config: Config, auction: Any, ads: AdTable, arrays: dict[str, Floats], part: Split) -> None:
     """The test ads as `evaluate` takes them, before there are predictions."""
     rows = part.rows
     columns: dict[str, Any] = {"row": rows}
-    if config.data.auction is not None:
-        columns["auction"] = frame[config.data.auction][rows]
+    if auction is not None:
+        columns["auction"] = auction[rows]
     columns |= {"click": ads.clicks[rows].astype(np.int8), "bid": ads.bids[rows]}
     if "weights" in arrays:
         columns["weight"] = arrays["weights"][rows]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
+from bidwise.data.locations import written_as
 from bidwise.data.read_table import Table
 from bidwise.data.splits import halves
 from bidwise.data.store import SCHEMA
@@ -97,6 +98,7 @@ def run(
 ) -> TrainResult:
     """Train by a configuration: of several ranks the first prepares the folder and concludes, and all of them train."""
     started = time.monotonic()
+    table = written_as(table, config.data.separator, config.data.header)
     show = progress or (lambda work, done, detail="": None)
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
@@ -188,20 +190,18 @@ def _result(prepared: Prepared, fits: dict[str, Fit], valid: Ads, held_out: Ads 
 
 def _choice(prepared: Prepared, fits: dict[str, Fit], ads: Ads, show: Progress) -> Choice:
     """The losses compared, on validation auctions that chose no epoch."""
-    welfare: dict[str, Any] = {}
-    weights = None
+    seen = {}
     for at, (loss, fit) in enumerate(fits.items()):
         show("comparing", at / len(fits))
-        auctions = _metrics(fit.model, ads, prepared.config).per_auction
-        welfare[loss], weights = prepared.in_table_units(auctions["welfare"]), auctions["weight"]
+        seen[loss] = _metrics(fit.model, ads, prepared.config).per_unit
     show("comparing", 1.0)
-    return choose(welfare, BASELINE, weights=weights, seed=prepared.config.train.seed)
+    return choose(seen, BASELINE, unit=prepared.facts.mean_bid, seed=prepared.config.train.seed)
 
 
 def _metrics(model: nn.Module, ads: Ads, config: Config) -> Metrics:
     """A model's metrics over ads of a store, whose bids are in units of their mean."""
     more = {key: _numbers(values) for key in ("exposure", "weights") if (values := getattr(ads, key)) is not None}
-    metrics = Metrics(slots=config.data.slots)
+    metrics = Metrics(slots=config.data.slots, size=ads.auction_size)
     return metrics.update(_numbers(predict(model, ads)), _numbers(ads.clicks), _numbers(ads.bids), ads.offsets, **more)
 
 
@@ -232,7 +232,7 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Eval
         ctr=models,
         click="click",
         bid="bid",
-        auction=None if config.data.auction is None else "auction",
+        auction="auction" if config.data.auction else None,
         auction_size=prepared.facts.auction_size,
         **roles,
         slots=config.data.slots,

@@ -15,10 +15,11 @@ from torch import nn
 
 from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
-from bidwise.data.locations import FROM_AFAR, same_place
+from bidwise.data.locations import FROM_AFAR, location_of, same_place, written_as
 from bidwise.data.read_table import Table, scan_table, table_error, table_name
 from bidwise.models import MODELS
 from bidwise.run_folder import load, read_json, whole_file
+from bidwise.table.config import read_toml
 from bidwise.training.validation import predict as ctr_of
 from bidwise.typed_json import from_json
 from bidwise.urls import check_on_disk
@@ -69,6 +70,8 @@ def predict(
     *,
     out: str | Path | None = None,
     column: str = "ctr",
+    separator: str | None = None,
+    header: bool | None = None,
     device: str = "cpu",
     progress: Callable[[str, float], None] | None = None,
 ) -> pl.DataFrame | int:
@@ -80,9 +83,11 @@ def predict(
             training did not see count as rare.
         out: a file that ends in .parquet, .csv or .tsv. The table is then read and written in blocks.
         column: name of the new column.
+        separator, header: of a text file, as in `train`; those of the run by default.
         device: ``cpu`` or ``cuda``.
         progress: called as ``progress("predicting", 0.4)``.
     """
+    table = _written(table, Path(run) / "config.toml", separator, header)
     rows = scan_table(table)
     names = rows.collect_schema().names()
     if not column:
@@ -107,6 +112,14 @@ def predict(
             raise table_error(table, error) from None
         raise
     return block.done
+
+
+def _written(table: Table, config: Path, separator: str | None, header: bool | None) -> Table:
+    """A text file as the run's own was written, where nothing else is said."""
+    if isinstance(table, str | Path) and location_of(table).kind != ".parquet" and config.is_file():
+        data = read_toml(config).get("data", {})
+        separator, header = separator or data.get("separator"), data.get("header") if header is None else header
+    return written_as(table, separator, header)
 
 
 class _Block:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import bidwise
 from bidwise.data.infer_types import Column
 from bidwise.evaluation.comparison import Comparison
-from bidwise.evaluation.estimate import Estimate
+from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.metrics import ModelMetrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.study.compare import Difference, mean_over
@@ -36,9 +36,13 @@ class TableFacts:
     fingerprint: str
     columns: tuple[Column, ...]
     splits: dict[str, SplitFacts]
-    auction_size: int | None  # that validation and test ads are cut into, where the table has no auctions
+    auction_size: int | None  # of validation and test, where the table has no auctions
     min_count: int
-    mean_bid: float
+    mean_bid: float  # of training ads, none above the cap: what bids are divided by
+    median_bid: float = math.nan
+    bid_cap: float = math.nan  # the most that a bid counts in training and validation
+    capped_bids: int = 0  # bids above it
+    largest_bid: float = math.nan
     cut: str | None = (
         None  # of a split by time: "auctions" that last beyond it, or ads of the same "time" on both sides
     )
@@ -50,9 +54,8 @@ class TableFacts:
         return self.splits["test"].last is not None
 
     def auctions(self, split: str) -> int | None:
-        """How many there are, real or cut at random; training takes batches for auctions where there are none."""
-        part = self.splits[split]
-        return part.auctions if self.auction_size is None or split == "train" else part.ads // self.auction_size
+        """How many there are, where they are real."""
+        return self.splits[split].auctions
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class TrainResult:
     """What `train` found: the model that was chosen, why, and its test."""
 
     kind: ClassVar[str] = "train"
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
 
     config: dict[str, Any]  # section.key -> value
     table: TableFacts
@@ -159,7 +162,7 @@ class TrialResult:
     kept: str = ""  # the loss whose model it kept
     validation: Scores = Scores()
     test: Scores = Scores()
-    test_auctions: int = 0
+    test_ads: int = 0
     seconds: float | None = None
 
 
@@ -242,7 +245,8 @@ class SweepResult:
     """What `sweep` found: settings and trials in the order of the grid, and the choice by validation."""
 
     kind: ClassVar[str] = "sweep"
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
+    written: ClassVar[tuple[str, ...]] = ("recommended",)
 
     config: dict[str, Any]  # what all trials share, section.key -> value
     grid: dict[str, list[Any]]
@@ -251,7 +255,7 @@ class SweepResult:
     timed: bool  # whether the split is by time, the same for all seeds
     welfare_of: str  # "clicks": realised; "truth": expected
     baseline: str | None = None
-    chosen: Chosen | None = None
+    chosen: Chosen | None = None  # by validation
     settings: tuple[Setting, ...]
     trials: tuple[TrialResult, ...]
     version: str = bidwise.__version__
@@ -259,6 +263,14 @@ class SweepResult:
     def setting(self, name: str | None) -> Setting | None:
         """A setting by its name."""
         return next((each for each in self.settings if each.name == name), None)
+
+    @property
+    def recommended(self) -> str | None:
+        """The chosen setting where its test interval against the baseline is above 0, in doubt the baseline."""
+        chosen = None if self.chosen is None else self.setting(self.chosen.setting)
+        if chosen is None or self.baseline is None or chosen.difference is None:
+            return None if chosen is None else chosen.name
+        return chosen.name if chosen.difference.welfare.outcome is Outcome.BETTER else self.baseline
 
     @property
     def failed(self) -> list[TrialResult]:

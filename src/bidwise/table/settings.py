@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.data.ad_table import cut_auctions, read_ads
+from bidwise.data.ad_table import read_ads
 from bidwise.evaluation.comparison import compared
 from bidwise.evaluation.evaluate import metrics_of
 from bidwise.run_folder import read_json, read_result
@@ -52,7 +52,7 @@ def trial_result(trial: Trial, folder: Path, failed: str | None) -> TrialResult:
         kept=result.chosen,
         validation=result.validation,
         test=Scores.of(result.evaluation.models[result.chosen]),
-        test_auctions=result.evaluation.auctions,
+        test_ads=result.evaluation.ads,
         seconds=read_json(folder / "environment.json").get("seconds"),
     )
 
@@ -124,7 +124,7 @@ def _against(
     name: str, mine: Mapping[str, NDArray[Any]], baseline: str, base: Mapping[str, NDArray[Any]], pairs: Pairs
 ) -> AgainstBaseline:
     # the same ads may be in the tests of several seeds: seeds do not make intervals over auctions narrower
-    comparisons = compared({name: mine, baseline: base}, [(name, baseline)], cuts=len(pairs))
+    comparisons = compared({name: mine, baseline: base}, [(name, baseline)], copies=len(pairs))
     differences = {
         each.metric: SettingDifference.inside_seeds(
             mean_over([getattr(trial.test, each.metric) - getattr(other.test, each.metric) for trial, other in pairs]),
@@ -144,18 +144,16 @@ def _against(
 
 def _auctions(trials: Sequence[TrialResult], folder: Path) -> dict[str, NDArray[Any]]:
     """The kept models in the test auctions of their trials, one after the other."""
-    parts = [_per_auction(folder / trial.name, trial.kept) for trial in trials]
+    parts = [_per_unit(folder / trial.name, trial.kept) for trial in trials]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _per_auction(folder: Path, model: str) -> dict[str, NDArray[Any]]:
+def _per_unit(folder: Path, model: str) -> dict[str, NDArray[Any]]:
     result = read_result(folder, TrainResult)
     config, size = result.settings, result.table.auction_size
-    roles: dict[str, Any] = {role: role for role in ("auction", "truth", "position") if role in config.data.roles}
+    roles: dict[str, Any] = {role: role for role, _ in config.data.roles if role in ("auction", "truth", "position")}
     if config.data.weight or config.data.sampling_rate:
         roles["weight"] = "weight"
     path, slots = folder / "test.parquet", config.data.slots
     ads = read_ads(path, ctr=[model], click="click", bid="bid", slots=len(slots), **roles)
-    if size is not None:
-        ads = cut_auctions(ads, size, seed=config.train.seed)
-    return metrics_of(model, ads, {"slots": slots}).per_auction
+    return metrics_of(model, ads, {"slots": slots, "size": size}).per_unit

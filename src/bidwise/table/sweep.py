@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.read_table import scan_table, table_fingerprint
+from bidwise.data.locations import written_as
+from bidwise.data.read_table import Table, scan_table, table_fingerprint, table_name
 from bidwise.data.store import SCHEMA
 from bidwise.ray_runner import Ray, device_on_ray, one_line
 from bidwise.run_folder import (
@@ -77,12 +78,14 @@ def sweep(
     grid = read_grid(config, settings)
     by = by or grid.sections["train"].get("metric", Train.metric)
     check_name("by", by, METRICS)
-    table = grid.trials()[0].config.data.table
+    data = grid.trials()[0].config.data
+    table = data.table
     if table is None:
         raise InputError("the configuration must name the table to train on, found no table in [data]")
     if scheme_of(table) is None:  # workers may be in another folder
         table = str(Path(table).absolute())
-    scan_table(table)
+    written = written_as(table, data.separator, data.header)
+    scan_table(written)
     _check_grown(check_writable(out), grid)
     show, tell = progress or (lambda work, done, detail="": None), say or (lambda line: None)
     if engine == "ray":  # started, or an error, before anything is written
@@ -90,7 +93,7 @@ def sweep(
     runner: Runner = Ray(workers, device) if engine == "ray" else Processes(workers or 1, tell)
     with locked_folder(out) as folder:
         trials = grid.trials(_known(folder))
-        _check_table(folder, trials, table)
+        _check_table(folder, trials, written)
         write_text(folder / "config.toml", grid.to_toml())
         tell(grid.counted(trials))
         failed = _run(folder, trials, table, runner, device, by, show, tell)
@@ -141,7 +144,7 @@ def _known(folder: Path) -> dict[Identity, Known]:
     return {identity_of(config): (name, config) for name, config in there.items()}
 
 
-def _check_table(folder: Path, trials: Sequence[Trial], table: str) -> None:
+def _check_table(folder: Path, trials: Sequence[Trial], table: Table) -> None:
     """Raise unless the trials that are there began with the rows that the table has now."""
     stores = [path for trial in trials if (path := folder / "trials" / trial.name / "store" / SCHEMA).is_file()]
     now = table_fingerprint(table) if stores else ""
@@ -149,7 +152,7 @@ def _check_table(folder: Path, trials: Sequence[Trial], table: str) -> None:
         if read_json(path)["table"]["fingerprint"] != now:
             raise InputError(
                 f"must be a new folder or one of the same table, found {path.parents[1]}, which began with other "
-                f"rows than {shown(table)} has now; choose another folder, or delete that one",
+                f"rows than {table_name(table)} has now; choose another folder, or delete that one",
                 argument="out",
             )
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from bidwise.auctions import ranked_rows, slot_multipliers
+from bidwise.auctions import slot_multipliers
 from bidwise.checks import check_name, check_positive
-from bidwise.segments import Auctions
 from bidwise.theory.instance import Instance, Sides, bid_cap_of, tied
 
 SURROGATES = ("logistic", "hinge")
@@ -25,12 +24,14 @@ def welfare_lost(instance: Instance) -> Sides:
 
         W_* - W_f  ==  sum_ij (v_i - v_j) 1{i = i*} 1{j = j*} 1{s_i <= s_j}
 
+    and its mean over j* where several ads have the highest s.
+
     >>> print(welfare_lost(Instance([1.0, 1.0], truth=[0.5, 0.25], prediction=[0.1, 0.6])))
     0.25 == 0.25: holds
     """
-    best, shown = _order(instance.true_ecpm)[0], _order(instance.ecpm)[0]
+    shown = (instance.ecpm == instance.ecpm.max()).double()
     deciding = torch.zeros(len(instance), len(instance), dtype=torch.float64)
-    deciding[best, shown] = 1
+    deciding[instance.true_ecpm.argmax()] = shown / shown.sum()
     return Sides(instance.best_welfare() - instance.welfare(), instance.loss(weights=deciding), "==")
 
 
@@ -58,9 +59,11 @@ def slot_order(instance: Instance, slots: Sequence[float]) -> Sides:
     >>> print(slot_order(swapped, slots=(1.0, 1.0)))
     1 == 0: fails (an instance with ties, which the statement excludes)
     """
-    shown, best = _order(instance.ecpm)[: len(slots)], _order(instance.true_ecpm)[: len(slots)]
+    ecpm = instance.ecpm[_order(instance.true_ecpm)]
+    highest_below = ecpm.flip(0).cummax(0).values.flip(0)[1:]
+    in_place = bool((ecpm[:-1] > highest_below)[: len(slots)].all())  # and no tie could show another ad
     ties = tied(instance.true_ecpm) or tied(slot_multipliers(slots))
-    return Sides(_is_best(instance, slots), float(torch.equal(shown, best)), "==", ties)
+    return Sides(_is_best(instance, slots), float(in_place), "==", ties)
 
 
 def single_slot_reduction(instance: Instance, slots: Sequence[float]) -> Sides:
@@ -113,14 +116,14 @@ def risk_bounds_welfare(instance: Instance) -> Sides:
 
         W_*  <=  W_f + 1/2 R(f) + 1/4 sum_ij |v_i - v_j|
 
-    An equality for every minimiser of R. Fails for tied predictions, where the pair has no risk but welfare
-    can be lost; :func:`mistakes_bound_welfare` survives them.
+    An equality for every minimiser of R. Tied predictions have no risk, so it needs ties broken at random: W_f is
+    the mean. Where a tie shows the worse ad it fails, and :func:`mistakes_bound_welfare` survives.
 
     >>> print(risk_bounds_welfare(Instance([1.0, 1.0], truth=[0.5, 0.25], prediction=[0.1, 0.6])))
     0.5 <= 0.5: holds
     """
     right = instance.welfare() + instance.loss() / 2 + instance.spread / 4
-    return Sides(instance.best_welfare(), right, "<=", tied(instance.ecpm))
+    return Sides(instance.best_welfare(), right, "<=")
 
 
 def mistakes_identity(instance: Instance) -> Sides:
@@ -244,7 +247,7 @@ def order_agreement(pair: Instance) -> float:
 
 
 def _order(ecpm: Tensor) -> Tensor:
-    return ranked_rows(ecpm, Auctions.of(ecpm, None))
+    return ecpm.argsort(descending=True, stable=True)
 
 
 def _is_best(instance: Instance, slots: Sequence[float] = (1.0,)) -> float:

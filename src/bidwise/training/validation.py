@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +16,7 @@ from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.evaluation.auc import auc
+from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
@@ -84,18 +86,31 @@ def predict(model: nn.Module, features: Tensor | Ads) -> Tensor:
     if not isinstance(features, Tensor | Ads):
         found = type(features).__name__
         raise InputError(f"features must be a tensor or Ads, found {found}; torch.as_tensor makes one of an array")
-    return torch.sigmoid(logits_of(model, features.features if isinstance(features, Ads) else features))
+    return ctr_of(logits_of(model, features.features if isinstance(features, Ads) else features))
+
+
+def ctr_of(logits: Tensor) -> Tensor:
+    """sigmoid(logits), equal for equal logits, so that equal ads tie; without a gradient."""
+    if logits.device.type != "cpu" or logits.dtype not in (torch.float32, torch.float64):
+        return torch.sigmoid(logits.detach())
+    # torch rounds the last few numbers of a tensor differently from the rest
+    odds = np.negative(logits.detach().numpy())
+    with np.errstate(over="ignore"):
+        np.exp(odds, out=odds)
+    odds += 1
+    return torch.from_numpy(np.reciprocal(odds, out=odds))
 
 
 def mean_welfare(logits: Tensor, worth: Tensor, bids: Tensor, offsets: Tensor | None) -> Tensor:
     """Mean welfare per auction for one slot, ``(..., ads) -> (...)``: :func:`bidwise.welfare` for many models at once.
 
-    ``worth`` is b times clicks or true CTR, and broadcasts with the logits as bids do. Ties go to the lowest row.
+    ``worth`` is b times clicks or true CTR, and broadcasts with the logits as bids do. Of several ads with the highest
+    eCPM, each is as likely to be shown.
 
     >>> mean_welfare(torch.tensor([0.0, 1.0]), torch.tensor([3.0, 5.0]), torch.ones(2), None)
     tensor(5., dtype=torch.float64)
     """
-    ecpm = torch.sigmoid(logits) * bids
+    ecpm = ctr_of(logits) * bids
     if offsets is not None:
         offsets = offsets.cpu()  # where a common size is looked for
     auctions = Auctions.of(ecpm[(0,) * (ecpm.dim() - 1)], offsets)  # the same for all models
@@ -109,8 +124,12 @@ def mean_welfare(logits: Tensor, worth: Tensor, bids: Tensor, offsets: Tensor | 
             table, gain = ecpm[..., block.rows], worth[..., block.rows]
         if block.filled is not None:
             table = table.where(block.filled.to(table.device), -torch.inf)
-        winner = table.argmax(-1, keepdim=True)
-        total += gain.expand(table.shape).gather(-1, winner).squeeze(-1).double().sum(-1)
+        top, winner = table.max(-1, keepdim=True)
+        won = gain.expand(table.shape).gather(-1, winner).squeeze(-1).double()
+        shown = ~(table < top)  # all ads where one is NaN
+        if int(torch.count_nonzero(shown)) > won.numel():
+            won = (gain.double() * shown).sum(-1) / shown.sum(-1)
+        total += won.sum(-1)
     return total / max(auctions.count, 1)
 
 
@@ -125,7 +144,19 @@ class Metric:
 
 
 def _welfare(logits: Tensor, ads: Ads) -> Tensor:
-    return mean_welfare(logits, ads.bids * _labels(ads) * _counts(ads), ads.bids, ads.offsets)
+    return _welfare_by(_labels(ads), logits, ads)
+
+
+def _welfare_by(labels: Tensor, logits: Tensor, ads: Ads) -> Tensor:
+    """In the auctions of the ads, or in all that could be drawn."""
+    if ads.auction_size is None:
+        return mean_welfare(logits, ads.bids * labels * _counts(ads), ads.bids, ads.offsets)
+    weights = ads.weights if ads.weights is None else ads.weights / ads.weights.mean(-1, keepdim=True)
+    z, y, b = (x.expand_as(logits).reshape(-1, len(ads)) for x in (logits, labels, ads.bids))
+    w = [None] * len(z) if weights is None else weights.expand_as(logits).reshape(-1, len(ads))
+    ctr = ctr_of(z.double())
+    means = [pooled_welfare(ctr[k], y[k], b[k], ads.auction_size, weights=w[k]) for k in range(len(z))]
+    return torch.tensor(means, dtype=torch.float64, device=logits.device).view(logits.shape[:-1])
 
 
 def _labels(ads: Ads) -> Tensor:
@@ -147,7 +178,7 @@ def _counts(ads: Ads) -> Tensor | float:
 def _expected_welfare(logits: Tensor, ads: Ads) -> Tensor:
     if ads.truth is None:
         raise InputError("valid must have truth for metric='expected_welfare'; 'welfare' takes the clicks")
-    return mean_welfare(logits, ads.bids * ads.truth * _counts(ads), ads.bids, ads.offsets)
+    return _welfare_by(ads.truth, logits, ads)
 
 
 def _log_loss(logits: Tensor, ads: Ads) -> Tensor:

@@ -1,0 +1,643 @@
+"""`bidwise.evaluate` where ads are in no auctions, and what it says about pools, clusters, segments and heavy bids."""
+
+import json
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from test_evaluate import ads_of, comparison, evaluate
+
+import bidwise
+from bidwise.checks import InputError
+from bidwise.evaluation.comparison import EFFECTIVE
+from bidwise.evaluation.intervals import student_quantile
+from bidwise.evaluation.pooled import pool_of
+from bidwise.evaluation.result import Evaluation
+from bidwise.report.evaluation_sentences import notes, verdicts
+from bidwise.run_folder import result_from_json
+
+RULES = [
+    {},
+    {"slots": (1.0, 0.6)},
+    {"reserve": 0.9},
+    {"squash": 0.5, "slots": (1.0, 0.5, 0.2)},
+    {"slots": (1.0, 0.6), "reserve": 1.1, "squash": 0.7},
+    {"pricing": "vcg", "slots": (1.0, 0.6, 0.3)},
+    {"pricing": "first_price", "slots": (1.0, 0.6), "reserve": 0.9},
+]
+
+
+def logged(ads=3_000, seed=0, **options):
+    """Ads in no auctions, with an advertiser, a device, a day, a propensity and a weight."""
+    table = ads_of(ads, size=1, seed=seed, **options)
+    del table["auction"]
+    random = np.random.default_rng(seed + 1)
+    return table | {
+        "advertiser": random.integers(0, 80, ads),
+        "device": random.choice(["phone", "tablet", "desk"], p=[0.6, 0.1, 0.3], size=ads),
+        "day": random.integers(0, 4, ads),
+        "p": random.uniform(0.05, 1, ads),
+        "w": random.exponential(size=ads) + 0.1,
+    }
+
+
+def drawn(table, **options):
+    return evaluate(table, **({"auction_size": 16} | options))
+
+
+def taken(table, rows):
+    return {name: column[rows] for name, column in table.items()}
+
+
+def columns(table, model, truth="click"):
+    return table[model], table[truth], table["bid"]
+
+
+def pooled(table, model, size=16):
+    """`Pooled` welfare and revenue of a model."""
+    ctr, clicks, bids = (torch.as_tensor(x, dtype=torch.float64) for x in columns(table, model))
+    pool = pool_of(bids * ctr, size)
+    return pool.welfare(bids * clicks, (1.0,)), pool.revenue(clicks, bids, ctr, (1.0,))
+
+
+def assert_same_json(found, expected, rel=1e-9, where=""):
+    """Two results, number by number; their tables have no name."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), where
+        for name, value in expected.items():
+            assert_same_json(found[name], value, rel, f"{where}.{name}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), where
+        for at, value in enumerate(expected):
+            assert_same_json(found[at], value, rel, f"{where}[{at}]")
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=rel, abs=1e-11), where
+    else:
+        assert found == expected, where
+
+
+# the numbers
+
+
+@pytest.mark.parametrize("rules", RULES, ids=str)
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_welfare_and_revenue_are_the_means_over_all_auctions(rules, size):
+    table = logged(9, seed=3)
+    found = drawn(table, auction_size=size, **rules)
+    rows = np.array(list(combinations(range(9), size)))
+    offsets = np.arange(0, rows.size + 1, size)
+    for model in ("rough", "fine"):
+        ctr, clicks, bids = (column[rows.ravel()] for column in columns(table, model))
+        sold = bidwise.run_auction(ctr, bids, offsets, **rules)
+        numbers = found.models[model]
+        assert numbers.welfare == pytest.approx(float(sold.welfare(clicks, bids).mean()), rel=1e-9)
+        assert numbers.revenue == pytest.approx(float(sold.revenue(clicks).mean()), rel=1e-9)
+        assert numbers.surplus == pytest.approx(float(sold.surplus(clicks, bids).mean()), rel=1e-9)
+        assert numbers.fill_rate == pytest.approx(float((sold.winners >= 0).double().mean()))
+        promised = float(sold.welfare(ctr, bids).sum() / sold.welfare(clicks, bids).sum())
+        assert numbers.winners_predicted_over_observed == pytest.approx(promised)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("slots", [(1.0,), (1.0, 0.5)])
+def test_numbers_are_those_of_the_library(weighted, slots):
+    table = logged()
+    found = drawn(table, slots=slots, weight="w" if weighted else None)
+    more = {"slots": slots, "weights": table["w"] / table["w"].mean() if weighted else None}
+    for model, numbers in found.models.items():
+        assert numbers.welfare == pytest.approx(bidwise.pooled_welfare(*columns(table, model), 16, **more))
+        assert numbers.revenue == pytest.approx(bidwise.pooled_revenue(*columns(table, model), 16, **more))
+        assert (numbers.auctions, numbers.auc_in_auctions, numbers.rank_agreement) == (None, None, None)
+    one, base = found.models["fine"], found.models["rough"]
+    for metric in ("welfare", "revenue", "surplus", "log_loss", "auc"):
+        difference = getattr(one, metric) - getattr(base, metric)
+        assert comparison(found, metric).difference == pytest.approx(difference)
+    assert (found.auctions, found.ads, found.ads_left_out) == (None, 3_000, 0)
+    assert "no seed decides anything" in " ".join(notes(found))
+
+
+def test_revenue_with_weights_reserve_and_squash_is_that_of_the_library():
+    table = logged()
+    rules = {"reserve": 0.8, "squash": 0.6, "slots": (1.0, 0.5)}
+    found = drawn(table, weight="w", **rules)
+    expected = bidwise.pooled_revenue(*columns(table, "fine"), 16, weights=table["w"] / table["w"].mean(), **rules)
+    assert found.models["fine"].revenue == pytest.approx(expected)
+
+
+def test_errors_of_differences_are_those_of_paired_ads():
+    table = logged()
+    found = drawn(table)
+    mine, base = pooled(table, "fine"), pooled(table, "rough")
+    welfare, revenue = (a - b for a, b in zip(mine, base, strict=True))
+    surplus = welfare - revenue
+    for metric, difference in (("welfare", welfare), ("revenue", revenue), ("surplus", surplus)):
+        one = comparison(found, metric)
+        assert one.difference == pytest.approx(difference.mean)
+        assert one.standard_error == pytest.approx(difference.standard_error, rel=1e-9)
+        half = student_quantile(0.975, 2_999) * one.standard_error
+        assert (one.ci_low, one.ci_high) == pytest.approx((one.difference - half, one.difference + half))
+    own = np.abs(welfare.own.numpy())
+    assert comparison(found).effective_clicks == pytest.approx(own.sum() ** 2 / (own @ own))
+    assert comparison(found).decisive_auctions is None
+    one = comparison(found)
+    ratio = (welfare.values - one.relative * base[0].values).numpy()
+    assert one.relative == pytest.approx(one.difference / base[0].mean)
+    assert one.relative_standard_error == pytest.approx(ratio.std(ddof=1) / math.sqrt(3_000) / base[0].mean, rel=1e-3)
+
+
+def test_no_seed_decides_anything():
+    table = logged()
+    first, second = (drawn(table, seed=seed) for seed in (0, 1))
+    assert first.models == second.models
+    assert first.comparisons == second.comparisons
+
+
+def test_all_auctions_tell_more_than_one_cut():
+    table = logged(8_000, rate=-3.0)
+    cut = np.random.default_rng(0).permutation(8_000) // 32
+    errors = [comparison(evaluate(table | {"auction": cut})), comparison(drawn(table, auction_size=32))]
+    assert errors[0].standard_error > 1.5 * errors[1].standard_error
+
+
+def test_equal_models_are_seldom_found_different():
+    found = [comparison(drawn(logged(1_000, seed=seed, noise=(0.7, 0.7)))) for seed in range(300)]
+    assert not any(one.outcome == "few" for one in found)
+    assert np.mean([one.outcome != "unclear" for one in found]) < 0.085  # 0.05 and three standard errors
+
+
+def test_the_truth_is_the_optimum_of_all_auctions():
+    table = logged()
+    found = drawn(table, truth="truth")
+    best = bidwise.pooled_welfare(*columns(table, "truth", "truth"), 16)
+    assert found.optimal_welfare == pytest.approx(best)
+    numbers = found.models["fine"]
+    assert numbers.welfare == pytest.approx(bidwise.pooled_welfare(*columns(table, "fine", "truth"), 16))
+    assert numbers.share_of_optimum == pytest.approx(numbers.welfare / best)
+
+
+def test_auc_has_delongs_interval():
+    """DeLong's variance of the difference of two AUCs, from all pairs of a clicked and another ad."""
+    table = logged(1_500)
+    found = drawn(table)
+    clicked = table["click"] == 1
+    above = {}
+    for model in ("rough", "fine"):
+        wins = table[model][clicked][:, None] > table[model][~clicked]
+        above[model] = wins.mean(1), wins.mean(0)
+        assert found.models[model].auc == pytest.approx(wins.mean())
+    errors = [(b - a).var(ddof=1) / len(a) for a, b in zip(above["rough"], above["fine"], strict=True)]
+    one = comparison(found, "auc")
+    assert one.difference == pytest.approx(above["fine"][0].mean() - above["rough"][0].mean())
+    assert one.standard_error == pytest.approx(math.sqrt(sum(errors)), rel=0.01)
+    assert one.outcome == "better"
+    assert "AUC" in str(found)
+
+
+def test_the_auc_of_real_auctions_varies_by_auction():
+    """Against the spread over data sets whose auctions, each a random number of times, are drawn anew."""
+    table = ads_of(300)
+    auction = table["auction"]
+    table = table | {"click": (np.random.default_rng(5).random(300)[auction] < table["truth"]).astype(int)}
+    one = comparison(evaluate(table), "auc")
+    random = np.random.default_rng(0)
+    spread = []
+    for _ in range(400):
+        rows = np.concatenate([np.arange(6) + 6 * k for k in random.integers(0, 300, 300)])
+        areas = [bidwise.evaluation.auc(table[model][rows], table["click"][rows]) for model in ("rough", "fine")]
+        spread.append(areas[1] - areas[0])
+    assert one.standard_error == pytest.approx(np.std(spread), rel=0.15)
+
+
+# the order of rows
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weight": "w", "slots": (1.0, 0.5), "reserve": 0.8},
+        {"pool_by": "day"},
+        {"pool_by": ["day", "advertiser"], "auction_size": 4},
+        {"cluster": "advertiser"},
+        {"cluster": "advertiser", "pool_by": "day", "by": ["device", "day"]},
+        {"by": "advertiser", "clip_bids": 0.99},
+        {"propensity": "p"},
+    ],
+    ids=str,
+)
+def test_shuffled_rows_change_nothing(options):
+    table = logged()
+    rows = np.random.default_rng(7).permutation(3_000)
+    found, expected = (json.loads(drawn(each, **options).to_json()) for each in (taken(table, rows), table))
+    assert_same_json(found, expected)
+
+
+def test_shuffled_rows_change_nothing_in_clustered_auctions():
+    table = ads_of(300)
+    table |= {"site": table["auction"] % 40}
+    rows = np.random.default_rng(7).permutation(1_800)
+    found, expected = (
+        json.loads(evaluate(each, cluster="site", by="site").to_json()) for each in (taken(table, rows), table)
+    )
+    assert found.pop("scattered")
+    assert not expected.pop("scattered")
+    assert_same_json(found, expected)
+
+
+# pools
+
+
+def test_small_pools_are_left_out_and_counted():
+    table = logged(1_000)
+    pool = np.where(np.arange(1_000) < 16, 0, np.where(np.arange(1_000) < 33, 1, 2))  # of 16, 17 and 967 ads
+    found = drawn(table | {"pool": pool}, pool_by="pool")
+    assert (found.pools, found.ads, found.ads_left_out) == (2, 984, 16)
+    assert "16 ads of pools with no more than 16 ads were left out" in " ".join(notes(found))
+    kept = taken(table | {"pool": pool}, np.arange(16, 1_000))
+    assert_same_json(json.loads(found.to_json())["models"], json.loads(drawn(kept, pool_by="pool").to_json())["models"])
+
+
+def test_a_single_pool_is_no_pool():
+    table = logged()
+    found, expected = drawn(table | {"all": np.ones(3_000)}, pool_by="all"), drawn(table)
+    one, other = (json.loads(each.without_curves().to_json()) for each in (found, expected))  # curves count the tiniest
+    for name in ("models", "comparisons"):
+        assert_same_json(one[name], other[name])
+    assert found.pools == 1
+    assert "inside 1 pool by all" in str(found)
+
+
+def test_few_pools_add_up_and_their_ads_are_drawn_anew():
+    table = logged()
+    found = drawn(table, pool_by="day")
+    rows = [np.flatnonzero(table["day"] == day) for day in range(4)]
+    sizes = [len(some) for some in rows]
+    for model, numbers in found.models.items():
+        each = [bidwise.pooled_welfare(*columns(taken(table, some), model), 16) for some in rows]
+        assert numbers.welfare == pytest.approx(np.average(each, weights=sizes))
+    apart = [pooled(taken(table, some), "fine")[0] - pooled(taken(table, some), "rough")[0] for some in rows]
+    values = np.concatenate([each.values.numpy() for each in apart])
+    assert comparison(found).standard_error == pytest.approx(values.std(ddof=1) / math.sqrt(3_000))
+    assert "other ads inside the pools, would show" in " ".join(notes(found))
+
+
+def test_many_pools_are_drawn_anew():
+    table = logged()
+    found = drawn(table, pool_by="advertiser", auction_size=8)
+    rows = [np.flatnonzero(table["advertiser"] == one) for one in range(80)]
+    sizes = np.array([len(some) for some in rows])
+    each = {
+        model: np.array([bidwise.pooled_welfare(*columns(taken(table, some), model), 8) for some in rows])
+        for model in ("rough", "fine")
+    }
+    change = (each["fine"] - each["rough"]) * sizes
+    difference = change.sum() / sizes.sum()
+    error = math.sqrt(80 / 79 * ((change - difference * sizes) ** 2).sum()) / sizes.sum()
+    one = comparison(found)
+    assert found.pools == 80
+    assert (one.difference, one.standard_error) == (pytest.approx(difference), pytest.approx(error))
+    assert (one.ci_high - one.difference) / error == pytest.approx(student_quantile(0.975, 79))
+    assert "other pools, each with its own welfare, would show" in " ".join(notes(found))
+
+
+def test_pools_that_are_all_too_small_are_refused():
+    with pytest.raises(InputError, match=r"auction_size must be below the size of some pool of pool_by: the largest"):
+        drawn(logged(100), pool_by="advertiser")
+
+
+# clusters
+
+
+def test_clusters_of_one_ad_change_nothing():
+    table = logged()
+    found, expected = drawn(table | {"id": np.arange(3_000)}, cluster="id"), drawn(table)
+    assert found.clusters == 3_000
+    for metric in ("welfare", "revenue", "surplus", "log_loss", "auc"):
+        one, other = comparison(found, metric), comparison(expected, metric)
+        for name in ("difference", "ci_low", "ci_high", "standard_error", "relative_ci_low", "effective_clicks"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name)), (metric, name)
+    assert comparison(found).error_over_ads == pytest.approx(comparison(expected).standard_error)
+    assert "times that over ads" not in " ".join(notes(found))
+
+
+def test_copies_of_ads_make_nothing_surer():
+    table = logged()
+    four = taken(table | {"id": np.arange(3_000)}, np.tile(np.arange(3_000), 4))
+    once, copied = drawn(table), drawn(four, cluster="id")
+    for metric in ("welfare", "revenue", "log_loss", "auc"):
+        one, other = comparison(once, metric), comparison(copied, metric)
+        assert other.standard_error == pytest.approx(one.standard_error, rel=0.03), metric
+    alone = comparison(drawn(four))
+    assert alone.standard_error == pytest.approx(comparison(once).standard_error / 2, rel=0.03)
+    assert comparison(copied).error_over_ads == pytest.approx(alone.standard_error)
+    assert "the standard error over clusters is 2.0 times that over ads" in " ".join(notes(copied))
+
+
+def test_few_clusters_have_students_interval():
+    table = logged()
+    one = comparison(drawn(table | {"week": table["day"]}, cluster="week"))
+    assert (one.ci_high - one.difference) / one.standard_error == pytest.approx(student_quantile(0.975, 3))
+    assert "with so few of them, intervals are Student's" in " ".join(notes(drawn(table, cluster="day")))
+
+
+def test_clusters_of_real_auctions_are_sums_of_them():
+    table = ads_of(600)
+    site = table["auction"] % 50
+    one = comparison(evaluate(table | {"site": site}, cluster="site"))
+    value = table["bid"] * table["click"]
+    shown = {
+        model: (table["bid"] * table[model]).reshape(-1, 6).argmax(1) + 6 * np.arange(600)
+        for model in ("rough", "fine")
+    }
+    change = (value[shown["fine"]] - value[shown["rough"]]).reshape(12, 50).sum(0)  # of each site
+    assert one.difference == pytest.approx(change.sum() / 600)
+    assert one.standard_error == pytest.approx(change.std(ddof=1) * math.sqrt(50) / 600)
+
+
+def test_few_clusters_are_not_few_auctions_or_clicks():
+    """What makes up a difference is counted in auctions and ads, however they are drawn."""
+    table = ads_of(2_000) | {"site": np.repeat(np.arange(20), 600)}
+    plain, clustered = evaluate(table, by="site"), evaluate(table, cluster="site", by="site")
+    for metric in ("welfare", "revenue", "log_loss", "auc"):
+        one, other = comparison(clustered, metric), comparison(plain, metric)
+        counts = (other.decisive_auctions, other.changed_auctions)
+        assert (one.decisive_auctions, one.changed_auctions) == counts
+        assert one.outcome != "few"
+    assert comparison(clustered).distribution == comparison(plain).distribution
+    assert clustered.concentration.share == pytest.approx(plain.concentration.share)
+    for one, other in zip(clustered.segments, plain.segments, strict=True):
+        assert one.welfare.changed_auctions == other.welfare.changed_auctions
+    plain, clustered = drawn(table), drawn(table, cluster="site")
+    for metric in ("welfare", "revenue", "log_loss", "auc"):
+        one, other = comparison(clustered, metric), comparison(plain, metric)
+        assert one.effective_clicks == pytest.approx(other.effective_clicks)
+        assert one.outcome != "few"
+
+
+def test_a_cluster_inside_an_auction_is_refused():
+    table = ads_of(50)
+    with pytest.raises(InputError, match=r"cluster must be the same for all ads of an auction; .*auction_size"):
+        evaluate(table | {"advertiser": np.arange(300) % 7}, cluster="advertiser")
+
+
+# segments
+
+
+@pytest.mark.parametrize("options", [{}, {"pool_by": "day"}, {"weight": "w"}, {"cluster": "advertiser"}], ids=str)
+def test_segments_add_up_to_the_whole(options):
+    found = drawn(logged(), by=["device", "day"], **options)
+    for column in ("device", "day"):
+        segments = [each for each in found.segments if each.column == column]
+        assert sum(each.welfare.difference for each in segments) == pytest.approx(comparison(found).difference)
+        assert sum(each.ads for each in segments) == 3_000
+        assert sum(each.clicks for each in segments) == found.models["fine"].clicks
+        assert [each.ads for each in segments] == sorted((each.ads for each in segments), reverse=True)
+
+
+def test_segments_of_real_auctions_add_up_too():
+    table = ads_of(500)
+    device = np.random.default_rng(0).choice(["phone", "desk"], 3_000)
+    found = evaluate(table | {"device": device}, by="device")
+    value = np.where(device == "phone", table["bid"] * table["click"], 0)
+    shown = [(table["bid"] * table[model]).reshape(-1, 6).argmax(1) + 6 * np.arange(500) for model in ("rough", "fine")]
+    (phone,) = [each for each in found.segments if each.value == "phone"]
+    assert phone.welfare.difference == pytest.approx((value[shown[1]] - value[shown[0]]).mean())
+    assert sum(each.welfare.difference for each in found.segments) == pytest.approx(comparison(found).difference)
+
+
+def test_intervals_of_segments_hold_at_once():
+    found = drawn(logged(), by="device")
+    for each in found.segments:
+        half = (each.welfare.ci_high - each.welfare.difference) / each.welfare.standard_error
+        assert half == pytest.approx(student_quantile(1 - 0.025 / 3, 2_999))
+
+
+@pytest.mark.parametrize("options", [{}, {"cluster": "advertiser"}, {"pool_by": "advertiser", "auction_size": 4}])
+def test_a_segment_of_all_ads_is_the_whole(options):
+    """Also its error: segments are drawn anew as the ads, clusters or pools are."""
+    found = drawn(logged() | {"all": ["x"] * 3_000}, by="all", **options)
+    (whole,) = found.segments
+    for name in ("difference", "ci_low", "ci_high", "standard_error", "relative", "effective_clicks"):
+        assert getattr(whole.welfare, name) == pytest.approx(getattr(comparison(found), name)), name
+
+
+def test_a_segment_without_clicks_tells_nothing():
+    table = logged()
+    quiet = table | {"click": np.where(table["device"] == "desk", 0, table["click"])}
+    (desk,) = [each for each in drawn(quiet, by="device").segments if each.value == "desk"]
+    assert (desk.clicks, desk.welfare.outcome) == (0, "few")
+
+
+def test_the_largest_segments_are_shown():
+    found = drawn(logged(), by="advertiser")
+    assert len(found.segments) == 50
+    assert found.segments[0].ads == np.bincount(logged()["advertiser"]).max()
+
+
+# heavy bids
+
+
+def absurd():
+    """Three clicked ads bid a million."""
+    table = logged(6_000, noise=(0.7, 0.7))
+    bid, click = table["bid"].copy(), table["click"].copy()
+    bid[:3], click[:3] = 1e6, 1
+    return table | {"bid": bid, "click": click}
+
+
+def test_a_handful_of_ads_that_hold_the_welfare_is_said_first():
+    found = drawn(absurd())
+    assert found.concentrated
+    assert found.concentration.count == 3
+    first = str(found).split("\n\n")[2]
+    assert first.startswith("3 ads hold 100 % of the welfare of rough: what follows hangs on them.")
+    assert "--clip-bids 0.999" in first
+    assert "would have been seen" not in str(found)
+    assert "heavy-tailed" not in str(found)
+    assert not drawn(logged()).concentrated
+    assert "hangs on them" not in str(drawn(logged()))
+
+
+def test_concentrated_welfare_of_real_auctions():
+    table = absurd() | {"auction": np.arange(6_000) // 6}
+    found = evaluate(table)
+    assert found.concentrated
+    assert "1 auction holds 100 % of the welfare of rough" in str(found)
+
+
+def test_clipped_bids_stand_beside_the_others():
+    table = absurd()
+    found, unclipped = drawn(table, clip_bids=0.999), drawn(table)
+    most = np.quantile(table["bid"], 0.999)
+    expected = drawn(table | {"bid": np.minimum(table["bid"], most)})
+    cut = found.clipped_bids
+    assert (cut.quantile, cut.most, cut.bids) == (0.999, most, (table["bid"] > most).sum())
+    assert {each.metric for each in cut.comparisons} == {"welfare", "revenue"}
+    for each in cut.comparisons:
+        other = comparison(expected, each.metric)
+        assert (each.difference, each.ci_low) == (pytest.approx(other.difference), pytest.approx(other.ci_low))
+    assert found.comparisons == unclipped.comparisons
+    said = str(found)
+    assert f"With 6 bids above {most:.4g} cut down to it: fine does not change welfare measurably" in said
+    assert "Are some bids absurd" not in said
+
+
+# exploration logs
+
+
+def test_clicks_of_exploration_count_as_often_as_they_were_unlikely():
+    table = logged()
+    found = drawn(table, propensity="p")
+    worth = table["click"] / table["p"]
+    for model, numbers in found.models.items():
+        expected = bidwise.pooled_welfare(table[model], worth, table["bid"], 16)
+        assert numbers.welfare == pytest.approx(expected)
+        assert numbers.auc == drawn(table).models[model].auc
+    counts = worth[worth > 0]
+    assert found.exploration.clipped == 0
+    assert found.exploration.effective_clicks == pytest.approx(counts.sum() ** 2 / (counts**2).sum())
+    assert "Clicks count 1 / p, at most 55 times; together they are worth" in " ".join(notes(found))
+
+
+def test_propensities_in_real_auctions():
+    table = ads_of(300) | {"p": np.random.default_rng(0).uniform(0.1, 1, 1_800)}
+    found = evaluate(table, propensity="p")
+    value = table["bid"] * table["click"] / table["p"]
+    shown = (table["bid"] * table["fine"]).reshape(-1, 6).argmax(1) + 6 * np.arange(300)
+    assert found.models["fine"].welfare == pytest.approx(value[shown].mean())
+
+
+def test_tiny_propensities_are_clipped_and_that_is_said():
+    table = logged(2_500)
+    clicked = np.flatnonzero(table["click"])
+    p = table["p"].copy()
+    p[clicked[:5]] = 1e-6
+    found = drawn(table | {"p": p}, propensity="p")
+    worth = table["click"] / np.maximum(p, 1 / 50)
+    assert found.models["fine"].welfare == pytest.approx(bidwise.pooled_welfare(table["fine"], worth, table["bid"], 16))
+    assert (found.exploration.clipped, found.exploration.most) == (5, pytest.approx(50))
+    assert "at most 50 times; 5 of them would have counted more often." in " ".join(notes(found))
+
+
+# what may be said
+
+
+def test_auctions_of_one_ad_are_named():
+    table = ads_of(400, size=1)
+    assert "400 of 400 auctions have one ad, which every model shows: is this column an impression?" in notes(
+        evaluate(table)
+    )
+    some = ads_of(200) | {"auction": np.concatenate([np.arange(30), 30 + np.arange(1_170) // 6])}
+    said = " ".join(notes(evaluate(some)))
+    assert "30 of 225 auctions have one ad, which every model shows." in said
+    assert "impression" not in said
+    assert "one ad" not in " ".join(notes(evaluate(ads_of(200))))
+
+
+def test_too_few_clicks_are_said():
+    found = drawn(logged(3_000, rate=-6.0))
+    one = comparison(found)
+    assert 0 < one.effective_clicks < EFFECTIVE
+    assert one.outcome == "few"
+    (sentence,) = verdicts(found)
+    rests = f"(the difference rests on {one.effective_clicks:.1f} effective clicks; about {EFFECTIVE} are needed)"
+    assert sentence.text == f"fine against rough: too few clicks to tell {rests}."
+
+
+def test_no_clicks_are_too_few_and_not_the_same():
+    table = logged()
+    found = drawn(table | {"click": np.zeros(3_000)})
+    assert comparison(found).outcome == "few"
+    assert (comparison(found).ci_low, comparison(found).ci_high) == (-math.inf, math.inf)
+    assert "the same" not in verdicts(found)[0].text
+    assert "inf" not in str(found)
+    assert json.loads(found.to_json())["comparisons"][0]["ci_low"] is None
+
+
+def test_a_monotone_copy_of_a_model_is_the_same():
+    table = logged()
+    found = drawn(table | {"fine": table["rough"] ** 3}, bid=2.0)  # where all bid the same
+    assert comparison(found).outcome == comparison(found, "auc").outcome == "same"
+    assert verdicts(found)[0].text.startswith("fine ranks the clicked ads as well as rough in every auction; revenue")
+    halved = drawn(table | {"fine": table["rough"] / 2})
+    assert comparison(halved).outcome == comparison(halved, "revenue").outcome == "same"
+    assert comparison(halved, "log_loss").outcome != "same"
+
+
+def test_what_it_takes_to_see_a_difference():
+    table = logged(2_000, noise=(0.62, 0.6))
+    found = drawn(table)
+    one = comparison(found)
+    assert one.outcome == "unclear"
+    assert one.needed == pytest.approx((one.smallest_lift / one.difference) ** 2)
+    assert f"{100 * one.relative_smallest_lift:.2f} % would have been seen in 4 of 5 data sets" in str(found)
+    assert " ads." in verdicts(found)[0].text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"auction_size": 3_000}, "auction_size must be below the number of ads, 3,000, found 3,000"),
+        ({"auction_size": 5_000}, "auction_size must be below the number of ads, 3,000, found 5,000"),
+        ({"auction_size": 0}, "auction_size must be at least 1, found 0"),
+        (
+            {"pricing": "vcg", "slots": (1.0, 0.5), "reserve": 0.1},
+            "pricing must be gsp or first_price: vcg of 2 slots with a reserve has no closed form over all auctions; "
+            r"real auctions \(auction\) have one",
+        ),
+        (
+            {"pricing": "vcg", "slots": (1.0, 0.5), "weight": "w"},
+            "pricing must be gsp or first_price: vcg of 2 slots with weights has no closed form",
+        ),
+    ],
+)
+def test_what_has_no_answer_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        drawn(logged(), **options)
+
+
+# written and shown
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pool_by": "day", "weight": "w"},
+        {"pool_by": ["day", "device"]},
+        {"cluster": "advertiser"},
+        {"by": ["device", "day"]},
+        {"clip_bids": 0.99, "calibrate": "platt"},
+        {"propensity": "p", "truth": None},
+        {"truth": "truth", "ctr": ["rough", "fine", "truth"]},
+        {"ctr": "rough"},
+    ],
+    ids=str,
+)
+def test_results_are_written_read_and_shown(tmp_path, options):
+    found = drawn(logged(1_000), out=tmp_path, **options)
+    written = json.loads((tmp_path / "result.json").read_text())
+    read = result_from_json(Evaluation, written)
+    assert read.to_json() == found.to_json()
+    assert str(read) == str(found)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for sentence in verdicts(found):
+        assert sentence.text in page
+    for each in found.segments:
+        assert f"{each.ads:,}" in page
+    assert written["format"] == 3
+
+
+def test_clustered_auctions_and_single_ads_are_written_and_shown(tmp_path):
+    table = ads_of(200)
+    found = evaluate(table | {"site": table["auction"] % 20}, cluster="site", by="site", out=tmp_path)
+    assert result_from_json(Evaluation, json.loads(found.to_json())).to_json() == found.to_json()
+    assert "20 clusters by site" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_results_of_an_older_format_are_refused():
+    found = json.loads(drawn(logged(200)).to_json())
+    with pytest.raises(InputError, match="must be of format 3, found 2, of an older bidwise"):
+        result_from_json(Evaluation, found | {"format": 2})
