@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import bidwise
+from bidwise.run_folder import read_result
+from bidwise.study.synthetic_results import RegimesResult
 from bidwise.table.config import SECTIONS, resolved
 from bidwise.table.grid import ALIKE, read_grid
 
@@ -171,14 +173,19 @@ def test_the_readme_quotes_the_committed_runs():
     weighted = (committed(run)["protocols"]["tuned"]["losses"] for run in ("misspecified", "misspecified_rare"))
     gains = [f"{100 * losses['bid_weighted']['difference']:+.2f}" for losses in weighted]
     assert f"gains more, {' and '.join(gains)}" in readme
-    summary = committed("regimes")["summary"]
-    ours, papers = summary["log_plus"], summary["log"]
-    assert f"Over {ours['cells']} kinds of market" in readme
-    assert f"better than a tuned log loss in {ours['better']} and worse in none" in readme
-    assert ours["worse"] == 0
-    root = summary["sqrt_bid_weighted"]
-    assert f"`sqrt_bid_weighted` better in {root['better']} and worse in {root['worse']}" in readme
-    assert f"the paper's `log` better in {papers['better']} and worse in {papers['worse']}" in readme
+    regimes = read_result(ROOT / "docs" / "results" / "regimes", RegimesResult)
+    ours, root, papers = (regimes.summary[loss] for loss in ("log_plus", "sqrt_bid_weighted", "log"))
+    after = [regimes.after_holm(loss).better for loss in ("log_plus", "sqrt_bid_weighted", "log")]
+    assert f"Over {ours.cells} kinds of market" in readme
+    assert f"better than a tuned log loss in {ours.better} ({after[0]} after Holm's correction" in readme
+    assert ours.worse == 0
+    assert f"`sqrt_bid_weighted` better in {root.better} ({after[1]}) and worse in {root.worse}" in readme
+    assert f"the paper's `log` better in {papers.better} ({after[2]}) and worse in {papers.worse}" in readme
+    table = (ROOT / "docs" / "reproduce.md").read_text()
+    for loss, counts in regimes.summary.items():
+        holm = regimes.after_holm(loss)
+        cells = f"{counts.better} | {counts.worse} | {counts.unclear} | {holm.better}, {holm.worse} | {counts.cells}"
+        assert f"| `{loss}` | {cells} |" in table
 
 
 def per_cent(gain, level):
