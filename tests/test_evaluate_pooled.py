@@ -254,7 +254,7 @@ def test_small_pools_are_left_out_and_counted():
     pool = np.where(np.arange(1_000) < 16, 0, np.where(np.arange(1_000) < 33, 1, 2))  # of 16, 17 and 967 ads
     found = drawn(table | {"pool": pool}, pool_by="pool")
     assert (found.pools, found.ads, found.ads_left_out) == (2, 984, 16)
-    assert "16 ads of pools with no more than 16 ads were left out" in " ".join(notes(found))
+    assert "16 ads of 1 pool with no more than 16 ads were left out" in " ".join(notes(found))
     kept = taken(table | {"pool": pool}, np.arange(16, 1_000))
     assert_same_json(json.loads(found.to_json())["models"], json.loads(drawn(kept, pool_by="pool").to_json())["models"])
 
@@ -280,7 +280,7 @@ def test_few_pools_add_up_and_their_ads_are_drawn_anew():
     apart = [pooled(taken(table, some), "fine")[0] - pooled(taken(table, some), "rough")[0] for some in rows]
     values = np.concatenate([each.values.numpy() for each in apart])
     assert comparison(found).standard_error == pytest.approx(values.std(ddof=1) / math.sqrt(3_000))
-    assert "other ads inside the pools, would show" in " ".join(notes(found))
+    assert "Intervals say what other ads of the same pools would show" in " ".join(notes(found))
 
 
 def test_many_pools_are_drawn_anew():
@@ -294,12 +294,14 @@ def test_many_pools_are_drawn_anew():
     }
     change = (each["fine"] - each["rough"]) * sizes
     difference = change.sum() / sizes.sum()
-    error = math.sqrt(80 / 79 * ((change - difference * sizes) ** 2).sum()) / sizes.sum()
+    without = [(change.sum() - change[k]) / (sizes.sum() - sizes[k]) for k in range(80)]
+    error = math.sqrt(79 / 80 * sum((each - difference) ** 2 for each in without))
     one = comparison(found)
     assert found.pools == 80
     assert (one.difference, one.standard_error) == (pytest.approx(difference), pytest.approx(error))
-    assert (one.ci_high - one.difference) / error == pytest.approx(student_quantile(0.975, 79))
-    assert "other pools, each with its own welfare, would show" in " ".join(notes(found))
+    alike = sizes.sum() ** 2 / (sizes**2).sum()
+    assert (one.ci_high - one.difference) / error == pytest.approx(student_quantile(0.975, round(alike) - 1))
+    assert "Intervals say what other pools would show" in " ".join(notes(found))
 
 
 def test_pools_that_are_all_too_small_are_refused():

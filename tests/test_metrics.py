@@ -128,13 +128,14 @@ def loop_metrics(ctr, clicks, bids, offsets, truth=None, exposure=None, weights=
     worth = truth or label
     ecpm = [b * c for b, c in zip(bids, ctr, strict=True)]
     eps = 2.0**-52
-    mean = {"welfare": 0.0, "revenue": 0.0, "surplus": 0.0, "fill_rate": 0.0}
+    mean = {"welfare": 0.0, "revenue": 0.0, "surplus": 0.0, "fill_rate": 0.0, "tied": 0.0}
     promised = agreeing = pairs = auction_weight = area = area_weight = 0.0
     for first, last in itertools.pairwise(offsets):
         rows = range(first, last)
         weight = sum(w[i] for i in rows) / len(rows) if rows else 1.0
         auction_weight += weight
         ranking = sorted((ecpm[i] for i in rows), reverse=True)
+        mean["tied"] += weight * any(ranking.count(score) > 1 for score in ranking[: len(slots)])
         for k, (alpha, score) in enumerate(zip(slots, ranking, strict=False)):
             rival = ranking[k + 1] if k + 1 < len(ranking) else 0.0
             run = [i for i in rows if ecpm[i] == score]  # each of them as likely
@@ -465,7 +466,7 @@ def test_without_ads_there_are_counts_and_nan():
         found = metrics.compute()
         assert all(getattr(found, name) == 0 for name in ("ads", "clicks", "clipped"))
         assert all(getattr(found, name) == () for name in TABLES)
-        of_auctions = {"welfare", "revenue", "surplus", "fill_rate"}  # an auction without ads has welfare 0
+        of_auctions = {"welfare", "revenue", "surplus", "fill_rate", "tied"}  # an auction without ads has welfare 0
         for name in numbers_of(found).keys() - COUNTS - TABLES - (of_auctions if found.auctions else set()):
             assert math.isnan(getattr(found, name)), name
     assert Metrics(slots=(1.0, 0.5)).per_unit["winners"].shape == (0, 2)

@@ -68,9 +68,9 @@ def sweep(
     print()
     say(summary(result))
     print(f"\nWritten: {out / 'report.html'}; {out / 'result.json'}; {out / 'trials'}, one run folder per trial")
-    if result.chosen is not None:
-        best = out / "trials" / result.chosen.trial
-        print(f"Next: bidwise predict {best} NEW_TABLE --out predictions.parquet")
+    setting = result.setting(result.recommended)
+    if setting is not None:
+        print(f"Next: bidwise predict {out / 'trials' / setting.trials[0]} NEW_TABLE --out predictions.parquet")
     if result.failed:
         first = result.failed[0]
         raise bidwise.InputError(

@@ -67,7 +67,7 @@ def train(
     bid:
         Column of cost-per-click bids.
     auction:
-        Column that says which ads compete, or several, separated by spaces [default: random auctions].
+        Column that says which ads compete, or several, separated by spaces [default: none, any ads may].
     numeric:
         Columns of numbers, separated by spaces [default: inferred].
     categorical:
@@ -89,7 +89,7 @@ def train(
     truth:
         Column of true CTR, where it is known (simulations): the test is then by expected welfare.
     auction_size:
-        Without --auction: ads of the auctions that validation and test draw, at most [default: 256].
+        Without --auction: ads of an auction in validation and test, fewer in small tables [default: 256].
     model:
         deepfm, dcn, dcnv2 or logistic_regression [default: deepfm].
     loss:

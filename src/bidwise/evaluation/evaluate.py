@@ -19,7 +19,7 @@ from bidwise.data.locations import same_place, written_as
 from bidwise.data.read_table import Table, table_name
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import Comparison, Units, compared, concentration, pairs_of
-from bidwise.evaluation.intervals import LEVEL, difference_to_average, unit_interval
+from bidwise.evaluation.intervals import LEVEL, difference_to_average, effective_units, unit_interval
 from bidwise.evaluation.metrics import Metrics, ModelMetrics, ToAverage
 from bidwise.evaluation.result import (
     ClippedBids,
@@ -123,7 +123,7 @@ def evaluate(
     table = written_as(table, separator, header)
     calibration_table = None if calibration_table is None else written_as(calibration_table, separator, header)
     ads = read_ads(table, bid=bid, auction=auctions or None, truth=truth, propensity=propensity, keys=keys, **columns)
-    ads = _large_pools(_corrected(ads, sampling_rate), auction_size)
+    ads, pools_left_out = _large_pools(_corrected(ads, sampling_rate), auction_size)
     exploration = None
     if ads.propensity is not None:
         exploration, least = _exploration(ads.propensity, ads.clicks)
@@ -144,11 +144,10 @@ def evaluate(
         show = None if progress is None else partial(progress, "intervals")
         return tuple(compared(seen, pairs, **settings, progress=show))
 
-    units, numbers, tied = {}, {}, None
+    units, numbers = {}, {}
     for model in ads.ctr:
         metrics = metrics_of(model, ads, rules, progress)
         numbers[model], units[model] = metrics.compute(), metrics.per_unit  # all that is kept of a model's ads
-        tied = metrics.tied_share if model == base else tied
     del metrics
     comparisons = compare(units)
     if cluster and auction_size is not None:
@@ -164,24 +163,33 @@ def evaluate(
         again = compare({model: metrics_of(model, tame, rules, progress).per_unit for model in ads.ctr})
         kept = tuple(replace(each, distribution=None) for each in again if each.metric in ("welfare", "revenue"))
         clipped = ClippedBids(clip_bids, most, int((ads.bids > most).sum()), kept)
+    cluster_sizes = (
+        np.unique(ads.groups["cluster"], return_counts=True)[1].astype(np.float64) if cluster else np.ones(1)
+    )
     evaluation = Evaluation(
         models=_numbers(numbers, units, twins, optimum),
         comparisons=comparisons,
         auctions=ads.auctions if auctions else None,
         ads=ads.ads,
         pools=len(np.unique(ads.groups["pool"])) if pool_by else None,
-        clusters=len(np.unique(ads.groups["cluster"])) if cluster else None,
+        clusters=len(cluster_sizes) if cluster else None,
+        effective_clusters=effective_units(cluster_sizes) if cluster else None,
         ads_left_out=ads.left_out,
         single_ads=int((np.diff(ads.offsets) == 1).sum()) if auctions else 0,
-        tied=tied,
+        pools_left_out=pools_left_out,
         baseline=base,
         welfare_of="clicks" if truth is None else "truth",
         optimal_welfare=optimum,
         bid_spread=float(np.log(ads.bids).std()),
+        median_bid=float(np.median(ads.bids)),
+        largest_bid=float(ads.bids.max()),
         concentration=concentration(units[base]),
         clipped_bids=clipped,
         exploration=exploration,
         segments=_segments(ads, by, [pair for pair in pairs if pair[1] == base and pair[0] in models], rules, settings),
+        segments_left_out={
+            column: many - SEGMENTS for column in by if (many := len(np.unique(ads.groups[column]))) > SEGMENTS
+        },
         scattered=ads.scattered,
         calibration_ads=None if other is None else other.ads,
         options=EvaluationOptions(
@@ -230,6 +238,8 @@ def _check_auctions(auction: list[str], auction_size: int | None, pool_by: list[
             argument="auction",
             others=["auction_size"],
         )
+    if auction_size is not None:
+        check_whole("auction_size", auction_size, 2)  # one ad competes with nobody
     if pool_by and auction_size is None:
         raise InputError("needs {}: real auctions are pools already", argument="pool_by", others=["auction_size"])
 
@@ -285,18 +295,21 @@ def _corrected(ads: AdTable, rate: float | None) -> AdTable:
     return replace(ads, ctr={model: p / (p + (1 - p) / rate) for model, p in ads.ctr.items()})
 
 
-def _large_pools(ads: AdTable, size: int | None) -> AdTable:
+def _large_pools(ads: AdTable, size: int | None) -> tuple[AdTable, int]:
     """The ads of pools with more than ``size`` of them; the others are left out and counted."""
     if "pool" not in ads.groups:
-        return ads
+        return ads, 0
     assert size is not None
     pools = ads.groups["pool"]
-    kept = np.flatnonzero(np.bincount(pools)[pools] > size)
+    sizes = np.bincount(pools)
+    kept = np.flatnonzero(sizes[pools] > size)
     if not len(kept):
-        largest = int(np.bincount(pools).max())
+        largest = int(sizes.max())
         message = f"must be below the size of some pool of {{}}: the largest has {largest:,} ads, found {size:,}"
         raise InputError(message, argument="auction_size", others=["pool_by"])
-    return ads if len(kept) == ads.ads else ads.rows(kept, np.array([0, len(kept)]), left_out=ads.ads - len(kept))
+    if len(kept) < ads.ads:
+        ads = ads.rows(kept, np.array([0, len(kept)]), left_out=ads.ads - len(kept))
+    return ads, int((sizes <= size).sum())
 
 
 def _exploration(propensity: Floats, clicks: Floats) -> tuple[Exploration, float]:
@@ -405,7 +418,8 @@ def _segments(
             level = 1 - (1 - LEVEL) / len(largest)
             for each in compared(welfare, pairs, level=level, **settings, metrics=("welfare",)):
                 name, clicks = ads.labels[column][segment], int(ads.clicks[mine].sum())
-                found.append(Segment(column, name, int(counts[segment]), clicks, replace(each, distribution=None)))
+                each = replace(each, distribution=None, decisive_auctions=None)  # of all ads, not of these
+                found.append(Segment(column, name, int(counts[segment]), clicks, each))
     return tuple(found)
 
 

@@ -75,8 +75,6 @@ def auction_intervals(
     d = d[:, None] if d.ndim == 1 else d
     auctions, columns = d.shape
     w = np.ones((auctions, 1)) if weights is None else np.asarray(weights, dtype=np.float64)[:, None]
-    order = np.lexsort((*d.T, w[:, 0]))  # what is drawn does not depend on the order of auctions
-    d, w = d[order], w[order]
     if auctions == 0:
         return [Interval(math.nan, math.nan, math.nan, math.nan)] * columns
     estimate = d.sum(0) / w.sum()
@@ -118,7 +116,11 @@ def unit_interval(
 ) -> Interval:
     """A mean paired difference over ads of a pool, or over clusters of them, with Student's t interval.
 
-        theta = sum_u d_u / sum_u w_u,   se^2 = U / (U - 1) sum_u (d_u - theta w_u)^2 / (sum_u w_u)^2
+        theta = sum_u d_u / sum_u w_u = S / W
+        se^2 = (U - 1) / U sum_u (theta without u - theta)^2,   theta without u - theta = -(d_u - theta w_u) / (W - w_u)
+
+    the jackknife over units, which sees that a large unit has drawn theta to itself. Degrees of freedom are those of as
+    many units of one weight as have the same effect, W^2 / sum w^2.
 
     Args:
         differences: of U units, model minus baseline, times the weight if there is one.
@@ -130,13 +132,24 @@ def unit_interval(
     units = len(d)
     total = units if weights is None else float(weights.sum())
     estimate = float(d.sum()) / total
-    residuals = d - (estimate if weights is None else estimate * weights)
-    square = float(residuals @ residuals)
-    if units < 2 or not math.isfinite(square):
+    if units < 2:
         return Interval(estimate, math.nan, math.nan, math.nan)
-    error = math.sqrt(copies * square * units / (units - 1)) / total
-    half = student_quantile(0.5 + level / 2, units // copies - 1) * error
+    if weights is None:
+        without, alike = (d - estimate) / (total - 1), float(units)
+    else:
+        without, alike = (d - estimate * weights) / (total - weights), effective_units(weights)
+    error = math.sqrt(copies * float(without @ without) * (units - 1) / units)
+    half = student_quantile(0.5 + level / 2, max(1, round(alike / copies) - 1)) * error
     return Interval(estimate, estimate - half, estimate + half, error)
+
+
+def effective_units(weights: Floats) -> float:
+    """(sum w)^2 / sum w^2: how many units of one weight are worth as much.
+
+    >>> effective_units(np.array([1.0, 1.0, 1.0])), round(effective_units(np.array([8.0, 1.0, 1.0])), 2)
+    (3.0, 1.52)
+    """
+    return float(weights.sum()) ** 2 / float(weights @ weights)
 
 
 def repeat_interval(differences: ArrayLike) -> Interval:

@@ -65,6 +65,7 @@ class ModelMetrics:
     ads: int
     clicks: int
     fill_rate: float
+    tied: float | None = None  # share of the auctions that a tie decides; not known of weighted ads of no auctions
     auctions: int | None = None  # these three of real auctions alone
     auc_in_auctions: float | None = None
     rank_agreement: float | None = None
@@ -269,12 +270,6 @@ class Metrics:
             "ad_weight": weight,
         }
 
-    @property
-    def tied_share(self) -> float | None:
-        """Share of the auctions that a tie decides; not known of weighted ads that are not in auctions."""
-        units = self.per_unit
-        return self._tied if self.size is not None else _mean(units["tied"].astype(np.float64), None)
-
     def pool(self, ads: _Ads | None = None) -> Pool | WeightedPool:
         """All ads, ranked."""
         ads = self._joined()[0] if ads is None else ads
@@ -348,10 +343,15 @@ class Metrics:
             "rank_agreement": _ratio(_total(auctions["agreeing"], weight), _total(auctions["pairs"], weight)),
             "auctions": len(weight),
             "fill_rate": _mean(auctions["filled"], weight),
+            "tied": _mean(auctions["tied"].astype(np.float64), weight),
         }
 
     def _in_a_pool(self, welfare: float) -> dict[str, Any]:
-        return {"winners_predicted_over_observed": _ratio(self._promised, welfare), "fill_rate": self._filled}
+        return {
+            "winners_predicted_over_observed": _ratio(self._promised, welfare),
+            "fill_rate": self._filled,
+            "tied": self._tied,
+        }
 
     def _joined(self) -> tuple[_Ads, dict[str, NDArray[Any]]]:
         """All pieces as one, kept so: a second look costs nothing."""

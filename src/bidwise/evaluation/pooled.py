@@ -89,6 +89,8 @@ def pooled_welfare(
     size: int,
     *,
     slots: Sequence[float] = (1.0,),
+    reserve: float = 0.0,
+    squash: float = 1.0,
     weights: ArrayLike | None = None,
 ) -> float:
     """Mean welfare of an auction of ``size`` ads, over all auctions that could be drawn from these ads.
@@ -103,6 +105,7 @@ def pooled_welfare(
         bids: cost-per-click bids, above 0.
         size: ads of an auction, m.
         slots: position multipliers, the first 1, then positive and never rising.
+        reserve, squash: rules of the auction, as in :func:`bidwise.run_auction`.
         weights: how many ads each one stands for, such as 10 for negatives sampled at 1/10: it also competes so often.
 
     >>> ctr, clicks, bids = [0.5, 0.4, 0.1], [0, 1, 1], [1.0, 1.0, 1.0]
@@ -112,8 +115,12 @@ def pooled_welfare(
     0.8333333333333334
     """
     ctr, truth, bids = _columns(ctr, truth, bids)
+    check_positive("reserve", reserve, or_zero=True)
+    check_positive("squash", squash, or_zero=True)
     weights = None if weights is None else ad_numbers("weights", weights, like=ctr)
-    return pool_of(bids * ctr, size, len(slots), weights=weights).mean_welfare(bids * truth, slots)
+    score = ranking_score(bids, power(ctr, squash), reserve)
+    shown = (bids * truth).where(bids >= reserve, 0.0)
+    return pool_of(score, size, len(slots), weights=weights).mean_welfare(shown, slots)
 
 
 def pooled_revenue(

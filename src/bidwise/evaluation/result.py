@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -98,17 +99,21 @@ class Evaluation:
     ads: int
     pools: int | None = None  # inside which auctions are drawn
     clusters: int | None = None
+    effective_clusters: float | None = None  # so many of one size are worth as much
     ads_left_out: int = 0  # of pools that are too small
+    pools_left_out: int = 0
     single_ads: int = 0  # real auctions with one ad
-    tied: float | None = None  # share of the baseline's auctions that a tie decides
     baseline: str
     welfare_of: str  # "clicks": realised; "truth": expected
     optimal_welfare: float | None = None  # of any prediction, where the true CTR is known
     bid_spread: float  # standard deviation of log bids
+    median_bid: float = math.nan
+    largest_bid: float = math.nan
     concentration: Concentration  # of the baseline's welfare
     clipped_bids: ClippedBids | None = None
     exploration: Exploration | None = None
     segments: tuple[Segment, ...] = ()
+    segments_left_out: dict[str, int] = field(default_factory=dict)  # of a column, beyond the largest
     scattered: bool = False  # whether the ads of an auction were not next to each other in the table
     calibration_ads: int | None = None  # of the calibration table, where there is one
     options: EvaluationOptions
@@ -170,8 +175,8 @@ class Evaluation:
         check_folder(out)
         with locked_folder(out) as folder, whole_file(folder / "result.json") as part:
             part.write_text(self.to_json(), encoding="utf-8")
+            write_json(folder / "environment.json", environment())  # which the page shows
             write_page(self, folder)
-            write_json(folder / "environment.json", environment())
 
 
 def check_folder(out: str | Path) -> Path:

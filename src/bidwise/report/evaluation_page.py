@@ -209,12 +209,16 @@ def segments_section(evaluation: Evaluation, key: str) -> Section:
             for each in evaluation.segments
             if f"{each.welfare.model} against {evaluation.baseline} by {each.column}" == table.caption
         ]
+        rows = [
+            row for row in rows if not row.words.endswith("too few")
+        ] or rows  # their intervals would hide the others
         said = "; ".join(f"{row.name}: {row.words}" for row in rows)
         axis = "difference of welfare, % of the baseline’s of these ads"
         drawings.append(drawing(f"{key}segment{at}", whiskers(table.caption, rows, axis, f"{table.caption}. {said}")))
     lead = (
-        "The welfare that the ads of each segment bring, in the auctions of all; the segments of a column add up to "
-        "the whole. Intervals are corrected for the number of segments: all hold at once in 95 of 100 data sets."
+        "The welfare that the ads of each segment bring, in the auctions of all; all segments of a column add up to "
+        "the whole. The figure leaves out segments with too little to tell. Intervals are corrected for the number of "
+        "segments: all hold at once in 95 of 100 data sets."
     )
     return Section("Segments", lead, figures=drawings, tables=segment_tables(evaluation))
 
@@ -354,7 +358,7 @@ def _comparisons(evaluation: Evaluation) -> Section:
         *(
             [("Decisive auctions", "The two show different ads."), ("Changed auctions", "The metric differs.")]
             if evaluation.auctions is not None
-            else [("Effective clicks", "As many clicks of one weight would make up the difference.")]
+            else [("Effective clicks", "As many clicks of one weight (ads, for log loss and AUC) would make it up.")]
         ),
         *([] if evaluation.concentrated else [("Smallest lift", "Found in 4 of 5 data sets like this one.")]),
     ]

@@ -14,6 +14,7 @@ from bidwise.report.formatting import aligned, decimals, number
 from bidwise.report.sections import Cell, Table, outcome_cell
 
 FEW_CLUSTERS = 30
+ABSURD = 100  # times the median bid
 WIDER = 1.5  # times the standard error over ads, that is worth a word
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world
 COLUMNS = {  # heading -> (metric, decimals; None: five digits of the largest)
@@ -65,7 +66,10 @@ def drawn(evaluation: Evaluation) -> str:
     words = f"all auctions of {evaluation.options.auction_size} that could be drawn from them"
     if evaluation.pools is None:
         return words
-    return f"{words}, inside {_count(evaluation.pools, 'pool')} by {_list(list(evaluation.options.pool_by))}"
+    words += f", inside {_count(evaluation.pools, 'pool')} by {_list(list(evaluation.options.pool_by))}"
+    if not evaluation.ads_left_out:
+        return words
+    return f"{words} ({_count(evaluation.ads_left_out, 'ad')} of {evaluation.pools_left_out:,} smaller pools left out)"
 
 
 def concentrated(evaluation: Evaluation) -> str:
@@ -73,16 +77,23 @@ def concentrated(evaluation: Evaluation) -> str:
     if not evaluation.concentrated:
         return ""
     few, what = evaluation.concentration, "ad" if evaluation.auctions is None else "auction"
-    holds = f"{_count(few.count, what)} {'holds' if few.count == 1 else 'hold'} {100 * few.share:.0f} % of the welfare"
-    hint = "" if evaluation.clipped_bids else " Are some bids absurd? --clip-bids 0.999 shows welfare without them."
-    return f"{holds} of {evaluation.baseline}: what follows hangs on them.{hint}"
+    one = few.count == 1
+    text = f"{_count(few.count, what)} {'holds' if one else 'hold'} {100 * few.share:.0f} % of the welfare of "
+    text += f"{evaluation.baseline}: what follows hangs on {'it' if one else 'them'}."
+    if evaluation.largest_bid > ABSURD * evaluation.median_bid:
+        text += f" The largest bid is {evaluation.largest_bid:.4g}, the median {evaluation.median_bid:.4g}."
+        hint = " Are some bids absurd? --clip-bids 0.999 shows the comparison with higher bids cut down."
+        return text if evaluation.clipped_bids else text + hint
+    if evaluation.options.auction_size:
+        text += " There are few clicks for auctions of this size: smaller ones (--auction-size) rest on more of them."
+    return text
 
 
 def clipped(evaluation: Evaluation) -> list[str]:
     """What the comparisons say with the highest bids cut down."""
     cut = evaluation.clipped_bids
-    if cut is None:
-        return []
+    if cut is None or not cut.bids:
+        return [] if cut is None else [f"No bid is above {cut.most:.4g}, the quantile {cut.quantile:g} of --clip-bids."]
     welfare, revenue = ([c for c in cut.comparisons if c.metric == metric] for metric in ("welfare", "revenue"))
     shown = {(sentence.model, sentence.baseline) for sentence in verdicts(evaluation)}
     many = f"{_count(cut.bids, 'bid')} above {cut.most:.4g}"
@@ -177,12 +188,12 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         )
     if evaluation.ads_left_out:
         yield (
-            f"{evaluation.ads_left_out:,} ads of pools with no more than {options.auction_size} ads were left out: no "
-            "two auctions can be drawn there."
+            f"{_count(evaluation.ads_left_out, 'ad')} of {_count(evaluation.pools_left_out, 'pool')} with no more than "
+            f"{options.auction_size} ads were left out: no two auctions can be drawn there."
         )
     if evaluation.pools is not None and not evaluation.clusters:
-        what = "pools, each with its own welfare" if evaluation.pools >= MANY_POOLS else "ads inside the pools"
-        yield f"Intervals say what other {what}, would show."
+        what = "pools" if evaluation.pools >= MANY_POOLS else "ads of the same pools"
+        yield f"Intervals say what other {what} would show."
     if evaluation.clusters:
         yield from _note_on_clusters(evaluation)
     if evaluation.exploration is not None:
@@ -192,10 +203,16 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
             f"Clicks count 1 / {options.propensity}, at most {found.most:.0f} times;{cut} together they are worth "
             f"{found.effective_clicks:,.0f} clicks of one weight."
         )
-    if (shown := evaluation.tied) and shown >= 0.0005:
+    for model, numbers in evaluation.models.items():
+        if numbers.tied and numbers.tied >= 0.0005 and model not in evaluation.twins:
+            share = f"{100 * numbers.tied:.2g} %"
+            yield f"A tie decides {share} of the auctions of {model}: all tied ads are equally likely to be shown."
+    for column, more in evaluation.segments_left_out.items():
+        yield f"Of {column} the values with the most ads are shown; {more:,} more are not."
+    if not evaluation.concentrated and evaluation.largest_bid > ABSURD * evaluation.median_bid:
         yield (
-            f"A tie decides {100 * shown:.2g} % of the auctions of {evaluation.baseline}: each of the tied ads counts "
-            "as likely to be shown."
+            f"The largest bid is {evaluation.largest_bid:.4g}, the median {evaluation.median_bid:.4g}: where such an "
+            "ad is clicked it decides, and where it is not it hides others (--clip-bids)."
         )
     if options.sampling_rate is not None:
         yield f"Predictions were corrected for negatives sampled at {options.sampling_rate:g}."

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from bidwise import distributed
 from bidwise.data.infer_types import LEFT_OUT
+from bidwise.data.splits import AUCTIONS
 from bidwise.evaluation.estimate import Outcome
 from bidwise.report.evaluation_sentences import drawn, verdicts
 from bidwise.report.formatting import NONE, change, counted, decimals, number
@@ -217,7 +218,12 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
     if facts.auction_size is not None:
         yield (
             f"The table names no auctions: training takes random batches of {config.train.batch_size} ads as auctions, "
-            f"validation and test measure all auctions of {facts.auction_size} that could be drawn."
+            f"validation and test measure all auctions of {facts.auction_size} that could be drawn"
+            + (
+                f" (not {config.data.auction_size}: of these there would not be {AUCTIONS} in all)."
+                if facts.auction_size < config.data.auction_size
+                else "."
+            )
         )
     if config.data.sampling_rate is not None:
         yield (
