@@ -643,3 +643,32 @@ def test_results_of_an_older_format_are_refused():
     found = json.loads(drawn(logged(200)).to_json())
     with pytest.raises(InputError, match="must be of format 3, found 2, of an older bidwise"):
         result_from_json(Evaluation, found | {"format": 2})
+
+
+def test_columns_of_segments_may_be_called_cluster_or_pool():
+    table = logged() | {"cluster": np.arange(len(logged()["bid"])) % 2}
+    found = drawn(table, cluster="advertiser", by="cluster")
+    assert found.clusters == len(set(table["advertiser"]))
+    assert [segment.value for segment in found.segments] == ["0", "1"]
+
+
+def test_light_pools_are_left_out_too():
+    table = logged()
+    weight = np.where(table["advertiser"] == 3, 1e-3, 1.0)
+    found = drawn(table | {"w": weight}, pool_by="advertiser", weight="w", auction_size=8)
+    assert (found.pools, found.pools_left_out) == (79, 1)
+    assert found.ads_left_out == (table["advertiser"] == 3).sum()
+
+
+def test_propensities_need_clicks():
+    with pytest.raises(InputError, match="propensity needs clicks: with truth welfare does not go by them"):
+        drawn(logged() | {"p": np.ones(len(logged()["bid"]))}, truth="truth", propensity="p")
+
+
+def test_a_cluster_that_is_nearly_all_ads_leaves_little_to_tell():
+    """Of 60 clusters one holds nine ads in ten: its errors are nearly those of the whole."""
+    table = logged()
+    one = np.where(np.arange(len(table["bid"])) % 10, 0, 1 + table["advertiser"] % 59)
+    wide, narrow = (comparison(drawn(table | {"c": c}, cluster="c")) for c in (one, np.arange(len(one)) % 60))
+    assert wide.ci_high - wide.ci_low > 3 * (narrow.ci_high - narrow.ci_low)
+    assert "clusters by c anew, worth 1.2" in " ".join(notes(drawn(table | {"c": one}, cluster="c")))

@@ -207,13 +207,39 @@ def test_several_pools_are_each_its_own(tied, reserve):
             assert one.mean == pytest.approx(pooled_revenue(ctr, truth, bids, 6, slots=(1.0, 0.4), pricing="vcg"))
 
 
-def test_values_of_ads_are_those_without_them():
-    ctr, truth, bids = world(7, 12)
-    found = Pool(bids * ctr, 3).welfare(bids * truth, (1.0,))
+@pytest.mark.parametrize("slots", [(1.0,), (1.0, 0.5, 0.2)])
+@pytest.mark.parametrize("size", [2, 5, 10])
+@pytest.mark.parametrize("tied", [False, True])
+def test_values_of_ads_are_those_without_them(slots, size, tied):
+    ctr, truth, bids = world(7, 12, tied=tied)
+    if tied:
+        bids = torch.ones(12, dtype=torch.float64)
+    found = Pool(bids * ctr, size, len(slots)).welfare(bids * truth, slots)
     for ad in range(12):
         rest = torch.arange(12) != ad
-        without = pooled_welfare(ctr[rest], truth[rest], bids[rest], 3)
+        without = pooled_welfare(ctr[rest], truth[rest], bids[rest], size, slots=slots)
         assert float(found.values[ad]) == pytest.approx(12 * found.mean - 11 * without, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(("pricing", "weighted"), [("gsp", False), ("vcg", False), ("gsp", True)])
+def test_a_large_pool_costs_small_ones_no_digits(pricing, weighted):
+    slots = (1.0, 0.8, 0.6, 0.4, 0.2)
+    ctr, truth, bids = world(11, 40_060)
+    pools = torch.cat([torch.arange(60) // 20, torch.full((40_000,), 3)])
+    weights = 1 + torch.rand(len(pools), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = weights if weighted else None
+    rules = {"slots": slots, "pricing": pricing}
+    each = []
+    for g in range(4):
+        rows = pools == g
+        w = None if weights is None else weights[rows]
+        share = len(bids[rows]) / len(bids) if weights is None else float(w.sum() / weights.sum())
+        each.append(share * pooled_revenue(ctr[rows], truth[rows], bids[rows], 8, weights=w, **rules))
+    for ids in (pools, 3 - pools):
+        found = pool_of(bids * ctr, 8, 6, pools=ids, weights=weights).revenue(truth, bids, ctr, slots, pricing)
+        assert found.mean == pytest.approx(sum(each), rel=1e-9)
+        mean = float(found.values.mean()) if weights is None else float(found.values @ weights / weights.sum())
+        assert mean == pytest.approx(sum(each), rel=1e-8)
 
 
 @pytest.mark.parametrize("reserve", [0.0, 0.7])

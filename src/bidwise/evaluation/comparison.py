@@ -61,8 +61,10 @@ def effective(own: Floats) -> float:
     (3.0, 1.0446...)
     """
     size = float(np.abs(own).max(initial=0.0))
-    own = np.abs(own) / size if size else own
-    return float(own.sum() ** 2 / (own @ own)) if size else 0.0
+    if not size > 0:
+        return 0.0
+    own = np.abs(own) / size
+    return float(own.sum() ** 2 / (own @ own))
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,7 @@ def _comparison(
         nothing = decisive and not changed  # other ads, and none of them clicked: there is no bound
         spread = own if "own_welfare" in base else mine["welfare"] - base["welfare"]
     else:
+        own = np.where(np.abs(own) > ROUNDING * np.abs(_own(base, metric)), own, 0.0)
         counts = {"effective_clicks": effective(own) / copies}
         spread = own * float(base.get("ad_weight", weights).sum())
         nothing = not len(own)  # no clicks

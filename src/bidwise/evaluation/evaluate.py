@@ -21,6 +21,7 @@ from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import Comparison, Units, compared, concentration, pairs_of
 from bidwise.evaluation.intervals import LEVEL, difference_to_average, effective_units, unit_interval
 from bidwise.evaluation.metrics import Metrics, ModelMetrics, ToAverage
+from bidwise.evaluation.pooled import check_closed_form
 from bidwise.evaluation.result import (
     ClippedBids,
     Evaluation,
@@ -32,6 +33,7 @@ from bidwise.evaluation.result import (
 
 ADS_AT_ONCE = 2**20
 SEGMENTS = 50  # of a column, those with the most ads
+BY = "by "  # before the name of a column of segments, which may be "pool"
 Progress = Callable[[str, float], None]  # what is being done, and the share that is done
 Columns = str | Sequence[str]
 
@@ -114,12 +116,15 @@ def evaluate(
     _check_auctions(auctions, auction_size, pool_by)
     _check_calibration(models, calibrate, table, calibration_table)
     _check_others(models, base, sampling_rate, clip_bids, rounds, seed, out)
+    if auction_size is not None:
+        check_closed_form(pricing, len(alpha), reserve=reserve, weighted=weight is not None)
+    if truth is not None and propensity is not None:
+        raise InputError("needs clicks: with {} welfare does not go by them", argument="propensity", others=["truth"])
 
     columns: dict[str, Any] = {"ctr": models, "click": click, "position": position, "weight": weight}
     columns["slots"] = len(alpha)
-    keys = {name: each for name, each in (("pool", pool_by), ("cluster", cluster)) if each} | {
-        each: [each] for each in by
-    }
+    keys = {name: each for name, each in (("pool", pool_by), ("cluster", cluster)) if each}
+    keys |= {BY + column: [column] for column in by}
     table = written_as(table, separator, header)
     calibration_table = None if calibration_table is None else written_as(calibration_table, separator, header)
     ads = read_ads(table, bid=bid, auction=auctions or None, truth=truth, propensity=propensity, keys=keys, **columns)
@@ -188,7 +193,7 @@ def evaluate(
         exploration=exploration,
         segments=_segments(ads, by, [pair for pair in pairs if pair[1] == base and pair[0] in models], rules, settings),
         segments_left_out={
-            column: many - SEGMENTS for column in by if (many := len(np.unique(ads.groups[column]))) > SEGMENTS
+            column: many - SEGMENTS for column in by if (many := len(np.unique(ads.groups[BY + column]))) > SEGMENTS
         },
         scattered=ads.scattered,
         calibration_ads=None if other is None else other.ads,
@@ -301,15 +306,15 @@ def _large_pools(ads: AdTable, size: int | None) -> tuple[AdTable, int]:
         return ads, 0
     assert size is not None
     pools = ads.groups["pool"]
-    sizes = np.bincount(pools)
+    sizes = np.bincount(pools, ads.weights)
     kept = np.flatnonzero(sizes[pools] > size)
     if not len(kept):
-        largest = int(sizes.max())
+        largest = math.floor(sizes.max())
         message = f"must be below the size of some pool of {{}}: the largest has {largest:,} ads, found {size:,}"
         raise InputError(message, argument="auction_size", others=["pool_by"])
     if len(kept) < ads.ads:
         ads = ads.rows(kept, np.array([0, len(kept)]), left_out=ads.ads - len(kept))
-    return ads, int((sizes <= size).sum())
+    return ads, int(((sizes > 0) & (sizes <= size)).sum())
 
 
 def _exploration(propensity: Floats, clicks: Floats) -> tuple[Exploration, float]:
@@ -409,15 +414,15 @@ def _segments(
     metrics = {model: metrics_of(model, ads, rules) for model in models} if by and pairs else {}
     found = []
     for column in by if metrics else ():
-        ids = ads.groups[column]
+        ids, labels = ads.groups[BY + column], ads.labels[BY + column]
         counts = np.bincount(ids)
-        largest = np.lexsort((np.array(ads.labels[column]), -counts))[:SEGMENTS]  # of equals by name, not by row
+        largest = np.lexsort((np.array(labels), -counts))[:SEGMENTS]  # of equals by name, not by row
         for segment in largest.tolist():
             mine = ids == segment
             welfare = {model: each.of_segment(mine) for model, each in metrics.items()}
             level = 1 - (1 - LEVEL) / len(largest)
             for each in compared(welfare, pairs, level=level, **settings, metrics=("welfare",)):
-                name, clicks = ads.labels[column][segment], int(ads.clicks[mine].sum())
+                name, clicks = labels[segment], int(ads.clicks[mine].sum())
                 each = replace(each, distribution=None, decisive_auctions=None)  # of all ads, not of these
                 found.append(Segment(column, name, int(counts[segment]), clicks, each))
     return tuple(found)

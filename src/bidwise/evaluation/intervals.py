@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -187,6 +188,7 @@ def difference_to_average(welfare: Iterable[ArrayLike]) -> tuple[Floats, Floats]
     return np.array(means), np.array(errors)
 
 
+@lru_cache(maxsize=4096)
 def student_quantile(probability: float, freedom: int) -> float:
     """The quantile of Student's t with ``freedom`` degrees of freedom, by bisection.
 

@@ -34,6 +34,7 @@ from bidwise.checks import (
     check_positive,
     check_whole,
 )
+from bidwise.segments import Auctions
 
 SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)  # of Stirling's correction, in odd powers of 1 / x
 EXACT_BELOW = 16.0  # where the series has too few terms
@@ -73,7 +74,7 @@ class Pooled:
 
     @property
     def per_ad(self) -> Tensor:
-        """h, the mean over the auctions that each ad takes part in; among tied ads, up to m / n of what it adds."""
+        """h, the mean over the auctions with each ad; of revenue, for tied ads, up to m / n of their part."""
         return self.pool_mean + (self.values - self.pool_mean) / self.stretch
 
     @property
@@ -209,24 +210,21 @@ class _Ranked:
         self.count = torch.bincount(self.run)
         self.tied = len(self.count) < len(self.score)
 
-    def total(self, x: Tensor) -> Tensor:
-        """The sum over all ranks of a pool up to each one."""
-        sums = x.cumsum(0)
-        if self.starts is None:
-            return sums
-        return sums - _shifted(sums)[self.starts][self.pool]
-
     def before(self, x: Tensor) -> Tensor:
-        """The sum over all lower ranks."""
-        return self.total(x) - x
+        """The sum over all lower ranks; pools share no running sum, so a large one costs a small one no digits."""
+        if self.sizes is None:
+            return x.cumsum(0) - x
+        sums = Auctions.of_sizes(self.sizes).prefix(x)
+        return sums[torch.arange(len(x), device=x.device) + self.pool]
 
     def after(self, x: Tensor) -> Tensor:
         """The sum over all higher ranks."""
-        sums = x.flip(0).cumsum(0).flip(0)
-        if self.starts is None or self.sizes is None:
-            return sums - x
-        ends = torch.cat([sums, sums.new_zeros(1)])[self.starts + self.sizes]
-        return sums - ends[self.pool] - x
+        backwards = x.flip(0)
+        if self.sizes is None:
+            return (backwards.cumsum(0) - backwards).flip(0)
+        sums = Auctions.of_sizes(self.sizes.flip(0)).prefix(backwards)
+        pool = (len(self.sizes) - 1 - self.pool).flip(0)
+        return sums[torch.arange(len(x), device=x.device) + pool].flip(0)
 
     def position(self, threshold: Tensor) -> Tensor:
         """The first ad of its pool whose score is no less than each ad's threshold, as a place in the order."""
@@ -300,14 +298,19 @@ class Pool(_Ranked):
 
     def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
         """Mean of sum_k alpha_k value of the ad in slot k; ``value`` = b truth, ``(ads,)``."""
-        m, mean_value = self.size, self.run_mean(value[self.order])
-        others = torch.zeros_like(self.rank)
+        m, value = self.size, value[self.order]
+        mean_value = self.run_mean(value)
+        higher, lower = torch.zeros_like(self.rank), torch.zeros_like(self.rank)
         for k, alpha in enumerate(slot_multipliers(slots).tolist(), 1):
-            if m > k:  # of ads above this one
-                others += alpha * self.after(mean_value * self.chance(k - 1, m - k - 1, of_below=1))
-            if k > 1:
-                others += alpha * self.before(mean_value * self.chance(k - 2, m - k, of_above=1))
-        return self._pooled(value[self.order] * self.run_mean(self._shown(slots)), others)
+            higher += alpha * self.chance(k - 1, m - k - 1, of_below=1)  # of an ad above this one to be shown
+            lower += alpha * self.chance(k - 2, m - k, of_above=1)
+        others = self.after(mean_value * higher) + self.before(mean_value * lower)
+        if self.tied:  # an ad is not among the others of its run: they have the mean without it
+            count = self.count[self.run]
+            place = torch.arange(len(value), device=value.device) - (self.count.cumsum(0) - self.count)[self.run]
+            inside = self.run_mean(place * higher + (count - 1 - place) * lower)
+            others = self.run_mean(others) + inside * (mean_value - value) / (count - 1).clamp(min=1)
+        return self._pooled(value * self.run_mean(self._shown(slots)), others, shared=True)
 
     def revenue(
         self,
@@ -340,10 +343,11 @@ class Pool(_Ranked):
         paid = self._pooled(own, others)
         return paid + self.welfare(reserve * truth, slots) if reserve > 0 else paid
 
-    def _pooled(self, own: Tensor, others: Tensor) -> Pooled:
-        """``own``: what an ad that takes part adds itself; ``others``: what the rest of its auctions do."""
+    def _pooled(self, own: Tensor, others: Tensor, *, shared: bool = False) -> Pooled:
+        """``own``: what an ad that takes part adds itself; ``others``: what the rest of its auctions do, by places of a
+        run of ties unless it is ``shared`` out among the ads already."""
         mean = float(own.sum()) * self.size / self.ads
-        here = own + self.run_mean(others)
+        here = own + (others if shared else self.run_mean(others))
         # an ad that never counts sees the mean of what the others do: their sum over all ads is that of the means
         left = self.ads - len(here)
         rest = (mean * self.ads - float(here.sum())) / left if left else 0.0
@@ -479,8 +483,10 @@ class WeightedPool(_Ranked):
             bottom, everything = (top - mass).clamp(min=0), _log_choose(total, self.size)
             own = reserve * self._welfare(weights, truth, slots)
             for k, a in enumerate(alpha, 1):
-                upper = _log_choose(total - bottom, k).exp() - _log_choose((total - top).clamp(min=0), k).exp()
-                low, high = ((_log_choose(x, self.size - k) - everything).exp() for x in (bottom, top))
+                scale = _log_choose(total, k)  # so that large and small pools have sums of one size
+                upper = (_log_choose(total - bottom, k) - scale).exp()
+                upper = upper - (_log_choose((total - top).clamp(min=0), k) - scale).exp()
+                low, high = ((_log_choose(x, self.size - k) - everything + scale).exp() for x in (bottom, top))
                 rivals = torch.zeros_like(low) if self.size == k else low  # all of them, below a run
                 run_score = score.new_zeros(len(mass)).scatter(0, self.run, score)
                 worth = run_score * (high - low)
@@ -571,11 +577,6 @@ def _ascending(score: Tensor, first: int) -> Tensor:
     order = score.argsort()
     ranked = score[order]
     return order[int(torch.searchsorted(ranked, ranked[first])) :].clone() if first else order
-
-
-def _shifted(sums: Tensor) -> Tensor:
-    """What was summed before each place."""
-    return torch.cat([sums.new_zeros(1), sums[:-1]])
 
 
 def _one(number: float) -> Tensor:

@@ -236,7 +236,9 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
 
 def _note_on_clusters(evaluation: Evaluation) -> Iterator[str]:
     assert evaluation.clusters is not None
-    few = "; with so few of them, intervals are Student's" if evaluation.clusters < FEW_CLUSTERS else ""
+    alike = evaluation.effective_clusters or evaluation.clusters
+    few = f", worth {alike:.3g} of one size" if alike < 0.9 * evaluation.clusters else ""
+    few += ": few, and intervals are wide for that" if alike < FEW_CLUSTERS else ""
     yield f"Intervals draw {evaluation.clusters:,} clusters by {_list(list(evaluation.options.cluster))} anew{few}."
     for each in evaluation.of_metric("welfare"):
         if each.error_over_ads and each.standard_error > WIDER * each.error_over_ads:

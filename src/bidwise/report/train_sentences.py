@@ -107,8 +107,9 @@ def choice_table(choice: Choice) -> Table:
         welfare, chosen = Cell(number(each.welfare, places)), each.name == choice.chosen
         cells = [Cell(NONE), Cell(NONE), Cell("baseline", word=True)]
         if each.name != choice.baseline:
-            counts = each.changed_auctions if each.effective_clicks is None else round(each.effective_clicks)
-            cells = [Cell(change(each, base)), Cell(f"{counts:,}"), outcome_cell(each.outcome)]
+            clicks = each.effective_clicks
+            counts = f"{each.changed_auctions:,}" if clicks is None else f"{clicks:,.1f}"
+            cells = [Cell(change(each, base)), Cell(counts), outcome_cell(each.outcome)]
         rows.append(TableRow(each.name, [welfare, *cells], tags=["chosen"] if chosen else [], best=chosen))
     headings = [
         ("Welfare", "Mean per auction, from logged clicks."),

@@ -47,10 +47,6 @@ class Prepared:
         """What was found in the table, which the store's schema holds."""
         return from_json(TableFacts, self.store.schema["table"], str(self.folder / "store" / SCHEMA))
 
-    def in_table_units(self, welfare: Any) -> Any:
-        """Welfare in the units of the table's bids; the store's are divided by their mean, see :func:`_arrays`."""
-        return welfare * self.facts.mean_bid
-
 
 def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress | None = None) -> Prepared:
     """Check the table, infer what its columns are, split it, and leave a store in ``out``.
