@@ -341,7 +341,7 @@ def test_few_clusters_have_students_interval():
     table = logged()
     one = comparison(drawn(table | {"week": table["day"]}, cluster="week"))
     assert (one.ci_high - one.difference) / one.standard_error == pytest.approx(student_quantile(0.975, 3))
-    assert "with so few of them, intervals are Student's" in " ".join(notes(drawn(table, cluster="day")))
+    assert "few, and intervals are wide for that" in " ".join(notes(drawn(table, cluster="day")))
 
 
 def test_clusters_of_real_auctions_are_sums_of_them():

@@ -21,9 +21,10 @@ import bidwise
 from bidwise.cli import app
 from bidwise.report.build import report
 from bidwise.report.sweep_sentences import notes, verdict
+from bidwise.run_folder import result_json
 from bidwise.table import predict, train
 from bidwise.table.grid import read_grid
-from bidwise.table.results import Mean, MeanScores, Scores, Setting
+from bidwise.table.results import Chosen, Mean, MeanScores, Scores, Setting
 from bidwise.table.settings import best_setting
 from bidwise.table.sweep import sweep
 from bidwise.typed_json import to_json
@@ -198,6 +199,27 @@ def test_paired_differences_over_auctions_are_those_of_evaluate(swept):
     trials = {trial.name: trial for trial in swept.result.trials}
     changed = trials["log_plus-lam_1-seed_0"].test.welfare - trials["log_loss-seed_0"].test.welfare
     assert changed == pytest.approx(expected, abs=1e-12)
+
+
+def test_nothing_is_recommended_whose_interval_holds_0(swept):
+    """The chosen setting where its test interval against the baseline is above 0; in doubt the baseline."""
+    result = swept.result
+    other = next(each for each in result.settings if each.difference is not None)
+    welfare = other.difference.welfare
+
+    def with_bounds(low, high):
+        enough = replace(welfare.auctions, effective_clicks=None, decisive_auctions=900, changed_auctions=900)
+        found = replace(welfare, ci_low=low, ci_high=high, difference=(low + high) / 2, auctions=enough)
+        setting = replace(other, difference=replace(other.difference, welfare=found))
+        settings = tuple(setting if each is other else each for each in result.settings)
+        return replace(result, settings=settings, chosen=Chosen(other.name, other.trials[0]))
+
+    assert with_bounds(0.1, 0.3).recommended == other.name
+    for bounds in ((-0.1, 0.3), (-0.3, -0.1)):
+        assert with_bounds(*bounds).recommended == result.baseline
+        assert f"Keep {result.baseline}" in " ".join(text for _, text in verdict(with_bounds(*bounds)))
+    assert replace(with_bounds(-0.1, 0.3), baseline=None).recommended == other.name
+    assert result_json(result)["recommended"] == result.recommended
 
 
 def test_the_setting_is_chosen_by_validation_and_never_by_test(swept):
