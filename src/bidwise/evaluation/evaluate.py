@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,16 @@ def evaluate(
     >>> found.models["a"].welfare, found.models["b"].welfare, found.comparisons[0].difference
     (1.0, 0.0, -1.0)
     """
+    given = locals()
+    asked = {field.name: given[field.name] for field in fields(EvaluationOptions)}
     models, auctions, pool_by, cluster, by = map(_names, (ctr, auction, pool_by, cluster, by))
     if not models:
         raise InputError("must name at least one column of predictions", argument="ctr")
     base = baseline or models[0]
     alpha = slot_multipliers(slots).numpy()
+    lists = {"ctr": models, "auction": auctions, "pool_by": pool_by, "cluster": cluster, "by": by}
+    asked |= {name: tuple(each) for name, each in lists.items()} | {"slots": tuple(map(float, slots))}
+    asked |= {"table": _named(table), "calibration_table": _named(calibration_table)}
     rules: dict[str, Any] = {"slots": slots, "pricing": pricing, "reserve": reserve, "squash": squash}
     rules["size"] = auction_size
     Metrics(**rules)  # a wrong rule is refused before the table is read
@@ -197,34 +202,7 @@ def evaluate(
         },
         scattered=ads.scattered,
         calibration_ads=None if other is None else other.ads,
-        options=EvaluationOptions(
-            table=_named(table),
-            ctr=tuple(models),
-            click=click,
-            bid=bid,
-            auction=tuple(auctions),
-            auction_size=auction_size,
-            pool_by=tuple(pool_by),
-            cluster=tuple(cluster),
-            by=tuple(by),
-            seed=seed,
-            truth=truth,
-            baseline=baseline,
-            slots=tuple(map(float, slots)),
-            pricing=pricing,
-            reserve=reserve,
-            squash=squash,
-            calibrate=calibrate,
-            calibration_table=_named(calibration_table),
-            position=position,
-            propensity=propensity,
-            sampling_rate=sampling_rate,
-            weight=weight,
-            clip_bids=clip_bids,
-            separator=separator,
-            header=header,
-            rounds=rounds,
-        ),
+        options=EvaluationOptions(**asked),
     )
     if out is not None:
         evaluation.write(out)

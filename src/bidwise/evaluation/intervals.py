@@ -163,10 +163,7 @@ def repeat_interval(differences: ArrayLike) -> Interval:
     d = np.asarray(differences, dtype=np.float64)
     if d.ndim != 1 or len(d) < 2:
         raise InputError(f"differences must have one number per repeat and at least 2, found shape {d.shape}")
-    error = float(d.std(ddof=1)) / math.sqrt(len(d))
-    half = student_quantile(0.5 + LEVEL / 2, len(d) - 1) * error
-    mean = float(d.mean())
-    return Interval(mean, mean - half, mean + half, error)
+    return unit_interval(d)
 
 
 def difference_to_average(welfare: Iterable[ArrayLike]) -> tuple[Floats, Floats]:
