@@ -447,3 +447,17 @@ def test_columns_that_are_not_named_are_not_read(tmp_path, kind, monkeypatch):
     monkeypatch.setattr("bidwise.data.ad_table.read_table", reads)
     assert read(path).bids.tolist() == table["bid"].tolist()
     assert sorted(frames[0].columns) == ["auction", "bid", "click", "model"]
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "hint"),
+    [
+        ("0.1;0\n0.2;1\n", False, "is another character between the columns? Name it: --separator"),
+        ("0.1,0\n0.2,1\n", True, "is the first line no line of names? Say so: --no-header"),
+    ],
+)
+def test_missing_columns_of_text_say_what_may_be_meant(tmp_path, text, header, hint):
+    (tmp_path / "ads.csv").write_text(text)
+    with pytest.raises(InputError, match=r"has no column '(column_2|y)'") as error:
+        read_ads(written_as(tmp_path / "ads.csv", None, header), ctr=[], click="column_2" if not header else "y")
+    assert str(error.value).endswith(hint)

@@ -209,7 +209,7 @@ def compared(
 
                 columns = np.stack([*change.values()], axis=1)
                 intervals = auction_intervals(
-                    columns, weights, level=level, rounds=rounds, seed=seed, cuts=copies, progress=report
+                    columns, weights, level=level, rounds=rounds, seed=seed, copies=copies, progress=report
                 )
             else:
                 intervals = [unit_interval(d, weights, level=level, copies=copies) for d in change.values()]

@@ -18,7 +18,7 @@ from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.locations import same_place, written_as
 from bidwise.data.read_table import Table, table_name
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
-from bidwise.evaluation.comparison import Comparison, Units, compared, concentration, pairs_of
+from bidwise.evaluation.comparison import Comparison, Units, compared, concentration, effective, pairs_of
 from bidwise.evaluation.intervals import LEVEL, difference_to_average, effective_units, unit_interval
 from bidwise.evaluation.metrics import Metrics, ModelMetrics, ToAverage
 from bidwise.evaluation.pooled import check_closed_form
@@ -298,10 +298,8 @@ def _large_pools(ads: AdTable, size: int | None) -> tuple[AdTable, int]:
 def _exploration(propensity: Floats, clicks: Floats) -> tuple[Exploration, float]:
     """What clicks weighted by 1 / propensity are worth together, and the least propensity that is believed."""
     least = 1 / math.sqrt(len(propensity))
-    counts = (clicks / np.maximum(propensity, least))[clicks > 0]
-    effective_clicks = float(counts.sum() ** 2 / (counts @ counts)) if len(counts) else 0.0
     clipped = int(((propensity < least) & (clicks > 0)).sum())
-    return Exploration(clipped, 1 / least, effective_clicks), least
+    return Exploration(clipped, 1 / least, effective(clicks / np.maximum(propensity, least))), least
 
 
 def _exposure(ads: AdTable, alpha: Floats) -> Floats | None:

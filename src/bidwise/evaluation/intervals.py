@@ -49,7 +49,7 @@ def auction_intervals(
     level: float = LEVEL,
     rounds: int = 999,
     seed: int = 0,
-    cuts: int = 1,
+    copies: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> list[Interval]:
     """Mean paired differences over auctions, each with an interval by the symmetric studentised bootstrap.
@@ -65,7 +65,7 @@ def auction_intervals(
         weights: what each auction counts, ``(auctions,)``; 1 by default.
         level: of the intervals.
         rounds: of the bootstrap.
-        cuts: how often the same ads were cut into auctions; means get steadier, intervals do not get narrower.
+        copies: how often the same ads are among the auctions, which makes nothing surer.
         progress: called with the number of finished auctions.
 
     >>> (interval,) = auction_intervals([0.0, 1.0, 0.0, 2.0] * 50)
@@ -105,9 +105,9 @@ def auction_intervals(
     t = np.where(np.isnan(t), np.inf, t)  # nothing was drawn, which says nothing
     critical = np.sort(t, axis=0)[min(math.ceil(level * (rounds + 1)), rounds) - 1]
     with np.errstate(invalid="ignore"):
-        half = np.where(error > 0, critical * error * math.sqrt(cuts), 0)
+        half = np.where(error > 0, critical * error * math.sqrt(copies), 0)
     return [
-        Interval(float(x), float(x - h), float(x + h), float(s) * math.sqrt(cuts))
+        Interval(float(x), float(x - h), float(x + h), float(s) * math.sqrt(copies))
         for x, h, s in zip(estimate, half, error, strict=True)
     ]
 
