@@ -299,7 +299,7 @@ def test_results_of_another_format_are_refused(results, tmp_path):
 def test_a_handful_of_ads_is_the_first_thing_a_page_says(results, pages):
     assert results["segments"].concentrated
     leading = re.search(r'<p class="headline[^"]*">(.*?)</p>', pages["segments"], re.DOTALL)[1]
-    assert "of the welfare of first: what follows hangs on them." in leading
+    assert "of the welfare of first: what follows hangs on it. The largest bid is 1e+06" in leading
 
 
 def test_segments_are_tables_of_the_page(results, pages):
@@ -315,7 +315,8 @@ def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
     table = world(["first", "second"])
     columns = {"ctr": ["first", "second"], "click": "click", "bid": "bid", "auction": "auction"}
     found = bidwise.evaluate(table, **columns, rounds=199, out=tmp_path / "made")
-    assert (tmp_path / "made/report.html").read_text("utf-8") == runs_page([Run("made", found)])
+    made = json.loads((tmp_path / "made/environment.json").read_text())
+    assert (tmp_path / "made/report.html").read_text("utf-8") == runs_page([Run("made", found, environment=made)])
     assert read_result(tmp_path / "made", Evaluation) == found
     monkeypatch.setattr("bidwise.report.evaluation_page.evaluation_page", lambda run, key: 1 / 0)
     with pytest.raises(ZeroDivisionError):

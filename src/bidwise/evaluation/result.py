@@ -175,8 +175,14 @@ class Evaluation:
         check_folder(out)
         with locked_folder(out) as folder, whole_file(folder / "result.json") as part:
             part.write_text(self.to_json(), encoding="utf-8")
-            write_json(folder / "environment.json", environment())  # which the page shows
-            write_page(self, folder)
+            made = folder / "environment.json"
+            before = read_json(made) if made.is_file() else None
+            write_json(made, environment())  # which the page shows
+            try:
+                write_page(self, folder)
+            except BaseException:
+                made.unlink() if before is None else write_json(made, before)
+                raise
 
 
 def check_folder(out: str | Path) -> Path:
