@@ -125,6 +125,12 @@ class Comparison(AuctionEstimate):
         return Estimate(difference=self.relative, ci_low=self.relative_ci_low, ci_high=self.relative_ci_high)
 
 
+def sizes_of(seen: Units) -> tuple[float, int | None, int]:
+    """Mean welfare, how many real auctions there are, and how many units."""
+    welfare = float(np.average(seen["welfare"], weights=seen["weight"]))
+    return welfare, len(seen["winners"]) if "winners" in seen else None, len(seen["weight"])
+
+
 @dataclass(frozen=True)
 class Concentration:
     """How much of a model's welfare the few ads (real auctions) hold that hold the most."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from bidwise.checks import check_name, check_whole
-from bidwise.evaluation.comparison import AuctionEstimate, Units, compared
+from bidwise.evaluation.comparison import AuctionEstimate, Units, compared, sizes_of
 from bidwise.evaluation.estimate import Outcome
 
 ERROR = 0.05  # chance that any candidate of no worth is taken for better
@@ -48,6 +46,7 @@ def choose(seen: Mapping[str, Units], baseline: str, *, unit: float = 1.0, round
         unit: of bids, in which welfare is said.
         rounds, seed: of the bootstrap over real auctions.
 
+    >>> import numpy as np
     >>> random = np.random.default_rng(0)
     >>> base, one = random.exponential(size=400), {"weight": np.ones(400), "winners": np.zeros((400, 1))}
     >>> welfare = {"log_loss": base, "noise": base + random.normal(size=400), "good": base + 0.1}
@@ -59,7 +58,8 @@ def choose(seen: Mapping[str, Units], baseline: str, *, unit: float = 1.0, round
     check_whole("rounds", rounds, 100)
     pairs = [(name, baseline) for name in seen if name != baseline]
     level = 1 - ERROR / max(len(pairs), 1)
-    welfare = {name: float(np.average(each["welfare"], weights=each["weight"])) * unit for name, each in seen.items()}
+    sizes = {name: sizes_of(each) for name, each in seen.items()}
+    welfare = {name: unit * mean for name, (mean, _, _) in sizes.items()}
     same = {"difference": 0, "ci_low": 0, "ci_high": 0, "changed_auctions": 0}
     candidates = [Candidate(name=baseline, welfare=welfare[baseline], **same)]
     for each in compared(seen, pairs, level=level, rounds=rounds, seed=seed, metrics=("welfare",)):
@@ -68,6 +68,5 @@ def choose(seen: Mapping[str, Units], baseline: str, *, unit: float = 1.0, round
         candidates.append(Candidate(name=each.model, welfare=welfare[each.model], **bounds, **counts))
     better = [each for each in candidates if each.outcome is Outcome.BETTER]
     chosen = max(better, key=lambda each: each.welfare).name if better else baseline
-    base = seen[baseline]
-    auctions = len(base["winners"]) if "winners" in base else None
-    return Choice(chosen, baseline, auctions, len(base["weight"]), level, tuple(candidates))
+    _, auctions, ads = sizes[baseline]
+    return Choice(chosen, baseline, auctions, ads, level, tuple(candidates))
