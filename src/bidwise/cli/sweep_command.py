@@ -69,8 +69,9 @@ def sweep(
     say(summary(result))
     print(f"\nWritten: {out / 'report.html'}; {out / 'result.json'}; {out / 'trials'}, one run folder per trial")
     setting = result.setting(result.recommended)
-    if setting is not None:
-        print(f"Next: bidwise predict {out / 'trials' / setting.trials[0]} NEW_TABLE --out predictions.parquet")
+    if setting is not None and result.chosen is not None:
+        trial = result.chosen.trial if setting.name == result.chosen.setting else setting.trials[0]
+        print(f"Next: bidwise predict {out / 'trials' / trial} NEW_TABLE --out predictions.parquet")
     if result.failed:
         first = result.failed[0]
         raise bidwise.InputError(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.evaluation.estimate import Estimate
-from bidwise.evaluation.intervals import LEVEL, Interval, auction_intervals, unit_interval
+from bidwise.evaluation.intervals import LEVEL, Interval, auction_intervals, effective_units, unit_interval
 
 ROUNDING = 1e-12  # of a level: sums over the ads of an auction, in any order
 DECISIVE = 100  # auctions with different winners, below which no interval for welfare is to be trusted
@@ -63,8 +63,7 @@ def effective(own: Floats) -> float:
     size = float(np.abs(own).max(initial=0.0))
     if not size > 0:
         return 0.0
-    own = np.abs(own) / size
-    return float(own.sum() ** 2 / (own @ own))
+    return effective_units(np.abs(own) / size)
 
 
 @dataclass(frozen=True)
