@@ -99,7 +99,7 @@ class Recipe:
             precision=self.precision,
             seed=seed,
             out=out,
-            progress=None if show is None else lambda epoch: show(epoch / self.epochs),
+            progress=None if show is None else lambda epoch: show(min(1.0, epoch / self.epochs)),
         )
 
 

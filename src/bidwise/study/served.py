@@ -44,6 +44,7 @@ def trained(
     seed: int = 0,
     device: str | torch.device = "cpu",
     teacher: nn.Module | None = None,
+    first: Fit | None = None,
     metric: str | Sequence[str | Metric] = "log_loss",
     calibrate: bool = True,
     out: Path | None = None,
@@ -57,6 +58,7 @@ def trained(
     Args:
         ads, valid: to train on, and to choose epochs by and to calibrate on; without the latter the last weights.
         teacher: its CTR is the teacher's of ``ads`` in a recipe that needs one, in place of what they have.
+        first: the first member, where that has been trained before, as the recipe of one.
         calibrate: by Platt's line on ``valid``.
         out: run folder of the first member; those of others are beside it. An interrupted training resumes.
         show: called with the share that is done.
@@ -74,20 +76,24 @@ def trained(
     if recipe.needs_teacher and recipe.click_share:
         assert taught.teacher is not None
         taught = taught.with_teacher(taught.teacher.lerp(ads.clicks.to(taught.teacher), recipe.click_share))
-    if recipe.members > 1 and fits(16 * len(ads) + ads.features.nbytes, torch.device(device)):
-        taught = taught.to(device)  # once for all
+    taught = on_device(taught, device)
     start = _logit_of_mean(ads)
     calls = []
-    for member in range(recipe.members):
+    for member in range(0 if first is None else 1, recipe.members):
         own = seed if not member else derived_seed(seed, "member", member)
         model = recipe.build(cardinalities, own)
         model.get_parameter("bias").data.fill_(start)  # small tables have few steps to find it
         folder = out if out is None or not member else out.with_name(f"{out.name}-{member + 1}")
         told = {"model": model.to(device), "ads": taught, "valid": valid, "metric": metric, "seed": own, "out": folder}
         calls.append(Call(str(member), _fitted, {"recipe": recipe, **told}))
-    members = tuple(together(calls, device, show))
+    members = (*([] if first is None else [first]), *together(calls, device, show))
     model = Ensemble([member.model for member in members]).to(device)
     return Served(recipe, calibrated(model, valid) if calibrate and valid is not None else model, members)
+
+
+def on_device(ads: Ads, device: str | torch.device) -> Ads:
+    """The ads on a device that has room for them, once for all that train there."""
+    return ads.to(device) if fits(16 * len(ads) + ads.features.nbytes, torch.device(device)) else ads
 
 
 def _fitted(show: Show, *, recipe: Recipe, model: nn.Module, ads: Ads, **options: Any) -> Fit:
