@@ -25,6 +25,7 @@ from bidwise.report.train_sentences import described, notes, summary, verdict
 from bidwise.run_folder import read_result
 from bidwise.study import keep_best
 from bidwise.study.keep_best import CONTESTANTS
+from bidwise.table import config as table_config
 from bidwise.table import predict, train
 from bidwise.table.config import Config, Data, resolved
 from bidwise.table.encode import prepare
@@ -61,6 +62,16 @@ def market(auctions=500, seed=0, rare=1.0):
             "truth": ctr,
         }
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tried():
+    """A short list of settings, whatever that of users is."""
+    cosine = {"epochs": 4, "schedule": "cosine"}
+    linear = [{"model": "logistic_regression", "l2": l2, **cosine} for l2 in (1e-5, 1e-4)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_config, "SETTINGS", ({"model": "deepfm", "l2": 1e-3, **cosine}, *linear))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -416,6 +427,7 @@ def test_what_a_user_sets_is_the_same_in_all_settings_of_the_search():
     assert len({each.model for each in found}) == len(found) > 1  # settings that are now alike are tried once
     assert [each.model for each in resolved(told | {"model": {"name": "dcn"}}).candidates] == ["dcn"]
     assert {each.model for each in resolved(told | {"model": {"embedding": 4}}).candidates} == {"deepfm"}
+    assert {each.model for each in resolved(told | {"model": {"cross": 4}}).candidates} == {"dcn"}
     assert len(resolved(told, {"train.budget": 2}).candidates) == 2
     assert len(resolved(told, {"train.loss": "log_plus"}).candidates) == 1
     assert resolved(told, {}, ["train.schedule=constant"]).candidates[0].patience == 2
@@ -477,7 +489,7 @@ def test_a_search_that_is_cut_off_resumes(table, tmp_path):
             raise Stop
         seen.append(done) if work == "training" else None
 
-    told = {**ROLES, "loss": "log_loss", "ignore": ["truth"], "epochs": 2, "hidden": [8], "budget": 3}
+    told = {**ROLES, "loss": "log_loss", "ignore": ["truth"], "epochs": 2, "budget": 3}
     with pytest.raises(Stop):
         train(table, out=tmp_path / "run", **told, progress=stop)
     assert seen == sorted(seen)

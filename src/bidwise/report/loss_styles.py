@@ -82,6 +82,7 @@ LOSSES = {
     "distilled": Loss(
         "control", "Log loss on the teacher’s CTR: shows what a teacher gives without any pairs.", SOFT, "-."
     ),
+    "ensemble": Loss("control", "Several models that differ in their seeds, served as their mean logit.", SKY, ":"),
 }
 UNKNOWN = Loss("other", "A loss that this page has no words for.", UNCLEAR, "-.")
 

@@ -13,7 +13,7 @@ from bidwise.evaluation.estimate import Outcome
 from bidwise.report.evaluation_sentences import drawn, verdicts
 from bidwise.report.formatting import NONE, change, counted, decimals, number
 from bidwise.report.sections import Cell, Table, TableRow, outcome_cell, setting
-from bidwise.study.keep_best import Choice
+from bidwise.study.keep_best import Choice, Power
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import FINALISTS, SHORT, Attempt, Search, most_passes
 from bidwise.table.config import Config
@@ -224,11 +224,12 @@ def _chosen(result: TrainResult) -> tuple[str, str]:
     if best >= recipe.epochs and recipe.schedule == "constant":
         when += ", the last allowed (--set train.epochs=N allows more)"
     if result.power is not None and choice is None:
-        half = result.power.half_width
-        told = "no gain, as too few clicks decide" if math.isnan(half) else f"a gain of {100 * half:.2g} % at best"
+        many, what = _size(result.power)
+        few = math.isnan(result.power.half_width)
         return "few", (
-            f"{chosen} is kept: the validation ads held out from all other choices can tell {told}, so no other "
-            f"recipe was trained (--recipe distilled or --loss NAME trains one anyway); {when}."
+            f"{chosen} is kept: {many:,} validation {what}, held out from all other choices, could tell "
+            f"{'no gain' if few else f'no gain below {100 * result.power.half_width:.2g} %'}, so no other recipe was "
+            f"trained (--recipe distilled or --loss NAME trains one anyway); {when}.{_needed(result.power)}"
         )
     if choice is None:
         who = f"{recipe.members} models, served as their mean logit, were" if recipe.members > 1 else "The model was"
@@ -245,7 +246,7 @@ def _chosen(result: TrainResult) -> tuple[str, str]:
     why = "too few to distinguish any other recipe from it" if few else "no other recipe is measurably better"
     if outcomes == {Outcome.SAME}:
         why = "all recipes have the same welfare in every auction"
-    return "few" if few else "unclear", f"{choice.baseline} is kept: on {where}, {why}; {when}.{_needed(choice)}"
+    return "few" if few else "unclear", f"{choice.baseline} is kept: on {where}, {why}; {when}.{_needed(result.power)}"
 
 
 def _served(result: TrainResult) -> Iterator[tuple[str, str]]:
@@ -263,23 +264,20 @@ def calibration_words(fit: FitResult) -> str:
     return f"logit × {fit.slope:.3f} {'−' if fit.intercept < 0 else '+'} {abs(fit.intercept):.3f}"
 
 
-def _size(choice: Choice) -> tuple[int, str]:
-    return (choice.ads, "ads") if choice.auctions is None else (choice.auctions, "auctions")
+def _size(compared: Choice | Power) -> tuple[int, str]:
+    return (compared.ads, "ads") if compared.auctions is None else (compared.auctions, "auctions")
 
 
-def _needed(choice: Choice) -> str:
+def _needed(power: Power | None) -> str:
     """How many auctions or ads would narrow the intervals to 1 % of the welfare; that goes with the root of it."""
-    baseline, *others = choice.candidates
-    measured = [each for each in others if each.known and each.outcome not in (Outcome.TOO_FEW, Outcome.SAME)]
-    halves = sorted((each.ci_high - each.difference) / baseline.welfare for each in measured if baseline.welfare)
-    half = halves[len(halves) // 2] if halves else 0.0
-    if not half > 0.01:
+    if power is None or not power.half_width > 0.01:
         return ""
-    many, what = _size(choice)
-    needed = many * (half / 0.01) ** 2
+    many, what = _size(power)
+    needed = many * (power.half_width / 0.01) ** 2
     digits = 10 ** max(0, math.floor(math.log10(needed)) - 1)
     rounded = math.ceil(needed / digits) * digits
-    return f" Intervals are about ± {100 * half:.2g} % wide; ± 1 % would take about {rounded:,} such {what}."
+    width = f"{100 * power.half_width:.2g}"
+    return f" Intervals are about ± {width} % wide; ± 1 % would take about {rounded:,} such {what}."
 
 
 def notes(facts: TableFacts, config: Config) -> Iterator[str]:

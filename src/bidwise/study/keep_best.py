@@ -92,6 +92,8 @@ class Power:
 
     half_width: float  # NaN where too few auctions or clicks make up the difference
     rival: str  # the comparable model
+    auctions: int | None  # real ones
+    ads: int
 
     @property
     def enough(self) -> bool:
@@ -113,4 +115,5 @@ def power(baseline: Units, rival: Units, name: str, candidates: int, *, rounds: 
     found = choose({"baseline": baseline, name: rival}, "baseline", of=candidates, rounds=rounds, seed=seed)
     base, other = found.candidates
     told = other.enough and base.welfare > 0
-    return Power((other.ci_high - other.ci_low) / (2 * base.welfare) if told else math.nan, name)
+    half = (other.ci_high - other.ci_low) / (2 * base.welfare) if told else math.nan
+    return Power(half, name, found.auctions, found.ads)

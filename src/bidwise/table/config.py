@@ -108,13 +108,11 @@ class Model:
     def __post_init__(self) -> None:
         if self.name is not None:
             check_name("model", self.name, MODELS)
-        names = [*MODELS] if self.name is None else [self.name]
-        for option in self.options:
-            if not any(option in options_of(name) for name in names):
-                own = [f.name for f in fields(self) if f.name in options_of(names[0])]
-                raise InputError(f"is no option of {names[0]}, which has {', '.join(own)}", argument=option)
-        if not any(map(self.may_be, names)):
-            raise InputError(f"must be options of one model, found {', '.join(self.options)}", argument="model")
+        if not any(map(self.may_be, MODELS)):
+            name = self.name or next(iter(MODELS))
+            own = [f.name for f in fields(self) if f.name in options_of(name)]
+            wrong = next(option for option in self.options if option not in own)
+            raise InputError(f"is no option of {name}, which has {', '.join(own)}", argument=wrong)
 
     @property
     def options(self) -> dict[str, Any]:
