@@ -5,7 +5,7 @@ The true CTR stands beside the clicks, which no real log has: name it as --truth
 
     python examples/own_table.py runs/own
     bidwise train runs/own/ads.parquet --click click --bid bid --auction auction --time time --truth truth \\
-        --loss auto --out runs/own/run
+        --out runs/own/run
     bidwise predict runs/own/run runs/own/new_ads.parquet --out runs/own/predictions.parquet
 """
 

@@ -12,6 +12,8 @@ import torch
 
 import bidwise
 from bidwise.run_folder import read_result
+from bidwise.study.keep_best import CONTESTANTS
+from bidwise.study.search import SETTINGS
 from bidwise.study.synthetic_results import RegimesResult
 from bidwise.table.config import SECTIONS, resolved
 from bidwise.table.grid import ALIKE, read_grid
@@ -94,6 +96,14 @@ def test_train_page_shows_every_key_of_the_configuration():
     page = (ROOT / "docs" / "train.md").read_text()
     keys = [key for part in SECTIONS.values() for key in part.__dataclass_fields__]
     assert [key for key in keys if f"`{key}`" not in page] == []
+
+
+def test_train_page_lists_what_the_search_tries():
+    page = (ROOT / "docs" / "train.md").read_text()
+    for number, each in enumerate(SETTINGS, 1):
+        assert f"{number}. `{each['model']}`, L2 {each['l2']:g}, {each['epochs']:g} epochs" in page
+    assert f"`budget` ({len(SETTINGS)} for auto" in page
+    assert [name for name in CONTESTANTS if f"`{name}`" not in page] == []
 
 
 def test_the_toml_of_the_train_page_is_a_configuration():

@@ -11,6 +11,7 @@ from bidwise.data.ads import Ads
 from bidwise.evaluation.calibration import calibrator
 from bidwise.models import MODELS, Ensemble, SparseLogisticRegression
 from bidwise.study.recipe import Recipe
+from bidwise.study.search import most_passes, searched
 from bidwise.study.served import calibrated, trained
 from bidwise.training.validation import logits_of, predict
 
@@ -150,6 +151,31 @@ def test_every_model_starts_from_the_mean_ctr(name, ads):
     recipe = Recipe(model=name, options=options, epochs=0.01, learning_rate=1e-9)
     served = trained(recipe, ads, None, VALUES)
     assert float(predict(served.model, ads).mean()) == pytest.approx(float(ads.clicks.mean()), abs=0.01)
+
+
+@pytest.mark.parametrize("metric", ["log_loss", "auc"])
+def test_a_search_trains_the_best_two_in_full(ads, valid, metric):
+    rates = [1e-9, 0.05, 1e-8, 0.01]  # the first and the third learn nothing
+    recipes = [Recipe(**vars(PLAIN) | {"learning_rate": rate, "epochs": 4, "every": 0.5}) for rate in rates]
+    shares = []
+    search, (first, second) = searched(recipes, ads, valid, VALUES, metric=metric, show=shares.append)
+    assert [(each.setting, each.epochs) for each in search.attempts[:4]] == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    assert {(each.setting, each.epochs) for each in search.attempts[4:]} == {(2, 4), (4, 4)}
+    assert search.passes == most_passes(recipes) == 12
+    assert recipes[search.chosen - 1] == first.recipe
+    values = [float(each.fits[0].best[metric].value) for each in (first, second)]
+    assert values == sorted(values, reverse=metric == "auc")
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1)
+    alone = trained(first.recipe, ads, valid, VALUES, metric=metric)
+    assert torch.equal(logits_of(alone.model, valid.features), logits_of(first.model, valid.features))
+
+
+def test_of_settings_that_are_tied_the_first_is_taken(ads, valid):
+    search, served = searched([PLAIN, PLAIN, PLAIN], ads, valid, VALUES)
+    assert (search.chosen, [each.setting for each in search.attempts[3:]], len(served)) == (1, [1, 2], 2)
+    only, (one,) = searched([PLAIN], ads, valid, VALUES)
+    assert ([each.epochs for each in only.attempts], one.recipe) == ([3], PLAIN)
 
 
 @needs_gpu

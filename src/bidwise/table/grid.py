@@ -36,6 +36,7 @@ MOST = 10_000  # trials
 LONGEST = 100  # letters of a name
 TABLES = (".parquet", ".csv", ".tsv", ".gz")
 LOSS, RECIPE, MODEL, SEED = "train.loss", "train.recipe", "model.name", "train.seed"
+OF_SOME = [f"train.{key}" for key in ("lam", "sigma", "members", "teacher_model", "click_share")]  # recipes and losses
 #: What rows, auctions and measures depend on: trials that differ in it cannot be compared.
 ALIKE = {"table", "click", "bid", "auction", "auction_size", "time", "weight", "position", "slots", "sampling_rate"}
 ALIKE |= {"truth"}
@@ -248,7 +249,7 @@ def _applies(values: Mapping[str, Any], key: str) -> bool:
     section, _, name = key.partition(".")
     if section == "model" and name != "name":
         return MODEL not in values or name in options_of(str(Model(values[MODEL]).name))
-    return section != "train" or name not in Train(values.get(RECIPE), values.get(LOSS)).idle
+    return key not in OF_SOME or name not in Train(values.get(RECIPE), values.get(LOSS)).idle
 
 
 def _setting(settings: Mapping[str, Any], config: Config, taken: set[str]) -> str:
