@@ -25,10 +25,10 @@ from bidwise.report.train_sentences import described, notes, summary, verdict
 from bidwise.run_folder import read_result
 from bidwise.study import keep_best
 from bidwise.study.keep_best import CONTESTANTS
-from bidwise.table import config as table_config
-from bidwise.table import predict, train
+from bidwise.table import plan, predict, train
 from bidwise.table.config import Config, Data, resolved
 from bidwise.table.encode import prepare
+from bidwise.table.plan import candidates
 from bidwise.table.results import TrainResult
 
 ROLES = {"click": "click", "bid": "bid"}
@@ -70,7 +70,7 @@ def tried():
     cosine = {"epochs": 4, "schedule": "cosine"}
     linear = [{"model": "logistic_regression", "l2": l2, **cosine} for l2 in (1e-5, 1e-4)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_config, "SETTINGS", ({"model": "deepfm", "l2": 1e-3, **cosine}, *linear))
+        patch.setattr(plan, "SETTINGS", ({"model": "deepfm", "l2": 1e-3, **cosine}, *linear))
         yield
 
 
@@ -422,16 +422,16 @@ def test_the_search_keeps_the_setting_with_the_best_validation_metric(auto):
 
 def test_what_a_user_sets_is_the_same_in_all_settings_of_the_search():
     told = {"data": {"click": "y", "bid": "b"}, "train": {"l2": 0.5, "epochs": 7}}
-    found = resolved(told).candidates
+    found = candidates(resolved(told))
     assert {(each.l2, each.epochs) for each in found} == {(0.5, 7)}
     assert len({each.model for each in found}) == len(found) > 1  # settings that are now alike are tried once
-    assert [each.model for each in resolved(told | {"model": {"name": "dcn"}}).candidates] == ["dcn"]
-    assert {each.model for each in resolved(told | {"model": {"embedding": 4}}).candidates} == {"deepfm"}
-    assert {each.model for each in resolved(told | {"model": {"cross": 4}}).candidates} == {"dcn"}
-    assert len(resolved(told, {"train.budget": 2}).candidates) == 2
-    assert len(resolved(told, {"train.loss": "log_plus"}).candidates) == 1
-    assert resolved(told, {}, ["train.schedule=constant"]).candidates[0].patience == 2
-    assert resolved(told, {}, ["train.schedule=cosine"]).candidates[0].patience is None
+    assert [each.model for each in candidates(resolved(told | {"model": {"name": "dcn"}}))] == ["dcn"]
+    assert {each.model for each in candidates(resolved(told | {"model": {"embedding": 4}}))} == {"deepfm"}
+    assert {each.model for each in candidates(resolved(told | {"model": {"cross": 4}}))} == {"dcn"}
+    assert len(candidates(resolved(told, {"train.budget": 2}))) == 2
+    assert len(candidates(resolved(told, {"train.loss": "log_plus"}))) == 1
+    assert candidates(resolved(told, {}, ["train.schedule=constant"]))[0].patience == 2
+    assert candidates(resolved(told, {}, ["train.schedule=cosine"]))[0].patience is None
 
 
 def test_an_ensemble_is_served_from_one_folder(table, tmp_path):

@@ -18,6 +18,7 @@ from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import FINALISTS, SHORT, Attempt, Search, most_passes
 from bidwise.table.config import Config
 from bidwise.table.encode import CAP, Prepared
+from bidwise.table.plan import candidates, recipes
 from bidwise.table.results import FitResult, TableFacts, TrainResult
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
@@ -27,8 +28,9 @@ def described(prepared: Prepared, device: str) -> str:
     """The columns, the splits and the model, before anything is trained; what resumes, if something does."""
     facts, config, store = prepared.facts, prepared.config, prepared.store
     ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
-    models = list(dict.fromkeys(each.model for each in config.candidates))
-    built = [each.build(store.cardinalities, config.train.seed) for each in config.candidates[: len(models) == 1]]
+    tried = candidates(config)
+    models = list(dict.fromkeys(each.model for each in tried))
+    built = [each.build(store.cardinalities, config.train.seed) for each in tried[: len(models) == 1]]
     parameters = [f", {sum(each.numel() for each in model.parameters()):,} parameters" for model in built]
     training = planned(prepared)
     if (prepared.folder / "result.json").is_file():
@@ -53,24 +55,21 @@ def described(prepared: Prepared, device: str) -> str:
 
 def planned(prepared: Prepared) -> list[str]:
     """What is going to be trained, and at what cost."""
-    config = prepared.config
-    first, *others = candidates = config.candidates
-    plan = config.recipes(first, searched=bool(others))
+    config, ads = prepared.config, f"{prepared.facts.splits['train'].ads:,} training ads"
+    first, *others = tried = candidates(config)
+    plan = recipes(config, first, searched=bool(others))
     names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
-    if not others:
-        many = f"{len(plan)} models: {', '.join(names)}" if len(plan) > 1 else f"loss {names[0]}"
-        each = " each" if len(plan) > 1 else ""
-        return [f"Training: {many}; at most {counted(first.epochs, 'epoch')}{each} ({setting_words(first)})"]
-    ads = f"{prepared.facts.splits['train'].ads:,} training ads"
-    lines = [
-        f"Search: {len(candidates)} settings of {BASELINE}, at most {most_passes(candidates):g} passes over {ads} "
-        "(--budget N tries N settings)"
-    ]
-    if len(plan) > 1:
-        longest = max(each.epochs for each in candidates)
-        passes = longest * sum(each.members for name, each in plan.items() if name != BASELINE)
-        where = "; where validation ads could tell a gain" if config.train.contestants else ""
-        lines.append(f"Then: {', '.join(names[1:])}; at most {passes:g} passes{where}")
+    lines = []
+    if others:
+        passes = f"at most {most_passes(tried):g} passes over {ads} (--budget N tries N settings)"
+        lines.append(f"Search: {len(tried)} settings of {names.pop(0)}, {passes}")
+    if names:
+        epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
+        if others:
+            more = ", where validation ads can tell a gain" if config.train.contestants else ""
+            lines.append(f"Then: {', '.join(names)}; {epochs}{more}")
+        else:
+            lines.append(f"Training: {', '.join(names)}; {epochs} ({setting_words(first)})")
     return lines
 
 

@@ -116,6 +116,8 @@ def together(calls: Sequence[Call], device: str | torch.device, show: Show | Non
     for call, future in runner.run(calls, show=report):
         found[call.name] = future.result()
         report(call, 1.0)
+    if many > 1:
+        torch.cuda.synchronize(device)  # what the threads' streams have made is used on this one's
     return [found[call.name] for call in calls]
 
 

@@ -8,7 +8,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,6 @@ from bidwise.training.arguments import Options
 from bidwise.urls import check_on_disk, shown
 
 RECIPES = AUTO, SINGLE, ENSEMBLE, DISTILLED = ("auto", "single", "ensemble", "distilled")
-MEMBERS = 4
-PATIENCE = 2  # epochs
-OF_RECIPES = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options")  # not of all of them
 METRICS = ("welfare", "log_loss", "auc")
 
 
@@ -222,8 +219,8 @@ class Config:
     """A training run, resolved.
 
     >>> config = resolved({"data": {"click": "y", "bid": "b"}}, {"train.loss": "log_plus"}, ["train.epochs=3"])
-    >>> config.train.loss, config.train.recipe, [(each.model, each.epochs) for each in config.candidates]
-    ('log_plus', 'single', [('deepfm', 3)])
+    >>> config.train.loss, config.train.recipe, config.train.epochs
+    ('log_plus', 'single', 3)
     """
 
     data: Data
@@ -235,52 +232,6 @@ class Config:
             raise InputError(
                 "must be 0 where clicks are corrected for their {}", argument="click_share", others=["position"]
             )
-
-    @property
-    def candidates(self) -> list[Recipe]:
-        """Recipes of the baseline that the search tries: those of :data:`SETTINGS` with what is set here above them."""
-        return self._settings(self.model)[: self.train.budget]
-
-    def _settings(self, model: Model) -> list[Recipe]:
-        values = {f.name: getattr(self.train, f.name, None) for f in fields(Recipe) if f.name not in OF_RECIPES}
-        own = {name: value for name, value in values.items() if value is not None}
-        like = [setting for setting in SETTINGS if model.may_be(setting["model"])]
-        name = next(name for name in MODELS if model.may_be(name))
-        found = []
-        for setting in like or [SETTINGS[0] | {"model": name, "options": {}}]:
-            options = {key: list(x) if isinstance(x, tuple) else x for key, x in model.options.items()}
-            recipe = Recipe(**setting | {"options": setting.get("options", {}) | options} | own)
-            if recipe.patience is None and recipe.schedule == "constant":
-                recipe = replace(recipe, patience=PATIENCE)
-            found += [recipe] if recipe not in found else []
-        return found
-
-    def recipes(self, baseline: Recipe, *, searched: bool = False) -> dict[str, Recipe]:
-        """What is trained by name, in order: the baseline, which has been ``searched`` or is needed, and the others.
-
-        A recipe with a ``teacher`` learns from the one of that name before it.
-        """
-        train = self.train
-        taught = BASELINE if self.data.teacher is None else None
-
-        def of(loss: str, teacher: str | None = taught, members: int = 1) -> Recipe:
-            more: dict[str, Any] = {"teacher": teacher, "click_share": train.click_share or 0.0}
-            more = {**(more if needs_teacher(loss) else {}), "lam": train.lam, "sigma": train.sigma}
-            return replace(baseline, loss=loss, members=members, **more)
-
-        many = train.members or MEMBERS
-        found = {BASELINE: baseline}
-        if train.recipe == SINGLE:
-            one = of(str(train.loss))
-            return found | {one.loss: one} if searched or one.teacher else {one.loss: one}
-        if train.distils:
-            model = baseline if train.teacher_model is None else self._settings(Model(train.teacher_model))[0]
-            found[ENSEMBLE] = replace(model, members=many)
-        if train.recipe == ENSEMBLE:
-            found[ENSEMBLE] = of(str(train.loss), members=many)
-        if train.recipe == DISTILLED:
-            found[DISTILLED] = of(str(train.loss), ENSEMBLE)
-        return found | {name: of(name, ENSEMBLE if name == DISTILLED else taught) for name in train.contestants}
 
     def sections(self) -> dict[str, dict[str, Any]]:
         """By section, as a file has it, without what was left open; the table's URL without password and signature."""

@@ -30,6 +30,7 @@ from bidwise.table.config import (
     resolved,
     typed,
 )
+from bidwise.table.plan import candidates
 from bidwise.urls import shown
 
 MOST = 10_000  # trials
@@ -93,7 +94,7 @@ class Grid:
             if identity in trials:
                 continue
             if config.model not in models:
-                for recipe in config.candidates:
+                for recipe in candidates(config):
                     _check_model(recipe)
                 models.add(config.model)
             kind = tuple(pair for pair in identity if pair[0] != SEED)
@@ -119,7 +120,7 @@ class Grid:
             for key in self.lists:
                 if key not in trial.settings:
                     section, _, name = key.partition(".")
-                    to = trial.config.candidates[0].model if section == "model" else trial.config.train.name
+                    to = candidates(trial.config)[0].model if section == "model" else trial.config.train.name
                     idle.setdefault(name, {})[to] = None
         why = "; ".join(f"{name} means nothing to {', '.join(to)}" for name, to in idle.items())
         return f"{number}, not {self.size:,}: {why or 'the others are the same'}"
@@ -189,7 +190,7 @@ def _defaults(config: Config) -> dict[str, Any]:
     """What the model and the losses take where nothing is set."""
     defaults: dict[str, Any] = {"train.precision": "float32"}
     if config.train.budget == 1:  # else it is searched
-        (recipe,) = config.candidates
+        (recipe,) = candidates(config)
         parameters = inspect.signature(MODELS[recipe.model]).parameters
         options = {key: parameters[key].default for key in Model.__dataclass_fields__ if key in parameters}
         defaults |= {f"model.{key}": value for key, value in {**options, "name": recipe.model}.items()}

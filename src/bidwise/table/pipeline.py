@@ -37,6 +37,7 @@ from bidwise.study.search import Search, most_passes, searched
 from bidwise.study.served import Served, calibrated, trained
 from bidwise.table.config import AUTO, ENSEMBLE, RECIPES, Config, option_key, read_toml, resolved
 from bidwise.table.encode import Prepared, prepare, prepared_before, write_parquet
+from bidwise.table.plan import candidates, recipes
 from bidwise.table.predict import ModelFile
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
 from bidwise.training.validation import predict
@@ -151,20 +152,20 @@ def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, 
     Contestants of recipe auto are trained only where the ads that choose among them could tell a gain.
     """
     config, ads, fits = prepared.config, prepared.store.ads("train"), prepared.folder / "fits"
-    train, candidates = config.train, config.candidates
+    train, tried = config.train, candidates(config)
     data = (ads, valid, prepared.store.cardinalities)
     told: dict[str, Any] = {"seed": train.seed, "metric": train.metric, "calibrate": train.calibrate, "device": device}
-    many = len(candidates) > 1
-    plan = config.recipes(candidates[0], searched=many)
+    many = len(tried) > 1
+    plan = recipes(config, tried[0], searched=many)
     amounts = {name: recipe.epochs * recipe.members for name, recipe in plan.items()}
-    amounts |= {BASELINE: most_passes(candidates)} if many else {}
+    amounts |= {BASELINE: most_passes(tried)} if many else {}
     total, done = sum(amounts.values()), 0.0
 
     def step(name: str, number: int, epochs: float) -> Show:
         def report(share: float, done: float = done) -> None:
             detail = f"model {number} of {len(plan)}, epoch {share * epochs:.1f} of {epochs:g}"
             if many and name == BASELINE:
-                detail = f"searching among {len(candidates)} settings"
+                detail = f"searching among {len(tried)} settings"
             show("training", (done + share * amounts[name]) / total, detail)
 
         report(0.0)
@@ -173,9 +174,9 @@ def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, 
     models: dict[str, Served] = {}
     search, power_found, rival = None, None, None
     if many:
-        search, finalists = searched(candidates, *data, **told, out=fits, show=step(BASELINE, 1, 0))
+        search, finalists = searched(tried, *data, **told, out=fits, show=step(BASELINE, 1, 0))
         models[BASELINE], rival = finalists
-        plan, done = config.recipes(models[BASELINE].recipe, searched=True), amounts[BASELINE]
+        plan, done = recipes(config, models[BASELINE].recipe, searched=True), amounts[BASELINE]
     for number, (name, recipe) in enumerate(plan.items(), 1):
         if name in models:
             continue
