@@ -17,7 +17,6 @@ from bidwise.data.criteo_world import (
     CHUNK,
     CRITEO_WORLDS,
     FIELDS,
-    Category,
     chunk_of,
     chunks,
     true_ctr,
@@ -269,10 +268,3 @@ def test_unknown_worlds_are_refused_with_the_nearest_name(tmp_path):
         with pytest.raises(InputError, match=r"world must be one of shared_tail, .* did you mean 'threeway'\?"):
             make()
     assert not list(tmp_path.iterdir())
-
-
-def test_every_vector_column_of_the_context_is_free():
-    """No column is of two groups, and all of the ad's advertisers are seen."""
-    assert not any(FIELDS[index].vector for index in criteo_world.CONTEXT)
-    assert isinstance(FIELDS[14], Category)
-    assert FIELDS[14].missing == 0

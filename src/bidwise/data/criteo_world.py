@@ -186,11 +186,10 @@ class CriteoWorld:
         before, after = (
             logits(world, tables(world), [*integers, *categories], missing, _time(0, CHUNK)) for world in (self, other)
         )
-        low, high = -40.0, 40.0
+        low, high, rate = -40.0, 40.0, _sigmoid(before).mean()
         for _ in range(50):
             middle = (low + high) / 2
-            over = _sigmoid(after + middle).mean() > _sigmoid(before).mean()
-            low, high = (low, middle) if over else (middle, high)
+            low, high = (low, middle) if _sigmoid(after + middle).mean() > rate else (middle, high)
         return replace(other, intercept=round(low, 6))
 
 
@@ -346,7 +345,7 @@ def logits(world: CriteoWorld, tables: Tables, columns: Any, missing: Any, time:
             found = [xp.take(effects[index, part], token) for effects in tables.effects]
             effect = found[0] if turns[0] is None else found[0] * turns[0] + found[1] * turns[1]
             if world.tail and isinstance(field, Category) and field.values > HEAD:
-                place = TAIL + (3 * index + part) * 2**24 + xp.asarray(values, dtype=xp.int64)
+                place = TAIL + ((1 + DIMENSIONS) * index + part) * 2**24 + xp.asarray(values, dtype=xp.int64)
                 spread = world.tail * (world.vector / DIMENSIONS**0.5 if part else world.effect)
                 own = spread * 12**0.5 * (_uniform(world.seed, place, xp) - 0.5)
                 effect = xp.where(token == HEAD, own, effect)
