@@ -60,12 +60,13 @@ class DeepFM(nn.Module):
         dropout: float = 0.5,
         std: float = 1e-4,
         seed: int = 0,
+        first: float = 1.0,
     ) -> None:
         super().__init__()
         check_whole("embedding", embedding, 1)
         random = torch.Generator().manual_seed(seed)
         self.bias = nn.Parameter(torch.zeros(()))
-        self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random)  # w_f beside v_f: one look-up
+        self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random, first=first)  # w_f beside v_f
         self.deep = Perceptron(embedding * len(cardinalities), hidden, dropout=dropout, seed=seed, random=random)
         self.last = glorot([embedding * len(cardinalities), *hidden][-1], 1, random)
 
