@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from bidwise.checks import check_whole
 from bidwise.models.layers import Cross, Embeddings, GroupedEmbeddings, Perceptron, glorot
 
+FIRST = 3e-4  # part of an L2 penalty that first-order weights bear: the best for them is that much smaller
+
 
 def embedding_width(values: int) -> int:
     """6 ⌊values^¼⌋: what DeepCTR makes of the 6 values^¼ that the paper prints.
@@ -90,13 +92,12 @@ class DCNv2(nn.Module):
         dropout: float = 0.0,
         std: float = 1e-4,
         seed: int = 0,
-        first: float = 1.0,
     ) -> None:
         super().__init__()
         check_whole("embedding", embedding, 1)
         random = torch.Generator().manual_seed(seed)
         width = embedding * len(cardinalities)
-        self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random, first=first)
+        self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random, first=FIRST)
         self.cross = Cross(width, cross, matrix=True, random=random)
         self.deep = Perceptron(width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)
         self.last = glorot(width + [width, *hidden][-1], 1, random)
