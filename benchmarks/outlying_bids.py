@@ -51,7 +51,8 @@ def share_of_optimum(table: pl.DataFrame, bids: str, loss: str, lam: float | Non
     encode._arrays = in_full if bids == "scaled" else plain_arrays
     roles = {"click": "click", "bid": "bid", "truth": "truth", "time": "time"}
     with tempfile.TemporaryDirectory() as folder:
-        told = {"model": "logistic_regression", "loss": loss, "lam": lam, "epochs": 5}
+        told = {"model": "logistic_regression", "loss": loss, "lam": lam, "epochs": 5, "schedule": "constant"}
+        told |= {"l2": 0.0, "calibrate": False}
         found = train(table, out=f"{folder}/run", **roles, **told).evaluation
     assert found.optimal_welfare is not None
     return found.models[loss].welfare / found.optimal_welfare

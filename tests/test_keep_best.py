@@ -169,7 +169,7 @@ def test_the_power_is_half_the_interval_of_a_comparable_model():
     for auctions in (400, 6400, 64_000):
         seen = of_auctions(candidates_of(0, auctions=auctions, candidates=2))
         base, rival = seen.values()
-        found = power(base, rival, "another seed", candidates=3, rounds=399)
+        found = power(base, rival, candidates=3, rounds=399)
         widths[auctions] = found.half_width
         entry = choose(seen, "log_loss", of=3, rounds=399).candidates[1]
         assert found.half_width == pytest.approx((entry.ci_high - entry.ci_low) / 2 / base["welfare"].mean())
@@ -179,7 +179,7 @@ def test_the_power_is_half_the_interval_of_a_comparable_model():
 
 def test_ads_of_which_too_few_decide_have_no_power():
     base = np.ones(1000)
-    found = power(*of_auctions({"a": base, "b": base + (np.arange(1000) < 5)}).values(), "runner-up", candidates=1)
+    found = power(*of_auctions({"a": base, "b": base + (np.arange(1000) < 5)}).values(), candidates=1)
     assert np.isnan(found.half_width)
     assert not found.enough
 

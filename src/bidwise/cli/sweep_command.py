@@ -22,7 +22,7 @@ def sweep(
     settings: Annotated[list[str] | None, Parameter(name="--set", consume_multiple=True, negative=())] = None,
     device: str = "auto",
 ) -> None:
-    """Train every combination of a grid of losses, lam, seeds or any other setting, and compare them.
+    """Train every combination of a grid of recipes, losses, seeds or any other setting, and compare them.
 
     The best setting is chosen on validation auctions; the test of all is shown with paired intervals. Writes
     OUT/report.html, OUT/result.json and a run folder of bidwise train for each trial, OUT/trials/NAME. The same command

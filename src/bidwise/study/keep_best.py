@@ -91,7 +91,6 @@ class Power:
     """What held-out ads can tell: half the interval of a comparable model's difference, as a share of the welfare."""
 
     half_width: float  # NaN where too few auctions or clicks make up the difference
-    rival: str  # the comparable model
     auctions: int | None  # real ones
     ads: int
 
@@ -101,19 +100,19 @@ class Power:
         return self.half_width <= WIDEST
 
 
-def power(baseline: Units, rival: Units, name: str, candidates: int, *, rounds: int = 1999, seed: int = 0) -> Power:
+def power(baseline: Units, rival: Units, candidates: int, *, rounds: int = 1999, seed: int = 0) -> Power:
     """What a comparison of so many candidates with the baseline could tell, by that of a comparable model.
 
     >>> import numpy as np
     >>> random = np.random.default_rng(0)
     >>> base, one = random.exponential(size=400), {"weight": np.ones(400), "winners": np.zeros((400, 1))}
     >>> models = [{"welfare": base + each, **one} for each in (0, random.normal(size=400))]
-    >>> found = power(*models, "deepfm", candidates=3)
+    >>> found = power(*models, candidates=3)
     >>> round(found.half_width, 2), found.enough
     (0.11, False)
     """
-    found = choose({"baseline": baseline, name: rival}, "baseline", of=candidates, rounds=rounds, seed=seed)
+    found = choose({"baseline": baseline, "rival": rival}, "baseline", of=candidates, rounds=rounds, seed=seed)
     base, other = found.candidates
     told = other.enough and base.welfare > 0
     half = (other.ci_high - other.ci_low) / (2 * base.welfare) if told else math.nan
-    return Power(half, name, found.auctions, found.ads)
+    return Power(half, found.auctions, found.ads)

@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
 from bidwise.training.validation import predict
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
-RUNNER_UP, ANOTHER_SEED = "runner-up", "another seed"  # what the baseline is compared with to see what ads can tell
 
 
 def train(
@@ -137,16 +136,10 @@ def _unseen(out: str | Path) -> str:
     return f"out must be a folder that all ranks see, found that {here} does not see {Path(out).absolute()}"
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What was trained, by loss or recipe; how the baseline's settings were found; what held-out ads can tell."""
-
-    models: dict[str, Served]
-    search: Search | None = None
-    power: Power | None = None
+Found = tuple[dict[str, Served], Search | None, Power | None]  # models by loss or recipe
 
 
-def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, show: Progress) -> _Found:
+def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, show: Progress) -> Found:
     """The baseline, with the settings that the search finds, and after it all other models of the recipe.
 
     Contestants of recipe auto are trained only where the ads that choose among them could tell a gain.
@@ -172,7 +165,7 @@ def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, 
         return report
 
     models: dict[str, Served] = {}
-    search, power_found, rival = None, None, None
+    search, told_apart, rival = None, None, None
     if many:
         search, finalists = searched(tried, *data, **told, out=fits, show=step(BASELINE, 1, 0))
         models[BASELINE], rival = finalists
@@ -182,12 +175,12 @@ def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, 
             continue
         base = models.get(BASELINE)
         alike = None if base is None or replace(recipe, members=1) != base.recipe else base.fits[0]
-        if held_out is not None and base is not None and power_found is None:
+        if held_out is not None and base is not None and told_apart is None:
             if rival is None:  # the same with another seed, which an ensemble begins with
                 two = trained(replace(base.recipe, members=2), *data, **told, first=base.fits[0], out=fits / ENSEMBLE)
                 rival = Served(base.recipe, calibrated(Ensemble([two.model.models[1]]), valid), two.fits[1:])
-            power_found = distributed.first(partial(_power, config, base, rival, held_out), tell=True)
-        if power_found is not None and not power_found.enough:
+            told_apart = distributed.first(partial(_power, config, base, rival, held_out), tell=True)
+        if told_apart is not None and not told_apart.enough:
             break
         models[name] = trained(
             recipe,
@@ -200,18 +193,17 @@ def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, 
         )
         done += amounts[name]
     show("training", 1.0)
-    return _Found(models, search, power_found)
+    return models, search, told_apart
 
 
 def _power(config: Config, baseline: Served, rival: Served, ads: Ads) -> Power:
     mine, other = (_metrics(each.model, ads, config).per_unit for each in (baseline, rival))
-    name = ANOTHER_SEED if rival.recipe == baseline.recipe else RUNNER_UP
-    return power(mine, other, name, len(config.train.contestants), seed=config.train.seed)
+    return power(mine, other, len(config.train.contestants), seed=config.train.seed)
 
 
-def _result(prepared: Prepared, found: _Found, valid: Ads, held_out: Ads | None, show: Progress) -> TrainResult:
+def _result(prepared: Prepared, found: Found, valid: Ads, held_out: Ads | None, show: Progress) -> TrainResult:
     """What is kept, its model in the folder, and the test of all."""
-    config, facts, models = prepared.config, prepared.facts, found.models
+    config, facts, (models, search, told_apart) = prepared.config, prepared.facts, found
     choice = None if held_out is None or len(models) == 1 else _choice(prepared, models, held_out, show)
     chosen = choice.chosen if choice else config.train.name if held_out is None else BASELINE
     model = models[chosen].model
@@ -221,9 +213,9 @@ def _result(prepared: Prepared, found: _Found, valid: Ads, held_out: Ads | None,
         table=facts,
         fields={field.name: field.values for field in prepared.store.fields},
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        search=found.search,
+        search=search,
         fits={name: _fit_result(each, config.train.metric) for name, each in models.items()},
-        power=found.power,
+        power=told_apart,
         choice=choice,
         chosen=chosen,
         validation=Scores.of(_metrics(model, valid, config).compute(), facts.mean_bid),
