@@ -153,15 +153,16 @@ def test_dense_updates_go_on_moving_rows_that_were_looked_up_before():
 
 def rows_by_hand(weight, gradients, l2):
     """Lazy Adam over lists: ``gradients`` has for each step a list of (row, gradient of one look-up)."""
-    weight = [list(row) for row in weight]
+    weight, seen = [list(row) for row in weight], [0] * len(weight)
     mean, square = ([[0.0] * len(row) for row in weight] for _ in range(2))
     for step, lookups in enumerate(gradients, start=1):
         sums = {}
         for row, slopes in lookups:
             sums[row] = [a + b for a, b in zip(sums.get(row, [0.0] * len(slopes)), slopes, strict=True)]
         for row, slopes in sums.items():
+            seen[row] += 1
             for k, slope in enumerate(slopes):
-                g = slope + 2 * l2 * weight[row][k]
+                g = slope + 2 * l2 * weight[row][k] / (seen[row] / step)
                 mean[row][k] = BETAS[0] * mean[row][k] + (1 - BETAS[0]) * g
                 square[row][k] = BETAS[1] * square[row][k] + (1 - BETAS[1]) * g**2
                 corrected = mean[row][k] / (1 - BETAS[0] ** step)

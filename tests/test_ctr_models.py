@@ -19,7 +19,7 @@ CARDINALITIES = [3, 20, 5, 16, 81, 2]  # vectors of 6, 12, 6, 12, 18 and 6 numbe
 SMALL = {
     "deepfm": lambda **options: DeepFM(CARDINALITIES, **({"embedding": 4, "hidden": (7, 5)} | options)),
     "dcn": lambda **options: DCN(CARDINALITIES, **({"cross": 3, "hidden": (7, 5)} | options)),
-    "dcnv2": lambda **options: DCNv2(CARDINALITIES, **({"cross": 3, "hidden": (7, 5)} | options)),
+    "dcnv2": lambda **options: DCNv2(CARDINALITIES, **({"embedding": 5, "cross": 3, "hidden": (7, 5)} | options)),
     "logistic_regression": lambda **options: SparseLogisticRegression(CARDINALITIES, **options),
 }
 every_model = pytest.mark.parametrize("name", SMALL)
@@ -126,9 +126,9 @@ def deepfm_logit(ids, state, cardinalities, layers=2):
     return state["bias"] + math.fsum(first) + pair_sum(vectors) + inner(deep, last)
 
 
-def dcn_vector(ids, state, cardinalities, prefix="tables."):
+def dcn_vector(ids, state, cardinalities, prefix="tables.", width=None):
     """Vectors of one width after the other, fields in order inside of each."""
-    widths = [6 * max(n for n in range(1, 200) if n**4 <= values) for values in cardinalities]
+    widths = [width or 6 * max(n for n in range(1, 200) if n**4 <= values) for values in cardinalities]
     found = []
     for number, width in enumerate(sorted(set(widths))):
         fields = [field for field, w in enumerate(widths) if w == width]
@@ -138,8 +138,8 @@ def dcn_vector(ids, state, cardinalities, prefix="tables."):
     return found
 
 
-def dcn_logit(ids, state, cardinalities, matrix, layers=2, cross=3):
-    x = dcn_vector(ids, state, cardinalities)
+def dcn_logit(ids, state, cardinalities, matrix, layers=2, cross=3, width=None):
+    x = dcn_vector(ids, state, cardinalities, width=width)
     weights, biases = ([state[f"cross.{kind}.{k}"] for k in range(cross)] for kind in ("weights", "biases"))
     both = crossed(x, weights, biases, matrix) + perceptron(x, state, "deep.", layers)
     return inner(both, [weight for (weight,) in state["last"]]) + state["bias"]
@@ -152,7 +152,7 @@ def logistic_regression_logit(ids, state, cardinalities):
 LOGITS = {
     "deepfm": deepfm_logit,
     "dcn": lambda *arguments: dcn_logit(*arguments, matrix=False),
-    "dcnv2": lambda *arguments: dcn_logit(*arguments, matrix=True),
+    "dcnv2": lambda *arguments: dcn_logit(*arguments, matrix=True, width=5),
     "logistic_regression": logistic_regression_logit,
 }
 
@@ -485,7 +485,9 @@ def test_numbers_of_parameters():
     norms = 1024 + 1024  # scales; shifts are in the place of biases
     rest = tables + layers_between([width, 1024, 1024]) + norms + (width + 1024) + 1
     assert count(DCN(CARDINALITIES)) == rest + 6 * 2 * width
-    assert count(DCNv2(CARDINALITIES)) == rest + 6 * (width**2 + width)
+    width = 16 * fields
+    rest = 16 * rows + layers_between([width, 400, 400]) + 800 + (width + 400) + 1
+    assert count(DCNv2(CARDINALITIES)) == rest + 3 * (width**2 + width)
 
 
 def test_defaults_are_those_of_the_paper():

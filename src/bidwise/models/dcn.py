@@ -28,7 +28,8 @@ class DCN(nn.Module):
     logit = w · [cross(x); perceptron(x)] + w_0,  x_{l+1} = x_0 (x_l · w_l) + b_l + x_l   (Wang et al., 2017, eqs. 3-5)
 
     Args:
-        cardinalities: values of each field; the width of its vectors is :func:`embedding_width`.
+        cardinalities: values of each field.
+        embedding: width of their vectors; ``None``: :func:`embedding_width` of the values, as in the paper.
         cross: cross layers.
         hidden: units of the hidden layers, with batch norm and ReLU.
         dropout: share of the hidden units that a step leaves out.
@@ -45,6 +46,7 @@ class DCN(nn.Module):
         self,
         cardinalities: Sequence[int],
         *,
+        embedding: int | None = None,
         cross: int = 6,
         hidden: Sequence[int] = (1024, 1024),
         dropout: float = 0.0,
@@ -53,7 +55,7 @@ class DCN(nn.Module):
     ) -> None:
         super().__init__()
         random = torch.Generator().manual_seed(seed)
-        widths = [embedding_width(values) for values in cardinalities]
+        widths = [embedding_width(values) if embedding is None else embedding for values in cardinalities]
         self.tables = GroupedEmbeddings(cardinalities, widths, std=std, random=random)
         self.cross = Cross(self.tables.width, cross, matrix=self.matrix, random=random)
         self.deep = Perceptron(self.tables.width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)
@@ -70,8 +72,25 @@ class DCN(nn.Module):
 class DCNv2(DCN):
     """DCN with a matrix in every cross layer, x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l (Wang et al., 2021, eq. 1).
 
+    Its vectors have one width, and it is smaller than DCN: a matrix costs the square of their sum.
+
     >>> DCNv2([3, 20], hidden=(8,)).eval()(torch.tensor([[0, 1], [2, 19]])).shape
     torch.Size([2])
     """
 
     matrix = True
+
+    def __init__(
+        self,
+        cardinalities: Sequence[int],
+        *,
+        embedding: int | None = 16,
+        cross: int = 3,
+        hidden: Sequence[int] = (400, 400),
+        dropout: float = 0.0,
+        std: float = 1e-4,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            cardinalities, embedding=embedding, cross=cross, hidden=hidden, dropout=dropout, std=std, seed=seed
+        )

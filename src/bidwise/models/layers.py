@@ -152,6 +152,9 @@ class GroupedEmbeddings(nn.Module):
         """The vectors of ids, side by side."""
         if ids.dim() != 2 or ids.shape[1] != self.fields:
             raise InputError(f"features must have shape (ads, {self.fields}), found {tuple(ids.shape)}")
+        if len(self.tables) == 1:
+            only: Tensor = self.tables[0](ids)
+            return only.flatten(1)
         parts = torch.split(ids.index_select(1, self.order), [len(group) for group in self.groups], dim=1)
         return torch.cat([table(part).flatten(1) for table, part in zip(self.tables, parts, strict=True)], dim=1)
 
