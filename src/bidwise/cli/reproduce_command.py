@@ -144,6 +144,8 @@ def criteo(
     every: float = 0.25,
     l2: float = 0.0,
     embeddings: str = "lazy",
+    epochs: float | None = None,
+    schedule: str = "constant",
     batch_size: int | None = None,
     lam_repeats: int | None = None,
     precision: str = "float32",
@@ -174,7 +176,8 @@ def criteo(
         Names of losses; log_loss always takes part [default: log_loss, log_weighted and log_teacher (the paper's),
         log_plus and log_plus_teacher (ours), distilled (the control)].
     protocol:
-        converged (the paper's: all epochs, lam = 3), tuned (each loss its own epoch and lam) or both.
+        converged (all epochs, the paper's lam = 3), tuned (each loss its own epoch and lam, by validation log loss)
+        or both.
     repeats:
         Trainings of every model, each with its own initial weights and order of ads.
     seed:
@@ -187,6 +190,10 @@ def criteo(
         Weight of the squared embeddings in the loss; DeepCTR's default is 1e-5.
     embeddings:
         lazy (updates the rows that a batch looked up) or dense (all rows, as Adam does).
+    epochs:
+        Of every training [default: the paper's, 3 for DeepFM and 2.1 for DCN].
+    schedule:
+        Of the learning rate, constant or cosine.
     batch_size:
         Ads in a batch [default: the paper's, 256 for DeepFM and 512 for DCN].
     lam_repeats:
@@ -213,6 +220,8 @@ def criteo(
         l2=l2,
         embeddings=embeddings,
         rows=rows,
+        epochs=epochs,
+        schedule=schedule,
         batch_size=batch_size,
         lam_repeats=lam_repeats,
         precision=precision,

@@ -15,7 +15,7 @@ from bidwise.data.store import SPLITS, Store
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.run_folder import checksum
-from bidwise.study.criteo_results import AdsOfRun, Bids, CriteoConfig, SplitSizes, Truth
+from bidwise.study.criteo_results import TUNED, AdsOfRun, Bids, CriteoConfig, SplitSizes, Truth
 from bidwise.training.validation import METRICS, Metric
 from bidwise.typed_json import from_json
 
@@ -37,8 +37,8 @@ class Dataset:
 
     @property
     def selections(self) -> list[Metric]:
-        """What epoch and lam are selected by: validation welfare; for comparison log loss, and the truth if known."""
-        names = ["welfare", "log_loss", *([] if self.valid.truth is None else ["expected_welfare"])]
+        """What epoch and lam are selected by: validation log loss; for comparison welfare, and the truth if known."""
+        names = [TUNED, "welfare", *([] if self.valid.truth is None else ["expected_welfare"])]
         return [METRICS[name] for name in names]
 
     def about(self, config: CriteoConfig) -> AdsOfRun:
