@@ -529,7 +529,10 @@ def command(monkeypatch, *words):
 def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
     asked = "--rows 4000 --models logistic_regression --losses log_plus --protocol tuned --repeats 2 --lam-repeats 1"
     asked += " --batch-size 512 --auction-size 32 --every 1 --device cpu"
+    asked += " --epochs 2 --schedule cosine --l2 1e-5 --lams 1 3 10"
     assert command(monkeypatch, *asked.split(), "--out", tmp_path / "run") == 0
+    config = read_result(tmp_path / "run", CriteoResult).config
+    assert (config.epochs, config.schedule, config.l2, config.lams) == (2, "cosine", 1e-5, (1, 3, 10))
     assert "(λ selected on the first repeat)" in capsys.readouterr().out
     assert "4,000" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert (tmp_path / "run" / "figures" / "criteo_lambda.svg").exists()

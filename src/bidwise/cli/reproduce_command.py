@@ -147,6 +147,7 @@ def criteo(
     epochs: float | None = None,
     schedule: str = "constant",
     batch_size: int | None = None,
+    lams: Annotated[list[float] | None, Parameter(consume_multiple=True, negative=())] = None,
     lam_repeats: int | None = None,
     precision: str = "float32",
     workers: int = 1,
@@ -196,6 +197,8 @@ def criteo(
         Of the learning rate, constant or cosine.
     batch_size:
         Ads in a batch [default: the paper's, 256 for DeepFM and 512 for DCN].
+    lams:
+        What the tuned protocol tries [default: 0.03 0.1 0.3 1 3 10 30 100 300].
     lam_repeats:
         Select lam once, on so many first repeats, which alone train every lam [default: in each repeat].
     precision:
@@ -208,6 +211,7 @@ def criteo(
     from bidwise.paper.criteo import run
     from bidwise.report.criteo_sentences import summary
     from bidwise.study.criteo_results import LOSSES, CriteoConfig
+    from bidwise.study.recipe import LAMS
 
     config = CriteoConfig(
         models=("deepfm", "dcn") if models is None else _names("models", models),
@@ -223,6 +227,7 @@ def criteo(
         epochs=epochs,
         schedule=schedule,
         batch_size=batch_size,
+        lams=LAMS if lams is None else tuple(lams),
         lam_repeats=lam_repeats,
         precision=precision,
     )

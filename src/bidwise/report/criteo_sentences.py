@@ -144,7 +144,7 @@ def _highest(protocol: Protocol, some: Iterable[str]) -> str:
 
 
 def _harmful_tuning(result: CriteoResult) -> Iterator[str]:
-    """Where early stopping by validation welfare did harm."""
+    """Where early stopping did harm."""
     parts = []
     for name, model in result.models.items():
         if set(model.protocols) == {"converged", "tuned"}:
