@@ -126,9 +126,9 @@ def deepfm_logit(ids, state, cardinalities, layers=2):
     return state["bias"] + math.fsum(first) + pair_sum(vectors) + inner(deep, last)
 
 
-def dcn_vector(ids, state, cardinalities, prefix="tables.", width=None):
+def dcn_vector(ids, state, cardinalities, prefix="tables."):
     """Vectors of one width after the other, fields in order inside of each."""
-    widths = [width or 6 * max(n for n in range(1, 200) if n**4 <= values) for values in cardinalities]
+    widths = [6 * max(n for n in range(1, 200) if n**4 <= values) for values in cardinalities]
     found = []
     for number, width in enumerate(sorted(set(widths))):
         fields = [field for field, w in enumerate(widths) if w == width]
@@ -138,8 +138,17 @@ def dcn_vector(ids, state, cardinalities, prefix="tables.", width=None):
     return found
 
 
-def dcn_logit(ids, state, cardinalities, matrix, layers=2, cross=3, width=None):
-    x = dcn_vector(ids, state, cardinalities, width=width)
+def dcn_logit(ids, state, cardinalities):
+    return crossed_logit(dcn_vector(ids, state, cardinalities), state, matrix=False)
+
+
+def dcnv2_logit(ids, state, cardinalities):
+    rows = [state["table.weight"][row] for row in rows_of(ids, cardinalities)]
+    vectors = [number for row in rows for number in row[1:]]
+    return math.fsum(row[0] for row in rows) + crossed_logit(vectors, state, matrix=True)
+
+
+def crossed_logit(x, state, matrix, layers=2, cross=3):
     weights, biases = ([state[f"cross.{kind}.{k}"] for k in range(cross)] for kind in ("weights", "biases"))
     both = crossed(x, weights, biases, matrix) + perceptron(x, state, "deep.", layers)
     return inner(both, [weight for (weight,) in state["last"]]) + state["bias"]
@@ -151,8 +160,8 @@ def logistic_regression_logit(ids, state, cardinalities):
 
 LOGITS = {
     "deepfm": deepfm_logit,
-    "dcn": lambda *arguments: dcn_logit(*arguments, matrix=False),
-    "dcnv2": lambda *arguments: dcn_logit(*arguments, matrix=True, width=5),
+    "dcn": dcn_logit,
+    "dcnv2": dcnv2_logit,
     "logistic_regression": logistic_regression_logit,
 }
 
@@ -486,7 +495,7 @@ def test_numbers_of_parameters():
     rest = tables + layers_between([width, 1024, 1024]) + norms + (width + 1024) + 1
     assert count(DCN(CARDINALITIES)) == rest + 6 * 2 * width
     width = 16 * fields
-    rest = 16 * rows + layers_between([width, 400, 400]) + 800 + (width + 400) + 1
+    rest = 17 * rows + layers_between([width, 400, 400]) + 800 + (width + 400) + 1
     assert count(DCNv2(CARDINALITIES)) == rest + 3 * (width**2 + width)
 
 

@@ -152,7 +152,7 @@ class RowSums:
         grid = (triton.cdiv(ads, tile["ADS"]), fields)
         _update[grid](
             *(ids, self.table.starts, self.total, self.owner, self.stamp, self.peak, *self._moments()),
-            *(self.state["seen"], self.clock.step, self.clock.numbers),
+            *(self.state["seen"], self.table.penalty, self.clock.step, self.clock.numbers),
             *(ads, ids.stride(0), ads.bit_length(), 2 * self.l2),
             **tile, BETA1=self.clock.constants["BETA1"], BETA2=self.clock.constants["BETA2"], EPS=EPS, PEAKS=PEAKS,
             DENSE=self.dense, DECAYS=self.l2 > 0,
@@ -277,7 +277,8 @@ def _add(
 
 @jit(do_not_specialize=["ads", "bits"])
 def _update(
-    ids, starts, total, owner, stamp, peak, weight, mean, square, seen, step, numbers, ads, stride, bits, decay,
+    ids, starts, total, owner, stamp, peak, weight, mean, square, seen, penalty, step, numbers, ads, stride, bits,
+    decay,
     ADS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, PEAKS: tl.constexpr,
     DENSE: tl.constexpr, DECAYS: tl.constexpr,
@@ -307,7 +308,8 @@ def _update(
         times = tl.load(seen + row, mask=mine, other=0.0) + 1
         tl.debug_barrier()  # other threads of the program read the same places
         tl.store(seen + row, times, mask=mine)
-        g += (decay * tl.load(step).to(tl.float32) / times)[:, None] * w
+        part = tl.load(penalty + column, mask=column < WIDTH, other=0.0)
+        g += (decay * tl.load(step).to(tl.float32) / times)[:, None] * part[None, :] * w
     m += (1 - BETA1) * (g - m)
     v = BETA2 * v + (1 - BETA2) * g * g
     w -= tl.load(numbers) * m / (tl.sqrt(v) / tl.load(numbers + 1) + EPS)

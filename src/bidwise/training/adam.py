@@ -143,19 +143,20 @@ class Adam(torch.optim.Adam):
             if gradient is None:
                 continue
             if gradient.is_sparse:
-                self._step_rows(table.weight, gradient.coalesce(), group["lr"], group["betas"], group["eps"])
+                self._step_rows(table, gradient.coalesce(), group["lr"], group["betas"], group["eps"])
                 table.weight.grad = None  # Adam itself has nothing to do
             elif self.l2:
-                gradient.add_(table.weight, alpha=2 * self.l2)
+                gradient.addcmul_(table.weight, table.penalty, value=2 * self.l2)
         super().step()
 
     def _step_rows(
-        self, weight: Tensor, gradient: Tensor, rate: float | Tensor, betas: tuple[float, float], eps: float
+        self, table: Embeddings, gradient: Tensor, rate: float | Tensor, betas: tuple[float, float], eps: float
     ) -> None:
         """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + eps), for these rows.
 
         With l2, g <- g + 2 l2 w / share, share being that of the steps so far which looked the row up.
         """
+        weight = table.weight
         state = self.state[weight]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")  # as Adam counts, and loads
@@ -168,7 +169,7 @@ class Adam(torch.optim.Adam):
             seen = state["seen"].index_select(0, rows).add_(1)
             state["seen"].index_copy_(0, rows, seen)
             strength = (2 * self.l2 * state["step"].item() / seen).unsqueeze(1)
-            g = torch.addcmul(g, weight.index_select(0, rows), strength)
+            g = torch.addcmul(g, weight.index_select(0, rows), strength * table.penalty)
         mean = state["exp_avg"].index_select(0, rows).lerp_(g, 1 - betas[0])
         square = state["exp_avg_sq"].index_select(0, rows).mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
         state["exp_avg"].index_copy_(0, rows, mean)
