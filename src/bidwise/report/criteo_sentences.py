@@ -307,17 +307,19 @@ def summary(result: CriteoResult) -> str:
         f"auctions of {config.auction_size}; {config.repeats} {'repeat' if config.repeats == 1 else 'repeats'}",
         "",
     ]
+    scaled = ""
     for model, name, protocol in result.protocols:
         tuned = any(loss.lam for loss in protocol.losses.values())
         heads = ["  loss", "welfare", "− log loss, % [95 %]", "AUC", "log loss", *(["λ"] if tuned else [])]
-        calibrated = any(loss.calibrated for loss in protocol.losses.values())
+        if calibrated := any(loss.calibrated for loss in protocol.losses.values()):
+            scaled = "; Platt: the same after Platt scaling of both models on validation clicks"
         heads[3:3] = ["Platt"] if calibrated else []
         rows = [_row(loss, protocol, tuned, calibrated) for loss in protocol.losses]
         lines += [f"{MODELS[model]}, {name}: {_title(name, result)}", "", *aligned([heads, *rows]), ""]
     lines += [
         "▲ above log loss, ▼ below it, where the intervals over repeats and over test auctions both exclude 0.",
         f"Welfare is {'expected, by the true CTR' if data.known_ctr else 'realised, by clicks'}; differences are in % "
-        "of the log loss's, each with the wider of its two intervals; Platt: the same after Platt scaling.",
+        f"of the log loss's, each with the wider of its two intervals{scaled}.",
         "",
     ]
     return "\n".join([*lines, *verdict(result)])
