@@ -13,6 +13,7 @@ import torch
 
 import bidwise
 from bidwise.data.criteo_text import simulate
+from bidwise.data.criteo_world import CRITEO_WORLDS
 from bidwise.data.store import Store
 from bidwise.evaluation.auc import _auc_on_device, auc
 from bidwise.models import SparseLogisticRegression
@@ -309,6 +310,7 @@ def test_another_store_or_configuration_is_refused(store, small, tmp_path):
         ({"precision": "float16"}, "precision must be one of float32, mixed"),
         ({"epochs": 0}, "epochs must be finite and above 0"),
         ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
+        ({"world": "shared_tial"}, "world must be one of .*did you mean 'shared_tail'"),
         ({"lams": ()}, "lams must be at least one, found none"),
         ({"lams": (1.0, -1.0)}, "lams must be finite and above 0"),
     ],
@@ -529,9 +531,11 @@ def command(monkeypatch, *words):
 def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
     asked = "--rows 4000 --models logistic_regression --losses log_plus --protocol tuned --repeats 2 --lam-repeats 1"
     asked += " --batch-size 512 --auction-size 32 --every 1 --device cpu"
-    asked += " --epochs 2 --schedule cosine --l2 1e-5 --lams 1 3 10"
+    asked += " --epochs 2 --schedule cosine --l2 1e-5 --lams 1 3 10 --world threeway"
     assert command(monkeypatch, *asked.split(), "--out", tmp_path / "run") == 0
-    config = read_result(tmp_path / "run", CriteoResult).config
+    result = read_result(tmp_path / "run", CriteoResult)
+    config = result.config
+    assert (config.world, result.data.bids.kind) == ("threeway", CRITEO_WORLDS["threeway"].bids.kind)
     assert (config.epochs, config.schedule, config.l2, config.lams) == (2, "cosine", 1e-5, (1, 3, 10))
     assert "(λ selected on the first repeat)" in capsys.readouterr().out
     assert "4,000" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

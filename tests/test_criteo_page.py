@@ -382,7 +382,7 @@ def test_simulated_rows_batches_and_the_one_lam_are_told(pages):
     text = Page(pages["simulated"]).text
     for words in (
         "10,000,000",
-        "rows simulated on the device",
+        "rows of the world shared_tail simulated on the device",
         "The ads are simulated, 10,000,000 rows on the device, with a known CTR.",
         "DeepFM 3 epochs in batches of 4,096",
         "Trained to the end with λ = 3, ",

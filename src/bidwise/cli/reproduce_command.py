@@ -135,6 +135,7 @@ def criteo(
     out: Path,
     data: Path | None = None,
     rows: int | None = None,
+    world: str = "shared_tail",
     models: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
     losses: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
     protocol: str = "both",
@@ -170,7 +171,9 @@ def criteo(
     data:
         Folder that bidwise prepare criteo wrote.
     rows:
-        In place of a folder: how many ads of the simulated world to draw on the device, for a GPU.
+        In place of a folder: how many ads of a simulated world to draw on the device, for a GPU.
+    world:
+        Of the simulated ads, as bidwise simulate criteo names them.
     models:
         deepfm, dcn, dcnv2, logistic_regression, separated by commas or spaces [default: deepfm dcn].
     losses:
@@ -224,6 +227,7 @@ def criteo(
         l2=l2,
         embeddings=embeddings,
         rows=rows,
+        world=world,
         epochs=epochs,
         schedule=schedule,
         batch_size=batch_size,

@@ -80,7 +80,7 @@ def load_dataset(config: CriteoConfig, data: str | Path | None, device: str, *, 
         )
     if data is None:
         assert config.rows is not None
-        return _simulated(config.rows, config.seed, config.auction_size, device)
+        return _simulated(config.rows, config.world, config.seed, config.auction_size, device)
     store = Store(data, verify=verify)
     files = checksum(repr(sorted(store.schema["files"].items())))
     return _stored(str(store.folder.absolute()), files, config.auction_size, device)
@@ -94,8 +94,8 @@ def _stored(folder: str, files: str, size: int, device: str) -> Dataset:
 
 
 @lru_cache(maxsize=1)
-def _simulated(rows: int, seed: int, size: int, device: str) -> Dataset:
-    ads = simulated_ads(rows, seed=seed, device=device)
+def _simulated(rows: int, world: str, seed: int, size: int, device: str) -> Dataset:
+    ads = simulated_ads(rows, world=world, seed=seed, device=device)
     splits = {"train": ads.train, "valid": ads.valid, "test": ads.test}
     first = checksum(ads.test.features[:FIRST], ads.test.clicks[:FIRST], ads.test.bids[:FIRST])
     return _dataset("simulated", first, splits, device, size, ads.cardinalities, ads.about)

@@ -48,6 +48,7 @@ BIDS = {  # kind of bids -> how they come about
     "lognormal": "log-normal, independent of the ad",
     "advertiser": "log-normal around a level of each advertiser",
     "ctr": "log-normal, correlated with the true CTR",
+    "residual": "log-normal by advertiser, correlated with what no sum over fields explains of the true CTR",
 }
 INTEGERS = {
     "winners": "⌊(ln x)²⌋ above 2, as the winners of the challenge did",
@@ -111,7 +112,7 @@ def criteo_page(run: Run, key: str) -> RunPage:
 
 def _facts(result: CriteoResult) -> list[tuple[str, str]]:
     data, config = result.data, result.config
-    facts = [(f"{config.rows:,}", "rows simulated on the device")] if config.rows else []
+    facts = [(f"{config.rows:,}", f"rows of the world {config.world} simulated on the device")] if config.rows else []
     facts += [
         (f"{data.splits.train:,}", "training ads"),
         (f"{data.splits.valid:,}", "validation ads"),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import bidwise
 from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
+from bidwise.data.criteo_world import CRITEO_WORLDS
 from bidwise.evaluation.estimate import Outcome
 from bidwise.models import MODELS
 from bidwise.study.compare import Difference
@@ -34,6 +35,7 @@ class CriteoConfig:
 
     Args:
         rows: ads to simulate on the device, in place of a store; ``None`` takes the store.
+        world: of simulated ads, a name in :data:`~bidwise.data.criteo_world.CRITEO_WORLDS`.
         epochs, batch_size: of every training; ``None``: as many as the paper has for each model.
         lams: what the tuned protocol tries; the paper has 0.1, 1, 3, 5 and 10.
         lam_repeats: lam is selected once, by validation log loss summed over the first so many repeats, which alone
@@ -57,6 +59,7 @@ class CriteoConfig:
     l2: float = 0.0
     embeddings: str = "lazy"
     rows: int | None = None
+    world: str = "shared_tail"
     epochs: float | None = None
     schedule: str = "constant"
     batch_size: int | None = None
@@ -77,6 +80,7 @@ class CriteoConfig:
         check_name("embeddings", self.embeddings, UPDATES)
         check_name("precision", self.precision, PRECISIONS)
         check_name("schedule", self.schedule, SCHEDULES)
+        check_name("world", self.world, CRITEO_WORLDS)
         check_seed("seed", self.seed)
         check_whole("repeats", self.repeats, 1, MOST_REPEATS)
         check_whole("auction_size", self.auction_size, 2)
