@@ -59,10 +59,10 @@ def planned(config: CriteoConfig, lams: Lams | None = None) -> list[Trial]:
             depends on the selection.
 
     >>> config = CriteoConfig(models=("deepfm",), losses=("log_plus",), protocol="tuned", repeats=3, lam_repeats=1)
-    >>> [trial.name for trial in planned(config, {("deepfm", "log_plus"): 5.0})][-4:]
-    ['deepfm-01-log_loss', 'deepfm-01-log_plus-5', 'deepfm-02-log_loss', 'deepfm-02-log_plus-5']
+    >>> [trial.name for trial in planned(config, {("deepfm", "log_plus"): 30.0})][-4:]
+    ['deepfm-01-log_loss', 'deepfm-01-log_plus-30', 'deepfm-02-log_loss', 'deepfm-02-log_plus-30']
     >>> len(planned(config))
-    8
+    12
     """
     trials = {}
     for model in config.models:
