@@ -204,6 +204,7 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid", "--out", "O
     [
         ([*CRITEO, "--repeats", "1001"], "--repeats must be at most 1000, found 1001"),
         ([*CRITEO, "--repeats", "2", "--lam-repeats", "3"], "--lam-repeats must be at most --repeats, 2, found 3"),
+        ([*CRITEO, "--lams", "0"], "--lams must be finite and above 0, found 0"),
         ([*CRITEO, "--models", ","], "--models must be names, separated by commas or spaces, found none"),
         ([*CRITEO, "--losses", ","], "--losses must be names, separated by commas or spaces, found none"),
         (CRITEO, "--data must be a store that bidwise prepare criteo wrote, or --rows the number of ads"),

@@ -13,6 +13,7 @@ import torch
 
 import bidwise
 from bidwise.data.criteo_text import simulate
+from bidwise.data.criteo_world import CRITEO_WORLDS
 from bidwise.data.store import Store
 from bidwise.evaluation.auc import _auc_on_device, auc
 from bidwise.models import SparseLogisticRegression
@@ -27,9 +28,9 @@ from bidwise.runners import Processes, Task, TaskCache, Threads, kept_result
 from bidwise.study.criteo_results import LOSSES, CriteoConfig, CriteoResult
 from bidwise.typed_json import to_json
 
-LAMS = CriteoConfig.lams
+LAMS = (0.3, 3.0, 30.0, 300.0)
 TINY = CriteoConfig(
-    models=("logistic_regression",), losses=("log_plus", "distilled"), repeats=2, auction_size=32, every=1
+    models=("logistic_regression",), losses=("log_plus", "distilled"), repeats=2, auction_size=32, every=1, lams=LAMS
 )
 
 
@@ -75,7 +76,8 @@ def test_result_has_every_number_of_every_loss(small):
         for loss, found in protocol["losses"].items():
             for key in ("welfare", "expected_welfare", "auc", "log_loss", "revenue", "calibration_error"):
                 assert math.isfinite(found[key]), (loss, key)
-            assert (found["difference"] is None) == (loss == "log_loss")
+            assert (found["difference"] is None) == (found["calibrated"] is None) == (loss == "log_loss")
+            assert found["by_log_loss"] is None
     assert [row["lam"] for row in model["grid"]["log_plus"]] == list(LAMS)
     assert {"log_loss", "log_plus", "distilled"} == set(model["runtime"])
     assert all(found["segments"] >= 15 for found in model["runtime"].values())
@@ -88,7 +90,7 @@ def test_result_has_every_number_of_every_loss(small):
 
 def test_means_and_errors_are_those_of_the_repeats(small):
     out, result = small
-    for protocol, selection in (("converged", "last"), ("tuned", "welfare")):
+    for protocol, selection in (("converged", "last"), ("tuned", "log_loss")):
         found = result["models"]["logistic_regression"]["protocols"][protocol]["losses"]["log_loss"]
         each = [selections(out, f"logistic_regression-{repeat:02d}-log_loss")[selection] for repeat in range(2)]
         for key in ("welfare", "expected_welfare"):
@@ -112,13 +114,13 @@ def test_differences_are_paired_by_repeat(small):
     assert read.gain("log_plus").difference == pytest.approx((sum(apart) / 2) / (sum(base) / 2))
 
 
-def test_lam_is_chosen_by_validation_welfare_in_every_repeat(small):
+def test_lam_is_chosen_by_validation_log_loss_in_every_repeat(small):
     out, result = small
     losses = result["models"]["logistic_regression"]["protocols"]["tuned"]["losses"]
     for repeat in range(2):
         names = {lam: trial_of(TINY, "logistic_regression", repeat, "log_plus", lam, "tuned").name for lam in LAMS}
-        tried = {lam: selections(out, name)["welfare"] for lam, name in names.items()}
-        best = max(tried, key=lambda lam: tried[lam].value)
+        tried = {lam: selections(out, name)["log_loss"] for lam, name in names.items()}
+        best = min(tried, key=lambda lam: tried[lam].value)
         assert losses["log_plus"]["lam"][repeat] == best
         assert losses["log_plus"]["repeats"]["welfare"][repeat] == pytest.approx(float(tried[best].welfare.mean()))
 
@@ -129,26 +131,33 @@ def test_teachers_are_the_log_loss_model_of_the_same_repeat_and_protocol(store, 
     taught = [trial for trial in planned(TINY) if trial.recipe.loss == "distilled"]
     for trial in taught:
         teacher = kept_result(out / "pieces" / f"logistic_regression-{trial.repeat:02d}-log_loss.pt")["teacher"]
-        assert set(teacher) == {"last", "welfare"}
+        assert set(teacher) == {"last", "log_loss"}
         assert teacher[trial.recipe.teacher].shape == (len(ads),)
-    assert {trial.recipe.teacher for trial in taught} == {"last", "welfare"}
+    assert {trial.recipe.teacher for trial in taught} == {"last", "log_loss"}
 
 
 def test_the_plan_is_every_loss_with_its_lams_and_teachers():
     trials = planned(CriteoConfig(models=("deepfm",), repeats=1))
     counts = {loss: sum(trial.recipe.loss == loss for trial in trials) for loss in LOSSES}
-    # one lam with the last teacher and five with the best; without a teacher one training serves both
+    # one lam with the last teacher and nine with the best; without a teacher one training serves both
     assert counts == {
         "log_loss": 1,
-        "log_weighted": 6,
-        "log_teacher": 6,
-        "log_plus": 5,
-        "log_plus_teacher": 6,
+        "log_weighted": 10,
+        "log_teacher": 10,
+        "log_plus": 9,
+        "log_plus_teacher": 10,
         "distilled": 2,
     }
     assert len({trial.name for trial in trials}) == len(trials)
     converged = [trial.recipe for trial in planned(CriteoConfig(protocol="converged"))]
     assert {recipe.lam for recipe in converged if recipe.lam is not None} == {3.0}
+
+
+def test_the_baseline_can_be_trained_as_well_as_any():
+    config = CriteoConfig(epochs=8, schedule="cosine", l2=1e-4, batch_size=4096)
+    recipes = {trial.recipe for trial in planned(config)}
+    assert {(r.epochs, r.schedule, r.l2, r.batch_size) for r in recipes} == {(8, "cosine", 1e-4, 4096)}
+    assert {r.epochs for r in {trial.recipe for trial in planned(CriteoConfig())}} == {3.0, 2.1}
 
 
 def test_losses_have_the_papers_slope():
@@ -164,15 +173,23 @@ def test_losses_have_the_papers_slope():
 def test_measures_agree_with_the_library(store):
     test = store.ads("test", auction_size=32)
     model = SparseLogisticRegression(store.cardinalities, std=0.3)
-    found = measured(model, test)
+    valid = store.ads("valid")
+    found = measured(model, test, valid)
     ctr = bidwise.predict(model, test).double()
     for key, truth in (("welfare", test.clicks), ("expected_welfare", test.truth)):
         expected = bidwise.pooled_welfare(ctr, truth, test.bids, 32)
         assert float(getattr(found, key).mean()) == pytest.approx(expected, rel=1e-6)
     assert found.revenue == pytest.approx(bidwise.pooled_revenue(ctr, test.truth, test.bids, 32), rel=1e-6)
-    assert measured(model, replace(test, truth=None)).expected_welfare is None
+    line = bidwise.evaluation.calibrator("platt", bidwise.predict(model, valid), valid.clicks)
+    scaled = bidwise.pooled_welfare(line(ctr), test.truth, test.bids, 32)
+    assert float(found.calibrated.mean()) == pytest.approx(scaled, rel=1e-6)
+    assert scaled != pytest.approx(float(found.expected_welfare.mean()), rel=1e-3)
+    blind = measured(model, replace(test, truth=None), valid)
+    assert blind.expected_welfare is None
+    by_clicks = bidwise.pooled_welfare(line(ctr), test.clicks, test.bids, 32)
+    assert float(blind.calibrated.mean()) == pytest.approx(by_clicks, rel=1e-6)
     by_clicks = bidwise.pooled_revenue(ctr, test.clicks, test.bids, 32)
-    assert measured(model, replace(test, truth=None)).revenue == pytest.approx(by_clicks, rel=1e-6)
+    assert blind.revenue == pytest.approx(by_clicks, rel=1e-6)
     metrics = bidwise.evaluation.Metrics(size=32).update(ctr, test.clicks, test.bids).compute()
     for key in ("auc", "log_loss", "calibration_error", "predicted_over_observed"):
         assert getattr(found, key) == pytest.approx(getattr(metrics, key), rel=1e-6)
@@ -181,9 +198,9 @@ def test_measures_agree_with_the_library(store):
 def test_groups_of_ads_keep_mean_and_spread(store, monkeypatch):
     test = store.ads("test", auction_size=32)
     model = SparseLogisticRegression(store.cardinalities, std=0.3)
-    every_ad = measured(model, test).welfare
+    every_ad = measured(model, test, test).welfare
     monkeypatch.setattr("bidwise.paper.criteo_trial.GROUPS", 60)
-    groups = measured(model, test).welfare
+    groups = measured(model, test, test).welfare
     assert (len(every_ad), len(groups)) == (len(test), 60)
     assert float(groups.mean()) == pytest.approx(float(every_ad.mean()))
     errors = [float(each.std()) / math.sqrt(len(each)) for each in (every_ad, groups)]
@@ -243,7 +260,7 @@ def test_deepfm_and_dcn_run_with_the_papers_losses(store, tmp_path):
         assert gain.outcome == "unclear"
     assert result.models["dcn"].epochs == 2.1
     assert result.models["deepfm"].epochs == 3
-    assert any("this run confirms (trained in the same way): 0 of 2" in words for words in verdict(result))
+    assert any("this run confirms (trained to the end): 0 of 2" in words for words in verdict(result))
 
 
 def test_unknown_ctr_leaves_realised_welfare(small):
@@ -291,6 +308,11 @@ def test_another_store_or_configuration_is_refused(store, small, tmp_path):
         ({"lam_repeats": 0}, "lam_repeats must be at least 1"),
         ({"lam_repeats": 3, "repeats": 2}, "lam_repeats must be at most repeats, 2, found 3"),
         ({"precision": "float16"}, "precision must be one of float32, mixed"),
+        ({"epochs": 0}, "epochs must be finite and above 0"),
+        ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
+        ({"world": "shared_tial"}, "world must be one of .*did you mean 'shared_tail'"),
+        ({"lams": ()}, "lams must be at least one, found none"),
+        ({"lams": (1.0, -1.0)}, "lams must be finite and above 0"),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -307,8 +329,8 @@ def test_auctions_larger_than_a_split_are_refused(store, tmp_path):
 def test_ads_without_truth_are_selected_by_clicks_alone(store):
     ads = load_dataset(TINY, store.folder, "cpu")
     blind = replace(ads, valid=replace(ads.valid, truth=None))
-    assert [metric.name for metric in ads.selections] == ["welfare", "log_loss", "expected_welfare"]
-    assert [metric.name for metric in blind.selections] == ["welfare", "log_loss"]
+    assert [metric.name for metric in ads.selections] == ["log_loss", "welfare", "expected_welfare"]
+    assert [metric.name for metric in blind.selections] == ["log_loss", "welfare"]
 
 
 def test_a_changed_file_is_refused(store, tmp_path):
@@ -354,7 +376,6 @@ def test_simulated_rows_need_no_store(simulated):
     assert model["batch_size"] == 512
     assert model["steps"] == 21  # three epochs of 7
     assert "rows = 4000" in (out / "config.toml").read_text()
-    assert "precision" not in (out / "config.toml").read_text()
     words = " ".join(notes(read_result(out, CriteoResult)))
     assert "4,000 rows on the device" in words
     assert "Batches have 512 ads" in words
@@ -364,11 +385,11 @@ def test_lam_is_chosen_on_the_first_repeats_and_used_in_all(simulated):
     out, result = simulated
     names = {path.stem for path in (out / "pieces").iterdir()}
     names_of = {lam: trial_of(SIMULATED, "logistic_regression", 0, "log_plus", lam, "tuned").name for lam in LAMS}
-    tried = {lam: selections(out, name)["welfare"] for lam, name in names_of.items()}
-    best = max(tried, key=lambda lam: tried[lam].value)
+    tried = {lam: selections(out, name)["log_loss"] for lam, name in names_of.items()}
+    best = min(tried, key=lambda lam: tried[lam].value)
     model = result["models"]["logistic_regression"]
     assert model["protocols"]["tuned"]["losses"]["log_plus"]["lam"] == [best] * 3
-    assert model["protocols"]["tuned"]["losses"]["log_plus"]["by_log_loss"]["lam"] == [best] * 3
+    assert model["protocols"]["tuned"]["losses"]["log_plus"]["by_welfare"]["lam"] == [best] * 3
     for repeat in (1, 2):  # the chosen one, and 3 for the other protocol
         lams = {name for name in names if name.startswith(f"logistic_regression-{repeat:02d}-log_plus")}
         assert lams == {f"logistic_regression-{repeat:02d}-log_plus-{lam:g}" for lam in {best, 3.0}}
@@ -382,12 +403,17 @@ def test_lam_is_chosen_on_the_first_repeats_and_used_in_all(simulated):
 
 def test_lam_is_selected_by_the_sum_over_the_first_repeats():
     config = CriteoConfig(models=("deepfm",), losses=("log_plus",), protocol="tuned", repeats=3, lam_repeats=2)
-    values = {(0, 1.0): 5.0, (0, 3.0): 4.0, (1, 1.0): 1.0, (1, 3.0): 4.0}  # 1 is best in the first, 3 in both together
+    values = {
+        (0, 1.0): -5.0,
+        (0, 3.0): -4.0,
+        (1, 1.0): -1.0,
+        (1, 3.0): -4.0,
+    }  # 1 is best in the first, 3 in both
     trained = {}
     for trial in planned(config):
         value = values.get((trial.repeat, trial.recipe.lam), 0.0)
-        of_test = Measured(torch.zeros(1), None, 0.5, 0.5, 0.0, 0.0, 1.0, value=value)
-        trained[trial] = Trained({"welfare": of_test}, {}, 1)
+        of_test = Measured(torch.zeros(1), None, torch.zeros(1), 0.5, 0.5, 0.0, 0.0, 1.0, value=value)
+        trained[trial] = Trained({"log_loss": of_test}, {}, 1)
     lams = selected_lams(config, trained)
     assert lams == {("deepfm", "log_plus"): 3.0}
     rest = [trial for trial in planned(config, lams) if trial not in trained]
@@ -505,7 +531,12 @@ def command(monkeypatch, *words):
 def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
     asked = "--rows 4000 --models logistic_regression --losses log_plus --protocol tuned --repeats 2 --lam-repeats 1"
     asked += " --batch-size 512 --auction-size 32 --every 1 --device cpu"
+    asked += " --epochs 2 --schedule cosine --l2 1e-5 --lams 1 3 10 --world threeway"
     assert command(monkeypatch, *asked.split(), "--out", tmp_path / "run") == 0
+    result = read_result(tmp_path / "run", CriteoResult)
+    config = result.config
+    assert (config.world, result.data.bids.kind) == ("threeway", CRITEO_WORLDS["threeway"].bids.kind)
+    assert (config.epochs, config.schedule, config.l2, config.lams) == (2, "cosine", 1e-5, (1, 3, 10))
     assert "(λ selected on the first repeat)" in capsys.readouterr().out
     assert "4,000" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert (tmp_path / "run" / "figures" / "criteo_lambda.svg").exists()

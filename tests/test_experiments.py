@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,17 +20,18 @@ import bidwise
 from bidwise.evaluation.estimate import Outcome
 from bidwise.losses.named import needs_teacher
 from bidwise.paper import regime_maps, regimes, synthetic
-from bidwise.paper.synthetic import LAMS, LOSSES, PAPER, measured
+from bidwise.paper.synthetic import LOSSES, PAPER, measured
 from bidwise.report.build import typed_result
 from bidwise.report.regimes_page import regimes_summary
 from bidwise.report.regimes_sentences import headline
+from bidwise.report.regimes_sentences import notes as regimes_notes
 from bidwise.report.synthetic_page import synthetic_summary
 from bidwise.report.synthetic_sentences import claims, notes, verdict
 from bidwise.run_folder import read_json, result_json
 from bidwise.study import members
 from bidwise.study.compare import Gain, gain, points
 from bidwise.study.members import BATCHES, INITIAL, LAST, Students, select, train
-from bidwise.study.recipe import Recipe, grid, has_lam, joint_loss, seeds_of
+from bidwise.study.recipe import LAMS, Recipe, grid, has_lam, joint_loss, seeds_of
 from bidwise.study.synthetic_results import (
     Counts,
     LossResult,
@@ -43,6 +45,7 @@ from bidwise.study.synthetic_results import (
 from bidwise.training import METRICS
 
 TINY = {"repeats": 2, "epochs": 2, "validation_auctions": 20, "test_auctions": 30, "training_ads": 600}
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SHELL = [sys.executable, "-m", "bidwise", "reproduce", "synthetic", "--repeats", "2", "--epochs", "4"]
 
 
@@ -371,7 +374,7 @@ def test_any_whole_number_is_a_seed(tmp_path):
 def test_progress_says_which_models_train_and_at_which_epoch(tmp_path):
     shown = []
     synthetic.run(
-        tiny(losses=("log_plus",), protocol="tuned"),
+        tiny(losses=("log_plus",), protocol="tuned", lams=LAMS[:6]),
         tmp_path / "run",
         progress=lambda work, done, detail="": shown.append((work, done, detail)),
     )
@@ -578,6 +581,29 @@ def test_the_choice_by_clicks_leaves_out_losses_whose_teacher_knew_the_truth():
     assert "log_plus_teacher" not in told
 
 
+def test_a_lam_at_either_end_of_its_grid_is_told():
+    losses = _losses()
+    losses["log"] = replace(losses["log"], lam=(300.0, 300.0, 10.0))
+    losses["log_plus"] = replace(losses["log_plus"], lam=(0.03, 1.0, 1.0))
+    result = _result(_losses(), losses)
+    told = verdict(replace(result, config=replace(result.config, lams=LAMS)))
+    assert (
+        "λ is at an end of its grid, 0.03 or 300, where one beyond may be better: log 300 in 2 of 3, "
+        "log_plus 0.03 in 1 of 3." in told
+    )
+    losses["log"] = replace(losses["log"], lam=(100.0, 100.0, 10.0))
+    losses["log_plus"] = replace(losses["log_plus"], lam=(0.1, 1.0, 1.0))
+    inside = _result(_losses(), losses)
+    assert "grid" not in " ".join(verdict(replace(inside, config=replace(inside.config, lams=LAMS))))
+
+
+def test_results_keep_the_grid_they_were_tuned_on():
+    kept = read_json(RESULTS / "plotted" / "result.json")
+    kept["config"]["lams"] = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
+    kept["protocols"]["tuned"]["losses"]["log"]["lam"] = [10.0] * 30
+    assert "log 10 in 30 of 30" in " ".join(verdict(typed_result(kept)))
+
+
 def test_the_headline_says_who_beats_a_tuned_log_loss():
     nobody = verdict(_result(_losses(log=0.01), _losses()))
     assert "no other loss is measurably above it" in nobody[0]
@@ -624,7 +650,14 @@ def test_auction_sizes_cut_the_same_ads():
         assert found.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
-SMALL_REGIMES = {"repeats": 2, "epochs": 1, "training_ads": 600, "validation_ads": 1000, "test_ads": 1000}
+SMALL_REGIMES = {
+    "repeats": 2,
+    "epochs": 1,
+    "training_ads": 600,
+    "validation_ads": 1000,
+    "test_ads": 1000,
+    "lams": (0.3, 3.0, 30.0),
+}
 
 
 def _few_levels(monkeypatch):
@@ -650,6 +683,9 @@ def test_every_cell_of_every_map_has_an_interval_and_resumes(monkeypatch, tmp_pa
             for cell in (cell for row in rows for cell in row):
                 for found in (cell, cell.calibrated, cell.by_clicks):
                     assert found.ci_low <= found.difference <= found.ci_high
+                assert cell.lam is None or (len(cell.lam) == 2 and set(cell.lam) <= {0.3, 3.0, 30.0})
+    assert {loss for loss, rows in result.maps[0].losses.items() if rows[0][0].lam} == set(filter(has_lam, LOSSES))
+    assert "λ is at an end of its grid, 0.3 or 30" in regimes_notes(result)[-1]
     assert set(result.maps[2].losses) == {name for name in LOSSES if needs_teacher(name)}
     assert typed_result(read_json(tmp_path / "run" / "result.json")) == result
     pieces = sorted((tmp_path / "run" / "pieces").iterdir())
@@ -703,7 +739,7 @@ def test_cells_select_by_their_own_auction_size_and_calibrate_on_validation_clic
     line = bidwise.evaluation.calibrator("platt", valid, group.valid.clicks[1])
     offsets = 50 * torch.arange(len(group.test) // 50 + 1)
     scaled = bidwise.welfare(line(test), group.test.truth[1], group.test.bids[1], offsets).mean().item()
-    found = group.welfare(trained, 50, "expected_welfare", calibrated=True)
+    found = group.welfare(select(trained, "expected_welfare@50"), 50, calibrated=True)
     assert found[1] == pytest.approx(scaled, rel=1e-5)
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from bidwise import theory
 from bidwise.theory import Instance, Sides
+from bidwise.theory.ranking_bounds import log_loss_risk
 
 settings.register_profile("theory", derandomize=True, deadline=None, database=None, max_examples=60)
 seeded = settings(settings.get_profile("theory"))
@@ -392,11 +393,62 @@ def squared_error_risk(prediction, truth):
     return float((prediction - truth).square().sum())
 
 
+def squared_margin(instance):
+    """h(f) - h(p) of the squared error, whose expectation over clicks differs from it by what f does not change."""
+    return sum((f - p) ** 2 for f, p in zip(instance.prediction.tolist(), instance.truth.tolist(), strict=True))
+
+
+def log_margin(instance):
+    """The same of the log loss; infinite where a model is certain and can be wrong."""
+
+    def entropy(ctr, p):
+        return sum(-chance * math.log(x) if x else math.inf for chance, x in ((p, ctr), (1 - p, 1 - ctr)) if chance)
+
+    pairs = list(zip(instance.prediction.tolist(), instance.truth.tolist(), strict=True))
+    return sum(entropy(f, p) for f, p in pairs) - sum(entropy(p, p) for _, p in pairs)
+
+
 @seeded
 @given(instances(), st.sampled_from([0.1, 1.0, 3.0]))
 def test_prop_3_3_holds(instance, lam):
-    assert theory.composite_margin(instance, lam).holds
-    assert theory.composite_margin(instance, lam, pointwise=squared_error_risk).holds
+    """Both sides are those of loops: the least risk is minus half the spread."""
+    behind = risk(instance) + spread(instance) / 2
+    for pointwise, margin in ((log_loss_risk, log_margin), (squared_error_risk, squared_margin)):
+        sides = theory.composite_margin(instance, lam, pointwise=pointwise)
+        assert sides.holds
+        assert sides.left == pytest.approx(lam * margin(instance), abs=1e-9)
+        assert sides.right == pytest.approx(behind + lam * margin(instance), abs=1e-9)
+
+
+def test_prop_3_3_by_hand():
+    """The two ads swap: R(f) = 1/2, R(p) = -1/2, and the squared errors add up to 5/16."""
+    sides = theory.composite_margin(WRONG_ORDER, 4.0, pointwise=squared_error_risk)
+    assert (sides.left, sides.right) == (4 * 5 / 16, 1 + 4 * 5 / 16)
+    in_order = WRONG_ORDER.predicting([0.5, 0.25])  # the pair costs nothing: the statement is tight
+    assert theory.composite_margin(in_order, 4.0, pointwise=squared_error_risk) == Sides(0.25, 0.25, "<=")
+
+
+@seeded
+@given(instances(), SIGMA)
+def test_prop_3_3_holds_for_eq_7_with_a_perfect_teacher(instance, sigma):
+    def composite(each):
+        return each.loss(gap="positive", surrogate="hinge", sigma=sigma) + squared_error_risk(
+            each.prediction, each.truth
+        )
+
+    true = instance.predicting(instance.truth)
+    assert composite(true) == 0
+    assert composite(instance) > 0 or torch.equal(instance.prediction, instance.truth)
+
+
+def test_prop_3_3_fails_for_eq_7_with_an_imperfect_teacher():
+    turned = Instance([1.0, 1.0], truth=[0.75, 0.25], prediction=[0.5, 0.5], teacher=[0.25, 0.75])
+
+    def composite(each):
+        hinge_plus = each.loss("teacher", gap="positive", surrogate="hinge")
+        return hinge_plus + squared_error_risk(each.prediction, each.truth)
+
+    assert (composite(turned), composite(turned.predicting(turned.truth))) == (0.125, 0.25)
 
 
 def test_prop_3_3_the_true_ctr_is_the_only_minimiser_on_a_grid():
@@ -429,17 +481,49 @@ def test_prop_3_3_fails_for_the_logistic_surrogate():
 
 
 @seeded
-@given(instances(), st.sampled_from(["logistic", "hinge"]), st.sampled_from([None, 0.05, 1.0, 3.0]))
-def test_thm_3_4_holds(instance, surrogate, sigma):
-    sides = theory.surrogate_error(instance, surrogate, sigma=sigma)
+@given(
+    instances(),
+    st.sampled_from(["logistic", "hinge"]),
+    st.sampled_from([None, 0.05, 1.0, 3.0]),
+    st.sampled_from([None, 1.0, 2.5]),
+)
+def test_thm_3_4_holds(instance, surrogate, sigma, room):
+    """Both sides are those of loops; a cap above the largest bid lowers the slope, or raises the bound."""
+    cap = instance.bids.max().item() * (room or 1.0)
+    sides = theory.surrogate_error(instance, surrogate, sigma=sigma, bid_cap=cap if room else None)
     assert sides.holds
-    cap = instance.bids.max().item()
     slope = 2 / cap if sigma is None else sigma
     phi = {"logistic": logistic, "hinge": hinge}[surrogate]
     expected = loop_loss(instance, instance.truth, signed, lambda x: phi(slope * x)) - risk(instance)
     assert sides.left == pytest.approx(abs(expected), abs=1e-8)
-    if sigma is None:
-        assert sides.right == pytest.approx(spread(instance) / 2)
+    factor = slope * cap - 1 if slope * cap > 2 else 1.0
+    assert sides.right == pytest.approx(factor * spread(instance) / 2)
+
+
+@pytest.mark.parametrize("surrogate", ["logistic", "hinge"])
+@pytest.mark.parametrize(
+    ("sigma", "bound"), [(2.0, 3.0), (4.0, 9.0), (5.0, 12.0)], ids=["sigma = 2 / B", "4 / B", "5 / B"]
+)
+def test_thm_3_4_is_tight_for_a_model_as_bold_as_can_be(surrogate, sigma, bound):
+    """Four ads with bid 1, two of them worthless: 4 pairs 3/4 apart, predicted 1 apart.
+
+    A pair adds -sigma times its gap to the surrogate and -1 times to the risk: both sides are (sigma - 1) 4 * 3/4.
+    """
+    bold = Instance([1.0] * 4, truth=[0.75, 0.75, 0.0, 0.0], prediction=[1.0, 1.0, 0.0, 0.0])
+    sides = theory.surrogate_error(bold, surrogate, sigma=sigma)
+    assert sides.right == bound
+    assert replace(sides, relation="==").holds
+    roomy = theory.surrogate_error(bold, surrogate, sigma=sigma, bid_cap=3.0)
+    assert roomy.right == 3 * (3 * sigma - 1)
+
+
+@pytest.mark.parametrize("surrogate", ["logistic", "hinge"])
+def test_thm_3_4_is_tight_for_a_model_that_hardly_distinguishes_at_a_small_slope(surrogate):
+    """sigma B = 1/2, where the factor is 1: the surrogate is nearly 0, and the risk is not."""
+    timid = Instance([1.0, 1.0], truth=[0.75, 0.25], prediction=[0.5 + 1e-12, 0.5])
+    sides = theory.surrogate_error(timid, surrogate, sigma=0.5)
+    assert sides.right == 0.5
+    assert replace(sides, relation="==").holds
 
 
 @pytest.mark.parametrize("surrogate", ["logistic", "hinge"])

@@ -135,6 +135,7 @@ def criteo(
     out: Path,
     data: Path | None = None,
     rows: int | None = None,
+    world: str = "shared_tail",
     models: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
     losses: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
     protocol: str = "both",
@@ -144,7 +145,10 @@ def criteo(
     every: float = 0.25,
     l2: float = 0.0,
     embeddings: str = "lazy",
+    epochs: float | None = None,
+    schedule: str = "constant",
     batch_size: int | None = None,
+    lams: Annotated[list[float] | None, Parameter(consume_multiple=True, negative=())] = None,
     lam_repeats: int | None = None,
     precision: str = "float32",
     workers: int = 1,
@@ -167,14 +171,17 @@ def criteo(
     data:
         Folder that bidwise prepare criteo wrote.
     rows:
-        In place of a folder: how many ads of the simulated world to draw on the device, for a GPU.
+        In place of a folder: how many ads of a simulated world to draw on the device, for a GPU.
+    world:
+        Of the simulated ads, as bidwise simulate criteo names them.
     models:
         deepfm, dcn, dcnv2, logistic_regression, separated by commas or spaces [default: deepfm dcn].
     losses:
         Names of losses; log_loss always takes part [default: log_loss, log_weighted and log_teacher (the paper's),
         log_plus and log_plus_teacher (ours), distilled (the control)].
     protocol:
-        converged (the paper's: all epochs, lam = 3), tuned (each loss its own epoch and lam) or both.
+        converged (all epochs, the paper's lam = 3), tuned (each loss its own epoch and lam, by validation log loss)
+        or both.
     repeats:
         Trainings of every model, each with its own initial weights and order of ads.
     seed:
@@ -187,8 +194,14 @@ def criteo(
         Weight of the squared embeddings in the loss; DeepCTR's default is 1e-5.
     embeddings:
         lazy (updates the rows that a batch looked up) or dense (all rows, as Adam does).
+    epochs:
+        Of every training [default: the paper's, 3 for DeepFM and 2.1 for DCN].
+    schedule:
+        Of the learning rate, constant or cosine.
     batch_size:
         Ads in a batch [default: the paper's, 256 for DeepFM and 512 for DCN].
+    lams:
+        What the tuned protocol tries [default: 0.03 0.1 0.3 1 3 10 30 100 300].
     lam_repeats:
         Select lam once, on so many first repeats, which alone train every lam [default: in each repeat].
     precision:
@@ -201,6 +214,7 @@ def criteo(
     from bidwise.paper.criteo import run
     from bidwise.report.criteo_sentences import summary
     from bidwise.study.criteo_results import LOSSES, CriteoConfig
+    from bidwise.study.recipe import LAMS
 
     config = CriteoConfig(
         models=("deepfm", "dcn") if models is None else _names("models", models),
@@ -213,7 +227,11 @@ def criteo(
         l2=l2,
         embeddings=embeddings,
         rows=rows,
+        world=world,
+        epochs=epochs,
+        schedule=schedule,
         batch_size=batch_size,
+        lams=LAMS if lams is None else tuple(lams),
         lam_repeats=lam_repeats,
         precision=precision,
     )

@@ -16,6 +16,7 @@ from typing import ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from bidwise.auctions import ad_numbers, auctions_of
 from bidwise.auctions.columns import Floats
@@ -198,6 +199,21 @@ def calibrator(kind: str, ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLi
     if not weights.any():
         raise InputError(f"weights must not all be 0, found {len(weights)} zeros")
     return _fitted(kind, ctr, clicks, weights)
+
+
+def platt_scaled(logits: Tensor, seen: Tensor, clicks: Tensor) -> Tensor:
+    """Logits ``(..., ads)`` after Platt scaling of each model by the clicks of other ads, whose logits were ``seen``.
+
+    >>> seen, clicks = torch.tensor([-1.0, -1.0, 1.0, 1.0]), torch.tensor([0.0, 0.5, 1.0, 0.5])
+    >>> platt_scaled(torch.tensor([1.0]), seen, clicks).sigmoid()
+    tensor([0.7500], dtype=torch.float64)
+    """
+    rows = zip(*(x.double().cpu().reshape(-1, x.shape[-1]) for x in (seen.sigmoid(), clicks)), strict=True)
+    lines = [Platt.fit(*_ads(ctr, labels, None)) for ctr, labels in rows]
+    fitted = torch.tensor([[line.slope, line.intercept] for line in lines], dtype=torch.float64, device=logits.device)
+    slope, intercept = fitted.T.reshape(2, *logits.shape[:-1], 1)
+    scaled: Tensor = slope * logits + intercept
+    return scaled
 
 
 def cross_fitted(

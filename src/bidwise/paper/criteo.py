@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def run(
     """
     check_whole("workers", workers, 1)
     dataset = load_dataset(config, data, device, verify=True)  # the same ads in every precision
-    of_folder = {"experiment": "criteo", "data": dataset.name, "checksum": dataset.checksum, **config.in_folder}
+    of_folder = {"experiment": "criteo", "data": dataset.name, "checksum": dataset.checksum, **asdict(config)}
     folder, made_by = open_folder(out, of_folder), environment(device)  # now: the sources may change while it runs
     tasks = TaskCache(folder, progress)
     shared = {"data": None if data is None else str(Path(data).absolute()), "config": config, "device": device}

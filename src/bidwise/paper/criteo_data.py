@@ -15,7 +15,7 @@ from bidwise.data.store import SPLITS, Store
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.run_folder import checksum
-from bidwise.study.criteo_results import AdsOfRun, Bids, CriteoConfig, SplitSizes, Truth
+from bidwise.study.criteo_results import TUNED, AdsOfRun, Bids, CriteoConfig, SplitSizes, Truth
 from bidwise.training.validation import METRICS, Metric
 from bidwise.typed_json import from_json
 
@@ -37,8 +37,8 @@ class Dataset:
 
     @property
     def selections(self) -> list[Metric]:
-        """What epoch and lam are selected by: validation welfare; for comparison log loss, and the truth if known."""
-        names = ["welfare", "log_loss", *([] if self.valid.truth is None else ["expected_welfare"])]
+        """What epoch and lam are selected by: validation log loss; for comparison welfare, and the truth if known."""
+        names = [TUNED, "welfare", *([] if self.valid.truth is None else ["expected_welfare"])]
         return [METRICS[name] for name in names]
 
     def about(self, config: CriteoConfig) -> AdsOfRun:
@@ -80,7 +80,7 @@ def load_dataset(config: CriteoConfig, data: str | Path | None, device: str, *, 
         )
     if data is None:
         assert config.rows is not None
-        return _simulated(config.rows, config.seed, config.auction_size, device)
+        return _simulated(config.rows, config.world, config.seed, config.auction_size, device)
     store = Store(data, verify=verify)
     files = checksum(repr(sorted(store.schema["files"].items())))
     return _stored(str(store.folder.absolute()), files, config.auction_size, device)
@@ -94,8 +94,8 @@ def _stored(folder: str, files: str, size: int, device: str) -> Dataset:
 
 
 @lru_cache(maxsize=1)
-def _simulated(rows: int, seed: int, size: int, device: str) -> Dataset:
-    ads = simulated_ads(rows, seed=seed, device=device)
+def _simulated(rows: int, world: str, seed: int, size: int, device: str) -> Dataset:
+    ads = simulated_ads(rows, world=world, seed=seed, device=device)
     splits = {"train": ads.train, "valid": ads.valid, "test": ads.test}
     first = checksum(ads.test.features[:FIRST], ads.test.clicks[:FIRST], ads.test.bids[:FIRST])
     return _dataset("simulated", first, splits, device, size, ads.cardinalities, ads.about)

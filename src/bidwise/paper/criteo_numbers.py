@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from bidwise.paper.criteo_trial import Lams, Measured, Trained, Trial, trial_of
 from bidwise.study.compare import Difference, mean_and_error, paired
@@ -26,7 +27,7 @@ from bidwise.study.criteo_results import (
 from bidwise.study.recipe import BASELINE, has_lam
 from bidwise.study.select import best
 
-SELECTIONS = {"by_log_loss": "log_loss", "by_truth": "expected_welfare"}  # beside validation welfare
+SELECTIONS = {"by_welfare": "welfare", "by_truth": "expected_welfare"}  # beside validation log loss
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Numbers:
         return self.trained[trial_of(self.config, self.model, repeat, loss, lam, protocol)]
 
     def best_lam(self, loss: str) -> float:
-        """The lam with the highest validation welfare, summed over the repeats that tried all."""
+        """The lam with the lowest validation log loss, summed over the repeats that tried all."""
 
         def value(lam: float) -> float:
             return sum(each.value for each in self._at(loss, lam))
@@ -81,7 +82,7 @@ class Numbers:
             realised = [[each.welfare.numpy() for each in models] for models in (tested[""], bases[""])]
             losses[loss] = LossResult(
                 **self._selected(tested[""], bases[""], loss),
-                difference_realised=None if loss == BASELINE else self._difference(*realised),
+                difference_realised=None if loss == BASELINE else paired(*realised),
                 repeats=EachRepeat(**_each_repeat(tested[""])),
                 **numbers,
             )
@@ -93,16 +94,17 @@ class Numbers:
     def _selected(self, tested: Sequence[Measured], base: Sequence[Measured], loss: str) -> dict[str, Any]:
         """The fields of :class:`Selected`."""
         tuned = not np.isnan(tested[0].epoch)
-        welfare = [[each.main_welfare.numpy() for each in models] for models in (tested, base)]
+
+        def difference(values: Callable[[Measured], Tensor]) -> Difference | None:
+            return None if loss == BASELINE else paired(*([values(m).numpy() for m in each] for each in (tested, base)))
+
         return {
             **_levels(tested),
-            "difference": None if loss == BASELINE else self._difference(*welfare),
+            "difference": difference(lambda measured: measured.main_welfare),
+            "calibrated": difference(lambda measured: measured.calibrated),
             "epoch": float(np.mean([each.epoch for each in tested])),
             "lam": tuple(each.lam for each in tested if tuned and each.lam is not None),
         }
-
-    def _difference(self, welfare: Sequence[Any], base: Sequence[Any]) -> Difference:
-        return paired(welfare, base)
 
     def grid(self) -> dict[str, tuple[AtLam, ...]]:
         """Test numbers by lam, each at its own best epoch, over the repeats that tried every lam."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bidwise.data.ads import Ads
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.bins import binned, calibration_error, equal_mass_bins
+from bidwise.evaluation.calibration import platt_scaled
 from bidwise.evaluation.metrics import CTR_BINS
 from bidwise.evaluation.pooled import Pool, Pooled
 from bidwise.losses.named import needs_teacher
@@ -58,10 +59,10 @@ def planned(config: CriteoConfig, lams: Lams | None = None) -> list[Trial]:
             depends on the selection.
 
     >>> config = CriteoConfig(models=("deepfm",), losses=("log_plus",), protocol="tuned", repeats=3, lam_repeats=1)
-    >>> [trial.name for trial in planned(config, {("deepfm", "log_plus"): 5.0})][-4:]
-    ['deepfm-01-log_loss', 'deepfm-01-log_plus-5', 'deepfm-02-log_loss', 'deepfm-02-log_plus-5']
+    >>> [trial.name for trial in planned(config, {("deepfm", "log_plus"): 30.0})][-4:]
+    ['deepfm-01-log_loss', 'deepfm-01-log_plus-30', 'deepfm-02-log_loss', 'deepfm-02-log_plus-30']
     >>> len(planned(config))
-    8
+    12
     """
     trials = {}
     for model in config.models:
@@ -79,10 +80,15 @@ def planned(config: CriteoConfig, lams: Lams | None = None) -> list[Trial]:
 
 @dataclass(frozen=True)
 class Measured:
-    """A model on the test auctions, a welfare of each; the epoch and validation metric that it was selected with."""
+    """A model on the test auctions; the epoch and validation metric that it was selected with.
+
+    Welfare is that of groups of ads; ``calibrated`` is main welfare after Platt scaling on validation clicks, since a
+    loss may move welfare by its scale alone.
+    """
 
     welfare: Tensor
     expected_welfare: Tensor | None
+    calibrated: Tensor
     auc: float
     log_loss: float
     revenue: float
@@ -134,7 +140,7 @@ def train(
         predictions: dict[str, Tensor] = {}
         for name, state in {"last": fitted.last, **{name: best.state for name, best in fitted.best.items()}}.items():
             model.load_state_dict(state)
-            selections[name] = vars(measured(model, dataset.test)) | {"lam": recipe.lam}
+            selections[name] = vars(measured(model, dataset.test, dataset.valid)) | {"lam": recipe.lam}
             if recipe.loss == BASELINE and name in (CONVERGED, TUNED):
                 predictions[name] = predict(model, dataset.train).cpu()
     for name, best in fitted.best.items():
@@ -147,7 +153,7 @@ def train(
     }
 
 
-def measured(model: nn.Module, ads: Ads) -> Measured:
+def measured(model: nn.Module, ads: Ads, valid: Ads) -> Measured:
     """Welfare over all auctions that could be drawn, by clicks and where known by the true CTR, and the predictions.
 
     All is computed where the ads are. Of welfare comes back a number for each group of ads, whose mean it is.
@@ -156,11 +162,13 @@ def measured(model: nn.Module, ads: Ads) -> Measured:
     ctr, clicks, bids = ctr_of(logits), ads.clicks.double(), ads.bids.double()
     assert ads.auction_size is not None
     pool = Pool(bids * ctr, ads.auction_size)
+    scaled = platt_scaled(logits, logits_of(model, valid.features).double(), valid.clicks)
     worth = clicks if ads.truth is None else ads.truth.double()
     total, arrays = float(clicks.sum()), (ctr.cpu().numpy(), clicks.cpu().numpy())
     return Measured(
         welfare=_grouped(pool.welfare(bids * clicks, (1.0,))),
         expected_welfare=None if ads.truth is None else _grouped(pool.welfare(bids * worth, (1.0,))),
+        calibrated=_grouped(Pool(bids * ctr_of(scaled), ads.auction_size).welfare(bids * worth, (1.0,))),
         auc=auc(ctr, clicks),
         log_loss=float(cross_entropy(logits, clicks, None, "mean")),
         revenue=pool.revenue(worth, bids, ctr, (1.0,)).mean,

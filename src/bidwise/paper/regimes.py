@@ -15,16 +15,16 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import check_seed, check_whole
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import World
-from bidwise.evaluation.calibration import calibrator
+from bidwise.evaluation.calibration import platt_scaled
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import MLP
 from bidwise.paper.regime_maps import GAINS, MAPS, SIZE, SIZES, TAUGHT, Cell
-from bidwise.paper.synthetic import BY_CLICKS, BY_TRUTH, LAMS, LOSSES, Fits
+from bidwise.paper.synthetic import BY_CLICKS, BY_TRUTH, LOSSES, Fits
 from bidwise.run_folder import environment, open_folder
 from bidwise.runners import Progress, Runner, Show, Task, TaskCache, cores
 from bidwise.study.compare import gain
-from bidwise.study.members import BATCHES, Students, Trained, select, train
-from bidwise.study.recipe import BASELINE, MOST_REPEATS, Recipe, grid, seeds_of
+from bidwise.study.members import BATCHES, Selected, Students, select, train
+from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, seeds_of
 from bidwise.study.synthetic_results import Axis, CellGain, Counts, MapResult, RegimesConfig, RegimesResult
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
@@ -44,7 +44,7 @@ def checked(config: RegimesConfig) -> RegimesConfig:
     check_seed("seed", config.seed)
     for name in ("validation_ads", "test_ads"):
         check_whole(name, getattr(config, name), max(SIZES))
-    return replace(config, lams=LAMS, student=STUDENT)
+    return replace(config, lams=config.lams or LAMS, student=STUDENT)
 
 
 def run(
@@ -57,8 +57,8 @@ def run(
     cells = list(dict.fromkeys(cell for m in MAPS for row in m.cells for cell in row))
     groups = _groups(cells, together=device != "cpu")
     tasks = [
-        Task(f"worlds-{number:02d}", partial(_gains, config, group, device), amount=_models(group), key=str(group))
-        for number, group in enumerate(groups)
+        Task(f"worlds-{at:02d}", partial(_gains, config, group, device), amount=_models(config, group), key=str(group))
+        for at, group in enumerate(groups)
     ]
     kept = TaskCache(folder, progress, expected=sum(task.amount for task in tasks))
     gains = {
@@ -97,10 +97,10 @@ def _groups(cells: list[Cell], together: bool) -> list[list[Cell]]:
     return list(alike.values())
 
 
-def _models(cells: list[Cell]) -> int:
+def _models(config: RegimesConfig, cells: list[Cell]) -> int:
     """How many students a group trains in each repeat."""
     teachers = {cell.teacher for cell in cells}
-    untaught, taught = (len(grid(Recipe(), losses, LAMS)) for losses in (UNTAUGHT, TAUGHT))
+    untaught, taught = (len(grid(Recipe(), losses, config.lams)) for losses in (UNTAUGHT, TAUGHT))
     return len({cell.world for cell in cells}) * (untaught + taught * len(teachers))
 
 
@@ -137,7 +137,7 @@ class _Group:
         self.markets = [(world, seed) for world in self.worlds for seed in seeds]
         self.ads, self.valid, self.test = (ads.to(device) for ads in self._drawn())
         self.students = Students(self.ads.width, seeds * len(self.worlds), hidden=(), device=device)
-        self.done, self.models = 0.0, _models(cells) / len(self.worlds)
+        self.done, self.models = 0.0, _models(config, cells) / len(self.worlds)
 
     def _drawn(self) -> tuple[Ads, Ads, Ads]:
         sizes = (self.config.training_ads, self.config.validation_ads, self.config.test_ads)
@@ -162,8 +162,12 @@ class _Group:
         }
 
         @cache
+        def selected(loss: str, teacher: str, size: int, metric: str) -> Selected:
+            return select((taught[teacher] if teacher else untaught)[loss], f"{metric}@{size}")
+
+        @cache
         def welfare(loss: str, teacher: str, size: int, metric: str, calibrated: bool) -> Floats:
-            return self.welfare((taught[teacher] if teacher else untaught)[loss], size, metric, calibrated)
+            return self.welfare(selected(loss, teacher, size, metric), size, calibrated)
 
         found = []
         for cell in self.cells:
@@ -181,13 +185,15 @@ class _Group:
                         (cell.size, BY_CLICKS, False),
                     )
                 )
-                gains[loss] = CellGain(**vars(by_truth), calibrated=calibrated, by_clicks=by_clicks)
+                lam = selected(loss, teacher, cell.size, BY_TRUTH).lam
+                lam = None if lam is None else lam[rows]
+                gains[loss] = CellGain(**vars(by_truth), calibrated=calibrated, by_clicks=by_clicks, lam=lam)
             found.append(gains)
         return found
 
     def trained(self, losses: Sequence[str], ads: Ads) -> Fits:
         """Students of these losses, with the best epoch of each for every size of auctions."""
-        recipes = grid(Recipe(model=STUDENT, epochs=self.config.epochs, learning_rate=3e-3), losses, LAMS)
+        recipes = grid(Recipe(model=STUDENT, epochs=self.config.epochs, learning_rate=3e-3), losses, self.config.lams)
         sizes = sorted({cell.size for cell in self.cells} | {SIZE})
         metrics = [sized(name, size) for size in sizes for name in (BY_TRUTH, BY_CLICKS)]
         return train("", recipes, ads, self.valid, self.students, metrics, self._run)
@@ -232,18 +238,12 @@ class _Group:
         assert self.test.truth is not None
         return _numpy(sized(BY_TRUTH, size).of(torch.logit(self.test.truth.double()), self.test))
 
-    def welfare(self, trained: list[Trained], size: int, metric: str, calibrated: bool = False) -> Floats:
+    def welfare(self, selected: Selected, size: int, calibrated: bool = False) -> Floats:
         """Welfare on test auctions, as it is or after Platt scaling on validation clicks, ``(repeats,)``."""
-        model = self.students.trained(select(trained, f"{metric}@{size}").weights)
+        model = self.students.trained(selected.weights)
         logits = logits_of(model, self.test.features).double()
         if calibrated:
-            valid = predict(model, self.valid.features).cpu()
-            lines = [calibrator("platt", p, y) for p, y in zip(valid, self.valid.clicks.cpu(), strict=True)]
-            slope, intercept = (
-                torch.tensor([getattr(line, name) for line in lines], dtype=torch.float64, device=logits.device)
-                for name in ("slope", "intercept")
-            )
-            logits = slope[:, None] * logits + intercept[:, None]
+            logits = platt_scaled(logits, logits_of(model, self.valid.features).double(), self.valid.clicks)
         return _numpy(sized(BY_TRUTH, size).of(logits, self.test))
 
 

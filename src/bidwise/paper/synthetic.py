@@ -18,7 +18,7 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import check_name, check_seed, check_whole
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS
-from bidwise.evaluation.calibration import calibrator
+from bidwise.evaluation.calibration import platt_scaled
 from bidwise.evaluation.estimate import Estimate
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS, MLP
@@ -26,7 +26,7 @@ from bidwise.run_folder import environment, open_folder
 from bidwise.runners import Progress, Task, TaskCache, Threads
 from bidwise.study.compare import gain, mean_and_error
 from bidwise.study.members import LAST, Selected, Students, Trained, select, train
-from bidwise.study.recipe import BASELINE, MOST_REPEATS, Recipe, grid, has_lam, seeds_of
+from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, has_lam, seeds_of
 from bidwise.study.synthetic_results import (
     Curve,
     Histogram,
@@ -42,7 +42,6 @@ from bidwise.training.validation import METRICS, ctr_of, logits_of, mean_welfare
 PROTOCOLS = ("converged", "tuned", "both")
 PAPER = (BASELINE, "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher")
 LOSSES = (*PAPER, "ranknet", "log_plus", "log_plus_teacher", "distilled")
-LAMS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 LAM = 3.0  # the paper's
 BY_TRUTH, BY_CLICKS = "expected_welfare", "welfare"  # by the true CTR of validation ads, and by their clicks
 HIDDEN = {"mlp": (50,), "logistic_regression": ()}
@@ -83,7 +82,7 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
         training_ads=config.training_ads or setting.training_ads,
         student=setting.student,
         learning_rate=setting.learning_rate,
-        lams=LAMS,
+        lams=config.lams or LAMS,
     )
     check_whole("repeats", config.repeats, 1, MOST_REPEATS)
     for name in ("epochs", "every", "validation_auctions", "test_auctions", "patience"):
@@ -108,7 +107,7 @@ def run(
         batch_size=config.batch_size,
         every=config.every,
     )
-    tuned = grid(replace(recipe, patience=config.patience), config.losses, LAMS)
+    tuned = grid(replace(recipe, patience=config.patience), config.losses, config.lams)
     recipe = replace(recipe, every=max(config.every, 5))  # nothing is selected there, so a coarser curve will do
     converged = grid(recipe, config.losses, (LAM,))
     # Adam does not see the scale of a loss: sums change the weight of lam, and nothing for losses without it
@@ -249,20 +248,14 @@ class Measures:
 def measured(model: MLP, valid: Ads, test: Ads) -> Measures:
     """The measures of students, one for each repeat."""
     logits = logits_of(model, test.features).double().cpu()
-    valid_ctr = torch.sigmoid(logits_of(model, valid.features).double().cpu())
+    calibrated = platt_scaled(logits, logits_of(model, valid.features).double(), valid.clicks)
     ctr = ctr_of(logits)
     assert test.truth is not None
     bids, truth = test.bids.double(), test.truth.double()
-    calibrated = torch.stack(
-        [
-            torch.from_numpy(calibrator("platt", seen, clicks)(predicted))
-            for seen, clicks, predicted in zip(valid_ctr, valid.clicks, ctr, strict=True)
-        ]
-    )
     revenues = [revenue(*columns, test.offsets, pricing="gsp").mean() for columns in zip(ctr, truth, bids, strict=True)]
     return Measures(
         mean_welfare(logits, bids * truth, bids, test.offsets).numpy(),
-        mean_welfare(torch.logit(calibrated), bids * truth, bids, test.offsets).numpy(),
+        mean_welfare(calibrated, bids * truth, bids, test.offsets).numpy(),
         torch.stack(revenues).numpy(),
         METRICS["auc"].of(logits, test).numpy(),
         METRICS["log_loss"].of(logits, test).numpy(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from bidwise.evaluation.estimate import NONE, signed
 from bidwise.report.criteo_figures import bids, curves, lam_grid, welfare
 from bidwise.report.criteo_sentences import (
+    METRICS,
     MODELS,
     PAPER,
     auctions_of,
@@ -47,6 +48,7 @@ BIDS = {  # kind of bids -> how they come about
     "lognormal": "log-normal, independent of the ad",
     "advertiser": "log-normal around a level of each advertiser",
     "ctr": "log-normal, correlated with the true CTR",
+    "residual": "log-normal by advertiser, correlated with what no sum over fields explains of the true CTR",
 }
 INTEGERS = {
     "winners": "⌊(ln x)²⌋ above 2, as the winners of the challenge did",
@@ -65,9 +67,9 @@ OTHERS = {  # key -> heading, meaning, decimals
     "revenue": ("Revenue", "What winners pay in a second-price auction, mean per auction; expected if known.", 4),
     "calibration_error": ("Calibration error", "Mean |predicted − observed CTR| over bins of equal mass.", 4),
     "predicted_over_observed": ("Pred./obs.", "Predicted clicks / observed clicks; 1 is right.", 3),
-    "epoch": ("Epoch", "Selected by validation welfare, mean over repeats.", 2),
+    "epoch": ("Epoch", "Selected on validation ads, mean over repeats.", 2),
 }
-WAYS = {"": "by welfare", "by_log_loss": "by log loss", "by_truth": "by true CTR"}  # to select epoch and lam
+WAYS = {"by_log_loss": "by log loss", "by_welfare": "by welfare", "by_truth": "by true CTR"}  # to select epoch and lam
 
 
 def criteo_page(run: Run, key: str) -> RunPage:
@@ -110,7 +112,7 @@ def criteo_page(run: Run, key: str) -> RunPage:
 
 def _facts(result: CriteoResult) -> list[tuple[str, str]]:
     data, config = result.data, result.config
-    facts = [(f"{config.rows:,}", "rows simulated on the device")] if config.rows else []
+    facts = [(f"{config.rows:,}", f"rows of the world {config.world} simulated on the device")] if config.rows else []
     facts += [
         (f"{data.splits.train:,}", "training ads"),
         (f"{data.splits.valid:,}", "validation ads"),
@@ -213,6 +215,11 @@ def _tables(result: CriteoResult, name: str, protocol: Protocol) -> list[Table]:
     known, short, levels = result.data.known_ctr, name.capitalize(), _level_columns(result)
     level = losses[BASELINE].main_welfare
     gains = _against(lambda loss: loss.difference and loss.difference / level, "%", "− log loss")
+    if any(loss.calibrated for loss in losses.values()):
+        words = f"{OF_LOG_LOSS}, after Platt scaling of both on validation clicks, with the wider of its intervals."
+        gains.append(
+            ("Calibrated", words, lambda loss: f"{loss.calibrated / level:%}" if loss.calibrated else "reference")
+        )
     differences = _against(attrgetter("difference_realised"), ".4f", "Realised")
     others = measure_columns(OTHERS, losses.values())
     if known:
@@ -221,13 +228,13 @@ def _tables(result: CriteoResult, name: str, protocol: Protocol) -> list[Table]:
         optimum = result.data.optimal_welfare
         others.insert(0, ("Share of optimum", share, lambda loss: per_cent(loss.expected_welfare / optimum)))
     if any(loss.lam for loss in losses.values()):
-        selected = f"By validation welfare, {selected_on(result.config)}."
+        selected = f"By validation {METRICS[result.tuned_by]}, {selected_on(result.config)}."
         others.append(("λ", selected, lambda loss: ", ".join(f"{lam:g}" for lam in loss.lam) or NONE))
     return [
         by_column(PROTOCOLS[name], "Loss", [*levels[:-2], *gains, *levels[-2:]], losses),
         by_column(f"{short}: differences in welfare per auction", "Loss", differences, losses, folded=True),
         by_column(f"{short}: other measures", "Loss", others, losses, folded=True),
-        *_selections(short, protocol, losses, "the epoch" if result.config.lam_repeats else "epoch and λ"),
+        *_selections(result, name, protocol),
         _repeats(f"{short}: every repeat", losses),
     ]
 
@@ -243,11 +250,12 @@ def _repeats(caption: str, losses: Mapping[str, LossResult]) -> Table:
     return Table(caption, "Loss and repeat", headings, rows, folded=True)
 
 
-def _selections(title: str, protocol: Protocol, losses: Iterable[str], what: str) -> list[Table]:
-    """What becomes of welfare when the validation log loss, or the truth, selects the epoch, and lam if it may."""
+def _selections(result: CriteoResult, name: str, protocol: Protocol) -> list[Table]:
+    """What becomes of welfare when another metric, or the truth, selects the epoch, and lam if it may."""
+    what = "the epoch" if result.config.lam_repeats else "epoch and λ"
     wider = f"{OF_LOG_LOSS} selected in the same way; the wider 95 % interval of repeats and auctions."
     columns: list[Column] = []
-    for by, words in WAYS.items():
+    for by, words in {"": f"by {METRICS[result.tuned_by]}", **WAYS}.items():
         if found := protocol.selected(by):
             on_test = f"On test auctions, {what} selected {words} on validation ads."
             gains = {n: "reference" if n == BASELINE else f"{protocol.gain(n, by):%}" for n in found}
@@ -255,8 +263,8 @@ def _selections(title: str, protocol: Protocol, losses: Iterable[str], what: str
             findings = {n: finding(loss.outcome) for n, loss in found.items()}
             columns += [(f"Welfare {words}", on_test, welfare.__getitem__), ("− log loss", wider, gains.__getitem__)]
             columns += [("Finding", BOTH, findings.__getitem__)]
-    rows = {loss: loss for loss in losses}
-    table = by_column(f"{title}: other ways to select {what}", "Loss", columns, rows, folded=True)
+    rows = {loss: loss for loss in in_order(protocol.losses)}
+    table = by_column(f"{name.capitalize()}: other ways to select {what}", "Loss", columns, rows, folded=True)
     return [table] if len(columns) > 3 else []
 
 
@@ -315,8 +323,8 @@ def _lams(key: str, result: CriteoResult) -> Section:
     return Section(
         "The weight λ of the log loss",
         "Pairs + λ × log loss: the larger λ, the nearer a loss is to log loss. Test auctions, every λ at its own best "
-        f"epoch by validation welfare{tried}. The thick line is the model trained with log loss alone. Where the "
-        "smallest λ dwarfs the rest it is beyond the frame; the table has it.",
+        f"epoch by validation {METRICS[result.tuned_by]}{tried}. The thick line is the model trained with log loss "
+        "alone. Where the smallest λ dwarfs the rest it is beyond the frame; the table has it.",
         figures=drawings(key, lam_grid(result)),
         tables=tables,
     )
@@ -325,8 +333,8 @@ def _lams(key: str, result: CriteoResult) -> Section:
 def _curves(key: str, result: CriteoResult) -> list[Section]:
     lam = "was selected" if result.config.lam_repeats else "most repeats selected"
     lead = (
-        f"Validation auctions, mean over repeats, at the λ that {lam}. Epoch and λ are selected by realised "
-        "welfare, which is all that a platform has. A loss that peaks early and falls later is trained for too long. "
+        f"Validation auctions, mean over repeats, at the λ that {lam}. Epoch and λ are selected by "
+        f"{METRICS[result.tuned_by]}. A loss that peaks early and falls later is trained for too long. "
         "Early epochs beyond the frame are cut off."
     )
     return [
@@ -406,20 +414,20 @@ def _protocol(name: str, result: CriteoResult) -> str:
         for name, model in result.models.items()
     )
     if name == "converged":
-        but = " except for the size of the batches" if config.batch_size else ""
         return (
-            f"The paper’s way{but}: every model trains to the end ({length}) and keeps its last weights; "
-            f"λ = {config.lam:g}, nothing is selected. The teacher is the log-loss model at its end."
+            f"Every model trains to the end ({length}) and keeps its last weights; λ = {config.lam:g} as in the paper, "
+            "nothing is selected. The teacher is the log-loss model at its end."
         )
     once = config.lam_repeats
     every = "epoch" if config.every == 1 else f"{config.every:g} epochs"
     return (
         f"{'The same trainings' if 'converged' in config.protocols else f'Trainings ({length})'}, evaluated on "
         f"validation auctions every {every}. Every loss gets the epoch, and where it has a λ the λ (of "
-        f"{', '.join(f'{lam:g}' for lam in config.lams)}), at which realised welfare on validation auctions is highest"
+        f"{', '.join(f'{lam:g}' for lam in config.lams)}), that validation {METRICS[result.tuned_by]} selects"
         + (f", λ {selected_on(config)} and the epoch in each" if once else ", in each repeat")
         + f"; test auctions take no part. Losses with λ thus have {len(config.lams)} tries where the others have one. "
         + "The teacher is the log-loss model at its best epoch. For comparison "
-        + f"{'the epoch is' if once else 'epoch and λ are'} also selected by validation log loss"
+        + f"{'the epoch is' if once else 'epoch and λ are'} also selected by "
+        + f"{'realised welfare' if result.tuned_by == 'log_loss' else 'log loss'}"
         + (" and, as nobody could, by the true CTR." if result.data.known_ctr else ".")
     )

@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from bidwise.evaluation.estimate import Outcome, signed
-from bidwise.report.formatting import aligned
+from bidwise.report.formatting import aligned, grid_ends
 from bidwise.study.criteo_results import CriteoConfig, CriteoResult, Protocol
 from bidwise.study.recipe import BASELINE
 
 MODELS = {"deepfm": "DeepFM", "dcn": "DCN", "dcnv2": "DCN-V2", "logistic_regression": "Logistic regression"}
 PAPER_REPEATS = 10
 FEW_ADS = 10_000
+METRICS = {"log_loss": "log loss", "welfare": "welfare"}  # of validation ads, that select epoch and lam
 HARM = 0.99  # of the welfare without early stopping: more than chance takes
 
 
@@ -83,8 +84,10 @@ def verdict(result: CriteoResult) -> list[str]:
         *_few_auctions(result),
         *(_against_log_loss(result, name) for name in reversed(result.config.protocols)),
         *_harmful_tuning(result),
+        *_calibrated(result),
         *_against_paper(result),
         *_other_selection(result),
+        *_lams(result),
         *_clicks(result),
         *_cost(result),
         *_few_repeats(result),
@@ -106,7 +109,7 @@ def _few_auctions(result: CriteoResult) -> Iterator[str]:
 def _against_log_loss(result: CriteoResult, name: str) -> str:
     """How many losses are above and below log loss with each model, and the highest."""
     welfare = "expected welfare" if result.data.known_ctr else "realised welfare"
-    start = "With every loss tuned" if name == "tuned" else f"Trained to the end, as in the paper{_except(result)}"
+    start = "With every loss tuned" if name == "tuned" else f"Trained to the end with λ = {result.config.lam:g}"
     models = {MODELS[model]: protocol for model, key, protocol in result.protocols if key == name}
     if not any(protocol.others for protocol in models.values()):
         return f"{start}: only log loss was trained, so there is nothing to compare."
@@ -131,12 +134,6 @@ def _against_log_loss(result: CriteoResult, name: str) -> str:
     return f"{start}, {words}."
 
 
-def _except(result: CriteoResult) -> str:
-    """What is not as in the paper."""
-    size = result.config.other_batch_size
-    return f" except for batches of {size:,}" if size else ""
-
-
 def _of(some: Collection[str], losses: Collection[str]) -> str:
     return f"{'all' if len(some) == len(losses) > 1 else len(some)} of {len(losses)}"
 
@@ -147,7 +144,7 @@ def _highest(protocol: Protocol, some: Iterable[str]) -> str:
 
 
 def _harmful_tuning(result: CriteoResult) -> Iterator[str]:
-    """Where early stopping by validation welfare did harm."""
+    """Where early stopping did harm."""
     parts = []
     for name, model in result.models.items():
         if set(model.protocols) == {"converged", "tuned"}:
@@ -156,9 +153,28 @@ def _harmful_tuning(result: CriteoResult) -> Iterator[str]:
                 parts.append(f"{signed(100 * (tuned / trained - 1))} % with {MODELS[name]}")
     if parts:
         yield (
-            f"Log loss at its best epoch by validation welfare is below log loss trained to the end, "
-            f"{', '.join(parts)}: there were too few validation auctions to select by, and tuned means little here."
+            f"Log loss at its best epoch by validation {METRICS[result.tuned_by]} is below log loss trained to the "
+            f"end, {', '.join(parts)}: there were too few validation ads to select by, and tuned means little here."
         )
+
+
+def _calibrated(result: CriteoResult) -> Iterator[str]:
+    """What is left of measurable differences once no model loses welfare by its scale alone."""
+    parts = [
+        f"{MODELS[model]} {loss} {protocol.gain(loss):%}, calibrated {protocol.gain(loss, calibrated=True):%}"
+        for model, name, protocol in result.protocols
+        for loss, found in protocol.others.items()
+        if name == result.config.protocols[0] and found.calibrated and found.outcome and found.outcome.clear
+    ]
+    if parts:
+        yield f"Measurable differences after Platt scaling of both models on validation clicks: {'; '.join(parts)}."
+
+
+def _lams(result: CriteoResult) -> Iterator[str]:
+    for model, name, protocol in result.protocols:
+        if name == "tuned":
+            lams = {f"{MODELS[model]} {loss}": found.lam for loss, found in protocol.losses.items() if found.lam}
+            yield from grid_ends(lams, result.config.lams)
 
 
 def _against_paper(result: CriteoResult) -> Iterator[str]:
@@ -175,25 +191,25 @@ def _against_paper(result: CriteoResult) -> Iterator[str]:
     better, worse = outcomes.count(Outcome.BETTER), outcomes.count(Outcome.WORSE)
     yield (
         f"Gains in welfare that the paper reports and this run confirms "
-        f"({f'trained in the same way{_except(result)}' if same else 'tuned'}): {better} of {len(compared)}; reversed: "
+        f"({'trained to the end' if same else 'tuned'}): {better} of {len(compared)}; reversed: "
         f"{worse}; cannot be distinguished from 0: {len(compared) - better - worse}. {'; '.join(parts)}."
     )
 
 
 def _other_selection(result: CriteoResult) -> Iterator[str]:
-    """What remains when the usual metric selects epoch and lam."""
-    parts = []
+    """What remains when the other metric selects epoch and lam."""
+    parts, other = [], "log_loss" if result.tuned_by == "welfare" else "welfare"
     for model, name, protocol in result.protocols:
         if name == "tuned" and protocol.others:
-            selected = protocol.selected("by_log_loss")
+            selected = protocol.selected(f"by_{other}")
             above = [loss for loss in selected if selected[loss].outcome == Outcome.BETTER]
-            listed = ", ".join(f"{loss} {protocol.gain(loss, 'by_log_loss'):%}" for loss in above)
+            listed = ", ".join(f"{loss} {protocol.gain(loss, f'by_{other}'):%}" for loss in above)
             parts.append(f"with {MODELS[model]} {listed or 'none'}")
     if parts:
         what = "the epoch" if result.config.lam_repeats else "epoch and λ"
         yield (
-            f"If validation log loss selects {what} instead of welfare, these are measurably above log loss: "
-            f"{'; '.join(parts)}."
+            f"If validation {METRICS[other]} selects {what} instead of {METRICS[result.tuned_by]}, these are "
+            f"measurably above log loss: {'; '.join(parts)}."
         )
 
 
@@ -271,6 +287,10 @@ def notes(result: CriteoResult) -> Iterator[str]:
             "Adam moves only the embeddings that a batch looked up (--embeddings lazy); dense updates keep moving all "
             "of them."
         )
+    yield (
+        "No run repeats the paper's training to the letter: docs/criteo.md has one table of all that differs, among it "
+        "means over pairs where it prints sums, and one split and one draw of bids for all repeats."
+    )
     if data.integers == "printed":
         yield (
             "Integers became categories by the map that the paper prints, under which 3 falls together with 1, and "
@@ -287,35 +307,42 @@ def summary(result: CriteoResult) -> str:
         f"auctions of {config.auction_size}; {config.repeats} {'repeat' if config.repeats == 1 else 'repeats'}",
         "",
     ]
+    scaled = ""
     for model, name, protocol in result.protocols:
         tuned = any(loss.lam for loss in protocol.losses.values())
         heads = ["  loss", "welfare", "− log loss, % [95 %]", "AUC", "log loss", *(["λ"] if tuned else [])]
-        rows = [_row(loss, protocol, tuned) for loss in protocol.losses]
-        lines += [f"{MODELS[model]}, {name}: {_title(name, config)}", "", *aligned([heads, *rows]), ""]
+        if calibrated := any(loss.calibrated for loss in protocol.losses.values()):
+            scaled = "; Platt: the same after Platt scaling of both models on validation clicks"
+        heads[3:3] = ["Platt"] if calibrated else []
+        rows = [_row(loss, protocol, tuned, calibrated) for loss in protocol.losses]
+        lines += [f"{MODELS[model]}, {name}: {_title(name, result)}", "", *aligned([heads, *rows]), ""]
     lines += [
         "▲ above log loss, ▼ below it, where the intervals over repeats and over test auctions both exclude 0.",
         f"Welfare is {'expected, by the true CTR' if data.known_ctr else 'realised, by clicks'}; differences are in % "
-        "of the log loss's, each with the wider of its two intervals.",
+        f"of the log loss's, each with the wider of its two intervals{scaled}.",
         "",
     ]
     return "\n".join([*lines, *verdict(result)])
 
 
-def _title(protocol: str, config: CriteoConfig) -> str:
+def _title(protocol: str, result: CriteoResult) -> str:
+    config = result.config
     if protocol == "converged":
-        but = f" except for batches of {config.batch_size:,}" if config.batch_size else ""
-        return f"trained to the end with λ = {config.lam:g}, the paper's protocol{but}"
+        return f"trained to the end with the paper's λ = {config.lam:g}"
     once = f" (λ {selected_on(config)})" if config.lam_repeats else ""
-    return f"every loss at its own best epoch and λ by validation welfare{once}"
+    return f"every loss at its own best epoch and λ by validation {METRICS[result.tuned_by]}{once}"
 
 
-def _row(name: str, protocol: Protocol, tuned: bool) -> list[str]:
-    loss = protocol.losses[name]
+def _row(name: str, protocol: Protocol, tuned: bool, calibrated: bool) -> list[str]:
+    loss, gain = protocol.losses[name], None if name == BASELINE else protocol.gain
+    lams = sorted(set(loss.lam))
+    ends = lams[:1] + lams[1:][-1:]
     return [
         f"{loss.outcome.mark if loss.outcome else ' '} {name}",
         f"{loss.main_welfare:.4f}",
-        "" if name == BASELINE else f"{100 * protocol.gain(name)}",
+        f"{100 * gain(name)}" if gain else "",
+        *([signed(100 * gain(name, calibrated=True).difference) if gain else ""] if calibrated else []),
         f"{loss.auc:.4f}",
         f"{loss.log_loss:.4f}",
-        *([" ".join(dict.fromkeys(f"{lam:g}" for lam in loss.lam))] if tuned else []),
+        *(["–".join(f"{lam:g}" for lam in ends)] if tuned else []),
     ]

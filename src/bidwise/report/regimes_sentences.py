@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bidwise.report.formatting import grid_ends
 from bidwise.study.synthetic_results import RegimesResult
 
 TITLES = {
@@ -42,6 +43,9 @@ def notes(result: RegimesResult) -> list[str]:
     """What a reader should know before quoting a number."""
     config = result.config
     cells = sum(counts.cells for counts in result.summary.values())
+    lams: dict[str, tuple[float, ...]] = {}
+    for loss in result.summary:
+        lams[loss] = sum((cell.lam or () for cell in result.cells(loss)), ())
     return [
         f"{config.repeats} repeats a cell, each a market of its own; every loss has its own epoch (of {config.epochs}) "
         "and λ in each repeat, selected by expected welfare on validation auctions of the cell.",
@@ -51,4 +55,5 @@ def notes(result: RegimesResult) -> list[str]:
         f"Of {cells} intervals of 95 % about {round(cells / 40)} lie above 0, and as many below, by chance alone, and "
         f"the best of {len(result.summary)} losses was named after looking. Cells share their random numbers, so their "
         "errors go together.",
+        *grid_ends(lams, config.lams),
     ]

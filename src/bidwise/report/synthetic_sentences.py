@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.losses.named import needs_teacher
-from bidwise.report.formatting import counted, number
+from bidwise.report.formatting import counted, grid_ends, number
 from bidwise.study.compare import points
 from bidwise.study.recipe import BASELINE
 from bidwise.study.synthetic_results import Losses, SyntheticConfig, SyntheticResult
@@ -103,7 +103,9 @@ def verdict(result: SyntheticResult) -> list[str]:
     if "converged" in protocols:
         sentences += _converged(protocols["converged"].losses, config)
     if "tuned" in protocols:
-        sentences.append(_by_clicks(protocols["tuned"].losses))
+        tuned = protocols["tuned"].losses
+        sentences.append(_by_clicks(tuned))
+        sentences += grid_ends({name: found.lam for name, found in tuned.items() if found.lam}, config.lams)
     if config.repeats == 1:
         sentences.append("A single repeat says nothing about the next: no difference can be established.")
     elif config.repeats < 10:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import bidwise
 from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
+from bidwise.data.criteo_world import CRITEO_WORLDS
 from bidwise.evaluation.estimate import Outcome
 from bidwise.models import MODELS
 from bidwise.study.compare import Difference
-from bidwise.study.recipe import BASELINE, MOST_REPEATS, Recipe, has_lam
+from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, has_lam
 from bidwise.study.synthetic_results import Histogram
 from bidwise.training.adam import UPDATES
-from bidwise.training.arguments import PRECISIONS
+from bidwise.training.arguments import PRECISIONS, SCHEDULES
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 PROTOCOLS = ("converged", "tuned", "both")
-CONVERGED, TUNED = "last", "welfare"  # the weights that a protocol takes, of the model and of its teacher
+CONVERGED, TUNED = "last", "log_loss"  # the weights that a protocol takes, of the model and of its teacher
 PAPER_SETTINGS = {  # model -> ads in a batch, epochs; 150,000 steps of DCN are 2.09 epochs of the full data
     "deepfm": (256, 3.0),
     "dcn": (512, 2.1),
@@ -34,17 +35,18 @@ class CriteoConfig:
 
     Args:
         rows: ads to simulate on the device, in place of a store; ``None`` takes the store.
-        batch_size: ads in a batch; ``None``: as many as the paper has for each model.
-        lam_repeats: lam is selected once, by validation welfare summed over the first so many repeats, which alone
+        world: of simulated ads, a name in :data:`~bidwise.data.criteo_world.CRITEO_WORLDS`.
+        epochs, batch_size: of every training; ``None``: as many as the paper has for each model.
+        lams: what the tuned protocol tries; the paper has 0.1, 1, 3, 5 and 10.
+        lam_repeats: lam is selected once, by validation log loss summed over the first so many repeats, which alone
             train every lam; ``None``: each repeat trains every lam and selects its own.
         precision: of the training, ``float32`` or ``mixed``.
     """
 
-    lams: ClassVar[tuple[float, ...]] = (0.1, 1.0, 3.0, 5.0, 10.0)  # these four are the paper's
     lam: ClassVar[float] = 3.0
     sigma: ClassVar[float] = 3.0
     learning_rate: ClassVar[float] = 1e-3
-    written: ClassVar[tuple[str, ...]] = ("lams", "lam", "sigma", "learning_rate")
+    written: ClassVar[tuple[str, ...]] = ("lam", "sigma", "learning_rate")
 
     models: tuple[str, ...] = ("deepfm", "dcn")
     losses: tuple[str, ...] = LOSSES
@@ -57,7 +59,11 @@ class CriteoConfig:
     l2: float = 0.0
     embeddings: str = "lazy"
     rows: int | None = None
+    world: str = "shared_tail"
+    epochs: float | None = None
+    schedule: str = "constant"
     batch_size: int | None = None
+    lams: tuple[float, ...] = LAMS
     lam_repeats: int | None = None
     precision: str = "float32"
 
@@ -73,6 +79,8 @@ class CriteoConfig:
         check_name("protocol", self.protocol, PROTOCOLS)
         check_name("embeddings", self.embeddings, UPDATES)
         check_name("precision", self.precision, PRECISIONS)
+        check_name("schedule", self.schedule, SCHEDULES)
+        check_name("world", self.world, CRITEO_WORLDS)
         check_seed("seed", self.seed)
         check_whole("repeats", self.repeats, 1, MOST_REPEATS)
         check_whole("auction_size", self.auction_size, 2)
@@ -85,18 +93,18 @@ class CriteoConfig:
                 argument="lam_repeats",
                 others=("repeats",),
             )
-        check_positive("every", self.every)
+        if not self.lams:
+            raise InputError("must be at least one, found none", argument="lams")
+        for name, values in (("every", [self.every]), ("epochs", [self.epochs]), ("lams", self.lams)):
+            for value in values:
+                if value is not None:
+                    check_positive(name, value)
         check_positive("l2", self.l2, or_zero=True)
 
     @property
     def protocols(self) -> tuple[str, ...]:
         """Those that are run."""
         return ("converged", "tuned") if self.protocol == "both" else (self.protocol,)
-
-    @property
-    def in_folder(self) -> dict[str, Any]:
-        """What a run folder states; options at defaults that older folders do not know are left out."""
-        return {**asdict(self), "precision": None if self.precision == "float32" else self.precision}
 
     @property
     def trying_lams(self) -> range:
@@ -115,7 +123,7 @@ class CriteoConfig:
         return (self.lam,) if protocol == "converged" else self.lams
 
     def recipe(self, model: str, loss: str = BASELINE, lam: float | None = None, teacher: str | None = None) -> Recipe:
-        """How a model is trained: the paper's way, but for the batch size where one is given."""
+        """How a model is trained; docs/criteo.md lists what differs from the paper."""
         batch_size, epochs = PAPER_SETTINGS[model]
         return Recipe(
             loss=loss,
@@ -123,7 +131,8 @@ class CriteoConfig:
             sigma=self.sigma,
             teacher=teacher,
             model=model,
-            epochs=epochs,
+            epochs=self.epochs or epochs,
+            schedule=self.schedule,
             batch_size=self.batch_size or batch_size,
             learning_rate=self.learning_rate,
             every=self.every,
@@ -224,12 +233,14 @@ class AtLam(Levels):
 
 @dataclass(frozen=True, kw_only=True)
 class Selected(Levels):
-    """A loss at the epoch, mean over repeats, and the lam of each repeat that were selected on validation auctions.
+    """A loss at the epoch, mean over repeats, and the lam of each repeat that were selected on validation ads.
 
-    ``difference`` is main welfare − that of the log loss selected in the same way; ``None`` for the log loss.
+    ``difference`` is main welfare − that of the log loss selected in the same way, ``calibrated`` the same after Platt
+    scaling of both models on validation clicks; ``None`` for the log loss.
     """
 
     difference: Difference | None
+    calibrated: Difference | None = None
     epoch: float = math.nan  # of trainings whose last weights are taken
     lam: tuple[float, ...] = ()
 
@@ -251,7 +262,10 @@ class EachRepeat:
 
 @dataclass(frozen=True, kw_only=True)
 class LossResult(Selected):
-    """All numbers of a loss in a protocol; the tuned one also selects by validation log loss and by the true CTR."""
+    """All numbers of a loss in a protocol; the tuned one also selects by validation welfare and by the true CTR.
+
+    Results of older versions, tuned by welfare, have ``by_log_loss`` in its place.
+    """
 
     revenue: float
     calibration_error: float
@@ -259,6 +273,7 @@ class LossResult(Selected):
     difference_realised: Difference | None
     repeats: EachRepeat
     by_log_loss: Selected | None = None
+    by_welfare: Selected | None = None
     by_truth: Selected | None = None
 
 
@@ -274,14 +289,14 @@ class Protocol:
         return {name: loss for name, loss in self.losses.items() if name != BASELINE}
 
     def selected(self, by: str = "") -> dict[str, Selected]:
-        """The losses as selected by welfare, or ``by_log_loss`` or ``by_truth``."""
+        """The losses as tuned, or as selected ``by_log_loss``, ``by_welfare`` or ``by_truth``."""
         found = {name: getattr(loss, by) if by else loss for name, loss in self.losses.items()}
         return {name: loss for name, loss in found.items() if loss is not None}
 
-    def gain(self, loss: str, by: str = "") -> Difference:
+    def gain(self, loss: str, by: str = "", *, calibrated: bool = False) -> Difference:
         """Difference to the log loss as a share of its welfare."""
         selected = self.selected(by)
-        difference = selected[loss].difference
+        difference = selected[loss].calibrated if calibrated else selected[loss].difference
         assert difference is not None, "of the log loss to itself"
         return difference / selected[BASELINE].main_welfare
 
@@ -335,6 +350,12 @@ class CriteoResult:
     config: CriteoConfig
     data: AdsOfRun
     models: dict[str, ModelResult]
+
+    @property
+    def tuned_by(self) -> str:
+        """The metric of validation ads that selects epoch and lam in the tuned protocol."""
+        by_welfare = any(loss.by_log_loss for _, _, found in self.protocols for loss in found.losses.values())
+        return "welfare" if by_welfare else TUNED
 
     @property
     def protocols(self) -> list[tuple[str, str, Protocol]]:

@@ -143,10 +143,11 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class CellGain(Gain):
-    """The gain of a loss in one kind of market."""
+    """The gain of a loss in one kind of market, and the lam of each repeat."""
 
     calibrated: Gain
     by_clicks: Gain
+    lam: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -191,8 +192,12 @@ class RegimesResult:
     kind: ClassVar[str] = "regimes"
     format: ClassVar[int] = 2
 
+    def cells(self, loss: str) -> list[CellGain]:
+        """A loss in every kind of market that differs."""
+        return list(dict.fromkeys(cell for plot in self.maps for row in plot.losses.get(loss, ()) for cell in row))
+
     def after_holm(self, loss: str) -> Counts:
         """:attr:`summary` of one loss with Holm's correction for the number of its cells."""
-        cells = list(dict.fromkeys(cell for plot in self.maps for row in plot.losses.get(loss, ()) for cell in row))
+        cells = self.cells(loss)
         stand = holm([student_p_value((cell.ci_low, cell.ci_high), self.config.repeats - 1) for cell in cells])
         return Counts.of([cell for cell, stands in zip(cells, stand, strict=True) if stands], len(cells))

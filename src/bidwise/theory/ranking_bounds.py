@@ -153,7 +153,8 @@ def composite_margin(
         lam (h(f) - h(p))  <=  (R(f) + lam h(f)) - (R(p) + lam h(p))
 
     so p is the unique minimiser of R + lam h wherever it is that of h. ``pointwise`` is h(prediction, truth),
-    the expectation over clicks. True of the indicator loss, not of its signed surrogates.
+    the expectation over clicks. True of the indicator loss and, with a perfect teacher, of eq. 7; not of the signed
+    surrogates, eq. 5 and 6.
 
     >>> composite_margin(Instance([1.0, 1.0], truth=[0.5, 0.25], prediction=[0.1, 0.6])).holds
     True

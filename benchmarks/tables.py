@@ -1,0 +1,102 @@
+"""The tables of docs/criteo.md and docs/reproduce.md, from results: ``python -m benchmarks.tables RUN ...``"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from bidwise.evaluation.estimate import Estimate
+from bidwise.report.build import typed_result
+from bidwise.run_folder import read_json
+from bidwise.study.criteo_results import CriteoResult, Levels
+from bidwise.study.criteo_results import Protocol as CriteoProtocol
+from bidwise.study.recipe import BASELINE, has_lam
+from bidwise.study.synthetic_results import Losses, RegimesResult, SyntheticResult
+
+BY = {"by_log_loss": "by log loss", "by_welfare": "by welfare", "by_truth": "by truth"}
+
+
+def tables(run: Path) -> dict[str, list[str]]:
+    """The lines of each table by its title."""
+    result = typed_result(read_json(run / "result.json"))
+    if isinstance(result, CriteoResult):
+        return {f"{model}, {name}": _criteo(result, name, found) for model, name, found in result.protocols}
+    if isinstance(result, SyntheticResult):
+        return {name: _synthetic(name, found.losses) for name, found in result.protocols.items()}
+    assert isinstance(result, RegimesResult), f"{run}: a result of bidwise reproduce"
+    return {"regimes": _regimes(result)}
+
+
+def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    head, *body = (f"| {' | '.join(cells)} |" for cells in (heads, *rows))
+    return [head, "|" + "---|" * len(heads), *body]
+
+
+def _interval(estimate: Estimate) -> str:
+    return f"[{100 * estimate.ci_low:+.2f}, {100 * estimate.ci_high:+.2f}]".replace("-", "−")
+
+
+def _points(estimate: Estimate | None) -> str:
+    """Hundredths with their interval; nothing for the baseline."""
+    return f"{100 * estimate.difference:+.2f} ".replace("-", "−") + _interval(estimate) if estimate else ""
+
+
+def _level(levels: Levels, name: str) -> str:
+    return f"{getattr(levels, name):.4f} ± {getattr(levels, f'{name}_error'):.4f}"
+
+
+def _criteo(result: CriteoResult, name: str, protocol: CriteoProtocol) -> list[str]:
+    tuned, losses = name == "tuned", protocol.losses
+    ways = [by for by in BY if protocol.selected(by)] if tuned else []
+    calibrated = any(loss.calibrated for loss in losses.values())
+    heads = ["loss", "welfare", "expected welfare", "− log loss, % [repeats]", "[auctions]"]
+    heads += ["calibrated, %"] if calibrated else []
+    heads += ["AUC", "log loss", *(["epoch", "λ"] if tuned else []), *(f"{BY[by]}, %" for by in ways)]
+    rows = []
+    for loss, found in losses.items():
+        gain = None if loss == BASELINE else protocol.gain(loss)
+        cells = [f"`{loss}`", _level(found, "welfare"), _level(found, "expected_welfare")]
+        cells += [_points(gain.repeats), _interval(gain.auctions)] if gain else ["", ""]
+        cells += [_points(protocol.gain(loss, calibrated=True)) if gain else ""] if calibrated else []
+        cells += [_level(found, "auc"), _level(found, "log_loss")]
+        if tuned:
+            lams = found.lam[:1] if result.config.lam_repeats else found.lam
+            cells += [f"{found.epoch:.2f}", ", ".join(f"{lam:g}" for lam in lams)]
+        cells += [_points(protocol.gain(loss, by).repeats) if gain else "" for by in ways]
+        rows.append(cells)
+    return _markdown(heads, rows)
+
+
+def _synthetic(name: str, losses: Losses) -> list[str]:
+    tuned = name == "tuned"
+    heads = ["loss", "of the optimum", "− log loss", "− log loss, calibrated"]
+    heads += [*(["− log loss, chosen by clicks"] if tuned else []), "AUC", "log loss"]
+    rows = []
+    for loss, found in losses.items():
+        if name == "converged_sums" and not has_lam(loss):
+            continue
+        gains = [found, found.calibrated, *([found.by_clicks] if tuned else [])]
+        cells = [f"`{loss}`", f"{100 * found.ratio:.2f} %", *("" if loss == BASELINE else _points(g) for g in gains)]
+        rows.append([*cells, f"{found.auc:.4f}", f"{found.log_loss:.4f}"])
+    return _markdown(heads, rows)
+
+
+def _regimes(result: RegimesResult) -> list[str]:
+    heads = ["loss", "better than a tuned log loss", "worse", "unclear", "better, worse after Holm", "cells"]
+    rows = []
+    for loss, counts in result.summary.items():
+        holm = result.after_holm(loss)
+        numbers = (counts.better, counts.worse, counts.unclear, f"{holm.better}, {holm.worse}", counts.cells)
+        rows.append([f"`{loss}`", *map(str, numbers)])
+    return _markdown(heads, rows)
+
+
+def _lines(runs: Sequence[str]) -> Iterator[str]:
+    for run in runs:
+        for title, lines in tables(Path(run)).items():
+            yield from (f"{run}: {title}", "", *lines, "")
+
+
+if __name__ == "__main__":
+    print("\n".join(_lines(sys.argv[1:])))
