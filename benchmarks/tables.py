@@ -30,7 +30,7 @@ COLUMNS: dict[str, tuple[int, str | None, float]] = {
     "page": (8_000, "site", 0.6),
     "site": (1_200, "topic", 1.0),
     "topic": (25, None, 0.6),
-    "position": (4, None, 0.7),
+    "slot": (4, None, 0.7),
     "creative": (5_000, "campaign", 0.7),
     "campaign": (1_000, "advertiser", 0.8),
     "advertiser": (200, "category", 1.0),
@@ -45,7 +45,7 @@ PAIRS = (
     ("system", "advertiser"),
     ("hour", "category"),
     ("country", "advertiser"),
-    ("position", "site"),
+    ("slot", "site"),
     ("user", "category"),
     ("city", "topic"),
     ("age", "advertiser"),
@@ -55,10 +55,10 @@ PAIRS = (
 TRIPLES = (
     ("topic", "category", "system"),
     ("country", "category", "mobile"),
-    ("site", "category", "position"),
+    ("site", "category", "slot"),
     ("topic", "advertiser", "mobile"),
     ("hour", "topic", "category"),
-    ("system", "position", "advertiser"),
+    ("system", "slot", "advertiser"),
     ("depth", "category", "topic"),
     ("country", "topic", "category"),
 )
@@ -104,7 +104,8 @@ def make_table(world: str, seed: int) -> pl.DataFrame:
     over_advertisers, over_campaigns = settings.bids
     log_bid = over_advertisers * _effects([codes["advertiser"]], random)
     log_bid = log_bid + over_campaigns * _effects([codes["campaign"]], random)
-    columns = {name: pl.Series(code).cast(pl.String) for name, code in codes.items()}
+    # "s12" for 12: a CSV file of them has text, too
+    columns = {name: name[0] + pl.Series(code).cast(pl.String) for name, code in codes.items()}
     click = (random.random(settings.rows) < truth).astype(np.int8)
     return pl.DataFrame(columns | numbers | {"click": click, "bid": np.exp(log_bid), "truth": truth})
 
