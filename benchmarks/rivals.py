@@ -182,6 +182,8 @@ def ours(rows: Rows) -> Iterator[Fitted]:
         table = rows.table.drop("truth")
         options = {"click": "click", "bid": "bid", "auction_size": rows.size, "seed": rows.seed}
         result = bidwise.table.train(table, out=f"{folder}/run", **options)
+        for part, frame in (("valid", rows.valid), ("test", rows.test)):  # the same rows as the others have
+            assert abs(result.table.splits[part].click_rate - frame["click"].mean()) < 1e-9
         frames = [bidwise.table.predict(f"{folder}/run", frame.drop("truth")) for frame in (rows.valid, rows.test)]
         yield Fitted(result.chosen, *(frame["ctr"].to_numpy() for frame in frames))
 
