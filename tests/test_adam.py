@@ -35,13 +35,16 @@ def deepfm(**options):
     return DeepFM(CARDINALITIES, **({"embedding": 3, "hidden": (6,), "std": 0.3, "seed": 1} | options))
 
 
+FIRST = torch.tensor(1e-3).item()  # in single precision, as a model is made
+
+
 def objective(model, ids, labels, l2=0.0):
-    """Mean log loss, and l2 Σ w² of all tables as a user would write it."""
+    """Mean log loss, and l2 Σ w² of DeepFM's table as a user would write it: a thousandth for first-order weights."""
     logits = model(ids)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
     if l2:
-        tables = [part.weight for part in model.modules() if type(part).__name__ == "Embeddings"]
-        loss = loss + l2 * sum(table.square().sum() for table in tables)
+        weight = model.table.weight
+        loss = loss + l2 * (FIRST * weight[:, 0].square().sum() + weight[:, 1:].square().sum())
     return loss
 
 
@@ -153,15 +156,16 @@ def test_dense_updates_go_on_moving_rows_that_were_looked_up_before():
 
 def rows_by_hand(weight, gradients, l2):
     """Lazy Adam over lists: ``gradients`` has for each step a list of (row, gradient of one look-up)."""
-    weight = [list(row) for row in weight]
+    weight, seen = [list(row) for row in weight], [0] * len(weight)
     mean, square = ([[0.0] * len(row) for row in weight] for _ in range(2))
     for step, lookups in enumerate(gradients, start=1):
         sums = {}
         for row, slopes in lookups:
             sums[row] = [a + b for a, b in zip(sums.get(row, [0.0] * len(slopes)), slopes, strict=True)]
         for row, slopes in sums.items():
+            seen[row] += 1
             for k, slope in enumerate(slopes):
-                g = slope + 2 * l2 * weight[row][k]
+                g = slope + 2 * l2 * weight[row][k] / (seen[row] / step)
                 mean[row][k] = BETAS[0] * mean[row][k] + (1 - BETAS[0]) * g
                 square[row][k] = BETAS[1] * square[row][k] + (1 - BETAS[1]) * g**2
                 corrected = mean[row][k] / (1 - BETAS[0] ** step)
@@ -207,9 +211,29 @@ def test_lazy_l2_is_a_term_of_the_loss_over_the_rows_of_the_batch():
     train(ours, Adam(ours, learning_rate=RATE, l2=0.3), [(ids, labels)])
     rows = (ids + torch.tensor([0, 4, 34])).unique()
     optimizer = torch.optim.Adam(theirs.parameters(), lr=RATE)
-    (objective(theirs, ids, labels) + 0.3 * theirs.table.weight[rows].square().sum()).backward()
+    looked_up = theirs.table.weight[rows]
+    penalty = FIRST * looked_up[:, 0].square().sum() + looked_up[:, 1:].square().sum()
+    (objective(theirs, ids, labels) + 0.3 * penalty).backward()
     optimizer.step()
     assert_near(ours, theirs)
+
+
+def test_lazy_l2_pulls_rare_and_frequent_rows_alike():
+    """With plain gradient steps in Adam's place: g's L2 part, added over the steps, is 2 l2 w for each step so far."""
+    model = SparseLogisticRegression([2, 3], std=0.5, seed=2).double()
+    optimizer = Adam(model, learning_rate=1e-12, l2=0.05)  # weights stay where they are
+    weight = model.table.weight.detach().clone()
+    pulled, means = torch.zeros_like(weight), torch.zeros_like(weight)
+    for step in range(1, 13):
+        ids = torch.tensor([[0, 0], [1, 1 + (step % 4 == 0)]])  # the last row is in every fourth batch
+        optimizer.zero_grad()
+        model(ids).mul(0.0).sum().backward()
+        optimizer.step()
+        found = optimizer.state[model.table.weight]["exp_avg"]
+        g = torch.where(found != means, (found - BETAS[0] * means) / (1 - BETAS[0]), 0.0)
+        pulled, means = pulled + g, found.clone()
+    torch.testing.assert_close(pulled[[0, 1, 2]], 12 * 2 * 0.05 * weight[[0, 1, 2]], rtol=1e-6, atol=0)
+    torch.testing.assert_close(pulled[4], 12 * 2 * 0.05 * weight[4], rtol=1e-6, atol=0)
 
 
 def test_l2_is_for_embeddings_alone():

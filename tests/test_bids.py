@@ -126,7 +126,7 @@ def test_bids_follow_the_true_ctr_as_far_as_asked(store, rho):
 
 
 def test_bids_that_cannot_be_drawn_are_refused(store, tmp_path):
-    with pytest.raises(InputError, match="bids must be one of deepfm, lognormal, advertiser, ctr, found 'uniform'"):
+    with pytest.raises(InputError, match=r"bids must be one of .*, ctr, residual, found 'uniform'"):
         Bids("uniform")
     with pytest.raises(InputError, match=r"noise of bids must be in \[0, 5\], found -0.1"):
         Bids(noise=-0.1)

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import OneHotEncoder
 
 import bidwise
 from bidwise.data import bids as bids_module
@@ -74,7 +76,7 @@ def test_columns_are_tied_and_missing_together_as_in_the_text(drawn, text):
 def test_the_true_ctr_is_that_of_the_world(drawn):
     integers, categories = drawn.values[: len(COUNTS)].T.numpy(), drawn.values[len(COUNTS) :].T.numpy()
     expected = true_ctr(integers, categories.astype(np.uint32), drawn.missing.T.numpy())
-    found = criteo_device._true_ctr(drawn, criteo_device._world(CPU))
+    found = criteo_device._true_ctr(drawn, *criteo_device._world("shared_tail", None, CPU), torch.zeros(ROWS))
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)
 
@@ -183,6 +185,10 @@ def test_bids_are_as_a_store_draws_them(ads, kind):
         assert float(logs.std()) == pytest.approx(0.5, rel=0.03)
         odds = torch.logit(ads.train.truth.double())
         expected = 0.7 if kind == "ctr" else 0.0
+        if kind == "residual":
+            encoded = OneHotEncoder().fit_transform(ads.train.features.numpy())
+            additive = Ridge(alpha=1.0, solver="sparse_cg").fit(encoded, odds.numpy()).predict(encoded)
+            odds, expected = odds - torch.from_numpy(additive), 0.7 * 0.5 / math.hypot(0.5, 0.1)
         assert float(torch.corrcoef(torch.stack([logs, odds]))[0, 1]) == pytest.approx(expected, abs=0.03)
 
 

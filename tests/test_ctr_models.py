@@ -19,7 +19,7 @@ CARDINALITIES = [3, 20, 5, 16, 81, 2]  # vectors of 6, 12, 6, 12, 18 and 6 numbe
 SMALL = {
     "deepfm": lambda **options: DeepFM(CARDINALITIES, **({"embedding": 4, "hidden": (7, 5)} | options)),
     "dcn": lambda **options: DCN(CARDINALITIES, **({"cross": 3, "hidden": (7, 5)} | options)),
-    "dcnv2": lambda **options: DCNv2(CARDINALITIES, **({"cross": 3, "hidden": (7, 5)} | options)),
+    "dcnv2": lambda **options: DCNv2(CARDINALITIES, **({"embedding": 5, "cross": 3, "hidden": (7, 5)} | options)),
     "logistic_regression": lambda **options: SparseLogisticRegression(CARDINALITIES, **options),
 }
 every_model = pytest.mark.parametrize("name", SMALL)
@@ -138,8 +138,17 @@ def dcn_vector(ids, state, cardinalities, prefix="tables."):
     return found
 
 
-def dcn_logit(ids, state, cardinalities, matrix, layers=2, cross=3):
-    x = dcn_vector(ids, state, cardinalities)
+def dcn_logit(ids, state, cardinalities):
+    return crossed_logit(dcn_vector(ids, state, cardinalities), state, matrix=False)
+
+
+def dcnv2_logit(ids, state, cardinalities):
+    rows = [state["table.weight"][row] for row in rows_of(ids, cardinalities)]
+    vectors = [number for row in rows for number in row[1:]]
+    return math.fsum(row[0] for row in rows) + crossed_logit(vectors, state, matrix=True)
+
+
+def crossed_logit(x, state, matrix, layers=2, cross=3):
     weights, biases = ([state[f"cross.{kind}.{k}"] for k in range(cross)] for kind in ("weights", "biases"))
     both = crossed(x, weights, biases, matrix) + perceptron(x, state, "deep.", layers)
     return inner(both, [weight for (weight,) in state["last"]]) + state["bias"]
@@ -151,8 +160,8 @@ def logistic_regression_logit(ids, state, cardinalities):
 
 LOGITS = {
     "deepfm": deepfm_logit,
-    "dcn": lambda *arguments: dcn_logit(*arguments, matrix=False),
-    "dcnv2": lambda *arguments: dcn_logit(*arguments, matrix=True),
+    "dcn": dcn_logit,
+    "dcnv2": dcnv2_logit,
     "logistic_regression": logistic_regression_logit,
 }
 
@@ -485,7 +494,9 @@ def test_numbers_of_parameters():
     norms = 1024 + 1024  # scales; shifts are in the place of biases
     rest = tables + layers_between([width, 1024, 1024]) + norms + (width + 1024) + 1
     assert count(DCN(CARDINALITIES)) == rest + 6 * 2 * width
-    assert count(DCNv2(CARDINALITIES)) == rest + 6 * (width**2 + width)
+    width = 16 * fields
+    rest = 17 * rows + layers_between([width, 400, 400]) + 800 + (width + 400) + 1
+    assert count(DCNv2(CARDINALITIES)) == rest + 3 * (width**2 + width)
 
 
 def test_defaults_are_those_of_the_paper():

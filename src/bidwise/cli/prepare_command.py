@@ -16,11 +16,14 @@ def prepare_criteo(
     *paths: Path,
     min_count: int = 10,
     split: str = "8,1,1",
+    order: Literal["random", "file"] = "random",
     seed: int = 0,
     integers: Literal["winners", "printed"] = "winners",
     on_error: Literal["strict", "skip"] = "strict",
-    bids: Literal["deepfm", "lognormal", "advertiser", "ctr", "none"] = "deepfm",
+    bids: Literal["deepfm", "lognormal", "advertiser", "ctr", "residual", "none"] = "deepfm",
     bid_noise: float = 0.1,
+    bid_sigma: float = 0.5,
+    bid_field: str = "C7",
     engine: str = "local",
 ) -> None:
     """Raw Criteo text, one or several files, as a store for training: RAW [RAW ...] OUT, the last is the folder.
@@ -39,6 +42,8 @@ def prepare_criteo(
         Categories seen less often in the training ads count as rare.
     split:
         Shares of training, validation and test ads.
+    order:
+        random, or file: the first lines are for training and the last for test, a split by time.
     seed:
         Seed of the random order and of the bids.
     integers:
@@ -47,10 +52,15 @@ def prepare_criteo(
     on_error:
         At a malformed line: strict stops, skip leaves it out and counts it.
     bids:
-        deepfm (the paper's: an untrained network), lognormal, advertiser (a level for each value of C7), ctr
-        (correlated with the true CTR) or none.
+        deepfm (the paper's: an untrained network), lognormal, advertiser (a level for each value of a field), ctr
+        (correlated with the true CTR), residual (by advertiser, correlated with what no sum over fields explains of
+        the true CTR) or none.
     bid_noise:
-        Standard deviation of the noise on log bids of deepfm and advertiser; the paper says 0.1 and 1.
+        Standard deviation of the noise on log bids of deepfm, advertiser and residual; the paper says 0.1 and 1.
+    bid_sigma:
+        Standard deviation of log bids, of all kinds but deepfm.
+    bid_field:
+        Field that stands for advertisers.
     engine:
         local, the cores of this machine; or ray, a Ray cluster (RAY_ADDRESS, or one that this machine belongs to): all
         of its machines must see RAW and OUT under the same names, on a shared file system. The store is the same, and
@@ -75,10 +85,11 @@ def prepare_criteo(
             out,
             min_count=min_count,
             split=shares,
+            order=order,
             seed=seed,
             integers=integers,
             on_error=on_error,
-            bids=None if bids == "none" else Bids(bids, noise=bid_noise, seed=seed),
+            bids=None if bids == "none" else Bids(bids, noise=bid_noise, sigma=bid_sigma, field=bid_field, seed=seed),
             engine=engine,
             progress=bars.show,
         )

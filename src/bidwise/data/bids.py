@@ -6,6 +6,9 @@
 | ``lognormal`` | exp(mean + sigma N(0, 1)), independent of the ad |
 | ``advertiser`` | exp(mean + sigma z(a) + noise N(0, 1)): a is the ad's value of ``field``, z(a) standard normal |
 | ``ctr`` | exp(mean + sigma (rho u + sqrt(1 - rho^2) N(0, 1))), u the standardised log odds of the true CTR |
+| ``residual`` | exp(mean + sigma (rho r + sqrt(1 - rho^2) z(a)) + noise N(0, 1)), z and r standardised over ads |
+
+The residual r is what is left of the log odds of the true CTR after the best sum of one effect for each field.
 """
 
 from __future__ import annotations
@@ -24,7 +27,13 @@ from torch import Tensor
 from bidwise.checks import InputError, check_name, check_seed
 from bidwise.data.store import Field, Store
 
-SOURCES = {"deepfm": "features", "lognormal": "clicks", "advertiser": "features", "ctr": "truth"}  # what bids depend on
+SOURCES = {  # what bids depend on
+    "deepfm": ("features",),
+    "lognormal": ("clicks",),
+    "advertiser": ("features",),
+    "ctr": ("truth",),
+    "residual": ("features", "truth"),
+}
 KINDS = tuple(SOURCES)
 BLOCK = 2**16  # ads at a time; each block has its own noise, so blocks are part of what a seed means
 IN_CACHE = 2**13  # ads that the network sees at a time
@@ -32,6 +41,7 @@ ON_DEVICE = 2**18  # the same on a GPU: half a gigabyte
 SAMPLE = 2**20  # training bids that quantiles are taken of; ads are in random order
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 BINS = 60
+ROUNDS = 3  # of backfitting
 ADVERTISERS = 1000  # apart from the numbers of splits, which seed the noise
 EMBEDDING, HIDDEN, SPREAD = 4, (256, 128, 64), 1e-4  # the paper's network, with DeepCTR's initial values
 
@@ -44,16 +54,17 @@ class Bids:
     """Which bids to draw.
 
     Args:
-        kind: ``deepfm``, ``lognormal``, ``advertiser`` or ``ctr``.
-        noise: standard deviation of the noise on log bids (``deepfm``, ``advertiser``). The paper says 0.1 in one place
-            and 1 in another; welfare near the one it reports needs 0.1.
+        kind: ``deepfm``, ``lognormal``, ``advertiser``, ``ctr`` or ``residual``.
+        noise: standard deviation of the noise on log bids (``deepfm``, ``advertiser``, ``residual``). The paper
+            says 0.1 in one place and 1 in another; welfare near the one it reports needs 0.1.
         seed: of the network, the advertisers and the noise.
         scale: of the rescaled network output (``deepfm``), the paper's c.
         mean: of log bids (all but ``deepfm``).
-        sigma: standard deviation of log bids (all but ``deepfm``; before noise for ``advertiser``).
-        field: name or number (from 0) of the field that stands for advertisers (``advertiser``). Its rare values
-            are one advertiser, and so are its missing ones.
-        rho: correlation of log bids with the log odds of the true CTR (``ctr``), in [-1, 1].
+        sigma: standard deviation of log bids (all but ``deepfm``; before noise for ``advertiser`` and ``residual``).
+        field: name or number (from 0) of the field that stands for advertisers (``advertiser``, ``residual``).
+            Its rare values are one advertiser, and so are its missing ones.
+        rho: correlation of log bids with the log odds of the true CTR (``ctr``) or with their residual (``residual``,
+            before noise), in [-1, 1].
     """
 
     kind: str = "deepfm"
@@ -89,10 +100,9 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
     all bids: 60 bins of equal width in log bids.
     """
     show = progress or (lambda work, share: None)
-    source = SOURCES[bids.kind]
-    if source == "truth" and not store.has("truth"):
-        raise InputError(f"bids of kind ctr need the true CTR, found no column truth in {store.folder}")
-    score = _scores(bids, store.fields, _read(store, "train", source, 0, SAMPLE))
+    if "truth" in SOURCES[bids.kind] and not store.has("truth"):
+        raise InputError(f"bids of kind {bids.kind} need the true CTR, found no column truth in {store.folder}")
+    score = _scores(bids, store.fields, *_read(store, "train", bids, 0, SAMPLE))
     low, high = math.inf, -math.inf
     blocks = [
         (split, number, block, start, min(start + BLOCK, ads))
@@ -105,7 +115,7 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
         return store.writer.column(split, "bids")[start:stop]
 
     for done, (split, _, _, start, stop) in enumerate(blocks, 1):
-        scores = score(_read(store, split, source, start, stop)).numpy()
+        scores = score(*_read(store, split, bids, start, stop)).numpy()
         part(split, start, stop)[:] = scores
         if split == "train":
             low, high = min(low, float(scores.min())), max(high, float(scores.max()))
@@ -142,9 +152,12 @@ def drawn(
         fields: in the order of the features.
     """
     train = features["train"]
-    columns = features if SOURCES[bids.kind] == "features" else truth
-    score = _scores(bids, fields, columns["train"][:SAMPLE])
-    made = {split: score(column) for split, column in columns.items()}  # scores, which become bids in place
+    columns = {
+        split: [features[split] if name == "features" else truth[split] for name in SOURCES[bids.kind]]
+        for split in features
+    }
+    score = _scores(bids, fields, *(column[:SAMPLE] for column in columns["train"]))
+    made = {split: score(*some) for split, some in columns.items()}  # scores, which become bids in place
     low, high = (float(end) for end in made["train"].aminmax())
     for number, scores in enumerate(made.values()):
         seed = int(np.random.SeedSequence([bids.seed, number]).generate_state(1, np.uint32)[0])
@@ -210,15 +223,17 @@ def untrained_deepfm(
     return logits
 
 
-def _scores(bids: Bids, fields: Sequence[Field], sample: Tensor) -> Callable[[Tensor], Tensor]:
-    """What bids depend on besides noise, as a function of a column, see ``SOURCES``; ``sample`` has training ads."""
+def _scores(bids: Bids, fields: Sequence[Field], sample: Tensor, *others: Tensor) -> Callable[..., Tensor]:
+    """What bids depend on besides noise, as a function of columns, see ``SOURCES``; ``sample`` has training ads."""
     if bids.kind == "deepfm":
         logits = untrained_deepfm([field.values for field in fields], bids.seed, sample.device)
         at_once = IN_CACHE if sample.device.type == "cpu" else ON_DEVICE
         return lambda ids: torch.cat([logits(part) for part in torch.split(ids, at_once)])
-    if bids.kind == "advertiser":
+    if bids.kind in ("advertiser", "residual"):
         at = bids.column([field.name for field in fields])
         drawn = np.random.default_rng([bids.seed, ADVERTISERS]).standard_normal(fields[at].values)
+        if bids.kind == "residual":
+            return _residual_scores(bids, fields, at, drawn, sample, *others)
         level = torch.from_numpy(drawn.astype(np.float32)).to(sample.device)
         return lambda ids: level[ids[:, at].long()]
     if bids.kind == "ctr":
@@ -226,6 +241,32 @@ def _scores(bids: Bids, fields: Sequence[Field], sample: Tensor) -> Callable[[Te
         centre, spread = float(odds.mean()), float(odds.std()) or 1.0
         return lambda ctr: (_log_odds(ctr) - centre) / spread
     return lambda column: torch.zeros(len(column), device=column.device)
+
+
+def _residual_scores(
+    bids: Bids, fields: Sequence[Field], at: int, level: NDArray[np.float64], ids: Tensor, ctr: Tensor
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """rho r + sqrt(1 - rho^2) z(a). Effects are fitted to the sample by backfitting, on the CPU: a GPU's sums vary."""
+    columns = [column.astype(np.int64) for column in ids.T.cpu().numpy()]
+    left = _log_odds(ctr).double().cpu().numpy()
+    effects = [np.zeros(field.values) for field in fields]
+    for _ in range(ROUNDS):
+        for column, effect in zip(columns, effects, strict=True):
+            left += effect[column]
+            effect[:] = np.bincount(column, left, len(effect)) / (np.bincount(column, minlength=len(effect)) + 1)
+            left -= effect[column]
+    seen, scale = level[columns[at]], bids.rho / (left.std() or 1.0)
+    level = math.sqrt(1 - bids.rho**2) * (level - seen.mean()) / (seen.std() or 1.0) - scale * left.mean()
+    effects = [scale * effect for effect in effects]
+    effects[at] -= level  # of the advertiser
+    first = torch.tensor([0, *(field.values for field in fields[:-1])]).cumsum(0).to(ids.device)
+    table = torch.from_numpy(np.concatenate(effects)).to(ids.device)
+
+    def score(ids: Tensor, ctr: Tensor) -> Tensor:
+        parts = zip(torch.split(ids, BLOCK), torch.split(ctr, BLOCK), strict=True)
+        return torch.cat([(scale * _log_odds(odds) - table[part + first].sum(1)).float() for part, odds in parts])
+
+    return score
 
 
 def _log_bids(
@@ -236,15 +277,15 @@ def _log_bids(
         least, most = (float(1 / (1 + np.exp(-np.float64(x)))) for x in (low, high))
         rescaled = ((1 / (1 + exp(-score)) - least) / max(most - least, 1e-300)).clip(0, 1)
         return bids.scale * rescaled + bids.noise * noise
-    if bids.kind == "advertiser":
+    if bids.kind in ("advertiser", "residual"):
         return bids.mean + bids.sigma * score + bids.noise * noise
     share = bids.rho if bids.kind == "ctr" else 0.0
     return bids.mean + bids.sigma * (share * score + math.sqrt(1 - share**2) * noise)
 
 
-def _read(store: Store, split: str, name: str, start: int, stop: int) -> Tensor:
-    """A copy; the file is opened for it alone, so that its pages are given back."""
-    return torch.from_numpy(np.array(store.column(split, name)[start:stop]))
+def _read(store: Store, split: str, bids: Bids, start: int, stop: int) -> list[Tensor]:
+    """Copies of what bids depend on; files are opened for them alone, so that their pages are given back."""
+    return [torch.from_numpy(np.array(store.column(split, name)[start:stop])) for name in SOURCES[bids.kind]]
 
 
 def _log_odds(ctr: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Ads of the simulated Criteo world drawn on a device, as encoded training data: no text, no files.
+"""Ads of a simulated Criteo world drawn on a device, as encoded training data: no text, no files.
 
 What `bidwise simulate criteo` and `bidwise prepare criteo` do with text, for data that is used once: 45.8
 million ads take 8 GB of a GPU, and seconds.
@@ -7,7 +7,7 @@ million ads take 8 GB of a GPU, and seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -23,19 +23,17 @@ from bidwise.data.bids import Bids, drawn
 from bidwise.data.criteo_text import MAPS, NAMES
 from bidwise.data.criteo_world import (
     COUNTS,
-    DIMENSIONS,
     FIELDS,
     GROUPS,
-    HEAD,
     HIDDEN,
-    INTERCEPT,
-    LARGE,
     TIE,
     Category,
+    CriteoWorld,
     Integer,
-    buckets,
-    side_of,
-    world_effects,
+    Tables,
+    logits,
+    tables,
+    world_of,
 )
 from bidwise.data.store import FIRST, MISSING, RARE, SPLITS, Field, split_sizes
 
@@ -62,28 +60,33 @@ class Drawn:
 def simulated_ads(
     rows: int,
     *,
+    world: str = "shared_tail",
+    world_seed: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
     split: Sequence[int] = (8, 1, 1),
     min_count: int = 10,
     integers: str = "winners",
-    bids: Bids = Bids(),  # noqa: B008 (frozen)
+    bids: Bids | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Drawn:
-    """``rows`` ads of the world whose text :func:`~bidwise.data.criteo_text.simulate` writes, on ``device``.
+    """``rows`` ads of a world whose text :func:`~bidwise.data.criteo_text.simulate` writes, on ``device``.
 
     The world is the same: how often values are drawn, what is missing, what makes people click. The ads are others, for
-    uniform numbers come from a generator of the device; a seed means one sample on CPUs and another one on GPUs. Ads
-    are independent, so the first ones are for training and the next ones for validation.
+    uniform numbers come from a generator of the device; a seed means one sample on CPUs and another one on GPUs. The
+    first ads are for training and the next ones for validation: a split by time where the world drifts, and as good as
+    a random one elsewhere, for ads are independent.
 
     Args:
         rows: ads of all splits together.
+        world: a name in :data:`~bidwise.data.criteo_world.CRITEO_WORLDS`.
+        world_seed: draws effects, vectors and bids anew, at the same click rate; ``None``: as the world has them.
         seed: of ads and clicks.
         split: shares of training, validation and test ads. (1, 0, 0) draws training ads alone.
         min_count: categories seen less often in the training ads are id 0, rare. Integers are not thinned out.
         integers: how integers become categories, ``winners`` or ``printed``.
-        bids: which bids the ads get; the network is that of :func:`bidwise.data.bids.attach`, with weights from the
-            same generator of the CPU, and the noise is from a generator of the device.
+        bids: which bids the ads get; ``None``: the world's. The network is that of :func:`bidwise.data.bids.attach`,
+            with weights from the same generator of the CPU, and the noise is from a generator of the device.
         progress: called with the share that is done.
 
     >>> ads = simulated_ads(1000, seed=0)
@@ -99,12 +102,14 @@ def simulated_ads(
     features = torch.empty(rows, len(FIELDS), dtype=torch.int32, device=device)
     clicks = torch.empty(rows, dtype=torch.uint8, device=device)
     truth = torch.empty(rows, dtype=torch.float32, device=device)
-    world, codes = _world(device), _codes(integers, device)
+    (drawn_from, effects), codes = _world(world, world_seed, device), _codes(integers, device)
     for number, start in enumerate(range(0, rows, CHUNK)):
         some = slice(start, min(start + CHUNK, rows))
         chunk = _chunk(seed, number, some.stop - some.start, device)
-        truth[some] = _true_ctr(chunk, world)
+        time = torch.arange(some.start, some.stop, dtype=torch.float64, device=device) / rows
+        truth[some] = _true_ctr(chunk, drawn_from, effects, time)
         clicks[some] = chunk.chance < truth[some]
+        chunk.missing[list(drawn_from.hidden)] = True
         features[some] = codes(chunk).T
         if progress is not None:
             progress(some.stop / rows)
@@ -117,7 +122,7 @@ def simulated_ads(
         for split, size, end in zip(SPLITS, sizes, accumulate(sizes), strict=True)
     }
     ids, ctr = ({split: part[at] for split, part in parts.items()} for at in (0, 2))
-    bid, about_bids = drawn(ids, ctr, fields, bids)
+    bid, about_bids = drawn(ids, ctr, fields, bids or drawn_from.bids)
     train, valid, test = (Ads(*part[:2], bid[split], truth=part[2]) for split, part in parts.items())
     return Drawn(
         train,
@@ -127,6 +132,7 @@ def simulated_ads(
         about={
             "source": "criteo, simulated",
             "options": {"min_count": min_count, "split": tuple(split), "seed": seed, "integers": integers},
+            "world": {"name": world, **asdict(drawn_from)},
             "rows": rows,
             "rare": {name: rare for name, (rare, _) in about.items()},
             "missing": {name: missing for name, (_, missing) in about.items()},
@@ -173,39 +179,14 @@ def _at_quantile(field: Integer | Category, uniform: Tensor) -> Tensor:
     return rank.clamp_(0, field.values - 1)
 
 
-class World(NamedTuple):
-    """What makes people click, on a device."""
-
-    effects: Tensor  # (39, HEAD + 1) float64
-    vectors: Tensor  # (39, DIMENSIONS, HEAD + 1) float64
-    buckets: Tensor  # (LARGE + 2,) int32, tokens of counts
+def _world(name: str, seed: int | None, device: torch.device) -> tuple[CriteoWorld, Tables]:
+    world = world_of(name, seed)
+    return world, Tables(*(torch.from_numpy(table).to(device) for table in tables(world)))
 
 
-def _world(device: torch.device) -> World:
-    effects, vectors = world_effects()
-    return World(
-        torch.from_numpy(effects).to(device),
-        torch.from_numpy(vectors).movedim(2, 1).contiguous().to(device),
-        torch.from_numpy(buckets().astype(np.int32)).to(device),
-    )
-
-
-def _true_ctr(chunk: Chunk, world: World) -> Tensor:
-    """``criteo_world.true_ctr`` of drawn ads, ``(ads,)`` float32, by the same formula in float64."""
-    logit = torch.full_like(chunk.chance, INTERCEPT, dtype=torch.float64)
-    sides = logit.new_zeros(2, DIMENSIONS, len(logit))
-    for index, field in enumerate(FIELDS):
-        values = chunk.values[index]
-        if isinstance(field, Integer):
-            token = world.buckets.index_select(0, values.clamp(-1, LARGE) + 1)
-        else:
-            token = values.clamp(max=HEAD - 1) + 1
-        token.masked_fill_(chunk.missing[index], 0)
-        logit += world.effects[index].index_select(0, token)
-        if field.vector:
-            sides[side_of(field)] += world.vectors[index].index_select(1, token)
-    user, ad = sides
-    return torch.sigmoid(logit + (user * ad).sum(0)).float()
+def _true_ctr(chunk: Chunk, world: CriteoWorld, effects: Tables, time: Tensor) -> Tensor:
+    """``criteo_world.true_ctr`` of drawn ads, ``(ads,)`` float32."""
+    return torch.sigmoid(logits(world, effects, chunk.values, chunk.missing, time, torch)).float()
 
 
 def _codes(integers: str, device: torch.device) -> Callable[[Chunk], Tensor]:

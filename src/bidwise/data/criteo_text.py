@@ -1,4 +1,4 @@
-"""Text in the layout of the Criteo Display Advertising Challenge: fields, lines, and files of the simulated world.
+"""Text in the layout of the Criteo Display Advertising Challenge: fields, lines, and files of the simulated worlds.
 
 Integers become categories by one of two maps. Missing integers are id 1 in both; negative ones (there are some, -1 to
 -3) are at most 2 and stay what they are, each with a token of its own.
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_seed, check_whole
-from bidwise.data.criteo_world import CHUNK, Chunk, chunk_of
+from bidwise.data.criteo_world import CHUNK, Chunk, chunk_of, world_of
 from bidwise.run_folder import whole_file
 from bidwise.runners import Runner, cores
 from bidwise.urls import check_on_disk
@@ -167,22 +167,31 @@ class Simulated:
 
 
 def simulate(
-    out: str | Path, rows: int, *, seed: int = 0, progress: Callable[[str, float], None] | None = None
+    out: str | Path,
+    rows: int,
+    *,
+    world: str = "shared_tail",
+    world_seed: int | None = None,
+    seed: int = 0,
+    progress: Callable[[str, float], None] | None = None,
 ) -> Simulated:
     """Write ``rows`` ads to ``out`` in the raw layout, gzipped if it ends in .gz; their true CTR to ``out``.ctr.npy.
 
     A few chunks are in memory at a time, however many rows there are. The first lines of a longer file are those of a
-    shorter one. The CTR is written piece by piece rather than through a memory map, which a full disk would turn into a
-    crash.
+    shorter one, but for the clicks of a world that drifts. The CTR is written piece by piece rather than through a
+    memory map, which a full disk would turn into a crash.
 
     Args:
         out: file to write; its folder is made.
         rows: how many ads.
+        world: a name in :data:`~bidwise.data.criteo_world.CRITEO_WORLDS`.
+        world_seed: draws what makes people click anew, at the same click rate; ``None``: as the world has it.
         seed: of ads and clicks; what makes people click is the same for all seeds.
         progress: called with a word and the share that is done.
     """
     check_whole("rows", rows, 1)
     check_seed("seed", seed)
+    drawn_from = world_of(world, world_seed)
     check_on_disk("out", out, "a file", "copy it afterwards")
     out = Path(out)
     _check_room(out, rows)
@@ -191,7 +200,7 @@ def simulate(
     clicks, first = list[int](), list[NDArray[np.uint8]]()
 
     def work(number: int) -> tuple[int, Chunk, bytes]:
-        chunk = chunk_of(seed, number, rows - number * CHUNK)
+        chunk = chunk_of(seed, number, rows, drawn_from)
         block = lines(chunk.clicks, chunk.integers, chunk.categories, chunk.missing)
         return number, chunk, gzip.compress(block, 1, mtime=0) if out.suffix == ".gz" else block
 

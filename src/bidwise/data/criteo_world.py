@@ -1,40 +1,37 @@
-"""A world shaped like the Criteo Display Advertising Challenge whose true CTR is known, chunk by chunk.
+"""Worlds shaped like the Criteo Display Advertising Challenge whose true CTR is known, chunk by chunk.
 
-    logit p = INTERCEPT + Σ_c w_c(x_c) + <Σ_{c in user} v_c(x_c), Σ_{c in ad} v_c(x_c)>,      click ~ Bernoulli(p)
+    logit p = intercept + Σ_c w_c(x_c) + Σ_d U_d A_d + three_way Σ_d U_d A_d X_d,      click ~ Bernoulli(p)
+    U, A, X = Σ_c v_c(x_c) over columns of the user, of the ad, of the context
 
-Every column has an effect w of its own; columns that tell of the user and columns that tell of the ad also have vectors
-v, whose inner product no sum over columns can represent. Both are fixed functions of column and value: files of
-different seeds are samples of one world. Columns are correlated through a few hidden variables, values have power-law
-frequencies, and a missing value has an effect too.
+Every column has an effect w of its own; some columns also have vectors v, whose products no sum over columns can
+represent. Both are fixed functions of column and value: files of different seeds are samples of one world. Columns are
+correlated through a few hidden variables, values have power-law frequencies, and a missing value has an effect too.
+:class:`CriteoWorld` is what worlds differ in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.checks import check_seed, check_whole
+from bidwise.checks import Named, check_seed, check_whole
+from bidwise.data.bids import Bids
 
 Floats = NDArray[np.float64]
 
 CHUNK = 2**16  # ads that are drawn together, from the seed and the number of the chunk alone
 
-# The constants of the logit were fixed by the AUC of models trained on log loss alone, before any other loss met this
-# world, and are not to be changed. With a million ads: logistic regression 0.767, factorisation machine 0.784, the same
-# with a perceptron (DeepFM) 0.802, the truth 0.824.
-WORLD = 20_140_624  # seed of all effects
-INTERCEPT = -2.03  # for the click rate of the challenge, 25.6 %
-EFFECT = 0.22  # standard deviation of a column's effect w
-VECTOR = 0.41  # root mean square length of a column's vector v
+WORLD = 20_140_624  # seed of all effects, unless they are drawn anew
 DIMENSIONS = 2
-HEAD = 1024  # values with an effect of their own; all rarer ones share one
+HEAD = 1024  # values with an effect of their own; all rarer ones share one, unless the world has a tail
 FADE = 16.0  # effects shrink with the rank k of a value as (1 + k / FADE)^(-1/2)
 LARGE = 2**16  # counts from here on share an effect
+TURN, TAIL = 2**20, 2**31  # where the hashes of a world's second effects and of its tail begin
 
 HIDDEN = 6  # hidden uniform variables that tie columns together: three of the user, three of the ad
 TIE = 0.35  # share of ads whose value in a column is the hidden variable's, at the same quantile
@@ -148,6 +145,81 @@ NAMES = (
 FIELDS: tuple[Integer | Category, ...] = (*COUNTS, *NAMES)
 
 
+CONTEXT = (3, 7, 8, 12, 21, 32)  # I4, I8, I9, I13, C9, C20
+
+
+@dataclass(frozen=True)
+class CriteoWorld:
+    """What makes people click; the formula is above.
+
+    Args:
+        intercept: which sets the click rate.
+        effect: standard deviation of a column's effect w.
+        vector: root mean square length of a column's vector v.
+        three_way: weight of the products of three.
+        tail: 0 where all values from rank 1,023 on share one effect and vector. Otherwise each has its own, uniform,
+            with ``tail`` times the standard deviation that the column's have.
+        drift: radians. Effects and vectors of the ad at share t of the rows are cos(drift t) w + sin(drift t) w',
+            where w' are independent of w and as large; those of a tail stay.
+        hidden: columns, from 0, that make people click but are empty in the data.
+        bids: that belong to the world.
+        seed: of effects and vectors.
+    """
+
+    intercept: float
+    effect: float = 0.22
+    vector: float = 0.41
+    three_way: float = 0.0
+    tail: float = 0.0
+    drift: float = 0.0
+    hidden: tuple[int, ...] = ()
+    bids: Bids = Bids()  # noqa: RUF009 (frozen)
+    seed: int = WORLD
+
+    def redrawn(self, seed: int) -> CriteoWorld:
+        """The world with other effects and bids; its intercept moves so that the click rate stays."""
+        check_whole("world_seed", seed, 0, 2**31 - 1)
+        if seed == self.seed:
+            return self
+        other = replace(self, intercept=0.0, bids=replace(self.bids, seed=seed), seed=seed)
+        integers, categories, missing, _ = _drawn(0, 0)
+        before, after = (
+            logits(world, tables(world), [*integers, *categories], missing, _time(0, CHUNK)) for world in (self, other)
+        )
+        low, high, rate = -40.0, 40.0, _sigmoid(before).mean()
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (low, middle) if _sigmoid(after + middle).mean() > rate else (middle, high)
+        return replace(other, intercept=round(low, 6))
+
+
+_ADVERTISERS = Bids("residual", noise=0.0, sigma=1.0, field="C2")
+
+#: Worlds by name. Their constants were fixed by the AUC of models trained on log loss alone, before any other loss met
+#: them, and are not to be changed.
+CRITEO_WORLDS = Named(
+    "world",
+    {
+        "shared_tail": CriteoWorld(-2.03),
+        "own_tail": CriteoWorld(-2.16, tail=2.0),
+        "threeway": CriteoWorld(-2.03, three_way=2.0, bids=_ADVERTISERS),
+        "threeway_5": CriteoWorld(-4.48, vector=0.35, three_way=2.0),
+        "threeway_05": CriteoWorld(-6.98, vector=0.32, three_way=2.0),
+        "drift": CriteoWorld(-2.28, drift=1.0, hidden=tuple(range(1, 36, 3))),
+    },
+)
+SHARED_TAIL = CRITEO_WORLDS["shared_tail"]
+
+
+def world_of(name: str, seed: int | None = None) -> CriteoWorld:
+    """A world by name, its effects and bids drawn anew if a seed is given.
+
+    >>> world_of("threeway").three_way == world_of("threeway", seed=1).three_way
+    True
+    """
+    return CRITEO_WORLDS[name] if seed is None else CRITEO_WORLDS[name].redrawn(seed)
+
+
 @dataclass(frozen=True)
 class Chunk:
     """Consecutive ads: what the raw file tells of them, and the CTR it does not tell."""
@@ -155,12 +227,12 @@ class Chunk:
     clicks: NDArray[np.uint8]  # (ads,)
     integers: NDArray[np.int32]  # (ads, 13), 0 where missing
     categories: NDArray[np.uint32]  # (ads, 26), the rank of a value by frequency, from 0; 0 where missing
-    missing: NDArray[np.bool_]  # (ads, 39), integers first
+    missing: NDArray[np.bool_]  # (ads, 39), integers first; columns that the world hides are
     ctr: NDArray[np.float32]  # (ads,)
 
 
-def chunks(rows: int, seed: int = 0) -> Iterator[Chunk]:
-    """``rows`` ads, a chunk at a time; a chunk depends on the seed and its number, never on ``rows``.
+def chunks(rows: int, seed: int = 0, world: CriteoWorld = SHARED_TAIL) -> Iterator[Chunk]:
+    """``rows`` ads, a chunk at a time; it depends on the seed and its number, and on ``rows`` in a world that drifts.
 
     >>> short, = chunks(3, seed=0)
     >>> longer, = chunks(5, seed=0)
@@ -169,61 +241,121 @@ def chunks(rows: int, seed: int = 0) -> Iterator[Chunk]:
     """
     check_whole("rows", rows, 1)
     check_seed("seed", seed)
-    return (chunk_of(seed, number, rows - start) for number, start in enumerate(range(0, rows, CHUNK)))
+    return (chunk_of(seed, number, rows, world) for number in range(-(-rows // CHUNK)))
 
 
-def chunk_of(seed: int, number: int, rows: int = CHUNK) -> Chunk:
-    """Chunk ``number`` of ``seed``, its first ``rows`` ads; it is always drawn and computed as a whole."""
+def chunk_of(seed: int, number: int, rows: int, world: CriteoWorld = SHARED_TAIL) -> Chunk:
+    """Chunk ``number`` of ``rows`` ads of ``seed``; it is always drawn and computed as a whole."""
+    integers, categories, missing, chance = _drawn(seed, number)
+    columns: list[NDArray[Any]] = [*integers, *categories]
+    ctr = _sigmoid(logits(world, tables(world), columns, missing, _time(number, rows))).astype(np.float32)
+    clicks = (chance < ctr).astype(np.uint8)
+    for index in world.hidden:
+        columns[index][:] = 0
+        missing[index] = True
+    kept = slice(0, rows - number * CHUNK)
+    return Chunk(clicks[kept], integers.T[kept], categories.T[kept], missing.T[kept], ctr[kept])
+
+
+def _drawn(
+    seed: int, number: int
+) -> tuple[NDArray[np.int32], NDArray[np.uint32], NDArray[np.bool_], NDArray[np.float32]]:
+    """Values, by columns; where they are missing; and uniform numbers: a click where they are below the CTR."""
     random = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(number,))))
     hidden = random.random((HIDDEN, CHUNK))
     gaps = random.random((GROUPS, CHUNK))
     chance = random.random(CHUNK, dtype=np.float32)
     integers = np.empty((len(COUNTS), CHUNK), np.int32)
     categories = np.empty((len(NAMES), CHUNK), np.uint32)
+    columns: list[NDArray[Any]] = [*integers, *categories]
     missing = np.empty((len(FIELDS), CHUNK), np.bool_)
     for index, field in enumerate(FIELDS):
         own = random.random(CHUNK)
         # tied to the hidden variable where own < TIE; what is left of own is uniform again
         uniform = np.where(own < TIE, hidden[field.hidden], (own - TIE) / (1 - TIE))
         np.less(gaps[field.group], field.missing, out=missing[index])
-        values = field.drawn(uniform) * ~missing[index]
-        if isinstance(field, Integer):
-            integers[index] = values
-        else:
-            categories[index - len(COUNTS)] = values
-    ctr = true_ctr(integers.T, categories.T, missing.T)
-    clicks = (chance < ctr).astype(np.uint8)
-    kept = slice(0, rows)
-    return Chunk(clicks[kept], integers.T[kept], categories.T[kept], missing.T[kept], ctr[kept])
+        columns[index][:] = field.drawn(uniform) * ~missing[index]
+    return integers, categories, missing, chance
+
+
+def _time(number: int, rows: int) -> Floats:
+    """Shares of ``rows`` that come before each ad of a chunk."""
+    time: Floats = (number * CHUNK + np.arange(CHUNK)) / rows
+    return time
 
 
 def true_ctr(
-    integers: NDArray[np.int32], categories: NDArray[np.uint32], missing: NDArray[np.bool_]
+    integers: NDArray[np.int32],
+    categories: NDArray[np.uint32],
+    missing: NDArray[np.bool_],
+    world: CriteoWorld = SHARED_TAIL,
+    time: Floats | float = 0.0,
 ) -> NDArray[np.float32]:
-    """CTR of any ads of this world, by the formula above.
+    """CTR of any ads of a world, by the formula above.
 
     Args:
         integers: ``(ads, 13)``.
         categories: ``(ads, 26)``, ranks of values.
         missing: ``(ads, 39)``, where neither counts.
+        time: share of the rows before each ad, which a world that drifts depends on.
     """
-    effects, vectors = world_effects()
-    logit = np.full(len(integers), INTERCEPT)
-    sides = np.zeros((2, len(integers), DIMENSIONS))
-    for index, field in enumerate(FIELDS):
-        if isinstance(field, Integer):
-            token = buckets().take(np.clip(integers[:, index], -1, LARGE) + 1)
-        else:
-            token = np.minimum(categories[:, index - len(COUNTS)], HEAD - 1).astype(np.int64) + 1
-        token = token * ~missing[:, index]
-        logit += effects[index].take(token)
-        if field.vector:
-            sides[side_of(field)] += vectors[index].take(token, axis=0)
-    user, ad = sides
-    for dimension in range(DIMENSIONS):
-        logit += user[:, dimension] * ad[:, dimension]
-    ctr: NDArray[np.float32] = (1 / (1 + np.exp(-logit))).astype(np.float32)
+    logit = logits(world, tables(world), [*integers.T, *categories.T], missing.T, np.asarray(time))
+    ctr: NDArray[np.float32] = _sigmoid(logit).astype(np.float32)
     return ctr
+
+
+def _sigmoid(logit: Floats) -> Floats:
+    ctr: Floats = 1 / (1 + np.exp(-logit))
+    return ctr
+
+
+class Tables(NamedTuple):
+    """Effects and vectors of a world as arrays, or as tensors of a device."""
+
+    effects: Any  # (turns, 39, 1 + DIMENSIONS, HEAD + 1) float64, see world_effects; two turns if the world drifts
+    buckets: Any  # (LARGE + 2,) int64, tokens of counts
+
+
+@lru_cache(maxsize=8)
+def tables(world: CriteoWorld) -> Tables:
+    """As arrays."""
+    return Tables(np.stack([world_effects(world, turn) for turn in range(2 if world.drift else 1)]), buckets())
+
+
+def logits(world: CriteoWorld, tables: Tables, columns: Any, missing: Any, time: Any, xp: Any = np) -> Any:
+    """The formula above in float64, for arrays and, with ``xp=torch``, tensors: the same operations.
+
+    Args:
+        columns: 39 of values, ``(ads,)``; ranks of categories.
+        missing: 39 of truth values.
+        time: as in :func:`true_ctr`.
+    """
+    turns = [xp.cos(world.drift * time), xp.sin(world.drift * time)] if world.drift else [None]
+    total: Any = world.intercept
+    sides: list[list[Any]] = [[0.0] * DIMENSIONS for _ in range(3)]
+    for index, field in enumerate(FIELDS):
+        values, there = columns[index], ~missing[index]
+        if isinstance(field, Integer):
+            token = xp.take(tables.buckets, xp.asarray(xp.clip(values, -1, LARGE) + 1, dtype=xp.int64))
+        else:
+            token = xp.asarray(xp.clip(values, 0, HEAD - 1), dtype=xp.int64) + 1
+        token = token * there
+        side = side_of(field) if field.vector else 2 if world.three_way and index in CONTEXT else None
+        for part in range(1 if side is None else 1 + DIMENSIONS):
+            found = [xp.take(effects[index, part], token) for effects in tables.effects]
+            effect = found[0] if turns[0] is None else found[0] * turns[0] + found[1] * turns[1]
+            if world.tail and isinstance(field, Category) and field.values > HEAD:
+                place = TAIL + ((1 + DIMENSIONS) * index + part) * 2**24 + xp.asarray(values, dtype=xp.int64)
+                spread = world.tail * (world.vector / DIMENSIONS**0.5 if part else world.effect)
+                own = spread * 12**0.5 * (_uniform(world.seed, place, xp) - 0.5)
+                effect = xp.where(token == HEAD, own, effect)
+            if not part:
+                total += effect
+            elif side is not None:
+                sides[side][part - 1] += effect
+    for user, ad, context in zip(*sides, strict=True):
+        total += user * ad * (1 + world.three_way * context) if world.three_way else user * ad
+    return total
 
 
 def side_of(field: Integer | Category) -> int:
@@ -237,14 +369,13 @@ def buckets() -> NDArray[np.int64]:
     return np.concatenate([[1], 2 + np.floor(2 * np.log2(np.arange(1, LARGE + 2))).astype(np.int64)])
 
 
-@lru_cache(maxsize=1)
-def world_effects() -> tuple[Floats, Floats]:
-    """Effects ``(39, HEAD + 1)`` and vectors ``(39, HEAD + 1, DIMENSIONS)``, by token; token 0 is a missing value.
+def world_effects(world: CriteoWorld = SHARED_TAIL, turn: int = 0) -> Floats:
+    """Effects and vectors, ``(39, 1 + DIMENSIONS, HEAD + 1)``, by token; token 0 is a missing value. ``turn`` 1: w'.
 
-    Over values that are there, weighted by how often they are drawn, effects have mean 0 and standard deviation EFFECT,
-    vectors mean 0 and root mean square length VECTOR: the inner product has no part that an effect could take.
+    Over values that are there, weighted by how often they are drawn, effects have mean 0 and standard deviation
+    ``effect``, vectors mean 0 and root mean square length ``vector``: products have no part that an effect could take.
     """
-    random = _normal((len(FIELDS), HEAD + 1, 1 + DIMENSIONS))
+    random = _normal(world.seed, turn * TURN, (len(FIELDS), HEAD + 1, 1 + DIMENSIONS))
     for index, field in enumerate(FIELDS):
         weights = _frequencies(field)[:, None]
         if isinstance(field, Integer):
@@ -253,9 +384,10 @@ def world_effects() -> tuple[Floats, Floats]:
             random[index, 1:] *= (1 + np.arange(HEAD)[:, None] / FADE) ** -0.5
         random[index, 1:] -= (weights * random[index, 1:]).sum(0)
         random[index, 1:] /= np.sqrt((weights * np.square(random[index, 1:])).sum(0))
-    effects, vectors = EFFECT * random[..., 0], VECTOR / np.sqrt(DIMENSIONS) * random[..., 1:]
-    vectors[:, 0] = 0
-    return effects, vectors
+    random[..., 0] *= world.effect
+    random[..., 1:] *= world.vector / np.sqrt(DIMENSIONS)
+    random[:, 0, 1:] = 0
+    return np.ascontiguousarray(random.swapaxes(1, 2))
 
 
 def _frequencies(field: Integer | Category) -> Floats:
@@ -265,14 +397,19 @@ def _frequencies(field: Integer | Category) -> Floats:
     return np.pad(shares, (0, HEAD - len(shares)))
 
 
-def _normal(shape: tuple[int, ...]) -> Floats:
-    """Standard normal numbers as hashes of their places (SplitMix64, Box and Muller), the same in any numpy."""
+def _normal(seed: int, start: int, shape: tuple[int, ...]) -> Floats:
+    """Standard normal numbers as hashes of their places (Box and Muller), the same in any numpy."""
     size = int(np.prod(shape))
-    place = np.arange(2 * size, dtype=np.uint64) + np.uint64(WORLD * 2**32)
-    mixed = place * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    uniform = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+    uniform = _uniform(seed, start + np.arange(2 * size), np)
     radius = np.sqrt(-2 * np.log1p(-uniform[:size]))
     normal: Floats = radius * np.cos(2 * np.pi * uniform[size:])
     return normal.reshape(shape)
+
+
+def _uniform(seed: int, place: Any, xp: Any) -> Any:
+    """Uniform numbers in [0, 1) as hashes of places below 2^32 (SplitMix64), in int64, which wraps and has a sign."""
+    mixed = (place + seed * 2**32) * (0x9E3779B97F4A7C15 - 2**64)
+    mixed = (mixed ^ ((mixed >> 30) & (2**34 - 1))) * (0xBF58476D1CE4E5B9 - 2**64)
+    mixed = (mixed ^ ((mixed >> 27) & (2**37 - 1))) * (0x94D049BB133111EB - 2**64)
+    mixed = (mixed ^ ((mixed >> 31) & (2**33 - 1))) >> 11 & (2**53 - 1)
+    return xp.asarray(mixed, dtype=xp.float64) * 2.0**-53

@@ -152,9 +152,10 @@ class RowSums:
         grid = (triton.cdiv(ads, tile["ADS"]), fields)
         _update[grid](
             *(ids, self.table.starts, self.total, self.owner, self.stamp, self.peak, *self._moments()),
-            *(self.clock.step, self.clock.numbers, ads, ids.stride(0), ads.bit_length(), 2 * self.l2),
+            *(self.state["seen"], self.table.penalty, self.clock.step, self.clock.numbers),
+            *(ads, ids.stride(0), ads.bit_length(), 2 * self.l2),
             **tile, BETA1=self.clock.constants["BETA1"], BETA2=self.clock.constants["BETA2"], EPS=EPS, PEAKS=PEAKS,
-            DENSE=self.dense,
+            DENSE=self.dense, DECAYS=self.l2 > 0,
         )  # fmt: skip
 
     def forget(self) -> None:
@@ -276,12 +277,16 @@ def _add(
 
 @jit(do_not_specialize=["ads", "bits"])
 def _update(
-    ids, starts, total, owner, stamp, peak, weight, mean, square, step, numbers, ads, stride, bits, decay,
+    ids, starts, total, owner, stamp, peak, weight, mean, square, seen, penalty, step, numbers, ads, stride, bits,
+    decay,
     ADS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, PEAKS: tl.constexpr,
-    DENSE: tl.constexpr,
+    DENSE: tl.constexpr, DECAYS: tl.constexpr,
 ):  # fmt: skip
-    """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + EPS), for every row once."""
+    """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + EPS), for every row once.
+
+    g is that of the loss, and decay · w over the share of the steps so far that looked the row up.
+    """
     ad = tl.program_id(0) * ADS + tl.arange(0, ADS)
     field = tl.program_id(1)
     column = tl.arange(0, COLUMNS)
@@ -299,7 +304,12 @@ def _update(
     w = tl.load(weight + seat, mask=there, other=0.0)
     m = tl.load(mean + seat, mask=there, other=0.0)
     v = tl.load(square + seat, mask=there, other=0.0)
-    g += decay * w
+    if DECAYS:
+        times = tl.load(seen + row, mask=mine, other=0.0) + 1
+        tl.debug_barrier()  # other threads of the program read the same places
+        tl.store(seen + row, times, mask=mine)
+        part = tl.load(penalty + column, mask=column < WIDTH, other=0.0)
+        g += (decay * tl.load(step).to(tl.float32) / times)[:, None] * part[None, :] * w
     m += (1 - BETA1) * (g - m)
     v = BETA2 * v + (1 - BETA2) * g * g
     w -= tl.load(numbers) * m / (tl.sqrt(v) / tl.load(numbers + 1) + EPS)

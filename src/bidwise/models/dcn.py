@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import check_whole
-from bidwise.models.layers import Cross, GroupedEmbeddings, Perceptron, glorot
+from bidwise.models.layers import Cross, Embeddings, GroupedEmbeddings, Perceptron, glorot
+
+FIRST = 3e-4  # part of an L2 penalty that first-order weights bear: the best for them is that much smaller
 
 
 def embedding_width(values: int) -> int:
@@ -39,8 +41,6 @@ class DCN(nn.Module):
     torch.Size([2])
     """
 
-    matrix = False
-
     def __init__(
         self,
         cardinalities: Sequence[int],
@@ -55,7 +55,7 @@ class DCN(nn.Module):
         random = torch.Generator().manual_seed(seed)
         widths = [embedding_width(values) for values in cardinalities]
         self.tables = GroupedEmbeddings(cardinalities, widths, std=std, random=random)
-        self.cross = Cross(self.tables.width, cross, matrix=self.matrix, random=random)
+        self.cross = Cross(self.tables.width, cross, matrix=False, random=random)
         self.deep = Perceptron(self.tables.width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)
         self.last = glorot(self.tables.width + [self.tables.width, *hidden][-1], 1, random)
         self.bias = nn.Parameter(torch.zeros(()))
@@ -67,11 +67,45 @@ class DCN(nn.Module):
         return (both @ self.last).squeeze(-1) + self.bias
 
 
-class DCNv2(DCN):
-    """DCN with a matrix in every cross layer, x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l (Wang et al., 2021, eq. 1).
+class DCNv2(nn.Module):
+    """First-order weights, cross layers and a perceptron over the same embeddings, ids ``(ads, fields) -> (ads,)``.
+
+    logit = w_0 + Σ_f w_f[x_f] + w · [cross(x); perceptron(x)],  x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l   (Wang et al.,
+    2021, eq. 1), with first-order weights beside it, as in DeepFM.
+
+    Args:
+        cardinalities: values of each field.
+        embedding: width of their vectors; a matrix costs the square of their sum.
+        cross, hidden, dropout, std, seed: as of :class:`DCN`.
 
     >>> DCNv2([3, 20], hidden=(8,)).eval()(torch.tensor([[0, 1], [2, 19]])).shape
     torch.Size([2])
     """
 
-    matrix = True
+    def __init__(
+        self,
+        cardinalities: Sequence[int],
+        *,
+        embedding: int = 16,
+        cross: int = 3,
+        hidden: Sequence[int] = (400, 400),
+        dropout: float = 0.0,
+        std: float = 1e-4,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_whole("embedding", embedding, 1)
+        random = torch.Generator().manual_seed(seed)
+        width = embedding * len(cardinalities)
+        self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random, first=FIRST)
+        self.cross = Cross(width, cross, matrix=True, random=random)
+        self.deep = Perceptron(width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)
+        self.last = glorot(width + [width, *hidden][-1], 1, random)
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits of ads."""
+        looked_up: Tensor = self.table(features)
+        vectors = looked_up[..., 1:].flatten(1)
+        both = torch.cat([self.cross(vectors), self.deep(vectors)], dim=1)
+        return (both @ self.last).squeeze(-1) + looked_up[..., 0].sum(1) + self.bias

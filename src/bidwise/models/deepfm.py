@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from bidwise.checks import check_whole
 from bidwise.models.layers import Embeddings, Perceptron, glorot, paired
 
+FIRST = 1e-3  # part of an L2 penalty that first-order weights bear: the best for them is that much smaller
+
 
 class SparseLogisticRegression(nn.Module):
     """logit = w_0 + Σ_f w_f[x_f]: a weight for each value of each field, ids ``(ads, fields) -> (ads,)``.
@@ -65,7 +67,7 @@ class DeepFM(nn.Module):
         check_whole("embedding", embedding, 1)
         random = torch.Generator().manual_seed(seed)
         self.bias = nn.Parameter(torch.zeros(()))
-        self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random)  # w_f beside v_f: one look-up
+        self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random, first=FIRST)  # w_f beside v_f
         self.deep = Perceptron(embedding * len(cardinalities), hidden, dropout=dropout, seed=seed, random=random)
         self.last = glorot([embedding * len(cardinalities), *hidden][-1], 1, random)
 

@@ -25,6 +25,7 @@ class Embeddings(nn.Module):
         std: of the initial values, normal around 0.
         random: draws them.
         fields: what errors call the fields; ``None``: their numbers.
+        first: where the first column holds first-order weights, what part of an L2 penalty they bear.
 
     ``sparse`` says whether gradients hold only the rows that a batch looked up. An optimizer may then leave all others
     alone, and a step does not take longer for a longer table. On a GPU an optimizer may set ``sums``, where gradients
@@ -37,6 +38,7 @@ class Embeddings(nn.Module):
 
     starts: Tensor
     ends: Tensor
+    penalty: Tensor
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class Embeddings(nn.Module):
         std: float,
         random: torch.Generator,
         fields: Sequence[int] | None = None,
+        first: float = 1.0,
     ) -> None:
         super().__init__()
         if not cardinalities:
@@ -63,6 +66,8 @@ class Embeddings(nn.Module):
         where = torch.get_default_device()
         self.register_buffer("starts", F.pad(ends[:-1], (1, 0)).to(where, torch.int32), persistent=False)
         self.register_buffer("ends", ends.to(where, torch.int32), persistent=False)
+        penalty = torch.tensor([first] + [1.0] * (width - 1)).to(where, torch.get_default_dtype())
+        self.register_buffer("penalty", penalty, persistent=False)  # what an L2 penalty is multiplied by, (width,)
 
     def forward(self, ids: Tensor) -> Tensor:
         """The vectors of ids."""

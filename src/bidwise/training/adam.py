@@ -21,8 +21,9 @@ class Adam(torch.optim.Adam):
 
     ``lazy``: rows without a gradient keep their weights and moments, so that a step takes as long for a million values
     as for ten thousand; a row in every batch is updated as by Adam. ``dense`` is Adam itself, which goes on moving all
-    rows by their moments. ``l2`` adds l2 Σ w² over the embeddings to the loss (DeepCTR's default is 1e-5), with lazy
-    updates over the rows that were looked up.
+    rows by their moments. ``l2`` adds l2 Σ w² over the embeddings to the loss. Lazy updates have its gradient for rows
+    that were looked up alone, divided by the share of the steps so far that looked the row up: 2 l2 w in the mean over
+    steps, whether a value is rare or frequent.
 
     On a GPU kernels do all that (:mod:`bidwise.kernels.adam_kernels`), and a step can be part of a graph; ``dense``
     then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights. Kernels
@@ -67,7 +68,9 @@ class Adam(torch.optim.Adam):
         for parameter in group["params"]:
             self.state[parameter] = _fresh(parameter)
         for table in self.tables:
-            self.sums.append(RowSums(table, self.state[table.weight], self.clock, dense=dense, l2=self.l2))
+            state = self.state[table.weight]
+            state["seen"] = _unseen(table.weight, self.l2)
+            self.sums.append(RowSums(table, state, self.clock, dense=dense, l2=self.l2))
 
     def set_rate(self, rate: float) -> None:
         """The learning rate from now on."""
@@ -115,6 +118,7 @@ class Adam(torch.optim.Adam):
             self.clock.set(max(int(state["step"]) for state in self.state.values()))
         for sums in self.sums:
             sums.state = self.state[sums.table.weight]
+            sums.state.setdefault("seen", _unseen(sums.table.weight, self.l2))
             sums.restart()
         for table in self.tables:
             state = self.state.get(table.weight)
@@ -139,24 +143,33 @@ class Adam(torch.optim.Adam):
             if gradient is None:
                 continue
             if gradient.is_sparse:
-                self._step_rows(table.weight, gradient.coalesce(), group["lr"], group["betas"], group["eps"])
+                self._step_rows(table, gradient.coalesce(), group["lr"], group["betas"], group["eps"])
                 table.weight.grad = None  # Adam itself has nothing to do
             elif self.l2:
-                gradient.add_(table.weight, alpha=2 * self.l2)
+                gradient.addcmul_(table.weight, table.penalty, value=2 * self.l2)
         super().step()
 
     def _step_rows(
-        self, weight: Tensor, gradient: Tensor, rate: float | Tensor, betas: tuple[float, float], eps: float
+        self, table: Embeddings, gradient: Tensor, rate: float | Tensor, betas: tuple[float, float], eps: float
     ) -> None:
-        """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + eps), for these rows."""
+        """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + eps), for these rows.
+
+        With l2, g <- g + 2 l2 w / share, share being that of the steps so far which looked the row up.
+        """
+        weight = table.weight
         state = self.state[weight]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")  # as Adam counts, and loads
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+        if self.l2 and "seen" not in state:
+            state["seen"] = _unseen(weight, self.l2)
         state["step"] += 1
         rows, g = gradient.indices()[0], gradient.values()
         if self.l2:
-            g = g.add(weight.index_select(0, rows), alpha=2 * self.l2)
+            seen = state["seen"].index_select(0, rows).add_(1)
+            state["seen"].index_copy_(0, rows, seen)
+            strength = (2 * self.l2 * state["step"].item() / seen).unsqueeze(1)
+            g = torch.addcmul(g, weight.index_select(0, rows), strength * table.penalty)
         mean = state["exp_avg"].index_select(0, rows).lerp_(g, 1 - betas[0])
         square = state["exp_avg_sq"].index_select(0, rows).mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
         state["exp_avg"].index_copy_(0, rows, mean)
@@ -164,6 +177,11 @@ class Adam(torch.optim.Adam):
         first, second = (1 - beta ** state["step"].item() for beta in betas)
         size = square.sqrt_().div_(math.sqrt(second)).add_(eps)
         weight.index_add_(0, rows, mean.div_(size), alpha=-float(rate) / first)
+
+
+def _unseen(weight: Tensor, l2: float) -> Tensor:
+    """In how many steps each row was looked up, where that matters; of the dtype that loading makes of all state."""
+    return weight.new_zeros(len(weight) if l2 else 0)
 
 
 def _fresh(parameter: Tensor) -> dict[str, Tensor]:

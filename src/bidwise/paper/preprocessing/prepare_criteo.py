@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_seed, check_whole
-from bidwise.data.bids import Bids, attach
+from bidwise.data.bids import SOURCES, Bids, attach
 from bidwise.data.criteo_text import INTEGERS, MAPS, NAMES
 from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter, split_sizes
 from bidwise.paper.preprocessing.lines import faults, parse
@@ -37,6 +37,7 @@ from bidwise.runners import Runner, runner_of
 
 WORK = "unfinished-2"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
 ON_ERROR = ("strict", "skip")
+ORDERS = ("random", "file")
 SAMPLES = 10  # lines that were skipped, shown in full
 
 Progress = Callable[[str, float], None]
@@ -52,12 +53,14 @@ class Options:
     seed: int
     integers: str
     on_error: str
+    order: str
 
     def __post_init__(self) -> None:
         check_whole("min_count", self.min_count, 1)
         check_seed("seed", self.seed)
         check_name("integers", self.integers, MAPS)
         check_name("on_error", self.on_error, ON_ERROR)
+        check_name("order", self.order, ORDERS)
         if len(self.split) != 3:
             found = ",".join(map(str, self.split))
             raise InputError(f"must be three shares such as 8,1,1, found {found!r}", argument="split")
@@ -71,6 +74,7 @@ def prepare(
     *,
     min_count: int = 10,
     split: Sequence[int] = (8, 1, 1),
+    order: str = "random",
     seed: int = 0,
     integers: str = "winners",
     on_error: str = "strict",
@@ -90,7 +94,8 @@ def prepare(
         out: folder of the store, new or of the same options.
         min_count: categories seen less often in the training ads are id 0, rare. Integers are not thinned out.
         split: shares of training, validation and test ads; sizes are exact.
-        seed: of the order of the ads. It depends on the seed and the number of a line alone.
+        order: ``random``, or ``file``: ads stay in the order of their lines, so that the split is one by time.
+        seed: of the random order of the ads. It depends on the seed and the number of a line alone.
         integers: how integers become categories, ``winners`` or ``printed``, see :mod:`bidwise.data.criteo_text`.
         on_error: ``strict`` raises at the first malformed line, ``skip`` leaves such lines out and counts them.
         bids: which bids the ads get; ``None``: none.
@@ -99,11 +104,13 @@ def prepare(
         progress: called with the work and the share of it that is done.
     """
     files = raw_files([raw] if isinstance(raw, str | Path) else raw)
-    options = Options(min_count, tuple(split), seed, integers, on_error)
+    options = Options(min_count, tuple(split), seed, integers, on_error, order)
     truth = truth_files(files)
-    if bids is not None and bids.kind == "ctr" and not truth:
-        raise InputError(f"bids of kind ctr need the true CTR, found no {files[0].name}.ctr.npy beside {files[0]}")
-    if bids is not None and bids.kind == "advertiser":
+    if bids is not None and "truth" in SOURCES[bids.kind] and not truth:
+        raise InputError(
+            f"bids of kind {bids.kind} need the true CTR, found no {files[0].name}.ctr.npy beside {files[0]}"
+        )
+    if bids is not None and bids.kind in ("advertiser", "residual"):
         bids.column(NAMES)
     folder = Path(out)
     if folder.is_file():
@@ -135,13 +142,16 @@ def prepare(
 def _config(files: list[Path], truth: list[Path], options: Options, bids: Bids | None) -> dict[str, Any]:
     """What must be the same for a store to be the same: options, and files by name, size and both ends."""
     drawn = {"kind": "none"} if bids is None else asdict(bids)
+    ordered = asdict(options)
+    if options.order == "random":  # stores that were made before there was a choice
+        del ordered["order"]
     return {
         "experiment": "prepare criteo",
         "raw": [path.name for path in files],
         "raw_bytes": [path.stat().st_size for path in files],
         "raw_ends": [ends(path) for path in files],
         "truth": [ends(path) for path in truth],
-        **asdict(options),
+        **ordered,
         **{"bids" if option == "kind" else f"bid_{option}": value for option, value in drawn.items()},
     }
 
@@ -257,7 +267,7 @@ def _run(block: Block, known: Truth | None, work: Path, options: Options) -> Non
         "skipped": dict(Counter(kind for _, kind, _ in bad)),
         "samples": [f"{block.path.name}:{line}: {words}" for line, _, words in bad[:SAMPLES]],
     }
-    key = keys(options.seed, block.row, len(parsed.good))[parsed.good]
+    key = keys(options.seed if options.order == "random" else None, block.row, len(parsed.good))[parsed.good]
     write_run(work, block.number, key, parsed.clicks, tokens, parsed.missing, truth, about)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bidwise.checks import InputError
 from bidwise.run_folder import read_json, whole_file
 
 FIELDS = 39
@@ -28,18 +29,24 @@ ROW = np.dtype(
 CLICKED = np.uint64(1 << FIELDS)
 CELLS = 2**12  # equal ranges of keys; a run tells where each begins
 CELL_BITS = np.uint64(64 - 12)
+MOST_IN_ORDER = 2**28  # lines that can keep their order
 RANGE = 2**18  # rows put in order at a time
 _WORD = 2**64 - 1
 
 
-def keys(seed: int, start: int, count: int) -> NDArray[np.uint64]:
+def keys(seed: int | None, start: int, count: int) -> NDArray[np.uint64]:
     """Random keys of the lines from ``start`` on; no two lines share one. Rows are shuffled by sorting them.
 
-    Every step of SplitMix64 can be undone, so different lines have different keys.
+    Every step of SplitMix64 can be undone, so different lines have different keys. Without a seed, keys keep the order
+    of the lines, 65,536 of them in a cell.
 
     >>> keys(0, 0, 3)[1] == keys(0, 1, 1)[0]
     np.True_
     """
+    if seed is None:
+        if start + count > MOST_IN_ORDER:
+            raise InputError(f"must be random for more than {MOST_IN_ORDER:,} lines, found file", argument="order")
+        return np.arange(start, start + count, dtype=np.uint64) << np.uint64(36)
     first = _mixed_number((seed + 1) * 0x9E3779B97F4A7C15 & _WORD)
     state = np.arange(start, start + count, dtype=np.uint64)
     state *= np.uint64(0x9E3779B97F4A7C15)
