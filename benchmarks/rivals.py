@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 import bidwise
 from benchmarks.harness import RESULTS, Machine, peak_mb, read, write
-from benchmarks.tables import COLUMNS, NUMBERS, WORLDS, make_table
+from benchmarks.made_tables import COLUMNS, NUMBERS, WORLDS, make_table
 from bidwise.data.splits import split
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.metrics import log_losses
