@@ -76,17 +76,18 @@ def together(steps: dict[str, Callable[[], object]], *, seconds: float = 1.0) ->
 def write(name: str, rows: list[dict[str, object]], **about: object) -> Path:
     """Rows with the machine they were measured on, as ``results/NAME.csv``, written whole or not at all.
 
-    ``about`` says more of the machine, or otherwise: what else but the CPU the rows were measured on.
+    ``about`` says more of the machine, or otherwise: what else but the CPU the rows were measured on. A row that
+    says itself where it was measured keeps that.
     """
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.csv"
     machine = asdict(Machine()) | about
     part = path.with_suffix(".part")
     with part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=[*rows[0], *machine])
+        writer = csv.DictWriter(file, fieldnames=[*(rows[0] | machine)])
         writer.writeheader()
         for row in rows:
-            writer.writerow({key: f"{x:.4g}" if isinstance(x, float) else x for key, x in (row | machine).items()})
+            writer.writerow({key: f"{x:.4g}" if isinstance(x, float) else x for key, x in (machine | row).items()})
     part.replace(path)
     return path
 
