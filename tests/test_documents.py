@@ -99,7 +99,7 @@ def test_train_page_shows_every_key_of_the_configuration():
 def test_the_toml_of_the_train_page_is_a_configuration():
     page = (ROOT / "docs" / "train.md").read_text()
     told = tomllib.loads(re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1])
-    assert resolved(told).train.loss == "auto"
+    assert resolved(told).train.recipe == "auto"
 
 
 def test_the_sweep_of_its_page_runs(tmp_path, monkeypatch, capsys):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bidwise
-from bidwise.study.keep_best import choose
+from bidwise.study.keep_best import choose, power
 
 SEEDS = 200
 
@@ -161,6 +161,34 @@ def test_a_better_model_of_few_clicks_is_not_chosen():
     found = choose(pooled_candidates(0, ads=60, better="candidate_2"), "log_loss")
     assert found.chosen == "log_loss"
     assert {entry.outcome for entry in found.candidates[1:]} == {"few"}
+
+
+def test_the_power_is_half_the_interval_of_a_comparable_model():
+    """Of noise of one size it falls with the root of the auctions, and few auctions are not told to decide."""
+    widths = {}
+    for auctions in (400, 6400, 64_000):
+        seen = of_auctions(candidates_of(0, auctions=auctions, candidates=2))
+        base, rival = seen.values()
+        found = power(base, rival, "another seed", candidates=3, rounds=399)
+        widths[auctions] = found.half_width
+        entry = choose(seen, "log_loss", of=3, rounds=399).candidates[1]
+        assert found.half_width == pytest.approx((entry.ci_high - entry.ci_low) / 2 / base["welfare"].mean())
+        assert found.enough == (auctions == 64_000)
+    assert widths[400] / widths[6400] == pytest.approx(4, rel=0.25)
+
+
+def test_ads_of_which_too_few_decide_have_no_power():
+    base = np.ones(1000)
+    found = power(*of_auctions({"a": base, "b": base + (np.arange(1000) < 5)}).values(), "runner-up", candidates=1)
+    assert np.isnan(found.half_width)
+    assert not found.enough
+
+
+def test_intervals_may_hold_for_more_candidates_than_there_are():
+    seen = of_auctions(candidates_of(0, candidates=2))
+    one, three = (choose(seen, "log_loss", of=count) for count in (1, 3))
+    assert three.level == pytest.approx(1 - 0.05 / 3)
+    assert three.candidates[1].ci_low < one.candidates[1].ci_low
 
 
 def test_an_unknown_baseline_is_refused():

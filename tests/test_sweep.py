@@ -84,8 +84,8 @@ def test_lam_of_losses_without_one_collapses_into_one_trial():
 def test_options_of_models_without_them_collapse_too():
     lists = {"model.name": ["logistic_regression", "deepfm"], "model.hidden": [[8], [16, 8]]}
     assert names(lists) == ["logistic_regression", "deepfm-hidden_8", "deepfm-hidden_16_8"]
-    lists = {"train.loss": ["auto", "log"], "train.candidates": [["log"], ["log_plus"]]}
-    assert names(lists) == ["auto-candidates_log", "auto-candidates_log_plus", "log"]
+    lists = {"train.recipe": ["single", "ensemble"], "train.members": [2, 3]}
+    assert names(lists) == ["single", "ensemble-members_2", "ensemble-members_3"]
 
 
 def test_names_are_safe_and_different():
@@ -150,7 +150,7 @@ def test_without_ray_nothing_is_written(table, tmp_path, monkeypatch):
 
 
 def test_keys_need_no_quotes_and_the_written_file_gives_the_same_grid(swept):
-    told_so = tomllib.loads("[sweep]\ntrain.lam = [1, 3]\ntrain.seed = [0, 1]")
+    told_so = tomllib.loads('[sweep]\ntrain.loss = ["log"]\ntrain.lam = [1, 3]\ntrain.seed = [0, 1]')
     assert len(read_grid({**SHARED, **told_so}).trials()) == 4
     again = read_grid(swept.out / "config.toml")
     assert [trial.name for trial in again.trials()] == [trial.name for trial in swept.result.trials]
@@ -266,7 +266,7 @@ def test_a_grid_may_grow_but_not_shrink(swept, table, tmp_path):
             sweep(told(table, lists, **train_settings), out=out)
     assert read_grid(out / "config.toml").lists["train.lam"] == [1, 10]
     lines = []
-    grown = LISTS | {"train.lam": [10, 1, 3], "train.schedule": ["constant"]}  # one key more, of the default
+    grown = LISTS | {"train.lam": [10, 1, 3], "train.schedule": ["cosine"]}  # one key more, of the default
     found = sweep(told(table, grown), out=out, workers=2, say=lines.append)
     new = [trial.name for trial in found.trials if "lam_3" in trial.name]
     assert len(found.trials) == 8

@@ -15,11 +15,12 @@ import bidwise
 from bidwise.report.drawing import Whisker
 from bidwise.report.sweep_page import labels, uncut
 from bidwise.report.sweep_sentences import notes, verdict
+from bidwise.run_folder import read_result
 from bidwise.runners import Runner
 from bidwise.table import predict
 from bidwise.table import sweep as sweep_module
 from bidwise.table.grid import read_grid
-from bidwise.table.results import Chosen, MeanScores, Scores, Setting, SweepResult
+from bidwise.table.results import Chosen, MeanScores, Scores, Setting, SweepResult, TrainResult
 from bidwise.table.settings import best_setting
 from bidwise.table.sweep import TrialFailed, run_trial, sweep
 
@@ -241,6 +242,17 @@ def test_a_log_loss_that_lacks_seeds_is_not_called_absent(table, tmp_path, monke
         assert found.baseline is None
         assert "No trial of log_loss has finished" in said
         assert "No trial of log_loss has finished" in page
+
+
+def test_recipes_are_settings_like_others_and_nothing_is_searched(table, tmp_path):
+    found = sweep(told(table, {"train.recipe": ["ensemble", "single"]}, members=2), out=tmp_path / "out")
+    assert [trial.loss for trial in found.trials] == ["ensemble", "log_loss"]
+    assert found.baseline == "single"
+    for trial in found.trials:
+        result = read_result(tmp_path / "out" / "trials" / trial.name, TrainResult)
+        assert (result.search, result.chosen, trial.kept) == (None, trial.loss, trial.loss)
+    (trial,) = grid_of({"train.l2": [0.1]}).trials()
+    assert (trial.config.train.recipe, trial.config.train.budget) == ("single", 1)
 
 
 def test_a_sweep_of_which_every_trial_fails_has_a_page(table, tmp_path, monkeypatch):

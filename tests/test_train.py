@@ -1,6 +1,7 @@
 """`train` and `predict` on tables whose true CTR is known: what is learnt, what is split, what is refused."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,8 +21,10 @@ from bidwise.data.read_table import auction_ids
 from bidwise.data.splits import auction_size, halves, split, times_of
 from bidwise.evaluation.auc import auc
 from bidwise.report.build import read_run, runs_page
-from bidwise.report.train_sentences import described, notes, verdict
+from bidwise.report.train_sentences import described, notes, summary, verdict
 from bidwise.run_folder import read_result
+from bidwise.study import keep_best
+from bidwise.study.keep_best import CONTESTANTS
 from bidwise.table import predict, train
 from bidwise.table.config import Config, Data, resolved
 from bidwise.table.encode import prepare
@@ -30,6 +33,8 @@ from bidwise.table.results import TrainResult
 ROLES = {"click": "click", "bid": "bid"}
 SMALL = {"model": "logistic_regression", "epochs": 3, "learning_rate": 0.02, "loss": "log_loss"}
 
+AUTO = {"model": "logistic_regression", "epochs": 2, "learning_rate": 0.02, "members": 2}
+AUTO |= {"ignore": ["truth", "auction", "time"]}
 TAUGHT = SMALL | {"loss": "log_plus_teacher", "epochs": 4, "learning_rate": 0.05}
 
 
@@ -75,12 +80,20 @@ def run(table, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def auto(table, tmp_path_factory):
-    """A contest of three losses, without auctions and time."""
+def auto(tmp_path_factory):
+    """A search and a contest of three recipes, without auctions and time."""
     folder = tmp_path_factory.mktemp("auto")
-    told = SMALL | {"loss": "auto", "candidates": ["bid_weighted", "log_plus"], "epochs": 2}
-    result = train(table, out=folder / "run", **ROLES, **told, ignore=["truth", "auction", "time"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keep_best.Power, "enough", True)  # whatever the ads can tell
+        result = train(market(1500), out=folder / "run", **ROLES, **AUTO)
     return SimpleNamespace(folder=folder / "run", result=result)
+
+
+@pytest.fixture(scope="module")
+def undecided(table, tmp_path_factory):
+    """The same on ads that could tell no gain."""
+    folder = tmp_path_factory.mktemp("undecided")
+    return SimpleNamespace(folder=folder / "run", result=train(table, out=folder / "run", **ROLES, **AUTO))
 
 
 def test_it_learns_the_true_ctr_better_than_the_base_rate(run):
@@ -341,26 +354,141 @@ def test_a_logged_teacher_replaces_the_trained_one(table, tmp_path):
     assert found.evaluation.baseline == "teacher"
 
 
-def test_auto_compares_on_auctions_that_chose_no_epoch(auto):
+def test_auto_compares_on_auctions_that_chose_nothing_else(auto):
     choice = auto.result.choice
-    assert [each.name for each in choice.candidates] == ["log_loss", "bid_weighted", "log_plus"]
-    assert choice.level == pytest.approx(1 - 0.05 / 2)
+    assert [each.name for each in choice.candidates] == ["log_loss", *CONTESTANTS]
+    assert choice.level == pytest.approx(1 - 0.05 / 3)
+    assert list(auto.result.fits) == ["log_loss", "ensemble", *CONTESTANTS]  # the teacher is tested, not served
     ads = auto.result.table.splits["valid"].ads
     assert (auto.result.table.auctions("valid"), choice.auctions) == (None, None)
     assert choice.ads == ads // 2
-    stopped = json.loads((auto.folder / "fits" / "log_loss" / "result.json").read_text())
-    assert stopped["kind"] == "fit"
-    fits = [tomllib.loads((auto.folder / "fits" / name / "config.toml").read_text())["valid"] for name in
-            ("log_loss", "log_plus")]  # fmt: skip
-    assert fits[0] == fits[1]
-    assert f"({ads - ads // 2}," in fits[0]
+    folders = {path.name: path for path in (auto.folder / "fits").iterdir()}
+    assert set(folders) == {"search-1", "search-2", "ensemble-2", *CONTESTANTS}  # its first member is the baseline
+    fits = {tomllib.loads((path / "config.toml").read_text())["valid"] for path in folders.values()}
+    assert len(fits) == 1
+    assert f"({ads - ads // 2}," in fits.pop()
     assert auto.result.chosen in [each.name for each in choice.candidates]
 
 
 def test_auto_keeps_log_loss_where_there_is_nothing_to_gain(auto):
-    """A few validation auctions: no loss can be better beyond doubt."""
+    """A few validation auctions: no recipe can be better beyond doubt."""
     assert auto.result.chosen == "log_loss"
     assert "log_loss is kept" in verdict(auto.result)[0][1]
+
+
+def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
+    result = undecided.result
+    assert (result.chosen, result.choice, list(result.fits)) == ("log_loss", None, ["log_loss"])
+    assert not result.power.half_width <= 0.03
+    assert result.power.rival == "runner-up"
+    assert {path.name for path in (undecided.folder / "fits").iterdir()} == {"search-1", "search-2"}
+    said = verdict(result)[0][1]
+    assert "so no other recipe was trained (--recipe distilled or --loss NAME trains one anyway)" in said
+    assert said in (undecided.folder / "report.html").read_text()
+
+
+def test_the_power_of_a_baseline_that_was_not_searched_is_that_of_another_seed(table, tmp_path):
+    found = train(table, out=tmp_path / "run", **ROLES, **AUTO, budget=1)
+    assert (found.search, found.power.rival) == (None, "another seed")
+    assert {path.name for path in (tmp_path / "run" / "fits").iterdir()} == {"log_loss", "ensemble-2"}
+
+
+def test_the_search_keeps_the_setting_with_the_best_validation_metric(auto):
+    search = auto.result.search
+    assert [each.recipe.l2 for each in search.attempts] == [1e-5, 1e-4]
+    best = min(search.attempts, key=lambda each: each.value)
+    assert search.chosen == best.setting
+    for fit in auto.result.fits.values():
+        assert (fit.recipe.l2, fit.recipe.model) == (best.recipe.l2, "logistic_regression")
+    assert auto.result.fits["log_loss"].best.value == best.value
+    page = (auto.folder / "report.html").read_text()
+    assert "The baseline" in page
+    assert "logistic_regression, l2 0.0001, 2 epochs, cosine, batch 256, rate 0.02" in page
+    said = summary(auto.result)
+    assert "Settings, the best of 2 on validation: logistic_regression" in said
+    assert "Calibrated on validation ads: logit ×" in said
+
+
+def test_what_a_user_sets_is_the_same_in_all_settings_of_the_search():
+    told = {"data": {"click": "y", "bid": "b"}, "train": {"l2": 0.5, "epochs": 7}}
+    found = resolved(told).candidates
+    assert {(each.l2, each.epochs) for each in found} == {(0.5, 7)}
+    assert len({each.model for each in found}) == len(found) > 1  # settings that are now alike are tried once
+    assert [each.model for each in resolved(told | {"model": {"name": "dcn"}}).candidates] == ["dcn"]
+    assert {each.model for each in resolved(told | {"model": {"embedding": 4}}).candidates} == {"deepfm"}
+    assert len(resolved(told, {"train.budget": 2}).candidates) == 2
+    assert len(resolved(told, {"train.loss": "log_plus"}).candidates) == 1
+    assert resolved(told, {}, ["train.schedule=constant"]).candidates[0].patience == 2
+    assert resolved(told, {}, ["train.schedule=cosine"]).candidates[0].patience is None
+
+
+def test_an_ensemble_is_served_from_one_folder(table, tmp_path):
+    told = SMALL | {"loss": None, "recipe": "ensemble", "members": 3, "ignore": ["truth"]}
+    found = train(table, out=tmp_path / "run", **ROLES, **told)
+    assert (found.chosen, list(found.fits)) == ("ensemble", ["log_loss", "ensemble"])
+    assert {path.name for path in (tmp_path / "run" / "fits").iterdir()} == {"log_loss", "ensemble-2", "ensemble-3"}
+    test = pl.read_parquet(tmp_path / "run" / "test.parquet")
+    ctr = predict(tmp_path / "run", table)["ctr"].to_numpy()[test["row"].to_numpy()]
+    np.testing.assert_allclose(ctr, test["ensemble"], atol=1e-6)
+    assert not np.allclose(ctr, test["log_loss"], atol=1e-6)
+    assert "3 models, served as their mean logit, were trained with log_loss" in verdict(found)[0][1]
+    assert found.parameters == 3 * train(table, out=tmp_path / "one", **ROLES, **SMALL, ignore=["truth"]).parameters
+
+
+def test_a_distilled_model_learns_from_the_ensemble(table, tmp_path):
+    told = SMALL | {"loss": None, "recipe": "distilled", "members": 2, "ignore": ["truth"], "calibrate": False}
+    found = train(table, out=tmp_path / "run", **ROLES, **told)
+    assert (found.chosen, list(found.fits)) == ("distilled", ["log_loss", "ensemble", "distilled"])
+    assert (found.fits["distilled"].recipe.teacher, found.fits["distilled"].recipe.loss) == ("ensemble", "distilled")
+    test = pl.read_parquet(tmp_path / "run" / "test.parquet")
+    logits = {name: np.log(test[name] / (1 - test[name])) for name in found.fits}
+    assert np.corrcoef(logits["distilled"], logits["ensemble"])[0, 1] > 0.95
+    half = train(table, out=tmp_path / "half", **ROLES, **told, click_share=0.5)
+    assert half.fits["distilled"].history != found.fits["distilled"].history
+
+
+def test_an_ensemble_of_another_loss(table, tmp_path):
+    told = SMALL | {"loss": "log_plus", "recipe": "ensemble", "members": 2, "ignore": ["truth"], "epochs": 1}
+    found = train(table, out=tmp_path / "run", **ROLES, **told)
+    assert {name: (fit.recipe.loss, fit.recipe.members) for name, fit in found.fits.items()} == {
+        "log_loss": ("log_loss", 1),
+        "ensemble": ("log_plus", 2),
+    }
+    about = json.loads((tmp_path / "run" / "model.json").read_text())
+    assert (about["recipe"], about["loss"], about["members"]) == ("ensemble", "log_plus", 2)
+
+
+def test_a_model_of_an_older_version_is_refused_with_what_to_do(run, table, tmp_path):
+    folder = shutil.copytree(run.folder, tmp_path / "old")
+    about = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(about | {"version": 1}))
+    with pytest.raises(bidwise.InputError, match=r"model.json must be of version 2, found 1; train again in a new"):
+        predict(folder, table)
+
+
+def test_a_search_that_is_cut_off_resumes(table, tmp_path):
+    class Stop(Exception):
+        pass
+
+    seen = []
+
+    def stop(work, done, detail=""):
+        if detail == "searching among 3 settings" and done > 0.6:
+            raise Stop
+        seen.append(done) if work == "training" else None
+
+    told = {**ROLES, "loss": "log_loss", "ignore": ["truth"], "epochs": 2, "hidden": [8], "budget": 3}
+    with pytest.raises(Stop):
+        train(table, out=tmp_path / "run", **told, progress=stop)
+    assert seen == sorted(seen)
+    assert {path.name for path in (tmp_path / "run" / "fits").iterdir()} >= {"search-1-short", "search-2-short"}
+    resumed = train(table, out=tmp_path / "run", **told)
+    whole = train(table, out=tmp_path / "whole", **told)
+    assert resumed.search == whole.search
+    assert resumed.validation == whole.validation
+    assert [each.epochs for each in whole.search.attempts] == [0.5, 0.5, 0.5, 2, 2]
+    finalists = sorted(whole.search.attempts[:3], key=lambda each: each.value)[:2]
+    assert [each.setting for each in whole.search.attempts[3:]] == [each.setting for each in finalists]
 
 
 def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):
@@ -373,8 +501,8 @@ def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):
             assert words in page
         assert "http://" not in page.replace("http://www.w3.org", "")
         assert "NaN" not in page
-    assert "Which loss?" in (auto.folder / "report.html").read_text()
-    assert "Which loss?" not in (run.folder / "report.html").read_text()
+    assert "Which recipe?" in (auto.folder / "report.html").read_text()
+    assert "Which recipe?" not in (run.folder / "report.html").read_text()
     assert "training ads" in (run.folder / "report.html").read_text()
 
 
@@ -433,7 +561,7 @@ BAD = {
     "unknown metric": ({"metric": "welfair"}, {}, r"metric must be one of .* did you mean 'welfare'\?"),
     "unknown option": ({"clik": "click"}, {}, r"a key of \[data\] must be one of .* did you mean 'click'\?"),
     "other model's option": ({"embedding": 3}, {}, r"^embedding is no option of logistic_regression"),
-    "lam without pairs": ({"lam": 1.0}, {}, r"^lam is of losses over pairs, such as log_plus, found loss"),
+    "lam without pairs": ({"lam": 1.0}, {}, r"^lam is of losses over pairs, as log_plus, found recipe"),
     "position without slots": ({"position": "brand_id"}, {}, r"position needs slots"),
     "position beyond slots": ({"position": "brand_id", "slots": "1,0.5"}, {}, r"position must be a whole number from"),
     "sampling rate": ({"sampling_rate": 1.5}, {}, r"sampling_rate must be in \(0, 1\], found 1.5"),
@@ -514,7 +642,19 @@ def test_sections_and_settings_that_nobody_knows():
         ({}, ["epochs=3"], r"settings must be section.key=value"),
         ({}, ["train.epoch=3"], r"did you mean 'epochs'\?"),
         ({}, ["train.batch_size=2.5"], r"train.batch_size must be a whole number, found 2.5"),
-        ({}, ["train.candidates=log_loss"], r"train.candidates must name a loss beside log_loss"),
+        ({}, ["train.loss=auto"], r"train.loss must be a loss, found auto; --recipe auto chooses"),
+        ({}, ["train.recipe=ensembel"], r"train.recipe must be one of .* did you mean 'ensemble'\?"),
+        ({}, ["train.recipe=distilled", "train.loss=log_plus"], r"train.loss of recipe distilled must be one of disti"),
+        ({}, ["train.recipe=single", "train.members=3"], r"train.members is of recipes ensemble and distilled, found"),
+        ({}, ["train.recipe=ensemble", "train.members=1"], r"train.members must be at least 2, found 1"),
+        ({}, ["train.budget=0"], r"train.budget must be at least 1, found 0"),
+        ({}, ["train.loss=log_plus", "train.click_share=0.5"], r"click_share is of losses with a teacher"),
+        ({}, ["train.loss=distilled", "train.click_share=1"], r"click_share must be in \[0, 1\), found 1"),
+        (
+            {},
+            ["model.hidden=8", "model.name=logistic_regression"],
+            r"hidden is no option of logistic_regression",
+        ),
         ({}, ["train.precision=half"], r"precision must be one of float32, mixed, found 'half'"),
     ):
         with pytest.raises(bidwise.InputError, match=message):
@@ -585,7 +725,7 @@ def test_a_finished_run_keeps_where_and_how_long_it_was_made(run):
 
 
 def test_an_untrained_model_predicts_the_mean(table, tmp_path):
-    told = SMALL | {"learning_rate": 1e-9, "epochs": 1, "patience": 1, "every": 1}
+    told = SMALL | {"learning_rate": 1e-9, "epochs": 1, "patience": 1, "every": 1, "calibrate": False}
     train(table, out=tmp_path / "run", **ROLES, **told, ignore=["truth"])
     ctr = predict(tmp_path / "run", table)["ctr"]
     assert ctr.mean() == pytest.approx(table["click"].mean(), abs=0.02)
@@ -651,13 +791,13 @@ def test_a_tab_may_be_typed_or_written(tmp_path):
 def test_a_few_absurd_bids_leave_training_as_it_is(tmp_path):
     tame, many = market(3000), 4
     absurd = tame.with_columns(bid=tame["bid"].scatter(3000 * np.arange(many), 1e6))
-    told = SMALL | {"loss": "log_plus", "lam": 0.1, "epochs": 2}
+    told = SMALL | {"loss": "log_plus", "lam": 0.1, "epochs": 2, "calibrate": False}
     columns = {**ROLES, "time": "time", "truth": "truth", "ignore": ["auction"]}
     found = {
         name: train(ads, out=tmp_path / name, **columns, **told)
         for name, ads in {"tame": tame, "absurd": absurd}.items()
     }
-    train(absurd, out=tmp_path / "plain", **columns, **SMALL | {"epochs": 2})
+    train(absurd, out=tmp_path / "plain", **columns, **SMALL | {"epochs": 2, "calibrate": False})
     losses = {"tame": "log_plus", "absurd": "log_plus", "plain": "log_loss"}
     ctr = {name: pl.read_parquet(tmp_path / name / "test.parquet")[loss].to_numpy() for name, loss in losses.items()}
 

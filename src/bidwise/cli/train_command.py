@@ -32,7 +32,9 @@ def train(
     truth: str | None = None,
     auction_size: int | None = None,
     model: str | None = None,
+    recipe: str | None = None,
     loss: str | None = None,
+    budget: int | None = None,
     metric: str | None = None,
     seed: int | None = None,
     separator: str | None = None,
@@ -42,13 +44,16 @@ def train(
 ) -> None:
     """Train a CTR model on a table of logged ads, and evaluate it on the newest of them.
 
-    Says what every column is taken for, trains with early stopping on validation auctions, and evaluates on test ads
-    held out from all selection. Writes OUT/report.html, OUT/result.json and the model. The same command resumes a run
-    that was cut off. Under torchrun all processes train one model together, on the same files. Examples:
+    Says what every column is taken for, searches for the best settings of a log-loss model on validation ads, compares
+    other recipes with it, and evaluates on test ads held out from all selection. Writes OUT/report.html,
+    OUT/result.json and the model. The same command resumes a run that was cut off. Under torchrun all processes train
+    one model together, on the same files. Examples:
 
     bidwise train ads.parquet --click click --bid bid --auction id --time time --out runs/mine
 
     bidwise train 's3://bucket/day=*/*.parquet' --click click --bid bid --out runs/mine
+
+    bidwise train ads.parquet --click click --bid bid --recipe ensemble --model deepfm --out runs/mine
 
     bidwise train config.toml --out runs/mine --set train.learning_rate=3e-4
 
@@ -91,10 +96,16 @@ def train(
     auction_size:
         Without --auction: ads of an auction in validation and test, fewer in small tables [default: 256].
     model:
-        deepfm, dcn, dcnv2 or logistic_regression [default: deepfm].
+        deepfm, dcn, dcnv2 or logistic_regression [default: searched for; deepfm where nothing is].
+    recipe:
+        auto: the best log-loss model that a search finds, unless another recipe is measurably better on validation
+        auctions; single: one model; ensemble: the mean of 4; distilled: one model that learns from that ensemble
+        [default: auto, or single where a loss is named].
     loss:
-        log_loss, log_plus or any other in bidwise.LOSSES; or auto: trains five, compares them on validation auctions
-        and keeps log_loss unless another is measurably better [default: auto].
+        log_loss, log_plus or any other in bidwise.LOSSES [default: log_loss].
+    budget:
+        How many settings of the log-loss model the search tries; 1 takes the first [default: all for recipe auto, else
+        1].
     metric:
         What the epoch is chosen by: log_loss, welfare (needs thousands of validation auctions) or auc [default:
         log_loss].

@@ -6,6 +6,7 @@ from torch import nn
 
 from bidwise.models.dcn import DCN, DCNv2
 from bidwise.models.deepfm import DeepFM, SparseLogisticRegression
+from bidwise.models.ensemble import Ensemble
 from bidwise.models.layers import BatchNorm
 from bidwise.models.mlp import MLP, LogisticRegression, Members
 
@@ -24,6 +25,7 @@ __all__ = [
     "BatchNorm",
     "DCNv2",
     "DeepFM",
+    "Ensemble",
     "LogisticRegression",
     "Members",
     "SparseLogisticRegression",

@@ -15,13 +15,24 @@ from bidwise.report.fit_page import BestEpoch, fit_curves
 from bidwise.report.formatting import change, signed
 from bidwise.report.loss_styles import look_of, loss_called
 from bidwise.report.sections import Cell, Run, RunPage, Section, Table, drawings
-from bidwise.report.train_sentences import choice_lead, choice_table, columns_table, notes, splits_table, verdict
+from bidwise.report.train_sentences import (
+    calibration_words,
+    choice_lead,
+    choice_table,
+    columns_table,
+    notes,
+    search_lead,
+    search_table,
+    setting_words,
+    splits_table,
+    verdict,
+)
 from bidwise.study.keep_best import Choice
 from bidwise.table.results import FitResult, TrainResult
 
 
 def train_page(run: Run, key: str) -> RunPage:
-    """Which loss was kept and why, how training went, what the test rows say, and what the columns were taken for."""
+    """Which recipe was kept and why, how training went, what the test rows say, and what the columns were taken for."""
     result: TrainResult = run.result
     facts, evaluation = result.table, result.evaluation
     (outcome, leading), *sentences = verdict(result)
@@ -46,11 +57,12 @@ def train_page(run: Run, key: str) -> RunPage:
         ],
         [
             *([] if result.choice is None else [_choice(key, result.choice)]),
+            *([] if result.search is None else [_search(result)]),
             _curves(key, result),
             _test(key, result),
             Section("Columns", rare, tables=[columns_table(facts, result.fields)]),
             Section("Splits", lead, tables=[splits_table(facts)]),
-            Section("The losses", terms=[(loss, loss_called(loss).about) for loss in result.fits]),
+            Section("The recipes", terms=[(loss, loss_called(loss).about) for loss in result.fits]),
             Section("Notes", points=list(notes(facts, result.settings))),
         ],
         outcome,
@@ -72,7 +84,13 @@ def _choice(key: str, choice: Choice) -> Section:
     about = f"Difference of validation welfare to {choice.baseline} with corrected intervals, {unit}. {said}"
     panel = whiskers("Validation welfare", lines, f"difference of welfare, {unit}", about)
     figures = drawings(key, Picture("choice", (panel,)))
-    return Section("Which loss?", choice_lead(choice), figures=figures, tables=[choice_table(choice)])
+    return Section("Which recipe?", choice_lead(choice), figures=figures, tables=[choice_table(choice)])
+
+
+def _search(result: TrainResult) -> Section:
+    assert result.search is not None
+    lead = search_lead(result.search, result.table.splits["train"].ads)
+    return Section("The baseline", lead, tables=[search_table(result.search)])
 
 
 def _curves(key: str, result: TrainResult) -> Section:
@@ -82,17 +100,19 @@ def _curves(key: str, result: TrainResult) -> Section:
     panels = fit_curves(history, {metric: BestEpoch(chosen.best.epoch, chosen.best.value)}).panels
     if len(fits) > 1:
         panels = (_together(words, fits), *panels)
-    rows = [
-        (loss, [Cell(f"{fit.best.epoch:g}"), Cell(f"{fit.history[-1].epoch:g}"), Cell(f"{fit.best.value:.5g}")])
-        for loss, fit in fits.items()
-    ]
+    rows = []
+    for name, fit in fits.items():
+        epochs = (f"{fit.best.epoch:g}", f"{fit.history[-1].epoch:g}")
+        numbers = (*epochs, f"{fit.best.value:.5g}", f"{fit.recipe.members}", calibration_words(fit))
+        rows.append((name, [*map(Cell, numbers), Cell(setting_words(fit.recipe), word=True)]))
     headings = [("Best epoch", ""), ("Epochs trained", ""), (f"Validation {words}", "At the best epoch.")]
+    headings += [("Models", "Of several the first is shown."), ("Calibration", "On validation."), ("Settings", "")]
     in_bids = "; bids are in units of their mean" if metric == "welfare" else ""
     return Section(
         "Over the epochs",
         f"The epoch is chosen by {words} on validation auctions{in_bids}. Loss and rings: {result.chosen}.",
         figures=drawings(key, Picture("epochs", panels)),
-        tables=[Table("Best epochs", "Loss", headings, rows)],
+        tables=[Table("Trainings", "Recipe", headings, rows)],
     )
 
 
@@ -106,7 +126,7 @@ def _together(words: str, fits: Mapping[str, FitResult]) -> Panel:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: signed(y, ".5g").removeprefix("+")))
         axes.set_ylabel(f"validation {words}")
 
-    return Panel(f"Validation {words}, all losses", f"Validation {words} over epochs. {ends}.", 3.2, paint)
+    return Panel(f"Validation {words}, all recipes", f"Validation {words} over epochs. {ends}.", 3.2, paint)
 
 
 def _test(key: str, result: TrainResult) -> Section:

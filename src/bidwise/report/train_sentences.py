@@ -12,11 +12,13 @@ from bidwise.data.splits import AUCTIONS
 from bidwise.evaluation.estimate import Outcome
 from bidwise.report.evaluation_sentences import drawn, verdicts
 from bidwise.report.formatting import NONE, change, counted, decimals, number
-from bidwise.report.sections import Cell, Table, TableRow, outcome_cell
+from bidwise.report.sections import Cell, Table, TableRow, outcome_cell, setting
 from bidwise.study.keep_best import Choice
+from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.study.search import FINALISTS, SHORT, Attempt, Search, most_passes
 from bidwise.table.config import Config
 from bidwise.table.encode import CAP, Prepared
-from bidwise.table.results import TableFacts, TrainResult
+from bidwise.table.results import FitResult, TableFacts, TrainResult
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 
@@ -24,31 +26,86 @@ SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 def described(prepared: Prepared, device: str) -> str:
     """The columns, the splits and the model, before anything is trained; what resumes, if something does."""
     facts, config, store = prepared.facts, prepared.config, prepared.store
-    losses = config.fits
-    model = config.recipe(losses[0]).build(store.cardinalities, config.train.seed)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
     ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
-    many = f"{len(losses)} models, one for each loss: {', '.join(losses)}" if len(losses) > 1 else f"loss {losses[0]}"
-    training = f"Training: {many}; at most {counted(config.train.epochs, 'epoch')}{' each' if len(losses) > 1 else ''}"
+    models = list(dict.fromkeys(each.model for each in config.candidates))
+    built = [each.build(store.cardinalities, config.train.seed) for each in config.candidates[: len(models) == 1]]
+    parameters = [f", {sum(each.numel() for each in model.parameters()):,} parameters" for model in built]
+    training = planned(prepared)
     if (prepared.folder / "result.json").is_file():
-        training = f"Nothing is trained: the run in {prepared.folder} is finished, and this is what it found."
+        training = [f"Nothing is trained: the run in {prepared.folder} is finished, and this is what it found."]
     lines = [
         *columns_table(facts).text(),
         "",
         *splits_table(facts).text(),
         "",
-        f"Model: {config.model.name} over {len(store.fields)} columns, {parameters:,} parameters, on {device}{ranks}",
-        training,
+        f"Model: {' or '.join(models)} over {len(store.fields)} columns{''.join(parameters)}, on {device}{ranks}",
+        *training,
         f"Categories seen less than {facts.min_count} times in training count as rare.",
         *([] if facts.capped_bids else [bids_line(facts)]),  # else a note
         *(f"Note: {note}" for note in notes(facts, config)),
     ]
-    for loss in losses:
-        folder = prepared.folder / "fits" / loss
-        if (folder / "metrics.jsonl").is_file() and not (folder / "result.json").is_file():
-            last = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1:]
-            lines += [f"Training: {loss} resumes after epoch {json.loads(entry)['epoch']:g}" for entry in last]
+    for metrics in sorted((prepared.folder / "fits").glob("*/metrics.jsonl")):
+        if not metrics.with_name("result.json").is_file():
+            last, name = metrics.read_text(encoding="utf-8").splitlines()[-1:], metrics.parent.name
+            lines += [f"Training: {name} resumes after epoch {json.loads(entry)['epoch']:g}" for entry in last]
     return "\n".join(lines)
+
+
+def planned(prepared: Prepared) -> list[str]:
+    """What is going to be trained, and at what cost."""
+    config = prepared.config
+    first, *others = candidates = config.candidates
+    plan = config.recipes(first, searched=bool(others))
+    names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
+    if not others:
+        many = f"{len(plan)} models: {', '.join(names)}" if len(plan) > 1 else f"loss {names[0]}"
+        each = " each" if len(plan) > 1 else ""
+        return [f"Training: {many}; at most {counted(first.epochs, 'epoch')}{each} ({setting_words(first)})"]
+    ads = f"{prepared.facts.splits['train'].ads:,} training ads"
+    lines = [
+        f"Search: {len(candidates)} settings of {BASELINE}, at most {most_passes(candidates):g} passes over {ads} "
+        "(--budget N tries N settings)"
+    ]
+    if len(plan) > 1:
+        longest = max(each.epochs for each in candidates)
+        passes = longest * sum(each.members for name, each in plan.items() if name != BASELINE)
+        where = "; where validation ads could tell a gain" if config.train.contestants else ""
+        lines.append(f"Then: {', '.join(names[1:])}; at most {passes:g} passes{where}")
+    return lines
+
+
+def setting_words(recipe: Recipe) -> str:
+    """What a model was trained with: ``deepfm, l2 0.001, 4 epochs, cosine, batch 256, rate 0.001``."""
+    options = [f"{name} {setting(value)}" for name, value in recipe.options.items()]
+    numbers = [f"l2 {recipe.l2:g}", counted(recipe.epochs, "epoch"), recipe.schedule]
+    return ", ".join([recipe.model, *options, *numbers, f"batch {recipe.batch_size}", f"rate {recipe.learning_rate:g}"])
+
+
+def search_table(search: Search) -> Table:
+    """The settings of the baseline that were tried."""
+    tried: dict[int, list[Attempt]] = {}
+    for each in search.attempts:
+        tried.setdefault(each.setting, []).append(each)
+    stages = max(map(len, tried.values()))
+    rows = []
+    for at, attempts in tried.items():
+        cells = [Cell(f"{each.value:.5g} ({counted(each.epochs, 'epoch')})") for each in attempts]
+        cells += [Cell(NONE)] * (stages - len(cells))
+        chosen = at == search.chosen
+        rows.append(TableRow(setting_words(attempts[0].recipe), cells, tags=["chosen"] if chosen else [], best=chosen))
+    metric = search.metric.replace("_", " ")
+    headings = [(f"Validation {metric}, short", "After a quarter of the epochs."), (f"Validation {metric}", "In full.")]
+    return Table("Settings of the baseline", "Setting", headings[-stages:], rows)
+
+
+def search_lead(search: Search, ads: int) -> str:
+    """How the settings were chosen."""
+    tried = len({each.setting for each in search.attempts})
+    short = f"each for {SHORT:g} of its epochs and the best {FINALISTS} in full" if tried > FINALISTS else "in full"
+    return (
+        f"{tried} settings of {BASELINE} were compared on the same validation ads, {short}: {search.passes:g} passes "
+        f"over {ads:,} training ads. All recipes have the settings of the best."
+    )
 
 
 def bids_line(facts: TableFacts) -> str:
@@ -99,7 +156,7 @@ def splits_table(facts: TableFacts) -> Table:
 
 
 def choice_table(choice: Choice) -> Table:
-    """The losses compared on held-out validation auctions."""
+    """The baseline and the contestants compared on held-out validation auctions."""
     base = choice.candidates[0].welfare
     places = decimals((each.welfare for each in choice.candidates), 5)
     rows = []
@@ -119,15 +176,15 @@ def choice_table(choice: Choice) -> Table:
         else ("Effective clicks", "As many clicks of one weight would make up the difference."),
         ("Outcome", ""),
     ]
-    return Table("The losses on validation auctions", "Loss", headings, rows)
+    return Table("The recipes on validation auctions", "Recipe", headings, rows)
 
 
 def choice_lead(choice: Choice) -> str:
-    """How the losses were compared."""
+    """How the recipes were compared."""
     many, what = _size(choice)
     return (
-        f"Every loss trained a model on the same ads. Half of the validation {what} "
-        f"chose each model’s epoch; the other {many:,} compared the losses. "
+        f"Every recipe trained a model on the same ads. Half of the validation {what} chose settings and epochs and "
+        f"calibrated each model; the other {many:,} compared the recipes. "
         f"Each interval has level {100 * choice.level:.4g} %, so that "
         f"all hold at once in 95 of 100 runs; {choice.baseline} is kept unless an interval is above 0."
     )
@@ -150,6 +207,7 @@ def verdict(result: TrainResult) -> list[tuple[str, str]]:
     many = f"{evaluation.ads:,} {when}, held out from all selection"
     return [
         _chosen(result),
+        *_served(result),
         ("", f"On test ({many}): {', '.join(facts)}."),
         *(
             (sentence.outcome, f"On test: {sentence.text}")
@@ -161,14 +219,22 @@ def verdict(result: TrainResult) -> list[tuple[str, str]]:
 
 def _chosen(result: TrainResult) -> tuple[str, str]:
     choice, chosen, metric = result.choice, result.chosen, result.settings.train.metric.replace("_", " ")
-    best = result.fits[chosen].best.epoch
+    recipe, best = result.fits[chosen].recipe, result.fits[chosen].best.epoch
     when = f"validation {metric} was best after {counted(best, 'epoch')}"
-    if best >= result.settings.train.epochs:
+    if best >= recipe.epochs and recipe.schedule == "constant":
         when += ", the last allowed (--set train.epochs=N allows more)"
+    if result.power is not None and choice is None:
+        half = result.power.half_width
+        told = "no gain, as too few clicks decide" if math.isnan(half) else f"a gain of {100 * half:.2g} % at best"
+        return "few", (
+            f"{chosen} is kept: the validation ads held out from all other choices can tell {told}, so no other "
+            f"recipe was trained (--recipe distilled or --loss NAME trains one anyway); {when}."
+        )
     if choice is None:
-        return "", f"The model was trained with {chosen}; {when}."
+        who = f"{recipe.members} models, served as their mean logit, were" if recipe.members > 1 else "The model was"
+        return "", f"{who} trained with {recipe.loss}; {when}."
     many, what = _size(choice)
-    where = f"{many:,} validation {what}, held out from early stopping"
+    where = f"{many:,} validation {what}, held out from all other choices"
     baseline, *others = choice.candidates
     if chosen != choice.baseline:
         entry = next(each for each in others if each.name == chosen)
@@ -176,10 +242,25 @@ def _chosen(result: TrainResult) -> tuple[str, str]:
         return "better", f"{chosen} is chosen: on {where}, it raises welfare by {lift} over {choice.baseline}; {when}."
     outcomes = {each.outcome for each in others}
     few = outcomes <= {Outcome.TOO_FEW, Outcome.SAME}
-    why = "too few to distinguish any other loss from it" if few else "no other loss is measurably better"
+    why = "too few to distinguish any other recipe from it" if few else "no other recipe is measurably better"
     if outcomes == {Outcome.SAME}:
-        why = "all losses have the same welfare in every auction"
+        why = "all recipes have the same welfare in every auction"
     return "few" if few else "unclear", f"{choice.baseline} is kept: on {where}, {why}; {when}.{_needed(choice)}"
+
+
+def _served(result: TrainResult) -> Iterator[tuple[str, str]]:
+    """The settings, where they were searched for, and the calibration."""
+    fit, search = result.fits[result.chosen], result.search
+    if search is not None:
+        tried = len({each.setting for each in search.attempts})
+        yield "", f"Settings, the best of {tried} on validation: {setting_words(fit.recipe)}."
+    if (fit.slope, fit.intercept) != (1, 0):
+        yield "", f"Calibrated on validation ads: {calibration_words(fit)}."
+
+
+def calibration_words(fit: FitResult) -> str:
+    """``logit × 0.931 − 0.120``."""
+    return f"logit × {fit.slope:.3f} {'−' if fit.intercept < 0 else '+'} {abs(fit.intercept):.3f}"
 
 
 def _size(choice: Choice) -> tuple[int, str]:
@@ -218,7 +299,7 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
         yield "Ads of the same time stand on both sides of a cut: the times are coarse."
     if facts.auction_size is not None:
         yield (
-            f"The table names no auctions: training takes random batches of {config.train.batch_size} ads as auctions, "
+            "The table names no auctions: training takes random batches of ads as auctions, "
             f"validation and test measure all auctions of {facts.auction_size} that could be drawn"
             + (
                 f" (not {config.data.auction_size}: of these there would not be {AUCTIONS} in all)."
@@ -242,8 +323,10 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
 
 
 def summary(result: TrainResult) -> str:
-    """The comparison of losses and the verdict, as they are printed at the end."""
-    lines = [] if result.choice is None else [choice_lead(result.choice), "", *choice_table(result.choice).text(), ""]
+    """The search, the comparison of recipes and the verdict, as they are printed at the end."""
+    lines = [] if result.search is None else [*search_table(result.search).text(), ""]
+    if result.choice is not None:
+        lines += [choice_lead(result.choice), "", *choice_table(result.choice).text(), ""]
     if len(result.evaluation.models) > 1:
         lines += [*test_table(result).text(), ""]
     return "\n".join([*lines, *(text for _, text in verdict(result))])

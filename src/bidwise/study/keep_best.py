@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,10 @@ from bidwise.evaluation.comparison import AuctionEstimate, Units, compared, size
 from bidwise.evaluation.estimate import Outcome
 
 ERROR = 0.05  # chance that any candidate of no worth is taken for better
+#: What `train` compares with the baseline by default; all of them serve one model. ``distilled`` has an ensemble as
+#: its teacher.
+CONTESTANTS = ("distilled", "sqrt_bid_weighted", "log_plus")
+WIDEST = 0.03  # half an interval, as a share of the welfare, beyond which no realistic gain can be told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,15 @@ class Choice:
     candidates: tuple[Candidate, ...]
 
 
-def choose(seen: Mapping[str, Units], baseline: str, *, unit: float = 1.0, rounds: int = 1999, seed: int = 0) -> Choice:
+def choose(
+    seen: Mapping[str, Units],
+    baseline: str,
+    *,
+    of: int | None = None,
+    unit: float = 1.0,
+    rounds: int = 1999,
+    seed: int = 0,
+) -> Choice:
     """The candidate with the highest welfare among those that are better than the baseline; the baseline if none is.
 
     Better: the interval of the paired difference is above 0. With k candidates beside the baseline each interval has
@@ -43,6 +56,7 @@ def choose(seen: Mapping[str, Units], baseline: str, *, unit: float = 1.0, round
     Args:
         seen: ``Metrics.per_unit`` of each candidate, over the same auctions or ads.
         baseline: the name that is kept in doubt.
+        of: how many candidates the intervals are to hold for at once; by default all that are there.
         unit: of bids, in which welfare is said.
         rounds, seed: of the bootstrap over real auctions.
 
@@ -57,7 +71,7 @@ def choose(seen: Mapping[str, Units], baseline: str, *, unit: float = 1.0, round
     check_name("baseline", baseline, seen)
     check_whole("rounds", rounds, 100)
     pairs = [(name, baseline) for name in seen if name != baseline]
-    level = 1 - ERROR / max(len(pairs), 1)
+    level = 1 - ERROR / max(of or len(pairs), 1)
     sizes = {name: sizes_of(each) for name, each in seen.items()}
     welfare = {name: unit * mean for name, (mean, _, _) in sizes.items()}
     same = {"difference": 0, "ci_low": 0, "ci_high": 0, "changed_auctions": 0}
@@ -70,3 +84,33 @@ def choose(seen: Mapping[str, Units], baseline: str, *, unit: float = 1.0, round
     chosen = max(better, key=lambda each: each.welfare).name if better else baseline
     _, auctions, ads = sizes[baseline]
     return Choice(chosen, baseline, auctions, ads, level, tuple(candidates))
+
+
+@dataclass(frozen=True)
+class Power:
+    """What held-out ads can tell: half the interval of a comparable model's difference, as a share of the welfare."""
+
+    half_width: float  # NaN where too few auctions or clicks make up the difference
+    rival: str  # the comparable model
+
+    @property
+    def enough(self) -> bool:
+        """Whether a realistic gain could be told."""
+        return self.half_width <= WIDEST
+
+
+def power(baseline: Units, rival: Units, name: str, candidates: int, *, rounds: int = 1999, seed: int = 0) -> Power:
+    """What a comparison of so many candidates with the baseline could tell, by that of a comparable model.
+
+    >>> import numpy as np
+    >>> random = np.random.default_rng(0)
+    >>> base, one = random.exponential(size=400), {"weight": np.ones(400), "winners": np.zeros((400, 1))}
+    >>> models = [{"welfare": base + each, **one} for each in (0, random.normal(size=400))]
+    >>> found = power(*models, "deepfm", candidates=3)
+    >>> round(found.half_width, 2), found.enough
+    (0.11, False)
+    """
+    found = choose({"baseline": baseline, name: rival}, "baseline", of=candidates, rounds=rounds, seed=seed)
+    base, other = found.candidates
+    told = other.enough and base.welfare > 0
+    return Power((other.ci_high - other.ci_low) / (2 * base.welfare) if told else math.nan, name)

@@ -28,6 +28,8 @@ class Recipe:
         lam, sigma: of a loss over pairs; ``None``: the named loss's own.
         sums: sums over ads and pairs, as the paper prints its losses, instead of means.
         teacher: which model's CTR a loss with a teacher learns from, in the words of the study.
+        click_share: share of the click in a teacher's labels: 0.5 is half the click, half the teacher's CTR.
+        members: models that are trained alike but for their seeds, and served as their mean logit.
         model: a name in :data:`bidwise.models.MODELS`, or one that the study knows how to build.
         options: of the model.
     """
@@ -37,6 +39,8 @@ class Recipe:
     sigma: float | None = None
     sums: bool = False
     teacher: str | None = None
+    click_share: float = 0.0
+    members: int = 1
     model: str = "deepfm"
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     epochs: float = 10
@@ -95,7 +99,7 @@ class Recipe:
             precision=self.precision,
             seed=seed,
             out=out,
-            progress=None if show is None else lambda epoch: show(epoch / self.epochs),
+            progress=None if show is None else lambda epoch: show(min(1.0, epoch / self.epochs)),
         )
 
 

@@ -8,7 +8,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,16 @@ from bidwise.checks import InputError, check_name, check_positive, check_seed, c
 from bidwise.losses.named import LOSSES, needs_teacher
 from bidwise.models import MODELS
 from bidwise.run_folder import check_same, check_writable, to_toml, write_text
+from bidwise.study.keep_best import CONTESTANTS
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
+from bidwise.study.search import SETTINGS
 from bidwise.training.arguments import Options
 from bidwise.urls import check_on_disk, shown
 
-AUTO = "auto"
+RECIPES = AUTO, SINGLE, ENSEMBLE, DISTILLED = ("auto", "single", "ensemble", "distilled")
+MEMBERS = 4
+PATIENCE = 2  # epochs
+OF_RECIPES = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options")  # not of all of them
 METRICS = ("welfare", "log_loss", "auc")
 
 
@@ -91,9 +96,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
-    """The model; what is left out is as the model's own defaults have it."""
+    """The model; what is left out is chosen by the search, or as the model's own defaults have it."""
 
-    name: str = "deepfm"
+    name: str | None = None
     embedding: int | None = None
     hidden: tuple[int, ...] | None = None
     dropout: float | None = None
@@ -101,12 +106,15 @@ class Model:
     std: float | None = None
 
     def __post_init__(self) -> None:
-        check_name("model", self.name, MODELS)
-        known = inspect.signature(MODELS[self.name]).parameters
+        if self.name is not None:
+            check_name("model", self.name, MODELS)
+        names = [*MODELS] if self.name is None else [self.name]
         for option in self.options:
-            if option not in known:
-                own = [f.name for f in fields(self) if f.name in known]
-                raise InputError(f"is no option of {self.name}, which has {', '.join(own)}", argument=option)
+            if not any(option in options_of(name) for name in names):
+                own = [f.name for f in fields(self) if f.name in options_of(names[0])]
+                raise InputError(f"is no option of {names[0]}, which has {', '.join(own)}", argument=option)
+        if not any(map(self.may_be, names)):
+            raise InputError(f"must be options of one model, found {', '.join(self.options)}", argument="model")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -114,53 +122,101 @@ class Model:
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}
         return {name: value for name, value in values.items() if value is not None}
 
+    def may_be(self, name: str) -> bool:
+        """Whether a model of that name is meant, and has all options that were set."""
+        return self.name in (None, name) and set(self.options) <= options_of(name)
+
+
+def options_of(model: str) -> set[str]:
+    """What a model can be told, beside the values of its fields."""
+    return set(inspect.signature(MODELS[model]).parameters) - {"cardinalities", "seed"}
+
 
 @dataclass(frozen=True)
 class Train:
-    """How the model is trained."""
+    """How the model is trained; settings of the baseline that are left out are chosen by the search."""
 
-    loss: str = AUTO
-    candidates: tuple[str, ...] = (BASELINE, "sqrt_bid_weighted", "bid_weighted", "log_plus", "log_plus_teacher")
+    recipe: str | None = None  # None: auto, or single where a loss is named
+    loss: str | None = None  # None: log_loss; of recipe distilled: distilled
+    budget: int | None = None  # settings that the search tries; None: all of them for recipe auto, else 1
+    members: int | None = None  # None: 4, of an ensemble
+    teacher_model: str | None = None  # None: the model itself
+    click_share: float | None = None  # None: 0, of labels that a teacher gives
+    calibrate: bool = True
     metric: str = "log_loss"  # of few auctions welfare is mostly chance
-    epochs: float = 10
-    patience: float = 2
+    epochs: float | None = None
+    patience: float | None = None  # None: 2 with a constant learning rate, else no end before the last epoch
     every: float = 0.5
-    batch_size: int = 256
-    learning_rate: float = 1e-3
-    schedule: str = "constant"
-    l2: float = 0.0
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    schedule: str | None = None
+    l2: float | None = None
     precision: str | None = None  # None: float32
     lam: float | None = None  # None: that of the loss, 3
     sigma: float | None = None  # None: that of the loss, 1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_name("loss", self.loss, [AUTO, *LOSSES])
+        if self.loss == AUTO:
+            raise InputError("must be a loss, found auto; --recipe auto chooses among recipes", argument="loss")
+        if self.loss is not None:
+            check_name("loss", self.loss, LOSSES)
+        recipe = self.recipe or (AUTO if self.loss is None else SINGLE)
+        check_name("recipe", recipe, RECIPES)
+        loss = self.loss or (DISTILLED if recipe == DISTILLED else BASELINE)
+        budget = (len(SETTINGS) if recipe == AUTO else 1) if self.budget is None else self.budget
+        for name, value in {"recipe": recipe, "loss": loss, "budget": budget}.items():
+            object.__setattr__(self, name, value)
+        if recipe == DISTILLED and not needs_teacher(loss):
+            taught = ", ".join(filter(needs_teacher, LOSSES))
+            raise InputError(f"of recipe distilled must be one of {taught}, found {loss}", argument="loss")
         check_name("metric", self.metric, METRICS)
-        for loss in self.candidates:
-            check_name("candidates", loss, LOSSES)
-        if len({BASELINE, *self.candidates}) < 2:
-            raise InputError(
-                f"must name a loss beside {BASELINE}, found {list(self.candidates)}", argument="candidates"
-            )
-        for name, value in {"learning_rate": self.learning_rate, "patience": self.patience}.items():
-            check_positive(name, value)
-        numbers = (self.epochs, self.batch_size, self.learning_rate, self.schedule, self.patience, self.every)
-        Options(*numbers, l2=self.l2, precision=self.precision or "float32")
+        for name, least in (("budget", 1), ("members", 2)):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), least)
+        if self.teacher_model is not None:
+            check_name("teacher_model", self.teacher_model, MODELS)
+        if self.click_share is not None and not 0 <= self.click_share < 1:
+            raise InputError(f"must be in [0, 1), found {self.click_share}", argument="click_share")
+        known = {f.name: value for f in fields(Options) if (value := getattr(self, f.name, None)) is not None}
+        defaults: dict[str, Any] = {f.name: getattr(Recipe, f.name) for f in fields(Options)}
+        Options(**defaults | known)
         if self.lam is not None:
             check_positive("lam", self.lam, or_zero=True)
         if self.sigma is not None:
             check_positive("sigma", self.sigma)
-        for name in ("lam", "sigma"):
-            if getattr(self, name) is not None and not any(map(has_lam, self.losses)):
-                raise InputError(f"is of losses over pairs, such as log_plus, found loss {self.loss}", argument=name)
+        for name, of in self.idle.items():
+            if getattr(self, name) is not None:
+                raise InputError(f"is of {of}, found recipe {recipe} with loss {loss}", argument=name)
         check_seed("seed", self.seed)
 
     @property
-    def losses(self) -> list[str]:
-        """The losses that are asked for, the baseline first."""
-        named = [BASELINE, *self.candidates] if self.loss == AUTO else [self.loss]
-        return list(dict.fromkeys(named))
+    def name(self) -> str:
+        """What the recipe is called among others: a single model after its loss."""
+        return str(self.loss if self.recipe == SINGLE else self.recipe)
+
+    @property
+    def contestants(self) -> tuple[str, ...]:
+        """What recipe auto compares with the baseline: losses, and ``distilled``, the recipe."""
+        if self.recipe != AUTO:
+            return ()
+        return CONTESTANTS if self.loss == BASELINE else (str(self.loss),)
+
+    @property
+    def distils(self) -> bool:
+        """Whether a student learns from an ensemble."""
+        return DISTILLED in (self.recipe, *self.contestants)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        """Keys that mean nothing to the recipe and its loss, with what they do belong to."""
+        losses = self.contestants or (str(self.loss),)
+        return {
+            **({} if any(map(has_lam, losses)) else dict.fromkeys(("lam", "sigma"), "losses over pairs, as log_plus")),
+            **({} if self.distils or self.recipe == ENSEMBLE else {"members": "recipes ensemble and distilled"}),
+            **({} if self.distils else {"teacher_model": "recipe distilled"}),
+            **({} if any(map(needs_teacher, losses)) else {"click_share": "losses with a teacher, as distilled"}),
+        }
 
 
 @dataclass(frozen=True)
@@ -168,27 +224,65 @@ class Config:
     """A training run, resolved.
 
     >>> config = resolved({"data": {"click": "y", "bid": "b"}}, {"train.loss": "log_plus"}, ["train.epochs=3"])
-    >>> config.train.loss, config.train.epochs, config.model.name
-    ('log_plus', 3, 'deepfm')
+    >>> config.train.loss, config.train.recipe, [(each.model, each.epochs) for each in config.candidates]
+    ('log_plus', 'single', [('deepfm', 3)])
     """
 
     data: Data
     model: Model = field(default_factory=Model)
     train: Train = field(default_factory=Train)
 
-    @property
-    def fits(self) -> list[str]:
-        """The losses to train with, in order: a teacher comes before its students."""
-        losses = self.train.losses
-        if self.data.teacher is None and any(map(needs_teacher, losses)):
-            losses = [BASELINE, *losses]
-        return list(dict.fromkeys(losses))
+    def __post_init__(self) -> None:
+        if self.train.click_share and self.data.position is not None:
+            raise InputError(
+                "must be 0 where clicks are corrected for their {}", argument="click_share", others=["position"]
+            )
 
-    def recipe(self, loss: str) -> Recipe:
-        """What is trained with a loss."""
-        values: dict[str, Any] = {f.name: getattr(self.train, f.name, None) for f in fields(Recipe)}
-        values |= {"loss": loss, "model": self.model.name, "options": self.model.options}
-        return Recipe(**{name: value for name, value in values.items() if value is not None})
+    @property
+    def candidates(self) -> list[Recipe]:
+        """Recipes of the baseline that the search tries: those of :data:`SETTINGS` with what is set here above them."""
+        return self._settings(self.model)[: self.train.budget]
+
+    def _settings(self, model: Model) -> list[Recipe]:
+        values = {f.name: getattr(self.train, f.name, None) for f in fields(Recipe) if f.name not in OF_RECIPES}
+        own = {name: value for name, value in values.items() if value is not None}
+        like = [setting for setting in SETTINGS if model.may_be(setting["model"])]
+        name = next(name for name in MODELS if model.may_be(name))
+        found = []
+        for setting in like or [SETTINGS[0] | {"model": name, "options": {}}]:
+            options = {key: list(x) if isinstance(x, tuple) else x for key, x in model.options.items()}
+            recipe = Recipe(**setting | {"options": setting.get("options", {}) | options} | own)
+            if recipe.patience is None and recipe.schedule == "constant":
+                recipe = replace(recipe, patience=PATIENCE)
+            found += [recipe] if recipe not in found else []
+        return found
+
+    def recipes(self, baseline: Recipe, *, searched: bool = False) -> dict[str, Recipe]:
+        """What is trained by name, in order: the baseline, which has been ``searched`` or is needed, and the others.
+
+        A recipe with a ``teacher`` learns from the one of that name before it.
+        """
+        train = self.train
+        taught = BASELINE if self.data.teacher is None else None
+
+        def of(loss: str, teacher: str | None = taught, members: int = 1) -> Recipe:
+            more: dict[str, Any] = {"teacher": teacher, "click_share": train.click_share or 0.0}
+            more = {**(more if needs_teacher(loss) else {}), "lam": train.lam, "sigma": train.sigma}
+            return replace(baseline, loss=loss, members=members, **more)
+
+        many = train.members or MEMBERS
+        found = {BASELINE: baseline}
+        if train.recipe == SINGLE:
+            one = of(str(train.loss))
+            return found | {one.loss: one} if searched or one.teacher else {one.loss: one}
+        if train.distils:
+            model = baseline if train.teacher_model is None else self._settings(Model(train.teacher_model))[0]
+            found[ENSEMBLE] = replace(model, members=many)
+        if train.recipe == ENSEMBLE:
+            found[ENSEMBLE] = of(str(train.loss), members=many)
+        if train.recipe == DISTILLED:
+            found[DISTILLED] = of(str(train.loss), ENSEMBLE)
+        return found | {name: of(name, ENSEMBLE if name == DISTILLED else taught) for name in train.contestants}
 
     def sections(self) -> dict[str, dict[str, Any]]:
         """By section, as a file has it, without what was left open; the table's URL without password and signature."""

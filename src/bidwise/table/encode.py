@@ -160,9 +160,10 @@ def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: in
     _, valid, _ = parts.values()
     offsets = valid.offsets
     auctions = len(valid.rows) // size if size is not None else 0 if offsets is None else len(offsets) - 1
-    if config.train.loss == AUTO and auctions < 4:
+    if config.train.recipe == AUTO and auctions < 4:
         raise InputError(
-            f"loss auto needs at least 4 validation auctions, two halves of two, found {auctions}; more rows are needed"
+            f"recipe auto needs at least 4 validation auctions, two halves of two, found {auctions}; more rows are "
+            "needed, or --recipe single"
         )
 
 

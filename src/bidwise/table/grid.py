@@ -16,14 +16,26 @@ from bidwise.checks import InputError, check_name
 from bidwise.losses.named import LOSSES, WelfareLoss
 from bidwise.models import MODELS
 from bidwise.run_folder import to_toml
-from bidwise.study.recipe import has_lam
-from bidwise.table.config import AUTO, SECTIONS, Config, Model, Train, flattened, merged, read_toml, resolved, typed
+from bidwise.study.recipe import Recipe
+from bidwise.table.config import (
+    SECTIONS,
+    SINGLE,
+    Config,
+    Model,
+    Train,
+    flattened,
+    merged,
+    options_of,
+    read_toml,
+    resolved,
+    typed,
+)
 from bidwise.urls import shown
 
 MOST = 10_000  # trials
 LONGEST = 100  # letters of a name
 TABLES = (".parquet", ".csv", ".tsv", ".gz")
-LOSS, MODEL, SEED = "train.loss", "model.name", "train.seed"
+LOSS, RECIPE, MODEL, SEED = "train.loss", "train.recipe", "model.name", "train.seed"
 #: What rows, auctions and measures depend on: trials that differ in it cannot be compared.
 ALIKE = {"table", "click", "bid", "auction", "auction_size", "time", "weight", "position", "slots", "sampling_rate"}
 ALIKE |= {"truth"}
@@ -80,7 +92,8 @@ class Grid:
             if identity in trials:
                 continue
             if config.model not in models:
-                _check_model(config.model)
+                for recipe in config.candidates:
+                    _check_model(recipe)
                 models.add(config.model)
             kind = tuple(pair for pair in identity if pair[0] != SEED)
             if kind not in settings_called:
@@ -105,7 +118,7 @@ class Grid:
             for key in self.lists:
                 if key not in trial.settings:
                     section, _, name = key.partition(".")
-                    to = trial.config.model.name if section == "model" else trial.config.train.loss
+                    to = trial.config.candidates[0].model if section == "model" else trial.config.train.name
                     idle.setdefault(name, {})[to] = None
         why = "; ".join(f"{name} means nothing to {', '.join(to)}" for name, to in idle.items())
         return f"{number}, not {self.size:,}: {why or 'the others are the same'}"
@@ -114,7 +127,7 @@ class Grid:
         """The configuration of a combination, and what is left of it without values that mean nothing to it."""
         values = flattened(self.sections) | settings
         for key in list(values):
-            deciding = (MODEL,) if key.startswith("model.") else (LOSS, "train.candidates")
+            deciding = (MODEL,) if key.startswith("model.") else (LOSS, RECIPE)
             if any(each in self.lists for each in (key, *deciding)) and not _applies(values, key):
                 del values[key]
                 settings.pop(key, None)
@@ -153,6 +166,9 @@ def read_grid(config: str | Path | Mapping[str, Any], settings: Sequence[str] = 
         )
     lists = _lists(part)
     shared = merged({section: values for section, values in contents.items() if section != "sweep"}, {}, settings)
+    for key, value in {"recipe": SINGLE, "budget": 1}.items():  # trials train what the grid says, and search nothing
+        if f"train.{key}" not in lists:
+            shared["train"].setdefault(key, value)
     for setting in settings:
         key = setting.partition("=")[0].strip()
         if key in lists:
@@ -170,29 +186,35 @@ def identity_of(config: Config) -> Identity:
 
 def _defaults(config: Config) -> dict[str, Any]:
     """What the model and the losses take where nothing is set."""
-    parameters = inspect.signature(MODELS[config.model.name]).parameters
-    keys = [key for key in Model.__dataclass_fields__ if key in parameters]
-    defaults = {f"model.{key}": parameters[key].default for key in keys} | {"train.precision": "float32"}
-    pairwise = [loss for name in config.train.losses if isinstance(loss := LOSSES[name], WelfareLoss)]
+    defaults: dict[str, Any] = {"train.precision": "float32"}
+    if config.train.budget == 1:  # else it is searched
+        (recipe,) = config.candidates
+        parameters = inspect.signature(MODELS[recipe.model]).parameters
+        options = {key: parameters[key].default for key in Model.__dataclass_fields__ if key in parameters}
+        defaults |= {f"model.{key}": value for key, value in {**options, "name": recipe.model}.items()}
+        defaults |= {f"train.{key}": value for key, value in vars(recipe).items() if key in Train.__dataclass_fields__}
+    names = config.train.contestants or (str(config.train.loss),)
+    pairwise = [loss for name in names if isinstance(loss := LOSSES[name], WelfareLoss)]
     for key, own in {
         "lam": {float(loss.lam) for loss in pairwise},
         "sigma": {float(loss.options.sigma) for loss in pairwise},
     }.items():
-        if len(own) == 1:  # losses of auto could have several
+        if len(own) == 1:  # contestants could have several
             defaults[f"train.{key}"] = own.pop()
     return defaults
 
 
-def _check_model(model: Model) -> None:
+def _check_model(recipe: Recipe) -> None:
     """Raise unless the model can be built, on a table of two small fields."""
     try:
-        MODELS[model.name]([2, 2], **model.options)
+        recipe.build([2, 2], 0)
     except InputError as error:
-        raise InputError(f"model.{error}, in {model.name}") from None
+        raise InputError(f"model.{error}, in {recipe.model}") from None
     except (ValueError, RuntimeError) as error:  # torch's words for what does not fit into the memory, and others
-        found = ", ".join(f"{key} = {_word(value)}" for key, value in model.options.items())
+        found = ", ".join(f"{key} = {_word(value)}" for key, value in recipe.options.items())
+        why = str(error).splitlines()[0]
         raise InputError(
-            f"[model] must be a model that can be built, found {model.name} with {found}: {str(error).splitlines()[0]}"
+            f"[model] must be a model that can be built, found {recipe.model} with {found}: {why}"
         ) from None
 
 
@@ -225,17 +247,14 @@ def _applies(values: Mapping[str, Any], key: str) -> bool:
     """Whether a setting means anything to the loss and the model of a combination."""
     section, _, name = key.partition(".")
     if section == "model" and name != "name":
-        return name in inspect.signature(MODELS[Model(values.get(MODEL, Model.name)).name]).parameters
-    if key not in ("train.candidates", "train.lam", "train.sigma"):
-        return True
-    train = Train(values.get(LOSS, Train.loss), values.get("train.candidates", Train.candidates))
-    return train.loss == AUTO if name == "candidates" else any(map(has_lam, train.losses))
+        return MODEL not in values or name in options_of(str(Model(values[MODEL]).name))
+    return section != "train" or name not in Train(values.get(RECIPE), values.get(LOSS)).idle
 
 
 def _setting(settings: Mapping[str, Any], config: Config, taken: set[str]) -> str:
     """The words of a setting; where another has the same, lists and text as TOML writes them."""
     values = {key: value for key, value in settings.items() if key != SEED}
-    words = ", ".join(_part(key, value, " ") for key, value in values.items()) or config.train.loss
+    words = ", ".join(_part(key, value, " ") for key, value in values.items()) or config.train.name
     if words not in taken:
         return words
     exact = (f"{key.partition('.')[2]} {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
@@ -244,7 +263,7 @@ def _setting(settings: Mapping[str, Any], config: Config, taken: set[str]) -> st
 
 def _name(settings: Mapping[str, Any], config: Config) -> str:
     """A folder's name: ``log_plus-lam_3-seed_1``."""
-    words = "-".join(_part(key, value, "_") for key, value in settings.items()) or config.train.loss
+    words = "-".join(_part(key, value, "_") for key, value in settings.items()) or config.train.name
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", words)[:LONGEST].strip(".") or "trial"
 
 
@@ -261,7 +280,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _part(key: str, value: Any, between: str) -> str:
-    return _word(value) if key in (LOSS, MODEL) else f"{key.partition('.')[2]}{between}{_word(value)}"
+    return _word(value) if key in (LOSS, RECIPE, MODEL) else f"{key.partition('.')[2]}{between}{_word(value)}"
 
 
 def _word(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`train`: a table in; a model, the comparison that chose its loss, and a test on held-out rows."""
+"""`train`: a table in; a model, the comparisons that chose its settings and its recipe, and a test on held-out rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,21 @@ from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.named import LOSSES
+from bidwise.models import Ensemble
 from bidwise.run_folder import environment, locked_folder, read_json, save, write_json, write_result, write_text
-from bidwise.runners import Progress
-from bidwise.study.keep_best import Choice, choose
+from bidwise.runners import Progress, Show
+from bidwise.study.keep_best import Choice, Power, choose, power
 from bidwise.study.recipe import BASELINE
-from bidwise.table.config import AUTO, Config, option_key, read_toml, resolved
+from bidwise.study.search import Search, most_passes, searched
+from bidwise.study.served import Served, calibrated, trained
+from bidwise.table.config import AUTO, ENSEMBLE, RECIPES, Config, option_key, read_toml, resolved
 from bidwise.table.encode import Prepared, prepare, prepared_before, write_parquet
 from bidwise.table.predict import ModelFile
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
-from bidwise.training.validation import Fit, logits_across, predict
+from bidwise.training.validation import predict
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
+RUNNER_UP, ANOTHER_SEED = "runner-up", "another seed"  # what the baseline is compared with to see what ads can tell
 
 
 def train(
@@ -60,9 +65,9 @@ def train(
         config: a :class:`Config`, or the TOML file of one.
         settings: ``["train.learning_rate=3e-4"]``, above all else.
         device: ``cpu`` or ``cuda``.
-        progress: called as ``progress("training", 0.4, "model 2 of 5, epoch 1.3 of 3")``.
+        progress: called as ``progress("training", 0.4, "model 2 of 5, epoch 1.3 of 4")``.
         opened: called when the table has been read, before anything is trained.
-        options: columns by their role, and others: ``click="y", bid="b", auction="id", loss="auto", model="deepfm"``;
+        options: columns by their role, and others: ``click="y", bid="b", auction="id", recipe="auto", model="deepfm"``;
             names as in the sections of :class:`Config`, whose keys they are.
 
     >>> import numpy as np, tempfile
@@ -111,12 +116,12 @@ def run(
         known = (folder / "result.json").exists()  # then nothing is trained, and it was made where it was made
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         stopping, held_out = valid, None
-        if config.train.loss == AUTO:  # epochs by the one half, the loss by the other
+        if config.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
             stopping, held_out = halves(valid, config.train.seed)
-        fits = _fits(prepared, stopping, device, show)
+        found = _trained(prepared, stopping, held_out, device, show)
 
         def conclude() -> TrainResult:
-            result = _result(prepared, fits, valid, held_out, show)
+            result = _result(prepared, found, valid, held_out, show)
             made = {"seconds": round(time.monotonic() - started, 1), **environment(torch.device(device), command)}
             _write(folder, result, read_json(folder / "environment.json") if known else made)
             return result
@@ -131,69 +136,106 @@ def _unseen(out: str | Path) -> str:
     return f"out must be a folder that all ranks see, found that {here} does not see {Path(out).absolute()}"
 
 
-def _fits(prepared: Prepared, valid: Ads, device: str, show: Progress) -> dict[str, Fit]:
-    """A model by each loss; where a loss needs a teacher and the table has none, that of the log loss is it."""
-    config, ads = prepared.config, prepared.store.ads("train")
-    seed, losses = config.train.seed, config.fits
-    fits: dict[str, Fit] = {}
-    for at, loss in enumerate(losses):
-        recipe, taught = config.recipe(loss), ads
-        if recipe.needs_teacher and ads.teacher is None:
-            taught = ads.with_teacher(torch.sigmoid(logits_across(fits[BASELINE].model, ads.features)).cpu())
+@dataclass(frozen=True)
+class _Found:
+    """What was trained, by loss or recipe; how the baseline's settings were found; what held-out ads can tell."""
 
-        def report(share: float, at: int = at, epochs: float = recipe.epochs) -> None:
-            detail = f"epoch {share * epochs:.1f} of {epochs:g}"
-            show("training", (at + share) / len(losses), f"model {at + 1} of {len(losses)}, {detail}")
+    models: dict[str, Served]
+    search: Search | None = None
+    power: Power | None = None
+
+
+def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, show: Progress) -> _Found:
+    """The baseline, with the settings that the search finds, and after it all other models of the recipe.
+
+    Contestants of recipe auto are trained only where the ads that choose among them could tell a gain.
+    """
+    config, ads, fits = prepared.config, prepared.store.ads("train"), prepared.folder / "fits"
+    train, candidates = config.train, config.candidates
+    data = (ads, valid, prepared.store.cardinalities)
+    told: dict[str, Any] = {"seed": train.seed, "metric": train.metric, "calibrate": train.calibrate, "device": device}
+    many = len(candidates) > 1
+    plan = config.recipes(candidates[0], searched=many)
+    amounts = {name: recipe.epochs * recipe.members for name, recipe in plan.items()}
+    amounts |= {BASELINE: most_passes(candidates)} if many else {}
+    total, done = sum(amounts.values()), 0.0
+
+    def step(name: str, number: int, epochs: float) -> Show:
+        def report(share: float, done: float = done) -> None:
+            detail = f"model {number} of {len(plan)}, epoch {share * epochs:.1f} of {epochs:g}"
+            if many and name == BASELINE:
+                detail = f"searching among {len(candidates)} settings"
+            show("training", (done + share * amounts[name]) / total, detail)
 
         report(0.0)
-        fits[loss] = recipe.fit(
-            _at_the_mean(recipe.build(prepared.store.cardinalities, seed), ads).to(device),
-            taught,
-            valid=valid,
-            metric=config.train.metric,
-            seed=seed,
-            out=prepared.folder / "fits" / loss,
-            show=report,
+        return report
+
+    models: dict[str, Served] = {}
+    search, power_found, rival = None, None, None
+    if many:
+        search, finalists = searched(candidates, *data, **told, out=fits, show=step(BASELINE, 1, 0))
+        models[BASELINE], rival = finalists
+        plan, done = config.recipes(models[BASELINE].recipe, searched=True), amounts[BASELINE]
+    for number, (name, recipe) in enumerate(plan.items(), 1):
+        if name in models:
+            continue
+        base = models.get(BASELINE)
+        alike = None if base is None or replace(recipe, members=1) != base.recipe else base.fits[0]
+        if held_out is not None and base is not None and power_found is None:
+            if rival is None:  # the same with another seed, which an ensemble begins with
+                two = trained(replace(base.recipe, members=2), *data, **told, first=base.fits[0], out=fits / ENSEMBLE)
+                rival = Served(base.recipe, calibrated(Ensemble([two.model.models[1]]), valid), two.fits[1:])
+            power_found = distributed.first(partial(_power, config, base, rival, held_out), tell=True)
+        if power_found is not None and not power_found.enough:
+            break
+        models[name] = trained(
+            recipe,
+            *data,
+            **told,
+            teacher=None if recipe.teacher is None else models[recipe.teacher].model,
+            first=alike,
+            out=fits / name,
+            show=step(name, number, recipe.epochs),
         )
+        done += amounts[name]
     show("training", 1.0)
-    return fits
+    return _Found(models, search, power_found)
 
 
-def _at_the_mean(model: nn.Module, ads: Ads) -> nn.Module:
-    """The untrained model with the logit of the mean CTR as its bias: a small table has few steps to find it."""
-    labels = ads.clicks.double() if ads.exposure is None else ads.clicks / ads.exposure.double()
-    weights = torch.ones_like(labels) if ads.weights is None else ads.weights.double()
-    mean = (labels * weights).sum() / weights.sum()
-    model.get_parameter("bias").data.fill_(float(torch.logit(mean, eps=1e-6)))
-    return model
+def _power(config: Config, baseline: Served, rival: Served, ads: Ads) -> Power:
+    mine, other = (_metrics(each.model, ads, config).per_unit for each in (baseline, rival))
+    name = ANOTHER_SEED if rival.recipe == baseline.recipe else RUNNER_UP
+    return power(mine, other, name, len(config.train.contestants), seed=config.train.seed)
 
 
-def _result(prepared: Prepared, fits: dict[str, Fit], valid: Ads, held_out: Ads | None, show: Progress) -> TrainResult:
-    """The loss that is kept, its model in the folder, and the test of all."""
-    config, facts = prepared.config, prepared.facts
-    choice = None if held_out is None else _choice(prepared, fits, held_out, show)
-    chosen = choice.chosen if choice else config.train.loss
-    model = fits[chosen].model
-    _save_model(prepared, chosen, model)
+def _result(prepared: Prepared, found: _Found, valid: Ads, held_out: Ads | None, show: Progress) -> TrainResult:
+    """What is kept, its model in the folder, and the test of all."""
+    config, facts, models = prepared.config, prepared.facts, found.models
+    choice = None if held_out is None or len(models) == 1 else _choice(prepared, models, held_out, show)
+    chosen = choice.chosen if choice else config.train.name if held_out is None else BASELINE
+    model = models[chosen].model
+    _save_model(prepared, chosen, models[chosen])
     return TrainResult(
         config=config.flat(),
         table=facts,
         fields={field.name: field.values for field in prepared.store.fields},
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        fits={loss: _fit_result(fit, config.train.metric) for loss, fit in fits.items()},
+        search=found.search,
+        fits={name: _fit_result(each, config.train.metric) for name, each in models.items()},
+        power=found.power,
         choice=choice,
         chosen=chosen,
         validation=Scores.of(_metrics(model, valid, config).compute(), facts.mean_bid),
-        evaluation=_evaluated(prepared, fits, show),
+        evaluation=_evaluated(prepared, models, show),
     )
 
 
-def _choice(prepared: Prepared, fits: dict[str, Fit], ads: Ads, show: Progress) -> Choice:
-    """The losses compared, on validation auctions that chose no epoch."""
-    seen = {}
-    for at, (loss, fit) in enumerate(fits.items()):
-        show("comparing", at / len(fits))
-        seen[loss] = _metrics(fit.model, ads, prepared.config).per_unit
+def _choice(prepared: Prepared, models: dict[str, Served], ads: Ads, show: Progress) -> Choice:
+    """The baseline and the contestants compared, on validation auctions that chose nothing else."""
+    names, seen = (BASELINE, *prepared.config.train.contestants), {}
+    for at, name in enumerate(names):
+        show("comparing", at / len(names))
+        seen[name] = _metrics(models[name].model, ads, prepared.config).per_unit
     show("comparing", 1.0)
     return choose(seen, BASELINE, unit=prepared.facts.mean_bid, seed=prepared.config.train.seed)
 
@@ -209,34 +251,41 @@ def _numbers(values: Tensor) -> Any:
     return values.cpu().numpy().astype(np.float64)
 
 
-def _save_model(prepared: Prepared, chosen: str, model: nn.Module) -> None:
+def _save_model(prepared: Prepared, chosen: str, served: Served) -> None:
     """The chosen model as ``bidwise predict`` reads it."""
-    save(prepared.folder / "model.pt", {name: tensor.cpu() for name, tensor in model.state_dict().items()})
-    network, cardinalities = prepared.config.model, tuple(prepared.store.cardinalities)
-    about = ModelFile(model=network.name, options=network.options, cardinalities=cardinalities, loss=chosen)
+    save(prepared.folder / "model.pt", {name: tensor.cpu() for name, tensor in served.model.state_dict().items()})
+    recipe = served.recipe
+    about = ModelFile(
+        recipe=chosen,
+        loss=recipe.loss,
+        members=recipe.members,
+        model=recipe.model,
+        options=recipe.options,
+        cardinalities=tuple(prepared.store.cardinalities),
+    )
     write_json(prepared.folder / "model.json", about)
 
 
-def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Evaluation:
+def _evaluated(prepared: Prepared, models: dict[str, Served], show: Progress) -> Evaluation:
     """All models on the test rows, predictions as a table and `bidwise.evaluate` on it."""
     path, config = prepared.folder / "test.parquet", prepared.config
     table = pl.read_parquet(path)
-    table = table.select([column for column in table.columns if column not in LOSSES])
+    table = table.select([column for column in table.columns if column not in (*LOSSES, *RECIPES)])
     ads = prepared.store.ads("test")
-    table = table.with_columns(pl.Series(loss, _numbers(predict(fit.model, ads))) for loss, fit in fits.items())
+    table = table.with_columns(pl.Series(loss, _numbers(predict(each.model, ads))) for loss, each in models.items())
     write_parquet(path, table)
     roles: dict[str, Any] = {role: role if role in table.columns else None for role in ("truth", "position", "weight")}
-    models = [*([TEACHER] if TEACHER in table.columns else []), *fits]
+    names = [*([TEACHER] if TEACHER in table.columns else []), *models]
     found = evaluate(
         path,
-        ctr=models,
+        ctr=names,
         click="click",
         bid="bid",
         auction="auction" if config.data.auction else None,
         auction_size=prepared.facts.auction_size,
         **roles,
         slots=config.data.slots,
-        baseline=BASELINE if BASELINE in fits else models[0],
+        baseline=BASELINE if BASELINE in models else names[0],
         seed=config.train.seed,
         out=prepared.folder / "evaluation",
         progress=lambda work, done: show("testing", done, work),
@@ -244,10 +293,11 @@ def _evaluated(prepared: Prepared, fits: dict[str, Fit], show: Progress) -> Eval
     return replace(found, options=replace(found.options, table=path.name))  # run folders move
 
 
-def _fit_result(fit: Fit, metric: str) -> FitResult:
+def _fit_result(served: Served, metric: str) -> FitResult:
+    fit = served.fits[0]
     history = tuple(Epoch(float(each["epoch"]), float(each["loss"]), float(each[metric])) for each in fit.history)
-    best = float(fit.best[metric].epoch)
-    return FitResult(next(each for each in history if each.epoch == best), history)
+    best = next(each for each in history if each.epoch == float(fit.best[metric].epoch))
+    return FitResult(served.recipe, best, history, float(served.model.slope), float(served.model.intercept))
 
 
 def _write(folder: Path, result: TrainResult, made: dict[str, Any]) -> None:

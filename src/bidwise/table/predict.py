@@ -17,7 +17,7 @@ from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
 from bidwise.data.locations import FROM_AFAR, location_of, same_place, written_as
 from bidwise.data.read_table import Table, scan_table, table_error, table_name
-from bidwise.models import MODELS
+from bidwise.models import MODELS, Ensemble
 from bidwise.run_folder import load, read_json, whole_file
 from bidwise.table.config import read_toml
 from bidwise.training.validation import predict as ctr_of
@@ -32,11 +32,13 @@ class ModelFile:
     """What ``model.json`` says of the weights beside it."""
 
     format: str = "bidwise model"
-    version: int = 1
+    version: int = 2
+    recipe: str
+    loss: str
+    members: int
     model: str
     options: dict[str, Any]
     cardinalities: tuple[int, ...]
-    loss: str
 
 
 def load_run(run: str | Path, device: str = "cpu") -> tuple[nn.Module, Encoder]:
@@ -51,12 +53,16 @@ def load_run(run: str | Path, device: str = "cpu") -> tuple[nn.Module, Encoder]:
     for name in ("result.json", "model.json", "model.pt", "encoder.json"):
         if not (folder / name).is_file():
             raise InputError(f"must be a finished run of bidwise train, found no {name} in {folder}", argument="run")
-    about = from_json(ModelFile, read_json(folder / "model.json"), str(folder / "model.json"))
-    if (about.format, about.version) != (ModelFile.format, ModelFile.version):
-        raise InputError(f"{folder / 'model.json'} must be a model that bidwise train wrote, found something else")
+    said, path = read_json(folder / "model.json"), folder / "model.json"
+    if not isinstance(said, dict) or said.get("format") != ModelFile.format:
+        raise InputError(f"{path} must be a model that bidwise train wrote, found something else")
+    if said.get("version") != ModelFile.version:
+        fix = "train again in a new folder, or predict with the bidwise that wrote it"
+        raise InputError(f"{path} must be of version {ModelFile.version}, found {said.get('version')}; {fix}")
+    about = from_json(ModelFile, said, str(path))
     encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
     check_name("model", about.model, MODELS)
-    model = MODELS[about.model](list(about.cardinalities), **about.options)
+    model = Ensemble([MODELS[about.model](list(about.cardinalities), **about.options) for _ in range(about.members)])
     try:
         model.load_state_dict(load(folder / "model.pt"))
     except RuntimeError as error:

@@ -14,7 +14,9 @@ from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.metrics import ModelMetrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.study.compare import Difference, mean_over
-from bidwise.study.keep_best import Choice
+from bidwise.study.keep_best import Choice, Power
+from bidwise.study.recipe import Recipe
+from bidwise.study.search import Search
 from bidwise.table.config import Config, resolved
 
 
@@ -69,10 +71,13 @@ class Epoch:
 
 @dataclass(frozen=True)
 class FitResult:
-    """How a training went."""
+    """A recipe, how the training of its first member went, and the line that calibrates what is served."""
 
+    recipe: Recipe
     best: Epoch
     history: tuple[Epoch, ...]
+    slope: float = 1.0
+    intercept: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +102,16 @@ class TrainResult:
     """What `train` found: the model that was chosen, why, and its test."""
 
     kind: ClassVar[str] = "train"
-    format: ClassVar[int] = 3
+    format: ClassVar[int] = 4
 
     config: dict[str, Any]  # section.key -> value
     table: TableFacts
     fields: dict[str, int]  # columns that the model sees, with the number of their ids
     parameters: int
-    fits: dict[str, FitResult]  # by loss
-    choice: Choice | None = None  # of loss auto
+    search: Search | None = None  # of the baseline's settings, which all recipes have
+    fits: dict[str, FitResult]  # by loss or recipe
+    power: Power | None = None  # of recipe auto: whether the ads that choose could tell a gain
+    choice: Choice | None = None  # of recipe auto, where they could
     chosen: str
     validation: Scores  # of the chosen model, on all validation auctions
     evaluation: Evaluation  # of test ads, without curves
@@ -156,10 +163,10 @@ class TrialResult:
     name: str
     setting: str
     settings: dict[str, Any]  # section.key -> value, of what the grid varies
-    loss: str
+    loss: str  # or another recipe than a single model
     seed: int
     failed: str | None = None
-    kept: str = ""  # the loss whose model it kept
+    kept: str = ""  # the loss or recipe whose model it kept
     validation: Scores = Scores()
     test: Scores = Scores()
     test_ads: int = 0

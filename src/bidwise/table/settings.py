@@ -40,7 +40,7 @@ def trial_result(trial: Trial, folder: Path, failed: str | None) -> TrialResult:
         name=trial.name,
         setting=trial.setting,
         settings=to_json(trial.settings),
-        loss=config.train.loss,
+        loss=config.train.name,
         seed=config.train.seed,
         failed=failed,
     )

@@ -1,0 +1,121 @@
+"""The strongest baseline: settings of a log-loss model, tried on the same ads and chosen by validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bidwise.data.ads import Ads
+from bidwise.runners import Call, Show
+from bidwise.study.recipe import Recipe
+from bidwise.study.served import Served, on_device, together, trained
+from bidwise.training import METRICS
+
+#: What is tried, in this order, and so with a smaller budget its beginning; the first is what a training takes for
+#: whatever it is not told. Keys are those of a recipe.
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {"model": "deepfm", "l2": 1e-3, "epochs": 4, "schedule": "cosine"},
+    {"model": "logistic_regression", "l2": 1e-5, "epochs": 4, "schedule": "cosine"},
+    {"model": "deepfm", "l2": 1e-2, "epochs": 4, "schedule": "cosine"},
+    {"model": "dcnv2", "l2": 1e-2, "epochs": 4, "schedule": "cosine"},
+    {"model": "logistic_regression", "l2": 1e-4, "epochs": 4, "schedule": "cosine"},
+)
+SHORT = 0.25  # of its epochs: what each setting is given at first, with a schedule of its own
+FINALISTS = 2  # settings that are then trained in full
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A setting as it was tried: the epochs that it had, fewer than in its recipe at first, and its best metric."""
+
+    setting: int  # in the order of the search, from 1
+    recipe: Recipe
+    epochs: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """All attempts, short ones first, and the setting that was chosen."""
+
+    metric: str
+    attempts: tuple[Attempt, ...]
+    chosen: int
+
+    @property
+    def passes(self) -> float:
+        """Over the training ads, of all attempts together."""
+        return sum(each.epochs for each in self.attempts)
+
+
+def short(recipe: Recipe) -> Recipe:
+    """The recipe with the first part of its epochs."""
+    return replace(recipe, epochs=SHORT * recipe.epochs)
+
+
+def most_passes(recipes: Sequence[Recipe]) -> float:
+    """Over the training ads, that a search takes at most.
+
+    >>> most_passes([Recipe(epochs=4)] * 6), most_passes([Recipe(epochs=4)])
+    (14.0, 4)
+    """
+    longest = sum(sorted((each.epochs for each in recipes), reverse=True)[:FINALISTS])
+    return longest + (sum(short(each).epochs for each in recipes) if len(recipes) > FINALISTS else 0)
+
+
+def searched(
+    recipes: Sequence[Recipe],
+    ads: Ads,
+    valid: Ads,
+    cardinalities: Sequence[int],
+    *,
+    metric: str = "log_loss",
+    device: str | torch.device = "cpu",
+    out: Path | None = None,
+    show: Show | None = None,
+    **options: Any,
+) -> tuple[Search, list[Served]]:
+    """Train every recipe for a quarter of its epochs and the best two in full: all attempts, and those two, best first.
+
+    Args:
+        metric: of the validation ads, by which epochs and recipes are chosen; of those tied the first.
+        out: folder of the run folders of all attempts; an interrupted search resumes.
+        options: of :func:`trained`: ``seed``, ``calibrate``.
+    """
+    ads, valid = on_device(ads, device), on_device(valid, device)
+    sign = -1 if METRICS[metric].higher_is_better else 1
+    total, done = most_passes(recipes), 0.0
+    attempts: list[Attempt] = []
+    remaining = list(enumerate(recipes, 1))
+    served: list[Served] = []
+    for last in (False, True) if len(recipes) > FINALISTS else (True,):
+        calls = []
+        for number, recipe in remaining:
+            name, own = (f"search-{number}", recipe) if last else (f"search-{number}-short", short(recipe))
+            told = {"recipe": own, "ads": ads, "valid": valid, "cardinalities": cardinalities, "metric": metric}
+            folder = None if out is None else out / name
+            calls.append(Call(name, _tried, {**told, "device": device, "out": folder, **options}, own.epochs))
+        amount = sum(call.amount for call in calls)
+
+        def report(share: float, done: float = done, amount: float = amount) -> None:
+            if show is not None:
+                show((done + share * amount) / total)
+
+        found: list[Served] = together(calls, device, report)
+        done += amount
+        tried = [
+            Attempt(number, recipe, each.recipe.epochs, float(each.fits[0].best[metric].value))
+            for (number, recipe), each in zip(remaining, found, strict=True)
+        ]
+        attempts += tried
+        order = sorted(range(len(tried)), key=lambda at: sign * tried[at].value)[:FINALISTS]
+        remaining, served = [remaining[at] for at in order], [found[at] for at in order]
+    return Search(metric, tuple(attempts), remaining[0][0]), served
+
+
+def _tried(show: Show, **options: Any) -> Served:
+    return trained(**options, show=show)

@@ -1,0 +1,147 @@
+"""A recipe from the first batch to the model that is served: its members, trained and calibrated on validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bidwise import distributed
+from bidwise.checks import derived_seed
+from bidwise.data.ads import Ads
+from bidwise.evaluation.calibration import Platt, calibrator
+from bidwise.evaluation.fitting import sigmoid
+from bidwise.models import Ensemble
+from bidwise.runners import Call, Runner, Show, Threads
+from bidwise.study.recipe import Recipe
+from bidwise.training import Fit, Metric
+from bidwise.training.feeder import fits
+from bidwise.training.validation import logits_across
+
+AT_ONCE = 4  # trainings on a GPU, each with its own stream
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a recipe became: the model that is served, and how each of its members was trained."""
+
+    recipe: Recipe
+    model: Ensemble
+    fits: tuple[Fit, ...]
+
+
+def trained(
+    recipe: Recipe,
+    ads: Ads,
+    valid: Ads | None,
+    cardinalities: Sequence[int],
+    *,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    teacher: nn.Module | None = None,
+    first: Fit | None = None,
+    metric: str | Sequence[str | Metric] = "log_loss",
+    calibrate: bool = True,
+    out: Path | None = None,
+    show: Show | None = None,
+) -> Served:
+    """Train a recipe over categories: all of its members, then Platt's line on the validation ads.
+
+    The first member has ``seed`` itself, so that a recipe of one member is the first of the same recipe with more. On a
+    GPU members train at once, in threads; else one after the other.
+
+    Args:
+        ads, valid: to train on, and to choose epochs by and to calibrate on; without the latter the last weights.
+        teacher: its CTR is the teacher's of ``ads`` in a recipe that needs one, in place of what they have.
+        first: the first member, where that has been trained before, as the recipe of one.
+        calibrate: by Platt's line on ``valid``.
+        out: run folder of the first member; those of others are beside it. An interrupted training resumes.
+        show: called with the share that is done.
+
+    >>> random = torch.Generator().manual_seed(0)
+    >>> ids, bids = torch.randint(0, 5, (400, 2), generator=random), torch.ones(400)
+    >>> ads = Ads(ids, (ids[:, 0] > 2).float(), bids)
+    >>> found = trained(Recipe(model="logistic_regression", epochs=2, members=3), ads, ads, [5, 5])
+    >>> len(found.model.models), len(found.fits[0].history)
+    (3, 2)
+    """
+    taught = ads
+    if recipe.needs_teacher and teacher is not None:
+        taught = ads.with_teacher(torch.sigmoid(logits_across(teacher, ads.features)).to(ads.bids))
+    if recipe.needs_teacher and recipe.click_share:
+        assert taught.teacher is not None
+        taught = taught.with_teacher(taught.teacher.lerp(ads.clicks.to(taught.teacher), recipe.click_share))
+    taught = on_device(taught, device)
+    start = _logit_of_mean(ads)
+    calls = []
+    for member in range(0 if first is None else 1, recipe.members):
+        own = seed if not member else derived_seed(seed, "member", member)
+        model = recipe.build(cardinalities, own)
+        model.get_parameter("bias").data.fill_(start)  # small tables have few steps to find it
+        folder = out if out is None or not member else out.with_name(f"{out.name}-{member + 1}")
+        told = {"model": model.to(device), "ads": taught, "valid": valid, "metric": metric, "seed": own, "out": folder}
+        calls.append(Call(str(member), _fitted, {"recipe": recipe, **told}))
+    members = (*([] if first is None else [first]), *together(calls, device, show))
+    model = Ensemble([member.model for member in members]).to(device)
+    return Served(recipe, calibrated(model, valid) if calibrate and valid is not None else model, members)
+
+
+def on_device(ads: Ads, device: str | torch.device) -> Ads:
+    """The ads on a device that has room for them, once for all that train there."""
+    return ads.to(device) if fits(16 * len(ads) + ads.features.nbytes, torch.device(device)) else ads
+
+
+def _fitted(show: Show, *, recipe: Recipe, model: nn.Module, ads: Ads, **options: Any) -> Fit:
+    return recipe.fit(model, ads, **options, show=show)
+
+
+def together(calls: Sequence[Call], device: str | torch.device, show: Show | None = None) -> list[Any]:
+    """What independent trainings return, in their order: at once on a GPU, where one rank has all of it."""
+    many = min(len(calls), AT_ONCE) if torch.device(device).type == "cuda" and distributed.count() == 1 else 1
+    runner = Threads(many, device) if many > 1 else Runner()
+    shares: dict[str, float] = {}
+    amount = sum(call.amount for call in calls)
+
+    def report(call: Call, share: float) -> None:
+        shares[call.name] = share * call.amount
+        if show is not None:
+            show(sum(shares.values()) / amount)
+
+    found = {}
+    for call, future in runner.run(calls, show=report):
+        found[call.name] = future.result()
+        report(call, 1.0)
+    return [found[call.name] for call in calls]
+
+
+def calibrated(model: Ensemble, valid: Ads) -> Ensemble:
+    """The same members with Platt's line for these ads; as they are where it would level all CTRs."""
+    bare = Ensemble(list(model.models)).to(next(model.parameters()).device)
+    ctr = sigmoid(logits_across(bare, valid.features).double().cpu().numpy())
+    weights = None if valid.weights is None else _numbers(valid.weights)
+    line = calibrator("platt", ctr, _numbers(_labels(valid)), weights=weights)
+    assert isinstance(line, Platt)
+    if line.slope > 0:
+        bare.slope.fill_(line.slope)
+        bare.intercept.fill_(line.intercept)
+    return bare
+
+
+def _labels(ads: Ads) -> Tensor:
+    """Clicks, over the multiplier of the slot they were made in where that is known."""
+    return ads.clicks.double() if ads.exposure is None else ads.clicks / ads.exposure.double()
+
+
+def _logit_of_mean(ads: Ads) -> float:
+    labels = _labels(ads)
+    weights = torch.ones_like(labels) if ads.weights is None else ads.weights.double()
+    return float(torch.logit((labels * weights).sum() / weights.sum(), eps=1e-6))
+
+
+def _numbers(values: Tensor) -> Any:
+    return values.cpu().numpy().astype(np.float64)

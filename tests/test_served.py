@@ -1,0 +1,160 @@
+"""A recipe from the first batch to what is served: members, teachers, calibration, and resuming."""
+
+import numpy as np
+import pytest
+import torch
+from kernel_helpers import needs_gpu
+from torch import nn
+
+import bidwise
+from bidwise.data.ads import Ads
+from bidwise.evaluation.calibration import calibrator
+from bidwise.models import MODELS, Ensemble, SparseLogisticRegression
+from bidwise.study.recipe import Recipe
+from bidwise.study.served import calibrated, trained
+from bidwise.training.validation import logits_of, predict
+
+VALUES = [6, 5]
+PLAIN = Recipe(model="logistic_regression", epochs=3, batch_size=32, learning_rate=0.05)
+
+
+def ads_of(count=600, seed=0, **columns):
+    """Clicks that depend on both fields."""
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.stack([torch.randint(0, values, (count,), generator=random) for values in VALUES], dim=1)
+    ctr = torch.sigmoid(ids[:, 0] * 0.6 - ids[:, 1] * 0.4 - 1.5)
+    clicks = (torch.rand(count, generator=random) < ctr).float()
+    return Ads(ids, clicks, torch.rand(count, generator=random) + 0.5, truth=ctr, **columns)
+
+
+@pytest.fixture(scope="module")
+def ads():
+    return ads_of()
+
+
+@pytest.fixture(scope="module")
+def valid():
+    return ads_of(500, seed=1)
+
+
+class Constant(nn.Module):
+    """A model whose logits are all one number."""
+
+    def __init__(self, logit):
+        super().__init__()
+        self.bias = nn.Parameter(torch.tensor(logit))
+
+    def forward(self, features):
+        return self.bias.expand(len(features))
+
+
+def test_an_ensemble_serves_the_calibrated_mean_logit():
+    models = [SparseLogisticRegression(VALUES, std=1.0, seed=seed) for seed in range(3)]
+    ids = ads_of(50).features
+    mean = torch.stack([model(ids) for model in models]).mean(0)
+    torch.testing.assert_close(Ensemble(models)(ids), mean)
+    torch.testing.assert_close(Ensemble(models, slope=0.5, intercept=-2.0)(ids), 0.5 * mean - 2)
+    assert torch.equal(Ensemble(models[:1])(ids), models[0](ids))  # one as it is, to the last bit
+    with pytest.raises(bidwise.InputError, match="models must hold at least one model, found none"):
+        Ensemble([])
+
+
+def test_weights_and_calibration_of_an_ensemble_travel_together():
+    there = Ensemble([SparseLogisticRegression(VALUES, std=1.0, seed=k) for k in range(2)], slope=0.7, intercept=0.1)
+    here = Ensemble([SparseLogisticRegression(VALUES) for _ in range(2)])
+    here.load_state_dict(there.state_dict())
+    ids = ads_of(50).features
+    assert torch.equal(here(ids), there(ids))
+
+
+def test_a_recipe_of_one_member_is_the_first_of_several(ads, valid):
+    one, three = (trained(Recipe(**vars(PLAIN) | {"members": k}), ads, valid, VALUES, seed=4) for k in (1, 3))
+    states = [fit.model.state_dict() for fit in three.fits]
+    assert all(torch.equal(tensor, states[0][name]) for name, tensor in one.fits[0].model.state_dict().items())
+    assert not torch.equal(states[0]["table.weight"], states[1]["table.weight"])
+    assert not torch.equal(states[1]["table.weight"], states[2]["table.weight"])
+
+
+def test_what_is_served_is_calibrated_on_validation(ads, valid):
+    quick = Recipe(**vars(PLAIN) | {"epochs": 1, "learning_rate": 1e-3})  # hardly trained: far too flat
+    raw, served = (trained(quick, ads, valid, VALUES, calibrate=calibrate).model for calibrate in (False, True))
+    ctr = predict(raw, valid).double().numpy()
+    expected = calibrator("platt", ctr, valid.clicks.numpy())(ctr)
+    np.testing.assert_allclose(predict(served, valid).numpy(), expected, rtol=1e-4)
+    assert served.slope > 2
+    assert float(predict(served, valid).mean()) == pytest.approx(float(valid.clicks.mean()), rel=1e-4)
+
+
+def test_calibration_counts_weights_and_exposure(valid):
+    model = Ensemble([Constant(0.0)])
+    weights = torch.where(valid.clicks == 1, 3.0, 1.0)
+    exposed = torch.full_like(valid.clicks, 0.5)
+    clicked = valid.clicks.mean()
+    for more, rate in (
+        ({"weights": weights}, 3 * clicked / (3 * clicked + 1 - clicked)),
+        ({"exposure": exposed}, 2 * clicked),
+    ):
+        ads = Ads(valid.features, valid.clicks, valid.bids, **more)
+        assert float(predict(calibrated(model, ads), ads)[0]) == pytest.approx(float(rate), rel=1e-4)
+
+
+def test_a_line_that_would_level_all_ctrs_is_not_taken(valid):
+    backwards = Ensemble([SparseLogisticRegression(VALUES)])
+    with torch.no_grad():
+        backwards.models[0].table.weight[:6, 0] = -torch.arange(6.0)
+    found = calibrated(backwards, valid)
+    assert (float(found.slope), float(found.intercept)) == (1, 0)
+
+
+def test_a_student_learns_its_teachers_ctr(ads, valid):
+    """Of a teacher that knows nothing of the clicks a student has that teacher's CTR; of half clicks half of it."""
+    rate = float(ads.clicks.mean())
+    for share, expected in ((0.0, 0.9), (0.5, 0.45 + rate / 2)):
+        recipe = Recipe(**vars(PLAIN) | {"loss": "distilled", "click_share": share, "epochs": 12})
+        served = trained(recipe, ads, None, VALUES, teacher=Constant(float(np.log(9))))
+        assert float(predict(served.model, valid).mean()) == pytest.approx(expected, abs=0.03)
+
+
+def test_a_logged_teacher_is_taken_where_no_model_is(ads, valid):
+    recipe = Recipe(**vars(PLAIN) | {"loss": "distilled", "epochs": 12})
+    served = trained(recipe, ads.with_teacher(torch.full((len(ads),), 0.8)), None, VALUES)
+    assert float(predict(served.model, valid).mean()) == pytest.approx(0.8, abs=0.03)
+
+
+def test_an_ensemble_that_is_cut_off_resumes(ads, valid, tmp_path):
+    recipe = Recipe(**vars(PLAIN) | {"members": 2})
+
+    class Stop(Exception):
+        pass
+
+    shares = []
+
+    def stop(share):
+        shares.append(share)
+        if share > 0.6:
+            raise Stop
+
+    with pytest.raises(Stop):
+        trained(recipe, ads, valid, VALUES, out=tmp_path / "ensemble", show=stop)
+    assert {path.name for path in tmp_path.iterdir()} == {"ensemble", "ensemble-2"}
+    assert shares == sorted(shares)
+    resumed = trained(recipe, ads, valid, VALUES, out=tmp_path / "ensemble", show=shares.append)
+    assert shares[-1] == 1
+    whole = trained(recipe, ads, valid, VALUES)
+    assert torch.equal(logits_of(resumed.model, valid.features), logits_of(whole.model, valid.features))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_starts_from_the_mean_ctr(name, ads):
+    options = {"hidden": (4,)} if name != "logistic_regression" else {}
+    recipe = Recipe(model=name, options=options, epochs=0.01, learning_rate=1e-9)
+    served = trained(recipe, ads, None, VALUES)
+    assert float(predict(served.model, ads).mean()) == pytest.approx(float(ads.clicks.mean()), abs=0.01)
+
+
+@needs_gpu
+def test_members_on_a_gpu_are_those_of_a_cpu(ads, valid):
+    recipe = Recipe(**vars(PLAIN) | {"members": 3})
+    there, here = (trained(recipe, ads, valid, VALUES, device=device).model for device in ("cuda", "cpu"))
+    close = {"rtol": 1e-3, "atol": 1e-3}
+    torch.testing.assert_close(logits_of(there, valid.features).cpu(), logits_of(here, valid.features), **close)
