@@ -15,7 +15,7 @@ from cyclopts import App, CycloptsError
 import bidwise
 from bidwise.cli.evaluate_command import evaluate
 from bidwise.cli.prepare_command import prepare_criteo
-from bidwise.cli.reproduce_command import criteo, regimes, report, synthetic
+from bidwise.cli.reproduce_command import criteo, recipes, regimes, report, synthetic
 from bidwise.cli.simulate_command import simulate_criteo
 from bidwise.cli.sweep_command import sweep
 from bidwise.cli.terminal import as_typed
@@ -47,7 +47,7 @@ def _joined(lines: re.Match[str]) -> str:
 
 for each in (train, predict, sweep, evaluate, report):
     _add(app, each)
-for experiment in (synthetic, regimes, criteo):
+for experiment in (synthetic, regimes, criteo, recipes):
     _add(experiments, experiment)
 _add(simulation, simulate_criteo, "criteo")
 _add(preparation, prepare_criteo, "criteo")

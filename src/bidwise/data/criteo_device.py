@@ -52,6 +52,11 @@ class Drawn:
     about: dict[str, Any]
 
     @property
+    def splits(self) -> dict[str, Ads]:
+        """The ads by the names of their splits."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    @property
     def cardinalities(self) -> list[int]:
         """Values of every field, what models are built for."""
         return [field.values for field in self.fields]

@@ -40,6 +40,9 @@ KINDS = {
         "study.synthetic_results.RegimesResult", "regimes_page.regimes_page", "regimes_page.regime_pictures"
     ),
     "criteo": Kind("study.criteo_results.CriteoResult", "criteo_page.criteo_page", "criteo_figures.criteo_pictures"),
+    "recipes": Kind(
+        "study.recipes_results.RecipesResult", "recipes_page.recipes_page", "recipes_page.recipes_pictures"
+    ),
     "train": Kind("table.results.TrainResult", "train_page.train_page"),
     "sweep": Kind("table.results.SweepResult", "sweep_page.sweep_page"),
     "fit": Kind("report.fit_page.FitResult", "fit_page.fit_page", "fit_page.fit_pictures"),

@@ -1,0 +1,127 @@
+"""What raises welfare, by how much, at what cost of training and of serving: the page of `reproduce recipes`."""
+
+from __future__ import annotations
+
+from bidwise.evaluation.estimate import Outcome
+from bidwise.report.drawing import COLOURS, Picture, Whisker, whiskers
+from bidwise.report.sections import Cell, Run, RunPage, Section, Table, drawings, setting
+from bidwise.study.recipes_results import RECIPES, SMALL, RecipesResult, baseline_of
+
+WORDS = {
+    "log_loss": "the strongest baseline: architecture, L2 and learning rate by validation log loss",
+    "other": "the best setting of the other deep architecture",
+    "ensemble": "four baselines with different seeds, served as their mean logit",
+    "mixed": "two baselines and two of the other architecture, served as their mean logit",
+    "distilled": "the baseline's architecture trained on the CTR of the mixed ensemble",
+    "distilled_same": "control: the same with the ensemble of four baselines as the teacher",
+    "distilled_one": "control: the same with a single baseline as the teacher",
+    "sqrt_bid_weighted": "log loss weighted by the square root of the bid",
+    "log_plus": "the pairwise welfare loss, positive part and logistic",
+    "log_plus_teacher": "the same on the CTR of the mixed ensemble",
+    "bid_calibrated": "the baseline, recalibrated by a line over its logit and the log bid",
+    "small": "a small DeepFM (two layers of 16), its own L2 and learning rate",
+    "distilled_small": "the same trained on the CTR of the mixed ensemble, compared with `small`",
+}
+
+
+def recipes_page(run: Run, key: str) -> RunPage:
+    """A summary table over worlds, a figure and a table for each world, the settings, and how it was done."""
+    result: RecipesResult = run.result
+    sections = [
+        Section("Summary", "Change of welfare over the baseline, in %.", tables=[_summary(result)]),
+        Section("Recipes", terms=list(WORDS.items())),
+    ]
+    for (world, numbers), picture in zip(result.worlds.items(), recipes_pictures(run), strict=True):
+        tuned = numbers.tuned
+        chosen = {name: _settings(getattr(tuned, name)) for name in ("baseline", "other", "small")}
+        terms = [
+            *chosen.items(),
+            ("lam", f"{tuned.lam:g}"),
+            ("share of clicks in soft labels", f"{tuned.click_share:g}"),
+        ]
+        sections.append(
+            Section(
+                f"World {world}",
+                f"The baseline reaches {100 * numbers.share('log_loss'):.2f} % of the welfare of the true CTR.",
+                figures=drawings(key, picture),
+                tables=[_levels(result, world)],
+                terms=terms,
+            )
+        )
+    config = result.config
+    facts = [
+        (f"{len(result.worlds)}", "worlds"),
+        (f"{config.repeats}", "draws of each"),
+        (f"{config.rows:,}", "ads in a draw"),
+    ]
+    return RunPage(
+        run.name, "What raises welfare over the strongest baseline", headline(result), facts=facts, sections=sections
+    )
+
+
+def headline(result: RecipesResult) -> str:
+    """Whether a recipe that serves one model beats the strongest baseline, and where."""
+    single = [name for name, cost in RECIPES.items() if cost.serves == 1 and baseline_of(name) not in (name, SMALL)]
+    better = {name: _outcomes(result, name).count(Outcome.BETTER) for name in single}
+    worse = {name: _outcomes(result, name).count(Outcome.WORSE) for name in single}
+    best = max(single, key=lambda name: (better[name] - worse[name], better[name]))
+    worlds = len(result.worlds)
+    if not better[best]:
+        return f"Serving one model, no recipe measurably beats the strongest baseline in any of {worlds} worlds."
+    return (
+        f"Serving one model, {best} does best: measurably above the strongest baseline in {better[best]} of {worlds} "
+        f"worlds, below it in {worse[best]}."
+    )
+
+
+def recipes_summary(result: RecipesResult) -> str:
+    """The table and the headline, for the terminal."""
+    return "\n".join([*(f"  {line}" for line in _summary(result).text()), "", headline(result)])
+
+
+def recipes_pictures(run: Run) -> list[Picture]:
+    """The recipes of each world with their intervals."""
+    pictures = []
+    for world, numbers in run.result.worlds.items():
+        rows = [
+            Whisker.of(name, f"{each.gain:.2%}", 100 * each.gain, each.gain.outcome, COLOURS[0])
+            for name, each in numbers.recipes.items()
+            if each.gain is not None
+        ]
+        label = "change of welfare over the baseline, %"
+        pictures.append(Picture(f"recipes_{world}", (whiskers(f"World {world}", rows, label, f"Recipes in {world}."),)))
+    return pictures
+
+
+def _outcomes(result: RecipesResult, name: str) -> list[Outcome]:
+    gains = [numbers.recipes[name].gain for numbers in result.worlds.values()]
+    return [gain.outcome for gain in gains if gain is not None]
+
+
+def _summary(result: RecipesResult) -> Table:
+    rows = []
+    for name, cost in RECIPES.items():
+        if name != baseline_of(name):
+            gains = [numbers.recipes[name].gain for numbers in result.worlds.values()]
+            cells = [Cell(f"{100 * gain:.2f}", gain.outcome.value) for gain in gains if gain is not None]
+            rows.append((name, [*cells, Cell(f"{cost.trainings}"), Cell(f"{cost.serves}")]))
+    headings = [(world, "") for world in result.worlds] + [("trainings", ""), ("models served", "")]
+    return Table("Change of welfare over the baseline, %, 95 % intervals over draws", "Recipe", headings, rows)
+
+
+def _levels(result: RecipesResult, world: str) -> Table:
+    numbers = result.worlds[world]
+
+    def mean(values: tuple[float, ...], places: int) -> Cell:
+        return Cell(f"{sum(values) / len(values):.{places}f}")
+
+    rows = [
+        (name, [Cell(f"{100 * numbers.share(name):.2f}"), mean(each.auc, 4), mean(each.log_loss, 5)])
+        for name, each in numbers.recipes.items()
+    ]
+    headings = [("of the optimum, %", ""), ("AUC", ""), ("log loss", "")]
+    return Table("Means over draws", "Recipe", headings, rows, folded=True)
+
+
+def _settings(settings: dict[str, object]) -> str:
+    return ", ".join(f"{name} {setting(value)}" for name, value in settings.items())
