@@ -356,9 +356,9 @@ def rivals(rows: list[dict[str, str]]) -> str:
     lines = [
         "## `bidwise train` and what others would use",
         "",
-        "Tables of our own making (`benchmarks/made_tables.py`): 16 columns of 2 to 20,000 values with long tails and 2 of",
-        "numbers, click rate 3 %, effects of single values, pairs and triples. All methods have the same training,",
-        "validation and test rows and are tuned on validation log loss. Welfare: all auctions of 32 ads (*tail*: 64)",
+        "Tables of our own making (`benchmarks/made_tables.py`): 16 columns of 2 to 20,000 values with long tails and",
+        "2 of numbers, click rate 3 %, effects of single values, pairs and triples. All methods have the same",
+        "training, validation and test rows, tuned on validation log loss. Welfare: all auctions of 32 ads (*tail*: 64)",
         "that could be drawn from the test ads, by their true CTR, in % of what the true CTR reaches; mean over tables",
         "and difference to hashed logistic regression on the same tables. CPU seconds of one thread, encoding and",
         f"tuning included. {', '.join(packages)}.",

@@ -28,7 +28,7 @@ def described(prepared: Prepared, device: str) -> str:
     """The columns, the splits and the model, before anything is trained; what resumes, if something does."""
     facts, config, store = prepared.facts, prepared.config, prepared.store
     ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
-    tried = candidates(config)
+    tried = candidates(config, facts.splits["train"].ads)
     models = list(dict.fromkeys(each.model for each in tried))
     built = [each.build(store.cardinalities, config.train.seed) for each in tried[: len(models) == 1]]
     parameters = [f", {sum(each.numel() for each in model.parameters()):,} parameters" for model in built]
@@ -55,9 +55,10 @@ def described(prepared: Prepared, device: str) -> str:
 
 def planned(prepared: Prepared) -> list[str]:
     """What is going to be trained, and at what cost."""
-    config, ads = prepared.config, f"{prepared.facts.splits['train'].ads:,} training ads"
-    first, *others = tried = candidates(config)
-    plan = recipes(config, first, searched=bool(others))
+    config, number = prepared.config, prepared.facts.splits["train"].ads
+    ads = f"{number:,} training ads"
+    first, *others = tried = candidates(config, number)
+    plan = recipes(config, first, number, searched=bool(others))
     names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
     lines = []
     if others:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,15 +16,23 @@ from bidwise.study.recipe import Recipe
 from bidwise.study.served import Served, on_device, together, trained
 from bidwise.training import METRICS
 
+SMALL_DCN = {"embedding": 8, "cross": 2, "hidden": [128, 128]}
+SMALL_FM = {"hidden": [128, 128], "dropout": 0.2}
 #: What is tried, in this order, and so with a smaller budget its beginning; the first is what a training takes for
-#: whatever it is not told. Keys are those of a recipe.
+#: whatever it is not told. Keys are those of a recipe, but for ``l2``, which is divided by the number of training ads:
+#: the penalty is then that of a prior, whatever their number.
 SETTINGS: tuple[dict[str, Any], ...] = (
-    {"model": "deepfm", "l2": 1e-3, "epochs": 4, "schedule": "cosine"},
-    {"model": "logistic_regression", "l2": 1e-5, "epochs": 4, "schedule": "cosine"},
-    {"model": "deepfm", "l2": 1e-2, "epochs": 4, "schedule": "cosine"},
-    {"model": "dcnv2", "l2": 1e-2, "epochs": 4, "schedule": "cosine"},
-    {"model": "logistic_regression", "l2": 1e-4, "epochs": 4, "schedule": "cosine"},
+    {"model": "dcnv2", "l2": 2e4, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
+    {"model": "logistic_regression", "l2": 5, "epochs": 4, "learning_rate": 1e-2},
+    {"model": "deepfm", "l2": 2e3, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_FM},
+    {"model": "dcnv2", "l2": 1e5, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
+    {"model": "dcnv2", "l2": 3e4, "epochs": 8, "learning_rate": 3e-3},
+    {"model": "deepfm", "l2": 3e3, "epochs": 8, "learning_rate": 3e-3},
 )
+BUDGET = 4  # settings that are tried by default: the last two are larger models, which take four times as long
+STEPS = 150  # of an epoch, about, and so the size of batches
+BATCHES = (64, 1024, 4096)  # the smallest, the one that learning rates are for, the largest
+
 SHORT = 0.25  # of its epochs: what each setting is given at first, with a schedule of its own
 FINALISTS = 2  # settings that are then trained in full
 
@@ -50,6 +59,22 @@ class Search:
     def passes(self) -> float:
         """Over the training ads, of all attempts together."""
         return sum(each.epochs for each in self.attempts)
+
+
+def setting(number: int, ads: int) -> dict[str, Any]:
+    """One of :data:`SETTINGS` for so many training ads: batches of a power of two, smaller steps with smaller batches.
+
+    >>> {key: setting(1, 160_000)[key] for key in ("l2", "batch_size", "learning_rate")}
+    {'l2': 3.125e-05, 'batch_size': 1024, 'learning_rate': 0.01}
+    >>> {key: setting(1, 10_000)[key] for key in ("batch_size", "learning_rate")}
+    {'batch_size': 64, 'learning_rate': 0.0025}
+    """
+    given = SETTINGS[number]
+    least, usual, most = BATCHES
+    batch = min(most, max(least, 2 ** round(math.log2(max(ads, 1) / STEPS))))
+    rate = given["learning_rate"] * min(1.0, math.sqrt(batch / usual))
+    own = {"l2": given["l2"] / max(ads, 1), "batch_size": batch, "learning_rate": rate, "schedule": "cosine"}
+    return {**given, **own}
 
 
 def short(recipe: Recipe) -> Recipe:

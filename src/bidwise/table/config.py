@@ -19,7 +19,7 @@ from bidwise.models import MODELS
 from bidwise.run_folder import check_same, check_writable, to_toml, write_text
 from bidwise.study.keep_best import CONTESTANTS
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
-from bidwise.study.search import SETTINGS
+from bidwise.study.search import BUDGET
 from bidwise.training.arguments import Options
 from bidwise.urls import check_on_disk, shown
 
@@ -133,7 +133,7 @@ class Train:
 
     recipe: str | None = None  # None: auto, or single where a loss is named
     loss: str | None = None  # None: log_loss; of recipe distilled: distilled
-    budget: int | None = None  # settings that the search tries; None: all of them for recipe auto, else 1
+    budget: int | None = None  # settings that the search tries; None: four for recipe auto, else 1
     members: int | None = None  # None: 4, of an ensemble
     teacher_model: str | None = None  # None: the model itself
     click_share: float | None = None  # None: 0, of labels that a teacher gives
@@ -159,7 +159,7 @@ class Train:
         recipe = self.recipe or (AUTO if self.loss is None else SINGLE)
         check_name("recipe", recipe, RECIPES)
         loss = self.loss or (DISTILLED if recipe == DISTILLED else BASELINE)
-        budget = (len(SETTINGS) if recipe == AUTO else 1) if self.budget is None else self.budget
+        budget = (BUDGET if recipe == AUTO else 1) if self.budget is None else self.budget
         for name, value in {"recipe": recipe, "loss": loss, "budget": budget}.items():
             object.__setattr__(self, name, value)
         if recipe == DISTILLED and not needs_teacher(loss):

@@ -145,11 +145,11 @@ def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, 
     Contestants of recipe auto are trained only where the ads that choose among them could tell a gain.
     """
     config, ads, fits = prepared.config, prepared.store.ads("train"), prepared.folder / "fits"
-    train, tried = config.train, candidates(config)
+    train, tried = config.train, candidates(config, len(ads))
     data = (ads, valid, prepared.store.cardinalities)
     told: dict[str, Any] = {"seed": train.seed, "metric": train.metric, "calibrate": train.calibrate, "device": device}
     many = len(tried) > 1
-    plan = recipes(config, tried[0], searched=many)
+    plan = recipes(config, tried[0], len(ads), searched=many)
     amounts = {name: recipe.epochs * recipe.members for name, recipe in plan.items()}
     amounts |= {BASELINE: most_passes(tried)} if many else {}
     total, done = sum(amounts.values()), 0.0
@@ -169,7 +169,7 @@ def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, 
     if many:
         search, finalists = searched(tried, *data, **told, out=fits, show=step(BASELINE, 1, 0))
         models[BASELINE], rival = finalists
-        plan, done = recipes(config, models[BASELINE].recipe, searched=True), amounts[BASELINE]
+        plan, done = recipes(config, models[BASELINE].recipe, len(ads), searched=True), amounts[BASELINE]
     for number, (name, recipe) in enumerate(plan.items(), 1):
         if name in models:
             continue

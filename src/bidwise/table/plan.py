@@ -8,37 +8,39 @@ from typing import Any
 from bidwise.losses.named import needs_teacher
 from bidwise.models import MODELS
 from bidwise.study.recipe import BASELINE, Recipe
-from bidwise.study.search import SETTINGS
+from bidwise.study.search import SETTINGS, setting
 from bidwise.table.config import DISTILLED, ENSEMBLE, SINGLE, Config, Model
 
 MEMBERS = 4
 PATIENCE = 2  # epochs, with a constant learning rate
+ADS = 100_000  # that settings are said for where no table has been read
 NOT_OF_ALL = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options")
 
 
-def candidates(config: Config, model: Model | None = None) -> list[Recipe]:
-    """Recipes of the baseline within the budget: :data:`SETTINGS` with what the configuration has above them.
+def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> list[Recipe]:
+    """Recipes of the baseline within the budget: settings for so many ``ads``, what the configuration has above them.
 
     >>> from bidwise.table.config import resolved
     >>> config = resolved({"data": {"click": "y", "bid": "b"}, "train": {"loss": "log_plus", "l2": 0.5}})
     >>> [(each.model, each.l2, each.loss) for each in candidates(config)]
-    [('deepfm', 0.5, 'log_loss')]
+    [('dcnv2', 0.5, 'log_loss')]
     """
     model = model or config.model
     values = {f.name: getattr(config.train, f.name, None) for f in fields(Recipe) if f.name not in NOT_OF_ALL}
     own = {name: value for name, value in values.items() if value is not None}
     options = {key: list(x) if isinstance(x, tuple) else x for key, x in model.options.items()}
-    other = {**SETTINGS[0], "model": next(filter(model.may_be, MODELS)), "options": {}}  # of models that are in none
+    settings = [setting(number, ads) for number in range(len(SETTINGS))]
+    other = {**settings[0], "model": next(filter(model.may_be, MODELS)), "options": {}}  # of models that are in none
     found: list[Recipe] = []
-    for setting in [each for each in SETTINGS if model.may_be(each["model"])] or [other]:
-        recipe = Recipe(**setting | {"options": setting.get("options", {}) | options} | own)
+    for each in [each for each in settings if model.may_be(each["model"])] or [other]:
+        recipe = Recipe(**each | {"options": each.get("options", {}) | options} | own)
         if recipe.patience is None and recipe.schedule == "constant":
             recipe = replace(recipe, patience=PATIENCE)
         found += [recipe] if recipe not in found else []
     return found[: config.train.budget]
 
 
-def recipes(config: Config, baseline: Recipe, *, searched: bool = False) -> dict[str, Recipe]:
+def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool = False) -> dict[str, Recipe]:
     """What is trained, by name and in order: the baseline, where it was ``searched`` or is needed, then the others.
 
     A recipe with a ``teacher`` learns from the one of that name before it.
@@ -57,7 +59,7 @@ def recipes(config: Config, baseline: Recipe, *, searched: bool = False) -> dict
         one = of(str(train.loss))
         return found | {one.loss: one} if searched or one.teacher else {one.loss: one}
     if train.distils:
-        teacher = baseline if train.teacher_model is None else candidates(config, Model(train.teacher_model))[0]
+        teacher = baseline if train.teacher_model is None else candidates(config, ads, Model(train.teacher_model))[0]
         found[ENSEMBLE] = replace(teacher, members=many)
     if train.recipe == ENSEMBLE:
         found[ENSEMBLE] = of(str(train.loss), members=many)
