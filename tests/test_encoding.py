@@ -127,5 +127,5 @@ def test_bad_options():
 
 
 def test_small_tables_keep_more_values():
-    assert [least_count(rows) for rows in (10, 30_000, 10**7)] == [2, 3, 10]
+    assert [least_count(rows) for rows in (10, 300_000, 10**7)] == [2, 3, 10]
     assert Numeric("x", (1.0,)).field.values == FIRST + 2

@@ -163,12 +163,13 @@ class Encoder:
 def least_count(rows: int) -> int:
     """How often a value must be seen to have an id of its own: 10 times, less often in small tables.
 
-    Once for every 10,000 training rows, between 2 and 10: values seen once teach what to think of unseen ones.
+    Once for every 100,000 training rows, between 2 and 10: values seen once teach what to think of unseen ones, and an
+    L2 penalty sees to the others.
 
-    >>> least_count(5_000), least_count(50_000), least_count(5_000_000)
+    >>> least_count(5_000), least_count(500_000), least_count(5_000_000)
     (2, 5, 10)
     """
-    return min(10, max(2, rows // 10_000))
+    return min(10, max(2, rows // 100_000))
 
 
 def names_of(column: pl.Series) -> pl.Series:

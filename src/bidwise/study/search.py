@@ -16,14 +16,14 @@ from bidwise.study.recipe import Recipe
 from bidwise.study.served import Served, on_device, together, trained
 from bidwise.training import METRICS
 
-SMALL_DCN = {"embedding": 8, "cross": 2, "hidden": [128, 128]}
+SMALL_DCN = {"embedding": 16, "cross": 2, "hidden": [128, 128], "dropout": 0.2}
 SMALL_FM = {"hidden": [128, 128], "dropout": 0.2}
 #: What is tried, in this order, and so with a smaller budget its beginning; the first is what a training takes for
 #: whatever it is not told. Keys are those of a recipe, but for ``l2``, which is divided by the number of training ads:
 #: the penalty is then that of a prior, whatever their number.
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"model": "dcnv2", "l2": 2e4, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
-    {"model": "logistic_regression", "l2": 5, "epochs": 4, "learning_rate": 1e-2},
+    {"model": "logistic_regression", "l2": 5, "epochs": 8, "learning_rate": 1e-2},
     {"model": "deepfm", "l2": 2e3, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_FM},
     {"model": "dcnv2", "l2": 1e5, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
     {"model": "dcnv2", "l2": 3e4, "epochs": 8, "learning_rate": 3e-3},
