@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 RESULTS := docs/results/plotted docs/results/misspecified docs/results/misspecified_rare docs/results/regimes \
-	docs/results/criteo_deepfm docs/results/criteo_dcn docs/results/criteo_10m_deepfm docs/results/criteo_10m_dcn
+	docs/results/recipes docs/results/criteo_10m_deepfm docs/results/criteo_10m_dcn
 
 demo: $(INSTALLED)
 	$(BIN)/bidwise reproduce synthetic --reading plotted --protocol both --repeats 5 --epochs 100 --seed 0 \

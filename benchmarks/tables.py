@@ -1,4 +1,4 @@
-"""The tables of docs/criteo.md and docs/reproduce.md, from results: ``python -m benchmarks.tables RUN ...``"""
+"""Tables of docs/criteo.md, recipes.md and reproduce.md, from results: ``python -m benchmarks.tables RUN ...``"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bidwise.run_folder import read_json
 from bidwise.study.criteo_results import CriteoResult, Levels
 from bidwise.study.criteo_results import Protocol as CriteoProtocol
 from bidwise.study.recipe import BASELINE, has_lam
+from bidwise.study.recipes_results import RECIPES, RecipesResult, baseline_of
 from bidwise.study.synthetic_results import Losses, RegimesResult, SyntheticResult
 
 BY = {"by_log_loss": "by log loss", "by_welfare": "by welfare", "by_truth": "by truth"}
@@ -24,8 +25,38 @@ def tables(run: Path) -> dict[str, list[str]]:
         return {f"{model}, {name}": _criteo(result, name, found) for model, name, found in result.protocols}
     if isinstance(result, SyntheticResult):
         return {name: _synthetic(name, found.losses) for name, found in result.protocols.items()}
+    if isinstance(result, RecipesResult):
+        return {"gains": _gains(result), "levels": _shares(result)}
     assert isinstance(result, RegimesResult), f"{run}: a result of bidwise reproduce"
     return {"regimes": _regimes(result)}
+
+
+def _gains(result: RecipesResult) -> list[str]:
+    """Change of welfare over the baseline by world."""
+    names = [name for name in RECIPES if name != baseline_of(name)]
+    rows = [
+        [
+            f"`{name}`",
+            *(_points(world.recipes[name].gain) for world in result.worlds.values()),
+            str(RECIPES[name].trainings),
+            str(RECIPES[name].serves),
+        ]
+        for name in names
+    ]
+    return _markdown(["recipe", *(f"`{world}`" for world in result.worlds), "trainings", "models served"], rows)
+
+
+def _shares(result: RecipesResult) -> list[str]:
+    """What baselines reach of the optimal welfare, and with which settings."""
+    rows = []
+    for name, world in result.worlds.items():
+        chosen = [
+            f"{x['model']}, {x['l2']:g}, {x['learning_rate']:g}" for x in (world.tuned.baseline, world.tuned.small)
+        ]
+        shares = [f"{100 * world.share(each):.2f} %" for each in (BASELINE, "small")]
+        rows.append([f"`{name}`", chosen[0], shares[0], chosen[1], shares[1], f"{world.tuned.lam:g}"])
+    heads = ["world", "baseline: model, L2 × ads, rate", "of the optimum", "small", "of the optimum", "λ of `log_plus`"]
+    return _markdown(heads, rows)
 
 
 def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

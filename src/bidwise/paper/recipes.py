@@ -178,16 +178,16 @@ def _trained(show: Show, **options: Any) -> nn.Module:
 def _tuned(show: Show, *, config: RecipesConfig, world: str, device: str) -> dict[str, Any]:
     """The fields of :class:`Tuned`."""
     draw = _Draw.of(config, world, -1, device)
-    settings = [{"model": family, **each} for family, some in FAMILIES.items() for each in some]
-    settings += [{"model": "deepfm", "options": SMALL_OPTIONS, **each} for each in FAMILIES["deepfm"]]
+    full = [{"model": family, **each} for family, some in FAMILIES.items() for each in some]
+    settings = [*full, *({"model": "deepfm", **each, "options": SMALL_OPTIONS} for each in FAMILIES["deepfm"])]
     wanted = {str(k): (draw.recipe(each), 0, None) for k, each in enumerate(settings)}
     models = list(draw.together(wanted, lambda share: show(0.6 * share)).values())
     losses = [draw.validation_loss(draw.served([model])) for model in models]
     order = sorted(range(len(settings)), key=losses.__getitem__)
-    full = [k for k in order if "options" not in settings[k]]
-    baseline = full[0]
-    other = next(k for k in full if settings[k]["model"] not in (settings[baseline]["model"], "logistic_regression"))
-    small = next(k for k in order if "options" in settings[k])
+    baseline = next(k for k in order if k < len(full))
+    known = (settings[baseline]["model"], "logistic_regression")
+    other = next(k for k in order if k < len(full) and settings[k]["model"] not in known)
+    small = next(k for k in order if k >= len(full))
     recipe, teacher = draw.recipe(settings[baseline]), draw.served([models[baseline], models[other]])
     later = {f"log_plus-{lam}": (replace(recipe, loss="log_plus", lam=lam), 0, None) for lam in LAMS}
     soft = {

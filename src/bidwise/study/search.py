@@ -16,7 +16,7 @@ from bidwise.study.recipe import Recipe
 from bidwise.study.served import Served, on_device, together, trained
 from bidwise.training import METRICS
 
-SMALL_DCN = {"embedding": 16, "cross": 2, "hidden": [128, 128], "dropout": 0.2}
+SMALL_DCN = {"embedding": 16, "cross": 2, "hidden": [128, 128]}
 SMALL_FM = {"hidden": [128, 128], "dropout": 0.2}
 #: What is tried, in this order, and so with a smaller budget its beginning; the first is what a training takes for
 #: whatever it is not told. Keys are those of a recipe, but for ``l2``, which is divided by the number of training ads:

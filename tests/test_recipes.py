@@ -1,0 +1,118 @@
+"""The study of recipes: tuned on one draw, compared on others, resumable; what the page says of a committed run."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bidwise import InputError
+from bidwise.data.ads import Ads
+from bidwise.paper import recipes
+from bidwise.paper.recipes import _bid_calibrated, run
+from bidwise.report import write_page
+from bidwise.report.recipes_page import WORDS, headline, recipes_summary
+from bidwise.run_folder import read_result
+from bidwise.study.recipes_results import RECIPES, SMALL, RecipesConfig, RecipesResult, baseline_of
+
+COMMITTED = Path(__file__).parents[1] / "docs" / "results" / "recipes"
+CONFIG = RecipesConfig(worlds=("threeway_5",), rows=1500, repeats=2, auction_size=16, batch_size=256)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recipes")
+    small = {"embedding": 2, "hidden": (4,)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipes, "EPOCHS", 1)
+        patch.setattr(recipes, "LAMS", (3.0, 30.0))
+        some = {family: tuple({**each, "options": small} for each in settings[:1]) for family, settings in FAMILIES}
+        patch.setattr(recipes, "FAMILIES", recipes.FAMILIES | {"deepfm": some["deepfm"], "dcnv2": some["dcnv2"]})
+        patch.setattr(recipes, "SMALL_OPTIONS", {"embedding": 1, "hidden": (2,)})
+        run(CONFIG, folder)
+    return folder
+
+
+FAMILIES = tuple(recipes.FAMILIES.items())
+
+
+def test_every_recipe_has_a_number_for_every_draw(folder):
+    result = read_result(folder, RecipesResult)
+    (world,) = result.worlds.values()
+    assert list(world.recipes) == list(RECIPES) == list(WORDS)
+    for name, found in world.recipes.items():
+        assert len(found.welfare) == len(found.auc) == len(found.log_loss) == CONFIG.repeats
+        assert all(0 < welfare < best for welfare, best in zip(found.welfare, world.optimal, strict=True))
+        assert (found.gain is None) == (name in ("log_loss", SMALL))
+        if found.gain is not None:
+            changes = np.divide(found.welfare, world.recipes[baseline_of(name)].welfare) - 1
+            assert found.gain.difference == pytest.approx(changes.mean())
+    assert len(set(world.optimal)) == CONFIG.repeats  # worlds are drawn anew
+    assert world.recipes["ensemble"].welfare != world.recipes["mixed"].welfare
+
+
+def test_the_baseline_has_the_lowest_validation_log_loss_of_its_kind(folder):
+    tuned = read_result(folder, RecipesResult).worlds["threeway_5"].tuned
+    full = [each for each in tuned.tried if each.get("options") != {"embedding": 1, "hidden": [2]}]
+    best = min(full, key=lambda each: each["valid_log_loss"])
+    assert {key: best[key] for key in tuned.baseline} == tuned.baseline
+    assert tuned.other["model"] not in (tuned.baseline["model"], "logistic_regression")
+    assert tuned.lam in (3.0, 30.0)
+
+
+def test_a_finished_run_is_not_computed_again(folder, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(recipes._Draw, "of", refuse)
+    before = json.loads((folder / "result.json").read_text())
+    run(CONFIG, folder)
+    assert json.loads((folder / "result.json").read_text()) == before
+    with pytest.raises(InputError, match="rows"):
+        run(replace(CONFIG, rows=1600), folder)
+
+
+def test_the_page_names_worlds_and_recipes(folder):
+    result = read_result(folder, RecipesResult)
+    write_page(result, folder)
+    page = (folder / "report.html").read_text()
+    assert all(name in page for name in RECIPES)
+    assert headline(result) in page
+    assert "distilled_small" in recipes_summary(result)
+
+
+def test_the_headline_counts_worlds_of_the_committed_run():
+    result = read_result(COMMITTED, RecipesResult)
+    gains = [world.recipes["distilled_same"].gain for world in result.worlds.values()]
+    better, worse = sum(gain.ci_low > 0 for gain in gains), sum(gain.ci_high < 0 for gain in gains)
+    assert f"in {better} of {len(gains)} worlds, below it in {worse}" in headline(result)
+
+
+def test_bid_aware_calibration_finds_the_line_that_clicks_follow():
+    random = torch.Generator().manual_seed(0)
+    logits, log_bids = (torch.randn(200_000, generator=random, dtype=torch.float64) for _ in range(2))
+    chance = torch.sigmoid(0.5 * logits + 0.8 * log_bids - 1.0)
+    clicks = (torch.rand(len(chance), generator=random, dtype=torch.float64) < chance).double()
+    ads = Ads(logits[:, None], clicks, log_bids.exp())
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+        def forward(self, features):
+            return features[:, 0]
+
+    found = _bid_calibrated(Own(), ads, ads)
+    assert (found - torch.logit(chance)).abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"worlds": ("threway",)}, "threeway"), ({"rows": 10}, "rows"), ({"worlds": ()}, "at least one world")],
+)
+def test_what_cannot_be_run_is_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        RecipesConfig(**options)
