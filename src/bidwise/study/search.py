@@ -61,20 +61,27 @@ class Search:
         return sum(each.epochs for each in self.attempts)
 
 
-def setting(number: int, ads: int) -> dict[str, Any]:
-    """One of :data:`SETTINGS` for so many training ads: batches of a power of two, smaller steps with smaller batches.
+def settings(ads: int) -> list[dict[str, Any]]:
+    """:data:`SETTINGS` for so many training ads: batches of a power of two, smaller steps with smaller batches.
 
-    >>> {key: setting(1, 160_000)[key] for key in ("l2", "batch_size", "learning_rate")}
+    >>> {key: settings(160_000)[1][key] for key in ("l2", "batch_size", "learning_rate")}
     {'l2': 3.125e-05, 'batch_size': 1024, 'learning_rate': 0.01}
-    >>> {key: setting(1, 10_000)[key] for key in ("batch_size", "learning_rate")}
+    >>> {key: settings(10_000)[1][key] for key in ("batch_size", "learning_rate")}
     {'batch_size': 64, 'learning_rate': 0.0025}
     """
-    given = SETTINGS[number]
     least, usual, most = BATCHES
     batch = min(most, max(least, 2 ** round(math.log2(max(ads, 1) / STEPS))))
-    rate = given["learning_rate"] * min(1.0, math.sqrt(batch / usual))
-    own = {"l2": given["l2"] / max(ads, 1), "batch_size": batch, "learning_rate": rate, "schedule": "cosine"}
-    return {**given, **own}
+    slower = min(1.0, math.sqrt(batch / usual))
+    return [
+        {
+            **each,
+            "l2": each["l2"] / max(ads, 1),
+            "batch_size": batch,
+            "learning_rate": each["learning_rate"] * slower,
+            "schedule": "cosine",
+        }
+        for each in SETTINGS
+    ]
 
 
 def short(recipe: Recipe) -> Recipe:

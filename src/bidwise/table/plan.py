@@ -8,7 +8,7 @@ from typing import Any
 from bidwise.losses.named import needs_teacher
 from bidwise.models import MODELS
 from bidwise.study.recipe import BASELINE, Recipe
-from bidwise.study.search import SETTINGS, setting
+from bidwise.study.search import settings
 from bidwise.table.config import DISTILLED, ENSEMBLE, SINGLE, Config, Model
 
 MEMBERS = 4
@@ -29,10 +29,10 @@ def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> li
     values = {f.name: getattr(config.train, f.name, None) for f in fields(Recipe) if f.name not in NOT_OF_ALL}
     own = {name: value for name, value in values.items() if value is not None}
     options = {key: list(x) if isinstance(x, tuple) else x for key, x in model.options.items()}
-    settings = [setting(number, ads) for number in range(len(SETTINGS))]
-    other = {**settings[0], "model": next(filter(model.may_be, MODELS)), "options": {}}  # of models that are in none
+    known = settings(ads)
+    other = {**known[0], "model": next(filter(model.may_be, MODELS)), "options": {}}  # of models that are in none
     found: list[Recipe] = []
-    for each in [each for each in settings if model.may_be(each["model"])] or [other]:
+    for each in [each for each in known if model.may_be(each["model"])] or [other]:
         recipe = Recipe(**each | {"options": each.get("options", {}) | options} | own)
         if recipe.patience is None and recipe.schedule == "constant":
             recipe = replace(recipe, patience=PATIENCE)
