@@ -13,7 +13,7 @@ from bidwise.evaluation.estimate import Outcome
 ERROR = 0.05  # chance that any candidate of no worth is taken for better
 #: What `train` compares with the baseline by default; all of them serve one model. ``distilled`` has an ensemble as
 #: its teacher.
-CONTESTANTS = ("distilled", "sqrt_bid_weighted")
+CONTESTANTS = ("distilled",)
 WIDEST = 0.03  # half an interval, as a share of the welfare, beyond which no realistic gain can be told
 
 

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from bidwise.data.ads import Ads
+from bidwise.losses.pointwise import cross_entropy
 from bidwise.runners import Call, Show
 from bidwise.study.recipe import Recipe
 from bidwise.study.served import Served, on_device, together, trained
 from bidwise.training import METRICS
+from bidwise.training.validation import logits_across
 
 SMALL_DCN = {"embedding": 16, "cross": 2, "hidden": [128, 128]}
 SMALL_FM = {"hidden": [128, 128], "dropout": 0.2}
@@ -31,8 +33,10 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 )
 BUDGET = 4  # settings that are tried by default: the last two are larger models, which take four times as long
 STEPS = 150  # of an epoch, about, and so the size of batches
-BATCHES = (64, 1024, 4096)  # the smallest, the one that learning rates are for, the largest
+BATCHES = (64, 4096)  # the smallest and the largest
+MOST = 10  # times the epochs, in tables whose epochs have fewer steps
 
+SIMPLEST = "logistic_regression"
 SHORT = 0.25  # of its epochs: what each setting is given at first, with a schedule of its own
 FINALISTS = 2  # settings that are then trained in full
 
@@ -62,22 +66,22 @@ class Search:
 
 
 def settings(ads: int) -> list[dict[str, Any]]:
-    """:data:`SETTINGS` for so many training ads: batches of a power of two, smaller steps with smaller batches.
+    """:data:`SETTINGS` for so many training ads: batches of a power of two, more epochs where those have few steps.
 
-    >>> {key: settings(160_000)[1][key] for key in ("l2", "batch_size", "learning_rate")}
-    {'l2': 3.125e-05, 'batch_size': 1024, 'learning_rate': 0.01}
-    >>> {key: settings(10_000)[1][key] for key in ("batch_size", "learning_rate")}
-    {'batch_size': 64, 'learning_rate': 0.0025}
+    >>> {key: settings(160_000)[1][key] for key in ("l2", "batch_size", "epochs")}
+    {'l2': 3.125e-05, 'batch_size': 1024, 'epochs': 8}
+    >>> {key: settings(2_000)[1][key] for key in ("batch_size", "epochs")}
+    {'batch_size': 64, 'epochs': 38}
     """
-    least, usual, most = BATCHES
-    batch = min(most, max(least, 2 ** round(math.log2(max(ads, 1) / STEPS))))
-    slower = min(1.0, math.sqrt(batch / usual))
+    ads, (least, most) = max(ads, 1), BATCHES
+    batch = min(most, max(least, 2 ** round(math.log2(ads / STEPS))))
+    longer = min(MOST, max(1.0, STEPS * least / ads))
     return [
         {
             **each,
-            "l2": each["l2"] / max(ads, 1),
+            "l2": each["l2"] / ads,
             "batch_size": batch,
-            "learning_rate": each["learning_rate"] * slower,
+            "epochs": round(longer * each["epochs"]),
             "schedule": "cosine",
         }
         for each in SETTINGS
@@ -85,8 +89,8 @@ def settings(ads: int) -> list[dict[str, Any]]:
 
 
 def short(recipe: Recipe) -> Recipe:
-    """The recipe with the first part of its epochs."""
-    return replace(recipe, epochs=SHORT * recipe.epochs)
+    """The recipe with a part of its epochs; the simplest model has all of them, which take less time still."""
+    return recipe if recipe.model == SIMPLEST else replace(recipe, epochs=SHORT * recipe.epochs)
 
 
 def most_passes(recipes: Sequence[Recipe]) -> float:
@@ -96,7 +100,10 @@ def most_passes(recipes: Sequence[Recipe]) -> float:
     (14.0, 4)
     """
     longest = sum(sorted((each.epochs for each in recipes), reverse=True)[:FINALISTS])
-    return longest + (sum(short(each).epochs for each in recipes) if len(recipes) > FINALISTS else 0)
+    if len(recipes) <= FINALISTS:
+        return longest
+    simple = max((each.epochs for each in recipes if each.model == SIMPLEST), default=0)
+    return longest + simple + sum(short(each).epochs for each in recipes)
 
 
 def searched(
@@ -112,6 +119,9 @@ def searched(
     **options: Any,
 ) -> tuple[Search, list[Served]]:
     """Train every recipe for a quarter of its epochs and the best two in full: all attempts, and those two, best first.
+
+    A logistic regression is always trained in full too, and is chosen where its log loss is within two standard errors
+    of the best: few validation ads would choose by chance, and it is the safer choice.
 
     Args:
         metric: of the validation ads, by which epochs and recipes are chosen; of those tied the first.
@@ -140,13 +150,34 @@ def searched(
         found: list[Served] = together(calls, device, report)
         done += amount
         tried = [
-            Attempt(number, recipe, each.recipe.epochs, float(each.fits[0].best[metric].value))
+            Attempt(number, recipe, each.recipe.epochs, _value(each, valid, metric))
             for (number, recipe), each in zip(remaining, found, strict=True)
         ]
         attempts += tried
-        order = sorted(range(len(tried)), key=lambda at: sign * tried[at].value)[:FINALISTS]
+        order = sorted(range(len(tried)), key=lambda at: sign * tried[at].value)
+        simple = [at for at in order[1:] if tried[at].recipe.model == SIMPLEST][:1]
+        if not last:
+            order = [*order[:FINALISTS], *(at for at in simple if at not in order[:FINALISTS])]
+        elif metric == "log_loss" and simple and _as_good(found[simple[0]], found[order[0]], valid):
+            order = [*simple, *(at for at in order if at not in simple)]
         remaining, served = [remaining[at] for at in order], [found[at] for at in order]
-    return Search(metric, tuple(attempts), remaining[0][0]), served
+    return Search(metric, tuple(attempts), remaining[0][0]), served[:2]
+
+
+def _as_good(second: Served, first: Served, valid: Ads) -> bool:
+    """Whether the log loss of the second is higher by no more than two standard errors over the ads."""
+    labels = valid.clicks.double() if valid.exposure is None else valid.clicks / valid.exposure.double()
+    losses = [
+        cross_entropy(logits_across(each.model, valid.features).double(), labels, valid.weights, "none")
+        for each in (second, first)
+    ]
+    worse = losses[0] - losses[1]
+    return float(worse.mean()) <= 2 * float(worse.std()) / math.sqrt(len(worse))
+
+
+def _value(served: Served, valid: Ads, metric: str) -> float:
+    """Of the model as it is served, calibrated: a short training may have the right order and no scale yet."""
+    return float(METRICS[metric].of(logits_across(served.model, valid.features), valid))
 
 
 def _tried(show: Show, **options: Any) -> Served:

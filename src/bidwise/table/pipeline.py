@@ -42,6 +42,7 @@ from bidwise.table.predict import ModelFile
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
 from bidwise.training.validation import predict
 
+RIVAL = "rival"  # the baseline with another seed, that tells what the ads can tell
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
 
 
@@ -176,8 +177,8 @@ def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, 
         base = models.get(BASELINE)
         alike = None if base is None or replace(recipe, members=1) != base.recipe else base.fits[0]
         if held_out is not None and base is not None and told_apart is None:
-            if rival is None:  # the same with another seed, which an ensemble begins with
-                two = trained(replace(base.recipe, members=2), *data, **told, first=base.fits[0], out=fits / ENSEMBLE)
+            if rival is None:  # the same with another seed
+                two = trained(replace(base.recipe, members=2), *data, **told, first=base.fits[0], out=fits / RIVAL)
                 rival = Served(base.recipe, calibrated(Ensemble([two.model.models[1]]), valid), two.fits[1:])
             told_apart = distributed.first(partial(_power, config, base, rival, held_out), tell=True)
         if told_apart is not None and not told_apart.enough:
