@@ -2,8 +2,7 @@
 
     python -m benchmarks.worlds [--rows 1000000] [--device cpu] [--world NAME] [--world-seed K]
 
-Logistic regression and DeepFM train two epochs of batches of 4,096; validation log loss keeps the best half epoch. The
-constants of the worlds were fixed by these numbers.
+Logistic regression and DeepFM train two epochs of batches of 4,096; validation log loss keeps the best half epoch.
 """
 
 from __future__ import annotations

@@ -236,6 +236,24 @@ def test_lazy_l2_pulls_rare_and_frequent_rows_alike():
     torch.testing.assert_close(pulled[4], 12 * 2 * 0.05 * weight[4], rtol=1e-6, atol=0)
 
 
+def test_a_state_without_counts_goes_on_as_if_every_step_had_looked_up_every_row():
+    ids, labels = batch(0)
+    found = {}
+    for l2 in (0.0, 0.05):
+        model = deepfm().double()
+        optimizer = Adam(model, learning_rate=RATE)
+        train(model, optimizer, [(ids, labels)] * 5)
+        again = Adam(model, learning_rate=RATE, l2=l2)
+        again.load_state_dict(optimizer.state_dict())
+        before = again.state[model.table.weight]["exp_avg"].clone()
+        train(model, again, [(ids, labels)])
+        found[l2] = (again.state[model.table.weight]["exp_avg"] - BETAS[0] * before) / (1 - BETAS[0])
+        start = model.table.weight.detach()
+    rows = (ids + torch.tensor([0, 4, 34])).unique()
+    pull = (found[0.05] - found[0.0])[rows][:, 1:]
+    assert 0 < pull.abs().max() < 2 * 0.05 * start.abs().max() * 1.5  # not times the five steps before
+
+
 def test_l2_is_for_embeddings_alone():
     for updates in ("lazy", "dense"):
         found = {}

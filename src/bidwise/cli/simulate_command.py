@@ -52,4 +52,6 @@ def simulate_criteo(
     if made_by.bids.kind != Bids().kind:
         bids = made_by.bids
         options += f" --bids {bids.kind} --bid-sigma {bids.sigma:g} --bid-field {bids.field} --bid-noise {bids.noise:g}"
+    if world_seed is not None:
+        print("Bids of this world on a device have a seed of their own, which text cannot be given.")
     print(f"Next: bidwise prepare criteo {shlex.quote(str(made.out))} STORE{options}")

@@ -96,7 +96,7 @@ def train(
     auction_size:
         Without --auction: ads of an auction in validation and test, fewer in small tables [default: 256].
     model:
-        deepfm, dcn, dcnv2 or logistic_regression [default: searched for; deepfm where nothing is].
+        deepfm, dcn, dcnv2 or logistic_regression [default: searched for; dcnv2 where nothing is].
     recipe:
         auto: the best log-loss model that a search finds, unless another recipe is measurably better on validation
         auctions; single: one model; ensemble: the mean of 4; distilled: one model that learns from that ensemble
@@ -104,8 +104,8 @@ def train(
     loss:
         log_loss, log_plus or any other in bidwise.LOSSES [default: log_loss].
     budget:
-        How many settings of the log-loss model the search tries; 1 takes the first [default: all for recipe auto, else
-        1].
+        How many of six settings of the log-loss model the search tries; 1 takes the first [default: 4 for recipe auto,
+        else 1].
     metric:
         What the epoch is chosen by: log_loss, welfare (needs thousands of validation auctions) or auc [default:
         log_loss].

@@ -195,8 +195,8 @@ class CriteoWorld:
 
 _ADVERTISERS = Bids("residual", noise=0.0, sigma=1.0, field="C2")
 
-#: Worlds by name. Their constants were fixed by the AUC of models trained on log loss alone, before any other loss met
-#: them, and are not to be changed.
+#: Worlds by name. Their constants were fixed by click rate and AUC of the true CTR (of the first, by log-loss models),
+#: before any other loss met them, and are not to be changed.
 CRITEO_WORLDS = Named(
     "world",
     {

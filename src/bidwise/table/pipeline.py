@@ -35,7 +35,7 @@ from bidwise.study.keep_best import Choice, Power, choose, power
 from bidwise.study.recipe import BASELINE
 from bidwise.study.search import Search, most_passes, searched
 from bidwise.study.served import Served, calibrated, trained
-from bidwise.table.config import AUTO, ENSEMBLE, RECIPES, Config, option_key, read_toml, resolved
+from bidwise.table.config import AUTO, RECIPES, Config, option_key, read_toml, resolved
 from bidwise.table.encode import Prepared, prepare, prepared_before, write_parquet
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.predict import ModelFile

@@ -69,7 +69,7 @@ class Adam(torch.optim.Adam):
             self.state[parameter] = _fresh(parameter)
         for table in self.tables:
             state = self.state[table.weight]
-            state["seen"] = _unseen(table.weight, self.l2)
+            state["seen"] = self._seen(table.weight, state)
             self.sums.append(RowSums(table, state, self.clock, dense=dense, l2=self.l2))
 
     def set_rate(self, rate: float) -> None:
@@ -118,7 +118,7 @@ class Adam(torch.optim.Adam):
             self.clock.set(max(int(state["step"]) for state in self.state.values()))
         for sums in self.sums:
             sums.state = self.state[sums.table.weight]
-            sums.state.setdefault("seen", _unseen(sums.table.weight, self.l2))
+            sums.state["seen"] = self._seen(sums.table.weight, sums.state)
             sums.restart()
         for table in self.tables:
             state = self.state.get(table.weight)
@@ -149,6 +149,14 @@ class Adam(torch.optim.Adam):
                 gradient.addcmul_(table.weight, table.penalty, value=2 * self.l2)
         super().step()
 
+    def _seen(self, weight: Tensor, state: dict[str, Any]) -> Tensor:
+        """In how many steps each row was looked up, where L2 needs it; in all of them where the state does not say."""
+        rows = len(weight) if self.l2 else 0
+        there: Tensor | None = state.get("seen")
+        if there is not None and len(there) == rows:
+            return there
+        return torch.full((rows,), float(state["step"]), dtype=weight.dtype, device=weight.device)
+
     def _step_rows(
         self, table: Embeddings, gradient: Tensor, rate: float | Tensor, betas: tuple[float, float], eps: float
     ) -> None:
@@ -161,8 +169,7 @@ class Adam(torch.optim.Adam):
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")  # as Adam counts, and loads
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
-        if self.l2 and "seen" not in state:
-            state["seen"] = _unseen(weight, self.l2)
+        state["seen"] = self._seen(weight, state)
         state["step"] += 1
         rows, g = gradient.indices()[0], gradient.values()
         if self.l2:
@@ -177,11 +184,6 @@ class Adam(torch.optim.Adam):
         first, second = (1 - beta ** state["step"].item() for beta in betas)
         size = square.sqrt_().div_(math.sqrt(second)).add_(eps)
         weight.index_add_(0, rows, mean.div_(size), alpha=-float(rate) / first)
-
-
-def _unseen(weight: Tensor, l2: float) -> Tensor:
-    """In how many steps each row was looked up, where that matters; of the dtype that loading makes of all state."""
-    return weight.new_zeros(len(weight) if l2 else 0)
 
 
 def _fresh(parameter: Tensor) -> dict[str, Tensor]:

@@ -73,7 +73,7 @@ def fit(
         every: epochs between evaluations, 0.25 for four in each; the end is always evaluated.
         embeddings: ``lazy`` updates the rows that a batch looked up, ``dense`` all rows, as Adam does; see
             :class:`~bidwise.training.Adam`.
-        l2: adds l2 times the sum of squared embeddings to the loss.
+        l2: adds l2 times the sum of squared embeddings to the loss; first-order weights bear a small part of it.
         precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU. It is a
             setting of the process: threads that train at the same time must agree on it.
         graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
