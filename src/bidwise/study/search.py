@@ -32,6 +32,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"model": "deepfm", "l2": 3e3, "epochs": 8, "learning_rate": 3e-3},
 )
 BUDGET = 4  # settings that are tried by default: the last two are larger models, which take four times as long
+LARGEST = {"dcnv2": 1.0, "deepfm": 0.01, "logistic_regression": 1.0}  # L2 beyond which vectors may never leave 0
 STEPS = 150  # of an epoch, about, and so the size of batches
 BATCHES = (64, 4096)  # the smallest and the largest
 MOST = 10  # times the epochs, in tables whose epochs have fewer steps
@@ -79,7 +80,7 @@ def settings(ads: int) -> list[dict[str, Any]]:
     return [
         {
             **each,
-            "l2": each["l2"] / ads,
+            "l2": min(each["l2"] / ads, LARGEST[each["model"]]),
             "batch_size": batch,
             "epochs": round(longer * each["epochs"]),
             "schedule": "cosine",
@@ -120,8 +121,8 @@ def searched(
 ) -> tuple[Search, list[Served]]:
     """Train every recipe for a quarter of its epochs and the best two in full: all attempts, and those two, best first.
 
-    A logistic regression is always trained in full too, and is chosen where its log loss is within two standard errors
-    of the best: few validation ads would choose by chance, and it is the safer choice.
+    A logistic regression is always trained in full too, and is chosen where its log loss is within a standard error of
+    the best: few validation ads would choose by chance, and it is the safer choice.
 
     Args:
         metric: of the validation ads, by which epochs and recipes are chosen; of those tied the first.
@@ -165,14 +166,14 @@ def searched(
 
 
 def _as_good(second: Served, first: Served, valid: Ads) -> bool:
-    """Whether the log loss of the second is higher by no more than two standard errors over the ads."""
+    """Whether the log loss of the second is higher by no more than a standard error over the ads."""
     labels = valid.clicks.double() if valid.exposure is None else valid.clicks / valid.exposure.double()
     losses = [
         cross_entropy(logits_across(each.model, valid.features).double(), labels, valid.weights, "none")
         for each in (second, first)
     ]
     worse = losses[0] - losses[1]
-    return float(worse.mean()) <= 2 * float(worse.std()) / math.sqrt(len(worse))
+    return float(worse.mean()) <= float(worse.std()) / math.sqrt(len(worse))
 
 
 def _value(served: Served, valid: Ads, metric: str) -> float:
