@@ -393,7 +393,7 @@ def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
     assert not result.power.half_width <= 0.03
     assert {path.name for path in (undecided.folder / "fits").iterdir()} == {"search-1", "search-2"}
     said = verdict(result)[0][1]
-    assert "so no other recipe was trained (--recipe distilled or --loss NAME trains one anyway)" in said
+    assert "so no other recipe was trained (--recipe distilled --budget 4 in another folder trains one anyway)" in said
     assert said in (undecided.folder / "report.html").read_text()
 
 

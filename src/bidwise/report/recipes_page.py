@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bidwise.evaluation.estimate import Outcome
 from bidwise.report.drawing import COLOURS, Picture, Whisker, whiskers
+from bidwise.report.formatting import counted
 from bidwise.report.sections import Cell, Run, RunPage, Section, Table, drawings, setting
 from bidwise.study.recipes_results import RECIPES, SMALL, RecipesResult, baseline_of
 
@@ -29,7 +32,7 @@ def recipes_page(run: Run, key: str) -> RunPage:
     result: RecipesResult = run.result
     sections = [
         Section("Summary", "Change of welfare over the baseline, in %.", tables=[_summary(result)]),
-        Section("Recipes", terms=list(WORDS.items())),
+        Section("Recipes", terms=[(name, f"{words}; {_cost(name)}") for name, words in WORDS.items()]),
     ]
     for (world, numbers), picture in zip(result.worlds.items(), recipes_pictures(run), strict=True):
         tuned = numbers.tuned
@@ -76,7 +79,8 @@ def headline(result: RecipesResult) -> str:
 
 def recipes_summary(result: RecipesResult) -> str:
     """The table and the headline, for the terminal."""
-    return "\n".join([*(f"  {line}" for line in _summary(result).text()), "", headline(result)])
+    table = _summary(result)
+    return "\n".join([table.caption, "", *(f"  {line}" for line in table.text()), "", headline(result)])
 
 
 def recipes_pictures(run: Run) -> list[Picture]:
@@ -100,13 +104,14 @@ def _outcomes(result: RecipesResult, name: str) -> list[Outcome]:
 
 def _summary(result: RecipesResult) -> Table:
     rows = []
-    for name, cost in RECIPES.items():
+    for name in RECIPES:
         if name != baseline_of(name):
             gains = [numbers.recipes[name].gain for numbers in result.worlds.values()]
             cells = [Cell(f"{100 * gain:.2f}", gain.outcome.value) for gain in gains if gain is not None]
-            rows.append((name, [*cells, Cell(f"{cost.trainings}"), Cell(f"{cost.serves}")]))
-    headings = [(world, "") for world in result.worlds] + [("trainings", ""), ("models served", "")]
-    return Table("Change of welfare over the baseline, %, 95 % intervals over draws", "Recipe", headings, rows)
+            rows.append((name, cells))
+    headings = [(world, "") for world in result.worlds]
+    caption = f"Change of welfare, % of the baseline's ({SMALL} for distilled_small), 95 % intervals over draws"
+    return Table(caption, "Recipe", headings, rows)
 
 
 def _levels(result: RecipesResult, world: str) -> Table:
@@ -123,5 +128,13 @@ def _levels(result: RecipesResult, world: str) -> Table:
     return Table("Means over draws", "Recipe", headings, rows, folded=True)
 
 
-def _settings(settings: dict[str, object]) -> str:
-    return ", ".join(f"{name} {setting(value)}" for name, value in settings.items())
+def _cost(name: str) -> str:
+    """``5 trainings, one model served``."""
+    cost = RECIPES[name]
+    return f"{counted(cost.trainings, 'training')}, {counted(cost.serves, 'model')} served"
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    words = {"l2": "L2 × ads", "learning_rate": "rate"}
+    flat = {**{key: x for key, x in settings.items() if key != "options"}, **settings.get("options", {})}
+    return ", ".join(f"{words.get(name, name)} {setting(value)}" for name, value in flat.items())
