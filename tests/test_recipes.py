@@ -89,9 +89,7 @@ def test_the_headline_counts_worlds_of_the_committed_run():
     better, worse = sum(gain.ci_low > 0 for gain in gains), sum(gain.ci_high < 0 for gain in gains)
     large = sum(gain.ci_low > 0 and gain.difference >= 0.005 for gain in gains)
     assert large < 3
-    said = (
-        "serving one model, distilled_same raises welfare by half a per cent or more over the strongest baseline in "
-    )
+    said = "serving one model, distilled_same raises welfare by half a per cent or more over the strongest baseline in "
     assert headline(result).startswith(f"The aim is not reached: {said}{large} of {len(gains)} worlds.")
     assert headline(result).endswith(f"It is measurably above it in {better}, below it in {worse}.")
 

@@ -96,9 +96,8 @@ def _stored(folder: str, files: str, size: int, device: str) -> Dataset:
 @lru_cache(maxsize=1)
 def _simulated(rows: int, world: str, seed: int, size: int, device: str) -> Dataset:
     ads = simulated_ads(rows, world=world, seed=seed, device=device)
-    splits = {"train": ads.train, "valid": ads.valid, "test": ads.test}
     first = checksum(ads.test.features[:FIRST], ads.test.clicks[:FIRST], ads.test.bids[:FIRST])
-    return _dataset("simulated", first, splits, device, size, ads.cardinalities, ads.about)
+    return _dataset("simulated", first, ads.splits, device, size, ads.cardinalities, ads.about)
 
 
 def _dataset(

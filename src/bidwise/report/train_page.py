@@ -105,7 +105,11 @@ def _curves(key: str, result: TrainResult) -> Section:
         epochs = (f"{fit.best.epoch:g}", f"{fit.history[-1].epoch:g}")
         numbers = (*epochs, f"{fit.best.value:.5g}", f"{fit.recipe.members}", calibration_words(fit))
         rows.append((name, [*map(Cell, numbers), Cell(setting_words(fit.recipe), word=True)]))
-    headings = [("Best epoch", ""), ("Epochs trained", ""), (f"Validation {words}", "Of the first model at its best epoch, before calibration.")]
+    headings = [
+        ("Best epoch", ""),
+        ("Epochs trained", ""),
+        (f"Validation {words}", "Of the first model at its best epoch, before calibration."),
+    ]
     headings += [("Models", "Of several the first is shown."), ("Calibration", "On validation."), ("Settings", "")]
     in_bids = "; bids are in units of their mean" if metric == "welfare" else ""
     return Section(

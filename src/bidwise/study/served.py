@@ -125,8 +125,8 @@ def calibrated(model: Ensemble, valid: Ads) -> Ensemble:
     """The same members with Platt's line for these ads; as they are where it would level all CTRs."""
     bare = Ensemble(list(model.models)).to(next(model.parameters()).device)
     ctr = sigmoid(logits_across(bare, valid.features).double().cpu().numpy())
-    weights = None if valid.weights is None else _numbers(valid.weights)
-    line = calibrator("platt", ctr, _numbers(_labels(valid)), weights=weights)
+    weights = None if valid.weights is None else numbers(valid.weights)
+    line = calibrator("platt", ctr, numbers(_labels(valid)), weights=weights)
     assert isinstance(line, Platt)
     if line.slope > 0:
         bare.slope.fill_(line.slope)
@@ -145,5 +145,6 @@ def _logit_of_mean(ads: Ads) -> float:
     return float(torch.logit((labels * weights).sum() / weights.sum(), eps=1e-6))
 
 
-def _numbers(values: Tensor) -> Any:
+def numbers(values: Tensor) -> Any:
+    """A tensor as numpy has it, in float64."""
     return values.cpu().numpy().astype(np.float64)

@@ -155,7 +155,7 @@ def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: in
             share = "all" if clicks.sum() else "none"
             raise InputError(
                 f"{name} must have clicks and other ads in its {words} rows, found that {share} of the {len(clicks):,} "
-                "were clicked; more rows are needed"
+                "were clicked; look at the column of clicks, and with --time at the newest rows, or take more of them"
             )
     _, valid, _ = parts.values()
     offsets = valid.offsets

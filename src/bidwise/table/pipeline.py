@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bidwise import distributed
 from bidwise.checks import InputError
@@ -34,7 +33,7 @@ from bidwise.runners import Progress, Show
 from bidwise.study.keep_best import Choice, Power, choose, power
 from bidwise.study.recipe import BASELINE
 from bidwise.study.search import Search, most_passes, searched
-from bidwise.study.served import Served, calibrated, trained
+from bidwise.study.served import Served, calibrated, numbers, trained
 from bidwise.table.config import AUTO, RECIPES, Config, option_key, read_toml, resolved
 from bidwise.table.encode import Prepared, prepare, prepared_before, write_parquet
 from bidwise.table.plan import candidates, recipes
@@ -236,13 +235,9 @@ def _choice(prepared: Prepared, models: dict[str, Served], ads: Ads, show: Progr
 
 def _metrics(model: nn.Module, ads: Ads, config: Config) -> Metrics:
     """A model's metrics over ads of a store, whose bids are in units of their mean."""
-    more = {key: _numbers(values) for key in ("exposure", "weights") if (values := getattr(ads, key)) is not None}
+    more = {key: numbers(values) for key in ("exposure", "weights") if (values := getattr(ads, key)) is not None}
     metrics = Metrics(slots=config.data.slots, size=ads.auction_size)
-    return metrics.update(_numbers(predict(model, ads)), _numbers(ads.clicks), _numbers(ads.bids), ads.offsets, **more)
-
-
-def _numbers(values: Tensor) -> Any:
-    return values.cpu().numpy().astype(np.float64)
+    return metrics.update(numbers(predict(model, ads)), numbers(ads.clicks), numbers(ads.bids), ads.offsets, **more)
 
 
 def _save_model(prepared: Prepared, chosen: str, served: Served) -> None:
@@ -266,7 +261,7 @@ def _evaluated(prepared: Prepared, models: dict[str, Served], show: Progress) ->
     table = pl.read_parquet(path)
     table = table.select([column for column in table.columns if column not in (*LOSSES, *RECIPES)])
     ads = prepared.store.ads("test")
-    table = table.with_columns(pl.Series(loss, _numbers(predict(each.model, ads))) for loss, each in models.items())
+    table = table.with_columns(pl.Series(loss, numbers(predict(each.model, ads))) for loss, each in models.items())
     write_parquet(path, table)
     roles: dict[str, Any] = {role: role if role in table.columns else None for role in ("truth", "position", "weight")}
     names = [*([TEACHER] if TEACHER in table.columns else []), *models]
