@@ -409,7 +409,7 @@ def test_the_search_keeps_the_setting_with_the_best_validation_metric(auto):
     assert [each.recipe.l2 for each in found.attempts] == [0.1 / ads, 1.0 / ads]
     best = next(each for each in found.attempts if each.setting == found.chosen)
     lowest = min(each.value for each in found.attempts)
-    assert best.value < 1.02 * lowest  # two logistic regressions: the other may be within a standard error
+    assert best.value < 1.02 * lowest  # two logistic regressions: the other may be as good on so few clicks
     for fit in auto.result.fits.values():
         assert (fit.recipe.l2, fit.recipe.model) == (best.recipe.l2, "logistic_regression")
     page = (auto.folder / "report.html").read_text()

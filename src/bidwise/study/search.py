@@ -38,6 +38,7 @@ BATCHES = (64, 4096)  # the smallest and the largest
 MOST = 10  # times the epochs, in tables whose epochs have fewer steps
 
 SIMPLEST = "logistic_regression"
+FEW = 200  # clicks
 SHORT = 0.25  # of its epochs: what each setting is given at first, with a schedule of its own
 FINALISTS = 2  # settings that are then trained in full
 
@@ -121,8 +122,8 @@ def searched(
 ) -> tuple[Search, list[Served]]:
     """Train every recipe for a quarter of its epochs and the best two in full: all attempts, and those two, best first.
 
-    A logistic regression is always trained in full too, and is chosen where its log loss is within a standard error of
-    the best: few validation ads would choose by chance, and it is the safer choice.
+    A logistic regression is always trained in full too. With fewer than `FEW` validation clicks it is chosen unless the
+    best is better by two standard errors: they would choose by chance, and it is the safer choice.
 
     Args:
         metric: of the validation ads, by which epochs and recipes are chosen; of those tied the first.
@@ -159,21 +160,21 @@ def searched(
         simple = [at for at in order[1:] if tried[at].recipe.model == SIMPLEST][:1]
         if not last:
             order = [*order[:FINALISTS], *(at for at in simple if at not in order[:FINALISTS])]
-        elif metric == "log_loss" and simple and _as_good(found[simple[0]], found[order[0]], valid):
+        elif simple and float(valid.clicks.sum()) < FEW and _as_good(found[simple[0]], found[order[0]], valid):
             order = [*simple, *(at for at in order if at not in simple)]
         remaining, served = [remaining[at] for at in order], [found[at] for at in order]
     return Search(metric, tuple(attempts), remaining[0][0]), served[:2]
 
 
 def _as_good(second: Served, first: Served, valid: Ads) -> bool:
-    """Whether the log loss of the second is higher by no more than a standard error over the ads."""
+    """Whether the log loss of the second is higher by no more than two standard errors over the ads."""
     labels = valid.clicks.double() if valid.exposure is None else valid.clicks / valid.exposure.double()
     losses = [
         cross_entropy(logits_across(each.model, valid.features).double(), labels, valid.weights, "none")
         for each in (second, first)
     ]
     worse = losses[0] - losses[1]
-    return float(worse.mean()) <= float(worse.std()) / math.sqrt(len(worse))
+    return float(worse.mean()) <= 2 * float(worse.std()) / math.sqrt(len(worse))
 
 
 def _value(served: Served, valid: Ads, metric: str) -> float:
