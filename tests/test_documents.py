@@ -220,6 +220,21 @@ def per_cent(gain, level):
     return "{:+.2f} [{:+.2f}, {:+.2f}]".format(*numbers).replace("-", "−")
 
 
+def test_the_readme_quotes_the_rivals():
+    words = " ".join((ROOT / "README.md").read_text().split())
+    ours, best = [], []
+    for world in ("mixed", "triples", "tail"):
+        rows = measured_rows("rivals", world=world)
+        means = {
+            name: sum(float(row["welfare"]) for row in rows if row["method"] == name) / 3
+            for name in ("logistic", "lightgbm", "xgboost", "deepfm", "bidwise")
+        }
+        ours.append(f"{means.pop('bidwise'):.1f}")
+        best.append(f"{max(means.values()):.1f}")
+    assert "reaches {}, {} and {} % of it".format(*ours) in words
+    assert "DeepCTR-Torch {}, {} and {} (".format(*best) in words
+
+
 def test_the_readme_quotes_the_recipes():
     words = " ".join((ROOT / "README.md").read_text().split())
     worlds = committed("recipes")["worlds"].values()
