@@ -90,6 +90,11 @@ class Ads:
                     f"must be at most the {len(self):,} ads, found {self.auction_size}", argument="auction_size"
                 )
 
+    @property
+    def labels(self) -> Tensor:
+        """Clicks, over the multiplier of the slot they were made in where that is known."""
+        return self.clicks if self.exposure is None else self.clicks / self.exposure
+
     def __len__(self) -> int:
         return self.features.shape[-2]
 

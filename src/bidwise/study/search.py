@@ -168,9 +168,8 @@ def searched(
 
 def _as_good(second: Served, first: Served, valid: Ads) -> bool:
     """Whether the log loss of the second is higher by no more than two standard errors over the ads."""
-    labels = valid.clicks.double() if valid.exposure is None else valid.clicks / valid.exposure.double()
     losses = [
-        cross_entropy(logits_across(each.model, valid.features).double(), labels, valid.weights, "none")
+        cross_entropy(logits_across(each.model, valid.features).double(), valid.labels, valid.weights, "none")
         for each in (second, first)
     ]
     worse = losses[0] - losses[1]

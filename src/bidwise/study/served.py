@@ -126,7 +126,7 @@ def calibrated(model: Ensemble, valid: Ads) -> Ensemble:
     bare = Ensemble(list(model.models)).to(next(model.parameters()).device)
     ctr = sigmoid(logits_across(bare, valid.features).double().cpu().numpy())
     weights = None if valid.weights is None else numbers(valid.weights)
-    line = calibrator("platt", ctr, numbers(_labels(valid)), weights=weights)
+    line = calibrator("platt", ctr, numbers(valid.labels), weights=weights)
     assert isinstance(line, Platt)
     if line.slope > 0:
         bare.slope.fill_(line.slope)
@@ -134,13 +134,8 @@ def calibrated(model: Ensemble, valid: Ads) -> Ensemble:
     return bare
 
 
-def _labels(ads: Ads) -> Tensor:
-    """Clicks, over the multiplier of the slot they were made in where that is known."""
-    return ads.clicks.double() if ads.exposure is None else ads.clicks / ads.exposure.double()
-
-
 def _logit_of_mean(ads: Ads) -> float:
-    labels = _labels(ads)
+    labels = ads.labels.double()
     weights = torch.ones_like(labels) if ads.weights is None else ads.weights.double()
     return float(torch.logit((labels * weights).sum() / weights.sum(), eps=1e-6))
 

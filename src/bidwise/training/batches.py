@@ -90,8 +90,7 @@ class Shuffle:
         if not self.count:
             raise InputError("train must hold ads, found none")
         self.randoms = randoms
-        clicks = ads.clicks if ads.exposure is None else ads.clicks / ads.exposure
-        named = {"clicks": clicks, "bids": ads.bids, "teacher": ads.teacher, "weights": ads.weights}
+        named = {"clicks": ads.labels, "bids": ads.bids, "teacher": ads.teacher, "weights": ads.weights}
         columns = [column for column in named.values() if column is not None]
         self.names = [name for name, column in named.items() if column is not None]
         dtype = torch.promote_types(ads.bids.dtype, torch.float32)

@@ -144,7 +144,7 @@ class Metric:
 
 
 def _welfare(logits: Tensor, ads: Ads) -> Tensor:
-    return _welfare_by(_labels(ads), logits, ads)
+    return _welfare_by(ads.labels, logits, ads)
 
 
 def _welfare_by(labels: Tensor, logits: Tensor, ads: Ads) -> Tensor:
@@ -157,11 +157,6 @@ def _welfare_by(labels: Tensor, logits: Tensor, ads: Ads) -> Tensor:
     ctr = ctr_of(z.double())
     means = [pooled_welfare(ctr[k], y[k], b[k], ads.auction_size, weights=w[k]) for k in range(len(z))]
     return torch.tensor(means, dtype=torch.float64, device=logits.device).view(logits.shape[:-1])
-
-
-def _labels(ads: Ads) -> Tensor:
-    """Clicks, over the multiplier of the slot they were made in where that is known."""
-    return ads.clicks if ads.exposure is None else ads.clicks / ads.exposure
 
 
 def _counts(ads: Ads) -> Tensor | float:
@@ -185,7 +180,7 @@ def _log_loss(logits: Tensor, ads: Ads) -> Tensor:
     weights = ads.weights
     if weights is not None:  # float64: a sum of weights of millions of ads
         weights = (weights / weights.mean(-1, keepdim=True, dtype=torch.float64)).expand_as(logits)
-    return cross_entropy(logits, _labels(ads).expand_as(logits), weights, "mean").double()
+    return cross_entropy(logits, ads.labels.expand_as(logits), weights, "mean").double()
 
 
 def _auc(logits: Tensor, ads: Ads) -> Tensor:
