@@ -12,7 +12,7 @@ from bidwise.run_folder import read_json
 from bidwise.study.criteo_results import CriteoResult, Levels
 from bidwise.study.criteo_results import Protocol as CriteoProtocol
 from bidwise.study.recipe import BASELINE, has_lam
-from bidwise.study.recipes_results import RECIPES, RecipesResult, baseline_of
+from bidwise.study.recipes_results import RECIPES, SMALL, RecipesResult, baseline_of
 from bidwise.study.synthetic_results import Losses, RegimesResult, SyntheticResult
 
 BY = {"by_log_loss": "by log loss", "by_welfare": "by welfare", "by_truth": "by truth"}
@@ -50,12 +50,17 @@ def _shares(result: RecipesResult) -> list[str]:
     """What baselines reach of the optimal welfare, and with which settings."""
     rows = []
     for name, world in result.worlds.items():
-        chosen = [
-            f"{x['model']}, {x['l2']:g}, {x['learning_rate']:g}" for x in (world.tuned.baseline, world.tuned.small)
-        ]
-        shares = [f"{100 * world.share(each):.2f} %" for each in (BASELINE, "small")]
-        rows.append([f"`{name}`", chosen[0], shares[0], chosen[1], shares[1], f"{world.tuned.lam:g}"])
-    heads = ["world", "baseline: model, L2 × ads, rate", "of the optimum", "small", "of the optimum", "λ of `log_plus`"]
+        cells = []
+        for each in (BASELINE, SMALL):
+            settings = world.tuned.chosen[each]
+            cells += [f"{settings['model']}, {settings['l2']:g}, {settings['learning_rate']:g}"]
+            cells += [f"{100 * world.share(each):.2f} %"]
+        lams = ", ".join(f"{world.tuned.chosen[each]['lam']:g}" for each in ("log_plus", "log_plus_teacher"))
+        soft = [world.tuned.chosen[each] for each in ("distilled", "distilled_small")]
+        cells += [lams, *(f"{x['click_share']:g}, {x['l2']:g}" for x in soft)]
+        rows.append([f"`{name}`", *cells])
+    heads = ["world", "baseline: model, L2 × ads, rate", "of the optimum", "small", "of the optimum"]
+    heads += ["λ of `log_plus`, with teacher", "`distilled`: clicks, L2 × ads", "`distilled_small`"]
     return _markdown(heads, rows)
 
 

@@ -27,15 +27,13 @@ def folder(tmp_path_factory):
     small = {"embedding": 2, "hidden": (4,)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipes, "EPOCHS", 1)
-        patch.setattr(recipes, "LAMS", (3.0, 30.0))
-        some = {family: tuple({**each, "options": small} for each in settings[:1]) for family, settings in FAMILIES}
-        patch.setattr(recipes, "FAMILIES", recipes.FAMILIES | {"deepfm": some["deepfm"], "dcnv2": some["dcnv2"]})
+        some = {name: ({**each[0], "options": small}, *each[1:2]) for name, each in recipes.FAMILIES.items()}
+        some["logistic_regression"] = recipes.FAMILIES["logistic_regression"][:1]
+        patch.setattr(recipes, "FAMILIES", some)
+        patch.setattr(recipes, "CHANGES", {name: changes[::5] for name, changes in recipes.CHANGES.items()})
         patch.setattr(recipes, "SMALL_OPTIONS", {"embedding": 1, "hidden": (2,)})
         run(CONFIG, folder)
-    return folder
-
-
-FAMILIES = tuple(recipes.FAMILIES.items())
+        yield folder
 
 
 def test_every_recipe_has_a_number_for_every_draw(folder):
@@ -55,11 +53,26 @@ def test_every_recipe_has_a_number_for_every_draw(folder):
 
 def test_the_baseline_has_the_lowest_validation_log_loss_of_its_kind(folder):
     tuned = read_result(folder, RecipesResult).worlds["threeway_5"].tuned
-    full = [each for each in tuned.tried if each.get("options") != {"embedding": 1, "hidden": [2]}]
-    best = min(full, key=lambda each: each["valid_log_loss"])
-    assert {key: best[key] for key in tuned.baseline} == tuned.baseline
-    assert tuned.other["model"] not in (tuned.baseline["model"], "logistic_regression")
-    assert tuned.lam in (3.0, 30.0)
+    families = [each for name in recipes.FAMILIES for each in tuned.tried[name]]
+    best = min(families, key=lambda each: each["valid_log_loss"])
+    baseline = tuned.chosen["log_loss"]
+    assert {key: best[key] for key in baseline} == baseline
+    assert tuned.chosen["other"]["model"] not in (baseline["model"], "logistic_regression")
+
+
+def test_recipes_change_the_baseline_and_the_best_try_is_kept(folder):
+    tuned = read_result(folder, RecipesResult).worlds["threeway_5"].tuned
+    for name, tried in tuned.tried.items():
+        measure = "valid_welfare" if name in ("bid_weighted", "log_plus", "log_plus_teacher") else "valid_log_loss"
+        values = [each[measure] for each in tried]
+        assert values == sorted(values, reverse=measure == "valid_welfare")
+        if name in recipes.CHANGES:
+            chosen, base = tuned.chosen[name], tuned.chosen[baseline_of(name)]
+            assert {**tried[0], **chosen} == tried[0]
+            assert len(tried) == 2
+            assert chosen["model"] == base["model"]
+            factors = [change.get("l2", 1) for change in recipes.CHANGES[name]]
+            assert any(chosen["l2"] == pytest.approx(base["l2"] * factor) for factor in factors)
 
 
 def test_a_finished_run_is_not_computed_again(folder, monkeypatch):

@@ -2,9 +2,10 @@
 
 The protocol, fixed before the first run. In every world one draw is for tuning alone: each family of models is trained
 with every setting of :data:`FAMILIES`; the setting with the lowest validation log loss is the baseline, the best of the
-other deep family is `other`; lam of `log_plus` is chosen by pooled validation welfare, the share of clicks in soft
-labels by validation log loss. Repeats draw everything anew (the world's effects, ads, clicks, bids), train all
-recipes with these settings, calibrate them on validation clicks (Platt) and measure expected welfare on test ads.
+other deep family is `other`. Every recipe then has as many tries (:data:`CHANGES`): welfare losses and weights by bids
+are chosen by pooled validation welfare, students by validation log loss. Repeats draw everything anew (the world's
+effects, ads, clicks, bids), train all recipes with these settings, calibrate them on validation clicks (Platt) and
+measure expected welfare on test ads.
 """
 
 from __future__ import annotations
@@ -46,23 +47,30 @@ from bidwise.typed_json import to_json
 
 #: Settings that are tried, by family; ``l2`` times the number of training ads, eight epochs of a cosine.
 FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
-    "logistic_regression": ({"l2": 5, "learning_rate": 1e-2},),
-    "deepfm": (
-        {"l2": 1e3, "learning_rate": 1e-3},
-        {"l2": 3e3, "learning_rate": 1e-3},
-        {"l2": 3e3, "learning_rate": 3e-3},
+    "logistic_regression": tuple({"l2": l2, "learning_rate": rate} for l2 in (1.5, 5, 15) for rate in (3e-3, 1e-2)),
+    "deepfm": tuple(
+        {"l2": l2, "learning_rate": rate}
+        for l2, rate in ((300, 1e-3), (1e3, 1e-3), (1e3, 3e-3), (3e3, 1e-3), (3e3, 3e-3), (1e4, 3e-3))
     ),
-    "dcnv2": (
-        {"l2": 1e4, "learning_rate": 3e-3},
-        {"l2": 3e4, "learning_rate": 3e-3},
-        {"l2": 1e5, "learning_rate": 3e-3},
-    ),
+    "dcnv2": tuple({"l2": l2, "learning_rate": 3e-3} for l2 in (3e3, 1e4, 3e4, 1e5, 3e5, 1e6)),
 }
 SMALL_OPTIONS = {"hidden": (16, 16), "dropout": 0.0}  # of a DeepFM
 EPOCHS = 8
-LAMS = (3.0, 30.0, 300.0)
-CLICK_SHARES = (0.0, 0.5)
-TUNING = 3.0  # repeats that tuning takes as long as, about
+_SOFT = tuple({"loss": "distilled", "click_share": share, "l2": l2} for share in (0.0, 0.5) for l2 in (1.0, 0.3, 0.1))
+_LAMS = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+#: What is tried of each recipe: changes to the settings of the baseline, or of `small`; ``l2`` a factor on theirs.
+CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
+    "bid_weighted": tuple(
+        {"loss": loss, "l2": l2} for loss in ("sqrt_bid_weighted", "bid_weighted") for l2 in (0.3, 1.0, 3.0)
+    ),
+    "log_plus": tuple({"loss": "log_plus", "lam": lam} for lam in _LAMS),
+    "log_plus_teacher": tuple({"loss": "log_plus_teacher", "lam": lam} for lam in _LAMS),
+    "distilled": _SOFT,
+    "distilled_small": _SOFT,
+}
+STUDENTS = ("distilled", "distilled_small")  # are chosen by log loss, other changes by welfare
+MEMBERS = 4
+TUNING = 3.5  # repeats that tuning takes as long as, about
 
 
 def run(
@@ -75,7 +83,7 @@ def run(
     worlds = {}
     for world in config.worlds:
         shared = {"config": config, "world": world, "device": device}
-        key = f"{replace(config, worlds=(world,), repeats=1)}"
+        key = f"{replace(config, worlds=(world,), repeats=1)}, {FAMILIES}, {SMALL_OPTIONS}, {EPOCHS}, {CHANGES}"
         (kept,) = tasks.all([Task(f"{world}-tuning", _tuned, shared, amount=TUNING, key=key)])
         repeats = [
             Task(f"{world}-{repeat:02d}", _repeated, {**shared, "tuned": kept, "repeat": repeat}, key=f"{key}, {kept}")
@@ -166,9 +174,29 @@ class _Draw:
         worth = ads.clicks if by_clicks or ads.truth is None else ads.truth
         return Pool(bids * ctr, self.config.auction_size).welfare(bids * worth.double(), (1.0,)).mean
 
-    def validation_loss(self, model: nn.Module) -> float:
-        logits, clicks = logits_across(model, self.drawn.valid.features).double(), self.drawn.valid.clicks.double()
-        return float(cross_entropy(logits, clicks, None, "mean"))
+    def tried(
+        self, settings: Mapping[str, Sequence[Mapping[str, Any]]], show: Show, teacher: nn.Module | None = None
+    ) -> dict[str, tuple[dict[str, Any], ...]]:
+        """Settings of each name with what validation says of them once they are calibrated, the best first."""
+        wanted = {
+            f"{name} {k}": (self.recipe(x), 0, teacher) for name, some in settings.items() for k, x in enumerate(some)
+        }
+        models, found = self.together(wanted, show), {}
+        for name, some in settings.items():
+            by_welfare = name in CHANGES and name not in STUDENTS
+            measure = "valid_welfare" if by_welfare else "valid_log_loss"
+            values = [self.on_validation(models[f"{name} {k}"], by_welfare) for k in range(len(some))]
+            told = [{**each, measure: value} for each, value in zip(some, values, strict=True)]
+            found[name] = tuple(sorted(told, key=lambda each: each[measure], reverse=by_welfare))
+        return found
+
+    def on_validation(self, model: nn.Module, by_welfare: bool) -> float:
+        """Pooled welfare by clicks, or log loss, of the calibrated model."""
+        valid = self.drawn.valid
+        logits = logits_across(self.served([model]), valid.features).double()
+        if by_welfare:
+            return self.welfare(ctr_of(logits), valid, by_clicks=True)
+        return float(cross_entropy(logits, valid.clicks.double(), None, "mean"))
 
 
 def _trained(show: Show, **options: Any) -> nn.Module:
@@ -178,38 +206,29 @@ def _trained(show: Show, **options: Any) -> nn.Module:
 def _tuned(show: Show, *, config: RecipesConfig, world: str, device: str) -> dict[str, Any]:
     """The fields of :class:`Tuned`."""
     draw = _Draw.of(config, world, -1, device)
-    full = [{"model": family, **each} for family, some in FAMILIES.items() for each in some]
-    settings = [*full, *({"model": "deepfm", **each, "options": SMALL_OPTIONS} for each in FAMILIES["deepfm"])]
-    wanted = {str(k): (draw.recipe(each), 0, None) for k, each in enumerate(settings)}
-    models = list(draw.together(wanted, lambda share: show(0.6 * share)).values())
-    losses = [draw.validation_loss(draw.served([model])) for model in models]
-    order = sorted(range(len(settings)), key=losses.__getitem__)
-    baseline = next(k for k in order if k < len(full))
-    known = (settings[baseline]["model"], "logistic_regression")
-    other = next(k for k in order if k < len(full) and settings[k]["model"] not in known)
-    small = next(k for k in order if k >= len(full))
-    recipe, teacher = draw.recipe(settings[baseline]), draw.served([models[baseline], models[other]])
-    later = {f"log_plus-{lam}": (replace(recipe, loss="log_plus", lam=lam), 0, None) for lam in LAMS}
-    soft = {
-        f"distilled-{part}": (replace(recipe, loss="distilled", click_share=part), 0, teacher) for part in CLICK_SHARES
+    alone = {family: [{"model": family, **each} for each in some] for family, some in FAMILIES.items()}
+    alone[SMALL] = [{**each, "options": SMALL_OPTIONS} for each in alone["deepfm"]]
+    tried = draw.tried(alone, lambda share: show(0.4 * share))
+    families = sorted(FAMILIES, key=lambda family: tried[family][0]["valid_log_loss"])
+    best = {name: _settings(some[0]) for name, some in tried.items()}
+    other = next(family for family in families[1:] if family != "logistic_regression")
+    chosen = {BASELINE: best[families[0]], "other": best[other], SMALL: best[SMALL]}
+    members = {str(k): (draw.recipe(chosen[BASELINE]), k, None) for k in range(MEMBERS)}
+    teacher = draw.served(list(draw.together(members, lambda share: show(0.4 + 0.1 * share)).values()))
+    changed = {
+        name: [_changed(chosen[baseline_of(name)], change) for change in changes] for name, changes in CHANGES.items()
     }
-    found = draw.together({**later, **soft}, lambda share: show(0.6 + 0.4 * share))
-    valid = draw.drawn.valid
+    later = draw.tried(changed, lambda share: show(0.5 + 0.5 * share), teacher)
+    chosen |= {name: _settings(some[0]) for name, some in later.items()}
+    return {"chosen": chosen, "tried": {**tried, **later}}
 
-    def welfare(lam: float) -> float:
-        model = draw.served([found[f"log_plus-{lam}"]])
-        return draw.welfare(ctr_of(logits_across(model, valid.features).double()), valid, by_clicks=True)
 
-    return {
-        "baseline": settings[baseline],
-        "other": settings[other],
-        "small": settings[small],
-        "lam": max(LAMS, key=welfare),
-        "click_share": min(
-            CLICK_SHARES, key=lambda part: draw.validation_loss(draw.served([found[f"distilled-{part}"]]))
-        ),
-        "tried": tuple({**each, "valid_log_loss": loss} for each, loss in zip(settings, losses, strict=True)),
-    }
+def _settings(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in told.items() if not key.startswith("valid_")}
+
+
+def _changed(settings: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    return {**settings, **change, "l2": settings["l2"] * change.get("l2", 1.0)}
 
 
 def _repeated(
@@ -217,35 +236,28 @@ def _repeated(
 ) -> dict[str, Any]:
     """All recipes on one draw: test numbers by recipe, and the welfare of the true CTR."""
     draw = _Draw.of(config, world, repeat, device)
-    base, other, small = (draw.recipe(tuned[key]) for key in ("baseline", "other", "small"))
-    lam = tuned["lam"]
-    wanted: dict[str, tuple[Recipe, int, nn.Module | None]] = {f"base-{k}": (base, k, None) for k in range(4)}
-    wanted |= {f"other-{k}": (other, k, None) for k in range(2)}
-    wanted |= {
-        "sqrt_bid_weighted": (replace(base, loss="sqrt_bid_weighted"), 0, None),
-        "log_plus": (replace(base, loss="log_plus", lam=lam), 0, None),
-        SMALL: (small, 0, None),
+    of = {name: draw.recipe(settings) for name, settings in tuned["chosen"].items()}
+    wanted: dict[str, tuple[Recipe, int, nn.Module | None]] = {
+        f"{name} {k}": (of[name], k, None) for name, some in ((BASELINE, MEMBERS), ("other", 2)) for k in range(some)
     }
+    wanted |= {name: (of[name], 0, None) for name in ("bid_weighted", "log_plus", SMALL)}
     models = draw.together(wanted, lambda share: show(0.6 * share))
+    base, others = ([models[f"{name} {k}"] for k in range(some)] for name, some in ((BASELINE, MEMBERS), ("other", 2)))
     served: dict[str, nn.Module] = {
-        BASELINE: draw.served([models["base-0"]]),
-        "other": draw.served([models["other-0"]]),
-        "ensemble": draw.served([models[f"base-{k}"] for k in range(4)]),
-        "mixed": draw.served([models[f"{kind}-{k}"] for kind in ("base", "other") for k in range(2)]),
+        BASELINE: draw.served(base[:1]),
+        "other": draw.served(others[:1]),
+        "ensemble": draw.served(base),
+        "mixed": draw.served(base[:2] + others),
     }
-    soft = {"loss": "distilled", "click_share": tuned["click_share"]}
-    taught = draw.together(
-        {
-            "distilled": (replace(base, **soft), 0, served["mixed"]),
-            "distilled_same": (replace(base, **soft), 0, served["ensemble"]),
-            "distilled_one": (replace(base, **soft), 0, served[BASELINE]),
-            "log_plus_teacher": (replace(base, loss="log_plus_teacher", lam=lam), 0, served["mixed"]),
-            "distilled_small": (replace(small, **soft), 0, served["mixed"]),
-        },
-        lambda share: show(0.6 + 0.4 * share),
-    )
-    single = {name: model for name, model in {**models, **taught}.items() if name in RECIPES}
-    served |= {name: draw.served([model]) for name, model in single.items()}
+    taught: dict[str, tuple[Recipe, int, nn.Module | None]] = {
+        "distilled": (of["distilled"], 0, served["ensemble"]),
+        "distilled_mixed": (of["distilled"], 0, served["mixed"]),
+        "distilled_one": (of["distilled"], 0, served[BASELINE]),
+        "log_plus_teacher": (of["log_plus_teacher"], 0, served["ensemble"]),
+        "distilled_small": (of["distilled_small"], 0, served["ensemble"]),
+    }
+    models |= draw.together(taught, lambda share: show(0.6 + 0.4 * share))
+    served |= {name: draw.served([model]) for name, model in models.items() if name in RECIPES}
     test = draw.drawn.test
     logits = {name: logits_across(model, test.features) for name, model in served.items()}
     logits["bid_calibrated"] = _bid_calibrated(served[BASELINE], draw.drawn.valid, test)

@@ -16,15 +16,15 @@ WORDS = {
     "other": "the best setting of the other deep architecture",
     "ensemble": "four baselines with different seeds, served as their mean logit",
     "mixed": "two baselines and two of the other architecture, served as their mean logit",
-    "distilled": "the baseline's architecture trained on the CTR of the mixed ensemble",
-    "distilled_same": "control: the same with the ensemble of four baselines as the teacher",
+    "distilled": "the baseline's architecture trained on the CTR of the ensemble",
+    "distilled_mixed": "control: the same with the mixed ensemble as the teacher",
     "distilled_one": "control: the same with a single baseline as the teacher",
-    "sqrt_bid_weighted": "log loss weighted by the square root of the bid",
+    "bid_weighted": "log loss weighted by the bid or its square root",
     "log_plus": "the pairwise welfare loss, positive part and logistic",
-    "log_plus_teacher": "the same on the CTR of the mixed ensemble",
+    "log_plus_teacher": "the same on the CTR of the ensemble",
     "bid_calibrated": "the baseline, recalibrated by a line over its logit and the log bid",
     "small": "a small DeepFM (two layers of 16), its own L2 and learning rate",
-    "distilled_small": "the same trained on the CTR of the mixed ensemble, compared with `small`",
+    "distilled_small": "the same trained on the CTR of the ensemble, compared with `small`",
 }
 
 
@@ -36,13 +36,7 @@ def recipes_page(run: Run, key: str) -> RunPage:
         Section("Recipes", terms=[(name, f"{words}; {_cost(name)}") for name, words in WORDS.items()]),
     ]
     for (world, numbers), picture in zip(result.worlds.items(), recipes_pictures(run), strict=True):
-        tuned = numbers.tuned
-        chosen = {name: _settings(getattr(tuned, name)) for name in ("baseline", "other", "small")}
-        terms = [
-            *chosen.items(),
-            ("lam", f"{tuned.lam:g}"),
-            ("share of clicks in soft labels", f"{tuned.click_share:g}"),
-        ]
+        terms = [(name, _settings(each)) for name, each in numbers.tuned.chosen.items()]
         sections.append(
             Section(
                 f"World {world}",

@@ -17,7 +17,7 @@ from bidwise.models import MODELS
 from bidwise.training import Fit, Metric, Variants, fit
 
 BASELINE = "log_loss"  # what every other loss is compared with, and the teacher of those that need one
-LAMS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # that tuning tries: at the end a loss is all but log loss
+LAMS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # tried: at the end a loss is all but log loss
 
 
 @dataclass(frozen=True)

@@ -31,15 +31,15 @@ RECIPES = {
     "other": Cost(1),  # the other architecture alone
     "ensemble": Cost(4, 4),  # of the baseline
     "mixed": Cost(4, 4),  # half baseline, half other architecture
-    "distilled": Cost(5),  # from `mixed`
-    "distilled_same": Cost(5),  # from `ensemble`
+    "distilled": Cost(5),  # from `ensemble`
+    "distilled_mixed": Cost(5),
     "distilled_one": Cost(2),  # from the baseline itself
-    "sqrt_bid_weighted": Cost(1),
+    "bid_weighted": Cost(1),  # by the bid or its square root
     "log_plus": Cost(1),
-    "log_plus_teacher": Cost(5),  # from `mixed`
+    "log_plus_teacher": Cost(5),  # from `ensemble`
     "bid_calibrated": Cost(1),  # a line over logit and log bid in place of Platt's over the logit
     SMALL: Cost(1),
-    "distilled_small": Cost(5),  # from `mixed`
+    "distilled_small": Cost(5),  # from `ensemble`
 }
 
 
@@ -48,8 +48,8 @@ class RecipesConfig:
     """The options of a run; two runs with the same ones on the same kind of device give the same numbers."""
 
     worlds: tuple[str, ...] = tuple(CRITEO_WORLDS)
-    rows: int = 2_000_000  # of a draw: eight tenths to train, one to validate, one to test
-    repeats: int = 5
+    rows: int = 1_000_000  # of a draw: eight tenths to train, one to validate, one to test
+    repeats: int = 8
     auction_size: int = 256
     batch_size: int = 4096
     precision: str = "float32"
@@ -72,12 +72,8 @@ class RecipesConfig:
 class Tuned:
     """What was chosen on a draw of the world that no repeat has, and everything that was tried there."""
 
-    baseline: dict[str, Any]  # settings
-    other: dict[str, Any]
-    small: dict[str, Any]
-    lam: float  # of log_plus, by validation welfare
-    click_share: float  # of soft labels, by validation log loss
-    tried: tuple[dict[str, Any], ...]  # settings with their validation log loss
+    chosen: dict[str, dict[str, Any]]  # settings of the baseline, of `other` and of each recipe that has some
+    tried: dict[str, tuple[dict[str, Any], ...]]  # by family or recipe, with their validation number, the best first
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,7 @@ class RecipesResult:
     worlds: dict[str, WorldNumbers]
     version: str = bidwise.__version__
     kind: ClassVar[str] = "recipes"
-    format: ClassVar[int] = 1
+    format: ClassVar[int] = 2
 
 
 def baseline_of(name: str) -> str:
