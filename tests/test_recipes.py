@@ -31,7 +31,8 @@ def folder(tmp_path_factory):
         some["logistic_regression"] = recipes.FAMILIES["logistic_regression"][:1]
         patch.setattr(recipes, "FAMILIES", some)
         patch.setattr(recipes, "CHANGES", {name: changes[::5] for name, changes in recipes.CHANGES.items()})
-        patch.setattr(recipes, "SMALL_OPTIONS", {"embedding": 1, "hidden": (2,)})
+        tiny = tuple({**each, "options": {"embedding": 1, "hidden": (2,)}} for each in recipes.SMALL_SETTINGS[:2])
+        patch.setattr(recipes, "SMALL_SETTINGS", tiny)
         run(CONFIG, folder)
         yield folder
 

@@ -10,7 +10,7 @@ measure expected welfare on test ads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.recipes_results import (
     RECIPES,
     SMALL,
+    TAUGHT_SMALL,
     RecipeNumbers,
     RecipesConfig,
     RecipesResult,
@@ -54,7 +55,11 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "dcnv2": tuple({"l2": l2, "learning_rate": 3e-3} for l2 in (3e3, 1e4, 3e4, 1e5, 3e5, 1e6)),
 }
-SMALL_OPTIONS = {"hidden": (16, 16), "dropout": 0.0}  # of a DeepFM
+SMALL_SETTINGS = tuple(
+    {"model": "deepfm", "l2": l2, "learning_rate": rate, "options": {"hidden": (16, 16), "dropout": 0.0}}
+    for l2 in (100, 300, 1e3)
+    for rate in (3e-3, 1e-2)
+)
 EPOCHS = 8
 _SOFT = tuple({"loss": "distilled", "click_share": share, "l2": l2} for share in (0.0, 0.5) for l2 in (1.0, 0.3, 0.1))
 _LAMS = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
@@ -66,9 +71,9 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "log_plus": tuple({"loss": "log_plus", "lam": lam} for lam in _LAMS),
     "log_plus_teacher": tuple({"loss": "log_plus_teacher", "lam": lam} for lam in _LAMS),
     "distilled": _SOFT,
-    "distilled_small": _SOFT,
+    TAUGHT_SMALL: _SOFT,
 }
-STUDENTS = ("distilled", "distilled_small")  # are chosen by log loss, other changes by welfare
+STUDENTS = ("distilled", TAUGHT_SMALL)  # are chosen by log loss, other changes by welfare
 MEMBERS = 4
 TUNING = 3.5  # repeats that tuning takes as long as, about
 
@@ -79,20 +84,38 @@ def run(
     """Tune, train, measure and write ``result.json``; what is already there is not computed again."""
     of_folder = {"experiment": "recipes", **to_json(config)}
     folder, made_by = open_folder(out, of_folder), environment(device)
-    tasks = TaskCache(folder, progress, expected=len(config.worlds) * (config.repeats + TUNING))
+    tasks = TaskCache(folder, progress, expected=2 * len(config.worlds) * (config.repeats + TUNING))
     worlds = {}
     for world in config.worlds:
-        shared = {"config": config, "world": world, "device": device}
-        key = f"{replace(config, worlds=(world,), repeats=1)}, {FAMILIES}, {SMALL_OPTIONS}, {EPOCHS}, {CHANGES}"
-        (kept,) = tasks.all([Task(f"{world}-tuning", _tuned, shared, amount=TUNING, key=key)])
-        repeats = [
-            Task(f"{world}-{repeat:02d}", _repeated, {**shared, "tuned": kept, "repeat": repeat}, key=f"{key}, {kept}")
-            for repeat in range(config.repeats)
-        ]
-        worlds[world] = _numbers(Tuned(**kept), tasks.all(repeats))
+        tuned, repeats = _all(tasks, config, world, device, "", _tuned, _repeated, {})
+        small, of_small = _all(tasks, config, world, device, "small-", _tuned_small, _repeated_small, {"full": tuned})
+        both = [{**each, "recipes": {**each["recipes"], **s}} for each, s in zip(repeats, of_small, strict=True)]
+        worlds[world] = _numbers(Tuned(**{name: {**tuned[name], **small[name]} for name in tuned}), both)
     result = RecipesResult(config, worlds)
     tasks.write(result, made_by)
     return result
+
+
+def _all(
+    tasks: TaskCache,
+    config: RecipesConfig,
+    world: str,
+    device: str,
+    prefix: str,
+    tune: Callable[..., Any],
+    repeat: Callable[..., Any],
+    options: dict[str, Any],
+) -> tuple[dict[str, Any], list[Any]]:
+    """What tuning found in a world, and every repeat with it."""
+    shared = {"config": config, "world": world, "device": device, **options}
+    grids = SMALL_SETTINGS if prefix else FAMILIES
+    key = f"{replace(config, worlds=(world,), repeats=1)}, {grids}, {EPOCHS}, {CHANGES}, {options}"
+    (tuned,) = tasks.all([Task(f"{world}-{prefix}tuning", tune, shared, amount=TUNING, key=key)])
+    repeats = [
+        Task(f"{world}-{prefix}{k:02d}", repeat, {**shared, "tuned": tuned, "repeat": k}, key=f"{key}, {tuned}")
+        for k in range(config.repeats)
+    ]
+    return tuned, tasks.all(repeats)
 
 
 def _numbers(tuned: Tuned, repeats: Sequence[Mapping[str, Any]]) -> WorldNumbers:
@@ -157,6 +180,11 @@ class _Draw:
         with matmul_precision(self.config.precision):
             return dict(zip(wanted, together(calls, self.device, show), strict=True))
 
+    def members(self, settings: Mapping[str, Any], show: Show) -> list[nn.Module]:
+        """An ensemble's."""
+        wanted = {str(k): (self.recipe(settings), k, None) for k in range(MEMBERS)}
+        return list(self.together(wanted, show).values())
+
     def served(self, models: Sequence[nn.Module]) -> Ensemble:
         """The mean logit of models, calibrated."""
         return calibrated(Ensemble([part for each in models for part in each.models]).to(self.device), self.valid)  # type: ignore[union-attr]
@@ -207,20 +235,33 @@ def _tuned(show: Show, *, config: RecipesConfig, world: str, device: str) -> dic
     """The fields of :class:`Tuned`."""
     draw = _Draw.of(config, world, -1, device)
     alone = {family: [{"model": family, **each} for each in some] for family, some in FAMILIES.items()}
-    alone[SMALL] = [{**each, "options": SMALL_OPTIONS} for each in alone["deepfm"]]
     tried = draw.tried(alone, lambda share: show(0.4 * share))
     families = sorted(FAMILIES, key=lambda family: tried[family][0]["valid_log_loss"])
     best = {name: _settings(some[0]) for name, some in tried.items()}
     other = next(family for family in families[1:] if family != "logistic_regression")
-    chosen = {BASELINE: best[families[0]], "other": best[other], SMALL: best[SMALL]}
-    members = {str(k): (draw.recipe(chosen[BASELINE]), k, None) for k in range(MEMBERS)}
-    teacher = draw.served(list(draw.together(members, lambda share: show(0.4 + 0.1 * share)).values()))
+    chosen = {BASELINE: best[families[0]], "other": best[other]}
+    teacher = draw.served(draw.members(chosen[BASELINE], lambda share: show(0.4 + 0.1 * share)))
     changed = {
-        name: [_changed(chosen[baseline_of(name)], change) for change in changes] for name, changes in CHANGES.items()
+        name: [_changed(chosen[BASELINE], change) for change in changes]
+        for name, changes in CHANGES.items()
+        if baseline_of(name) == BASELINE
     }
     later = draw.tried(changed, lambda share: show(0.5 + 0.5 * share), teacher)
     chosen |= {name: _settings(some[0]) for name, some in later.items()}
     return {"chosen": chosen, "tried": {**tried, **later}}
+
+
+def _tuned_small(
+    show: Show, *, config: RecipesConfig, world: str, device: str, full: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The same of small models, whose teacher is the ensemble of the baseline."""
+    draw = _Draw.of(config, world, -1, device)
+    alone = draw.tried({SMALL: SMALL_SETTINGS}, lambda share: show(0.3 * share))
+    small = _settings(alone[SMALL][0])
+    teacher = draw.served(draw.members(full["chosen"][BASELINE], lambda share: show(0.3 + 0.4 * share)))
+    changed = {TAUGHT_SMALL: [_changed(small, change) for change in CHANGES[TAUGHT_SMALL]]}
+    taught = draw.tried(changed, lambda share: show(0.7 + 0.3 * share), teacher)
+    return {"chosen": {SMALL: small, TAUGHT_SMALL: _settings(taught[TAUGHT_SMALL][0])}, "tried": {**alone, **taught}}
 
 
 def _settings(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,7 +281,7 @@ def _repeated(
     wanted: dict[str, tuple[Recipe, int, nn.Module | None]] = {
         f"{name} {k}": (of[name], k, None) for name, some in ((BASELINE, MEMBERS), ("other", 2)) for k in range(some)
     }
-    wanted |= {name: (of[name], 0, None) for name in ("bid_weighted", "log_plus", SMALL)}
+    wanted |= {name: (of[name], 0, None) for name in ("bid_weighted", "log_plus")}
     models = draw.together(wanted, lambda share: show(0.6 * share))
     base, others = ([models[f"{name} {k}"] for k in range(some)] for name, some in ((BASELINE, MEMBERS), ("other", 2)))
     served: dict[str, nn.Module] = {
@@ -254,7 +295,6 @@ def _repeated(
         "distilled_mixed": (of["distilled"], 0, served["mixed"]),
         "distilled_one": (of["distilled"], 0, served[BASELINE]),
         "log_plus_teacher": (of["log_plus_teacher"], 0, served["ensemble"]),
-        "distilled_small": (of["distilled_small"], 0, served["ensemble"]),
     }
     models |= draw.together(taught, lambda share: show(0.6 + 0.4 * share))
     served |= {name: draw.served([model]) for name, model in models.items() if name in RECIPES}
@@ -263,8 +303,28 @@ def _repeated(
     logits["bid_calibrated"] = _bid_calibrated(served[BASELINE], draw.drawn.valid, test)
     return {
         "optimal": draw.welfare(test.truth.double(), test) if test.truth is not None else float("nan"),
-        "recipes": {name: draw.measured(logits[name]) for name in RECIPES},
+        "recipes": {name: draw.measured(logits[name]) for name in RECIPES if baseline_of(name) == BASELINE},
     }
+
+
+def _repeated_small(
+    show: Show,
+    *,
+    config: RecipesConfig,
+    world: str,
+    device: str,
+    full: Mapping[str, Any],
+    tuned: Mapping[str, Any],
+    repeat: int,
+) -> dict[str, Any]:
+    """Test numbers of a small model alone and of one that the baseline's ensemble teaches, on the same draw."""
+    draw = _Draw.of(config, world, repeat, device)
+    of = {name: draw.recipe(settings) for name, settings in tuned["chosen"].items()}
+    teacher = draw.served(draw.members(full["chosen"][BASELINE], lambda share: show(0.6 * share)))
+    wanted = {name: (recipe, 0, teacher) for name, recipe in of.items()}
+    models = draw.together(wanted, lambda share: show(0.6 + 0.4 * share))
+    features = draw.drawn.test.features
+    return {name: draw.measured(logits_across(draw.served([model]), features)) for name, model in models.items()}
 
 
 def _bid_calibrated(model: nn.Module, valid: Ads, test: Ads) -> Tensor:

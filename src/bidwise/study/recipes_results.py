@@ -14,7 +14,7 @@ from bidwise.evaluation.estimate import Estimate
 from bidwise.study.recipe import BASELINE, MOST_REPEATS
 from bidwise.training.arguments import PRECISIONS
 
-SMALL = "small"  # the baseline of small models, which others that end so are compared with
+SMALL, TAUGHT_SMALL = "small", "distilled_small"  # the baseline of small models, and what is compared with it
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ RECIPES = {
     "log_plus_teacher": Cost(5),  # from `ensemble`
     "bid_calibrated": Cost(1),  # a line over logit and log bid in place of Platt's over the logit
     SMALL: Cost(1),
-    "distilled_small": Cost(5),  # from `ensemble`
+    TAUGHT_SMALL: Cost(5),  # from `ensemble`
 }
 
 
