@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bidwise import data, evaluation, models, table, theory, training
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
+    from bidwise.bridges.lightning import WelfareCallback
+    from bidwise.bridges.loss_runs import loss_runs
     from bidwise.checks import InputError
     from bidwise.diagnosis import diagnose
     from bidwise.evaluation.evaluate import evaluate
@@ -21,6 +23,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "bidwise.auctions": ("Outcome", "optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare"),
+    "bidwise.bridges.lightning": ("WelfareCallback",),
+    "bidwise.bridges.loss_runs": ("loss_runs",),
     "bidwise.checks": ("InputError",),
     "bidwise.diagnosis": ("diagnose",),
     "bidwise.evaluation.evaluate": ("evaluate",),
@@ -43,6 +47,7 @@ __all__ = [
     "Evaluation",
     "InputError",
     "Outcome",
+    "WelfareCallback",
     "WelfareLoss",
     "data",
     "diagnose",
@@ -50,6 +55,7 @@ __all__ = [
     "evaluation",
     "fit",
     "log_loss",
+    "loss_runs",
     "models",
     "optimal_welfare",
     "pairwise_welfare_loss",

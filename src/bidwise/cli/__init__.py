@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError
 
 import bidwise
 from bidwise.cli.evaluate_command import evaluate
+from bidwise.cli.first_steps_command import doctor, try_it
 from bidwise.cli.prepare_command import prepare_criteo
 from bidwise.cli.reproduce_command import criteo, recipes, regimes, report, synthetic
 from bidwise.cli.simulate_command import simulate_criteo
@@ -45,7 +46,8 @@ def _joined(lines: re.Match[str]) -> str:
     return lines[1] + " ".join(lines[0].split())
 
 
-for each in (train, predict, sweep, evaluate, report):
+_add(app, try_it, "try")
+for each in (evaluate, train, predict, sweep, report, doctor):
     _add(app, each)
 for experiment in (synthetic, regimes, criteo, recipes):
     _add(experiments, experiment)
