@@ -1,9 +1,11 @@
 # Two commands: `make demo` shows what bidwise does, `make test` proves that it works.
-.PHONY: demo test test-kernels test-ray lint types browser bench clean
+.PHONY: demo test test-long test-kernels test-ray lint types browser bench docs dist clean
 .DEFAULT_GOAL := demo
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# pip reads PIP_CONSTRAINT for the build environment too, so every version is a pinned one.
+INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 RESULTS := docs/results/plotted docs/results/misspecified docs/results/misspecified_rare docs/results/regimes \
 	docs/results/recipes docs/results/criteo_10m_deepfm docs/results/criteo_10m_dcn
 
@@ -22,16 +24,31 @@ test: lint types browser
 	$(BIN)/python -m pytest --ignore-glob='tests/test_ray_*' $(addprefix --ignore=,$(APART)); rest=$$?; \
 	wait $$apart; apart=$$?; cat .pytest_apart.log; exit $$((rest + apart))
 
+# What takes longer or needs more: Lightning, notebooks in a kernel, the site, the wheel in an empty environment.
+LONG := tests/test_lightning.py tests/test_site.py tests/test_distribution.py tests/test_documents.py
+test-long: $(INSTALLED) browser
+	$(INSTALL) -e '.[lightning,docs,notebooks,dist]'
+	BIDWISE_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -vv -rs $(LONG)
+
+# The site, to be opened from the disk: runs/site/index.html.
+docs: $(INSTALLED)
+	$(INSTALL) -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+dist: $(INSTALLED)
+	$(INSTALL) -e '.[dist]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist
+
 # The GPU kernels without a GPU: Triton's interpreter runs them on the CPU. Triton is large, and this takes a quarter of
 # an hour. About a thousand tests need a GPU, where the same files run whole: they are skipped, and the end says so.
 test-kernels: $(INSTALLED)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[kernels]'
+	$(INSTALL) -e '.[kernels]'
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -rs tests/test_kernels.py tests/test_panel_kernels.py \
 		tests/test_click_kernels.py tests/test_training_kernels.py
 
 # What needs Ray, on a cluster of this machine's cores: preprocessing, sweeps and Ray Train, with workers that are killed.
 test-ray: $(INSTALLED)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]'
+	$(INSTALL) -e '.[ray]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -vv tests/test_ray_*.py
 
 lint: $(INSTALLED)
@@ -56,11 +73,10 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.ranks
 	$(BIN)/python -m benchmarks.precision
 
-# pip reads PIP_CONSTRAINT for the build environment too, so every version is a pinned one.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(INSTALL) -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,6 +4,7 @@ import csv
 import importlib.util
 import json
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import bidwise
+from bidwise.cli import app
 from bidwise.run_folder import read_result
 from bidwise.study.keep_best import CONTESTANTS
 from bidwise.study.search import BUDGET, SETTINGS
@@ -26,14 +28,17 @@ def python_blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        *(f"docs/{name}.md" for name in ("cluster", "criteo", "evaluate", "gpu", "paper", "reproduce")),
-    ],
-)
-def test_code_blocks_run(page):
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+OWN_TESTS = ("docs/sweep.md", "docs/tutorial.md")  # pages whose blocks belong together and need files
+RAN = {"blocks": 0, "commands": 0, "cells": 0}
+
+
+@pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
+@pytest.mark.parametrize("page", [page for page in DOCUMENTS if python_blocks(page) and page not in OWN_TESTS])
+def test_code_blocks_run(page, tmp_path, monkeypatch):
+    if page == "docs/lightning.md":
+        pytest.importorskip("lightning", reason="make test-long installs Lightning")
+    monkeypatch.chdir(tmp_path)
     random = torch.Generator().manual_seed(0)
     names = {
         "torch": torch,
@@ -43,12 +48,62 @@ def test_code_blocks_run(page):
         "offsets": torch.tensor([0, 2, 6]),
         "teacher": torch.rand(6, generator=random),
     }
-    blocks = python_blocks(page)
-    assert blocks
-    for block in blocks:
+    for block in python_blocks(page):
         exec(block, names)  # the documents are ours
-        if "loss" in names:
+        RAN["blocks"] += 1
+        if isinstance(names.get("loss"), torch.Tensor):
             assert torch.isfinite(names["loss"])
+
+
+def commands(page):
+    """Lines of the page's shell blocks that call bidwise, as lists of words."""
+    blocks = re.findall(r"```(?:bash|text)\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("bidwise ")]
+
+
+@pytest.mark.parametrize("page", [page for page in DOCUMENTS if commands(page)])
+def test_commands_have_options_that_exist(page):
+    for words in commands(page):
+        app.parse_args(words, exit_on_error=False, print_error=False)
+        RAN["commands"] += 1
+
+
+def test_the_tutorial_runs_from_its_table_to_its_verdict(tmp_path, monkeypatch, capsys):
+    """Its blocks in their order, the table smaller and the search shorter."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "tutorial.md").read_text().replace("3_000, 10", "600, 10")
+    for kind, block in re.findall(r"```(python|bash)\n(.*?)```", text, flags=re.DOTALL):
+        if kind == "python":
+            exec(block, {})  # the documents are ours
+            RAN["blocks"] += 1
+        else:
+            words = shlex.split(block)[1:]
+            command, bound, _ = app.parse_args([*words, *(["--budget", "1"] if words[0] == "train" else [])])
+            command(*bound.args, **bound.kwargs)
+    assert "new" in capsys.readouterr().out
+    assert {"report.html", "result.json"} <= {path.name for path in Path("evaluation").iterdir()}
+
+
+@pytest.mark.parametrize("name", ["tutorial", "evaluate_two_models"])
+def test_notebooks_run(name, tmp_path, monkeypatch):
+    """Their cells in this process; `make test-long` runs them in a kernel."""
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((ROOT / "docs" / "notebooks" / f"{name}.ipynb").read_text())["cells"]
+    names = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]).replace("3_000, 10", "600, 10"), names)
+            RAN["cells"] += 1
+    assert names["found"].comparisons
+
+
+def test_how_much_of_the_documents_ran(capsys):
+    """Last of its kind: says how much the tests above ran, where all of them did."""
+    with capsys.disabled():
+        print("\nDocuments: " + ", ".join(f"{count} {kind}" for kind, count in RAN.items()) + " ran")
+    blocks = sum(len(python_blocks(page)) for page in DOCUMENTS if page not in ("docs/sweep.md", "docs/lightning.md"))
+    assert RAN["blocks"] in (0, blocks, blocks + len(python_blocks("docs/lightning.md")))
 
 
 def test_every_named_loss_is_in_the_readme():
@@ -56,10 +111,7 @@ def test_every_named_loss_is_in_the_readme():
     assert [name for name in bidwise.LOSSES if f"`{name}`" not in readme] == []
 
 
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))],
-)
+@pytest.mark.parametrize("page", DOCUMENTS)
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("http")]
