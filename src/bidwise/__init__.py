@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bidwise import data, evaluation, models, table, theory, training
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
+    from bidwise.bridges.estimator import CTRClassifier as CTRClassifier
+    from bidwise.bridges.estimator import welfare_scorer as welfare_scorer
     from bidwise.checks import InputError
+    from bidwise.data.groups import AuctionBatchSampler, collate_auctions, offsets
     from bidwise.diagnosis import diagnose
     from bidwise.evaluation.evaluate import evaluate
     from bidwise.evaluation.pooled import pooled_revenue, pooled_welfare
@@ -21,7 +24,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "bidwise.auctions": ("Outcome", "optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare"),
+    "bidwise.bridges.estimator": ("CTRClassifier", "welfare_scorer"),  # not in __all__: they need scikit-learn
     "bidwise.checks": ("InputError",),
+    "bidwise.data.groups": ("AuctionBatchSampler", "collate_auctions", "offsets"),
     "bidwise.diagnosis": ("diagnose",),
     "bidwise.evaluation.evaluate": ("evaluate",),
     "bidwise.evaluation.pooled": ("pooled_revenue", "pooled_welfare"),
@@ -39,11 +44,13 @@ _PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "table", "the
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "LOSSES",
+    "AuctionBatchSampler",
     "BidWeightedLogLoss",
     "Evaluation",
     "InputError",
     "Outcome",
     "WelfareLoss",
+    "collate_auctions",
     "data",
     "diagnose",
     "evaluate",
@@ -51,6 +58,7 @@ __all__ = [
     "fit",
     "log_loss",
     "models",
+    "offsets",
     "optimal_welfare",
     "pairwise_welfare_loss",
     "pooled_revenue",
@@ -78,4 +86,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_HOME_OF})

@@ -1,0 +1,1 @@
+"""bidwise as other libraries expect models to be: scikit-learn. Each module imports the library it is for."""
