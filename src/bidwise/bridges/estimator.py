@@ -47,7 +47,8 @@ except ImportError as error:
         "pip install 'bidwise[sklearn]'"
     ) from error
 
-RECIPES = ("auto", "ensemble", "distilled", *LOSSES)
+RECIPES = ("auto", "ensemble", *LOSSES)
+OF_SEVERAL = ("auto", "ensemble", "distilled")  # models, where others are losses of one
 OF_MODEL = ("embedding", "hidden", "dropout", "cross")
 OF_TRAINING = ("lam", "members", "epochs", "batch_size", "learning_rate", "l2")
 LEAST = 10  # clicks, and other ads, of which validation rows can tell anything
@@ -215,9 +216,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _config(self) -> Config:
         """The same settings as those of ``bidwise train``, which checks them."""
         check_name("recipe", self.recipe, RECIPES)
-        named: dict[str, Any] = {
-            "train.recipe" if self.recipe in ("auto", "ensemble", "distilled") else "train.loss": self.recipe
-        }
+        named: dict[str, Any] = {"train.recipe" if self.recipe in OF_SEVERAL else "train.loss": self.recipe}
         named |= {"model.name": self.model or (None if self.recipe == "auto" else "deepfm")}
         named |= {f"model.{name}": getattr(self, name) for name in OF_MODEL}
         named |= {f"train.{name}": getattr(self, name) for name in OF_TRAINING}

@@ -18,7 +18,7 @@ from bidwise.checks import (
     check_weights,
     check_whole,
 )
-from bidwise.data.groups import column, offsets
+from bidwise.data.groups import offsets, tensor_of
 from bidwise.run_folder import checksum
 
 COLUMNS = ("clicks", "bids", "teacher", "truth", "weights", "exposure")  # one number per ad
@@ -106,13 +106,13 @@ class Ads:
             raise InputError("must be None where {} are given, found both", argument="auction", others=["offsets"])
         size = columns.pop("auction_size", None)
         given = {"clicks": clicks, "bids": bids, **{name: each for name, each in columns.items() if each is not None}}
-        tensors: dict[str, Any] = {name: column(name, each) for name, each in given.items()}
+        tensors: dict[str, Any] = {name: tensor_of(name, each) for name, each in given.items()}
         for name in COLUMNS:
             if name in tensors and not tensors[name].is_floating_point():
                 tensors[name] = tensors[name].float()
         if auction is not None:
             tensors["offsets"] = offsets(auction)
-        return Ads(column("features", features), **tensors, auction_size=size)
+        return Ads(tensor_of("features", features), **tensors, auction_size=size)
 
     @property
     def labels(self) -> Tensor:

@@ -82,10 +82,10 @@ def _bounds_of_ids(values: NDArray[Any], ids: Any) -> NDArray[np.int64]:
     return np.append(starts, len(values)).astype(np.int64)
 
 
-def column(argument: str, values: Any) -> Tensor:
+def tensor_of(argument: str, values: Any) -> Tensor:
     """Numbers as a tensor: of numpy, pandas, polars or lists whole numbers as int64 and others as float32.
 
-    >>> column("bids", [0.5, 1]), column("features", np.array([[1, 2]]))
+    >>> tensor_of("bids", [0.5, 1]), tensor_of("features", np.array([[1, 2]]))
     (tensor([0.5000, 1.0000]), tensor([[1, 2]]))
     """
     if isinstance(values, Tensor):
@@ -127,7 +127,7 @@ class AuctionBatchSampler(Sampler[list[int]]):
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        bounds = column("offsets", offsets).cpu()
+        bounds = tensor_of("offsets", offsets).cpu()
         ads = int(bounds[-1]) if bounds.dim() == 1 and len(bounds) else 0
         sizes = check_offsets(bounds, ads, bounds.device, values=True).diff()
         if bool((sizes == 0).any()) and int(sizes.max()) <= 1:
