@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bidwise import data, evaluation, models, table, theory, training
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
-    from bidwise.bridges.lightning import WelfareCallback
+    from bidwise.bridges.lightning import WelfareCallback as WelfareCallback
     from bidwise.bridges.loss_runs import loss_runs
+    from bidwise.bridges.estimator import CTRClassifier as CTRClassifier
+    from bidwise.bridges.estimator import welfare_scorer as welfare_scorer
     from bidwise.checks import InputError
+    from bidwise.data.groups import AuctionBatchSampler, collate_auctions, offsets
     from bidwise.diagnosis import diagnose
     from bidwise.evaluation.evaluate import evaluate
     from bidwise.evaluation.pooled import pooled_revenue, pooled_welfare
@@ -23,9 +26,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "bidwise.auctions": ("Outcome", "optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare"),
+    # not in __all__: what needs other libraries
     "bidwise.bridges.lightning": ("WelfareCallback",),
     "bidwise.bridges.loss_runs": ("loss_runs",),
+    "bidwise.bridges.estimator": ("CTRClassifier", "welfare_scorer"),
     "bidwise.checks": ("InputError",),
+    "bidwise.data.groups": ("AuctionBatchSampler", "collate_auctions", "offsets"),
     "bidwise.diagnosis": ("diagnose",),
     "bidwise.evaluation.evaluate": ("evaluate",),
     "bidwise.evaluation.pooled": ("pooled_revenue", "pooled_welfare"),
@@ -43,12 +49,13 @@ _PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "table", "the
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "LOSSES",
+    "AuctionBatchSampler",
     "BidWeightedLogLoss",
     "Evaluation",
     "InputError",
     "Outcome",
-    "WelfareCallback",
     "WelfareLoss",
+    "collate_auctions",
     "data",
     "diagnose",
     "evaluate",
@@ -57,6 +64,7 @@ __all__ = [
     "log_loss",
     "loss_runs",
     "models",
+    "offsets",
     "optimal_welfare",
     "pairwise_welfare_loss",
     "pooled_revenue",
@@ -84,4 +92,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_HOME_OF})

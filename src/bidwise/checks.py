@@ -206,7 +206,8 @@ def check_not_negative(argument: str, found: Tensor) -> None:
 def check_offsets(found: object, ads: int, device: torch.device, *, values: bool) -> Tensor:
     """``found`` as auction bounds over ``ads`` ads; ``values=False`` checks the type and shape alone."""
     if not isinstance(found, Tensor):
-        raise TypeError(f"offsets must be a torch.Tensor or None, found {type(found).__name__}")
+        made = "bidwise.offsets(ids) makes them of ids of auctions, bidwise.offsets(sizes=...) of their sizes"
+        raise TypeError(f"offsets must be a torch.Tensor or None, found {type(found).__name__}; {made}")
     if found.dtype != torch.int64:
         hint = "the teacher is passed as teacher=" if found.is_floating_point() else "use offsets.long()"
         raise TypeError(f"offsets must be torch.int64, found {found.dtype}; {hint}")
@@ -216,16 +217,26 @@ def check_offsets(found: object, ads: int, device: torch.device, *, values: bool
         raise InputError(f"offsets must be on the device of logits, {device}, found {found.device}")
     if values:
         if found[0] != 0:
-            raise InputError(f"offsets must start at 0, found {found[0].item()}")
+            raise InputError(f"offsets must start at 0, found {found[0].item()}{_ids_or_sizes(found, ads)}")
         if found[-1] != ads:
-            raise InputError(f"offsets must end at the number of ads, {ads}, found {found[-1].item()}")
+            hint = _ids_or_sizes(found, ads)
+            raise InputError(f"offsets must end at the number of ads, {ads}, found {found[-1].item()}{hint}")
         falls = (found.diff() < 0).nonzero()
         if len(falls):
             at = int(falls[0]) + 1
             raise InputError(
                 f"offsets must not decrease, found {found[at].item()} after {found[at - 1].item()} at {at}"
+                f"{_ids_or_sizes(found, ads)}"
             )
     return found
+
+
+def _ids_or_sizes(found: Tensor, ads: int) -> str:
+    """A hint where offsets look like what people have in their place."""
+    ids = "auction ids, one for each ad? Pass bidwise.offsets(ids)" if len(found) == ads else ""
+    add_up = int(found.sum()) == ads and bool((found >= 0).all())
+    sizes = "sizes of auctions, which add up to the ads? Pass bidwise.offsets(sizes=sizes)" if add_up else ""
+    return "; are these " + ", or ".join(filter(None, (sizes, ids))) if ids or sizes else ""
 
 
 def _raise_at(argument: str, found: Tensor, bad: Tensor, expected: str) -> None:

@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from html import escape
 from typing import Any, NamedTuple
 
 import torch
@@ -155,6 +156,9 @@ class Diagnosis:
                 row.advice, len(start) + 60, initial_indent=start, subsequent_indent=" " * len(start)
             )
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def diagnose(

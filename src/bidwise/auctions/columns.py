@@ -75,7 +75,7 @@ def auctions_of(ctr: Tensor, offsets: ArrayLike | None) -> Auctions:
     if not isinstance(offsets, Tensor):
         array = np.asarray(offsets)
         if array.dtype.kind not in "fiub":
-            raise TypeError(f"offsets must hold integers, found {array.dtype}")
+            raise TypeError(f"offsets must hold integers, found {array.dtype}; of ids, pass bidwise.offsets(ids)")
         offsets = torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "iu" else array.dtype))
     if not (offsets.is_floating_point() or offsets.is_complex() or offsets.dtype == torch.bool):
         offsets = offsets.long()

@@ -18,6 +18,7 @@ from bidwise.checks import (
     check_weights,
     check_whole,
 )
+from bidwise.data.groups import offsets, tensor_of
 from bidwise.run_folder import checksum
 
 COLUMNS = ("clicks", "bids", "teacher", "truth", "weights", "exposure")  # one number per ad
@@ -89,6 +90,29 @@ class Ads:
                 raise InputError(
                     f"must be at most the {len(self):,} ads, found {self.auction_size}", argument="auction_size"
                 )
+
+    @staticmethod
+    def of(features: Any, clicks: Any, bids: Any, *, auction: Any = None, **columns: Any) -> Ads:
+        """Ads of numpy arrays, pandas or polars columns (of features also frames) or lists, whose numbers are copied.
+
+        Args:
+            auction: the id of each ad's auction, in place of ``offsets``; see :func:`bidwise.offsets`.
+            columns: the other arguments of :class:`Ads`.
+
+        >>> Ads.of([[0, 1], [2, 1], [2, 0]], [1, 0, 0], [0.5, 1.0, 2.0], auction=["a", "a", "b"]).offsets
+        tensor([0, 2, 3])
+        """
+        if auction is not None and columns.get("offsets") is not None:
+            raise InputError("must be None where {} are given, found both", argument="auction", others=["offsets"])
+        size = columns.pop("auction_size", None)
+        given = {"clicks": clicks, "bids": bids, **{name: each for name, each in columns.items() if each is not None}}
+        tensors: dict[str, Any] = {name: tensor_of(name, each) for name, each in given.items()}
+        for name in COLUMNS:
+            if name in tensors and not tensors[name].is_floating_point():
+                tensors[name] = tensors[name].float()
+        if auction is not None:
+            tensors["offsets"] = offsets(auction)
+        return Ads(tensor_of("features", features), **tensors, auction_size=size)
 
     @property
     def labels(self) -> Tensor:

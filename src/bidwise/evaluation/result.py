@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import ClassVar
 
@@ -163,6 +164,9 @@ class Evaluation:
         from bidwise.report.evaluation_sentences import summary  # late: sentences are made when they are shown
 
         return summary(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def to_json(self) -> str:
         """JSON as in ``result.json``; numbers that are not defined or not finite are ``null``."""

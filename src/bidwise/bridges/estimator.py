@@ -1,0 +1,312 @@
+"""scikit-learn: `CTRClassifier`, a CTR model as an estimator, and `welfare_scorer`, which selects models by welfare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from bidwise.auctions import welfare
+from bidwise.auctions.columns import Floats
+from bidwise.bridges.logged_rows import LEAST, LoggedRows, auctions_of, bids_of, with_parts_of_dates
+from bidwise.checks import InputError, check_name
+from bidwise.data.ads import Ads
+from bidwise.data.encoding import Encoder, least_count
+from bidwise.data.groups import offsets
+from bidwise.data.infer_types import inferred
+from bidwise.data.read_table import read_table
+from bidwise.evaluation.pooled import pooled_welfare
+from bidwise.losses.named import LOSSES
+from bidwise.models import MODELS, Ensemble
+from bidwise.study.search import searched
+from bidwise.study.served import Served, trained
+from bidwise.table.config import Config, resolved
+from bidwise.table.plan import candidates, recipes
+
+try:
+    import sklearn
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.metrics import make_scorer
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        check_consistent_length,
+        check_is_fitted,
+        column_or_1d,
+        validate_data,
+    )
+except ImportError as error:
+    raise ImportError(
+        "bidwise.CTRClassifier and bidwise.welfare_scorer need scikit-learn 1.6 or later; "
+        "pip install 'bidwise[sklearn]'"
+    ) from error
+
+RECIPES = ("auto", "ensemble", *LOSSES)
+OF_SEVERAL = ("auto", "ensemble", "distilled")  # models, where others are losses of one
+OF_MODEL = ("embedding", "hidden", "dropout", "cross")
+OF_TRAINING = ("lam", "members", "epochs", "batch_size", "learning_rate", "l2")
+BLOCK = 65_536  # rows that are predicted at once
+
+
+class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A click-through-rate model on rows of strings, numbers and dates, as scikit-learn expects a classifier.
+
+    Columns become categories as in ``bidwise train``: text as it is, numbers in bins, of dates the day of the week and
+    the hour; missing values are a category of their own. Settings that are left open, such as the L2 penalty, follow
+    from the number of rows. A tenth of the rows chooses the best epoch and calibrates the CTR.
+
+    Args:
+        model: ``deepfm``, ``dcn``, ``dcnv2`` or ``logistic_regression``; ``None``: DeepFM, and with ``recipe="auto"``
+            whichever is best.
+        recipe: the name of a loss in :data:`bidwise.LOSSES` trains one model with it; ``auto`` tries several settings
+            of the log loss and keeps the best on validation rows; ``ensemble`` serves the mean of several models, and
+            ``distilled`` one that learned from them.
+        embedding, hidden, dropout, cross: options of the model.
+        lam: of a loss over pairs; ``members``: of an ensemble.
+        epochs, batch_size, learning_rate, l2: of the training.
+        numeric, categorical: columns whose kind is not to be inferred.
+        bins: most categories of a column of numbers.
+        validation_fraction: of the rows, or of the auctions; where it has too few clicks the last weights are kept.
+        device: ``cpu`` or ``cuda``.
+        random_state: a number makes training repeatable.
+
+    Attributes:
+        classes_: the two labels; the second is the click.
+        columns_: what each column was taken for, and why.
+
+    >>> random = np.random.default_rng(0)
+    >>> rows = pl.DataFrame({"site": random.choice(["news", "shop"], 400), "price": random.uniform(1, 9, 400)})
+    >>> clicks = (rows["site"] == "shop").to_numpy() & (random.random(400) < 0.8)
+    >>> ctr = CTRClassifier("logistic_regression", epochs=5, random_state=0).fit(rows, clicks).predict_proba(rows)[:, 1]
+    >>> bool(ctr[rows["site"] == "shop"].min() > ctr[rows["site"] == "news"].max())
+    True
+    """
+
+    __metadata_request__fit = {"bid": True, "auction": True}  # noqa: RUF012 (scikit-learn reads it)
+
+    def __init__(
+        self,
+        model: str | None = None,
+        recipe: str = "log_loss",
+        *,
+        embedding: int | None = None,
+        hidden: Sequence[int] | None = None,
+        dropout: float | None = None,
+        cross: int | None = None,
+        lam: float | None = None,
+        members: int | None = None,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        l2: float | None = None,
+        numeric: Sequence[str] = (),
+        categorical: Sequence[str] = (),
+        bins: int = 32,
+        validation_fraction: float = 0.1,
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.embedding = embedding
+        self.hidden = hidden
+        self.dropout = dropout
+        self.cross = cross
+        self.lam = lam
+        self.members = members
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.l2 = l2
+        self.numeric = numeric
+        self.categorical = categorical
+        self.bins = bins
+        self.validation_fraction = validation_fraction
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, bid: Any = None, auction: Any = None, sample_weight: Any = None) -> Self:
+        """Train on logged ads.
+
+        Args:
+            X: one row per ad: a pandas or polars frame, or an array.
+            y: whether it was clicked, two labels.
+            bid: its cost-per-click bid, which losses over pairs weigh by; all alike by default.
+            auction: the id of its auction, in any order; by default ads are not in auctions, and any may compete.
+            sample_weight: how much it counts, 0 or more.
+        """
+        config = self._config()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        frame = self._frame(X, y, reset=True)
+        clicks, weights = self._clicks(y), None
+        rows = np.arange(len(frame))
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+            rows = rows[weights > 0]
+            weights = None if (weights[rows] == weights[rows][0]).all() else weights / weights[rows].mean()
+        if len({*clicks[rows]}) < 2:
+            raise InputError(f"y must have two classes, found one class in {len(rows)} rows (n_samples = {len(rows)})")
+        known = LoggedRows(frame, clicks, bids_of(bid, len(frame)), auctions_of(auction, len(frame)), weights)
+        train, valid = known.split(rows, self.validation_fraction, seed)
+        columns = inferred(frame, [], numeric=self.numeric, categorical=self.categorical, name="X")
+        self.columns_ = {column.name: f"{column.use}: {column.reason}" for column in columns}
+        kinds = {column.name: column.use for column in columns if column.use in ("categorical", "numeric")}
+        self.encoder_ = Encoder.fit(frame[train], kinds, min_count=least_count(len(train)), bins=self.bins)
+        cardinalities = [field.values for field in self.encoder_.fields]
+        ads = known.ads(self.encoder_, train), None if valid is None else known.ads(self.encoder_, valid)
+        served = _served(config, *ads, cardinalities, seed=seed, device=self.device)
+        self.about_: dict[str, Any] = {
+            "model": served.recipe.model,
+            "options": served.recipe.options,
+            "members": served.recipe.members,
+            "cardinalities": cardinalities,
+        }
+        self.model_ = served.model.cpu().double().eval()  # double: a row has the same CTR alone and among others
+        return self
+
+    def decision_function(self, X: Any) -> Floats:
+        """Logits of the click, calibrated."""
+        check_is_fitted(self)
+        features = torch.from_numpy(self.encoder_.encode(self._frame(X, reset=False)))
+        with torch.inference_mode():
+            blocks = [self.model_(block) for block in torch.split(features, BLOCK)]
+        return np.asarray(torch.cat(blocks))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """One minus CTR, and CTR, ``(rows, 2)``."""
+        logits = self.decision_function(X)
+        ctr = torch.from_numpy(np.stack([-logits, logits], axis=1)).sigmoid().numpy()
+        return np.asarray(ctr)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likelier label, which for clicks is nearly always the first: see :meth:`predict_proba`."""
+        likelier = (self.decision_function(X) > 0).astype(int)
+        return np.asarray(self.classes_[likelier])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.input_tags.allow_nan = tags.input_tags.string = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "model_" in state:  # numbers and text alone: no modules, whose code may change
+            weights = {name: tensor.numpy() for name, tensor in self.model_.state_dict().items()}
+            small = {name: array.astype(np.float32) for name, array in weights.items()}  # as they were trained
+            kept = {name: small[name] if (small[name] == array).all() else array for name, array in weights.items()}
+            state |= {"model_": kept, "encoder_": self.encoder_.to_json()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(dict(state))
+        if "model_" in state:
+            model, options, members, cardinalities = self.about_.values()
+            networks = [MODELS[model](cardinalities, **options) for _ in range(members)]
+            self.encoder_, self.model_ = Encoder.from_json(state["encoder_"]), Ensemble(networks).double().eval()
+            self.model_.load_state_dict({name: torch.tensor(array) for name, array in state["model_"].items()})
+
+    def _config(self) -> Config:
+        """The same settings as those of ``bidwise train``, which checks them."""
+        check_name("recipe", self.recipe, RECIPES)
+        named: dict[str, Any] = {"train.recipe" if self.recipe in OF_SEVERAL else "train.loss": self.recipe}
+        named |= {"model.name": self.model or (None if self.recipe == "auto" else "deepfm")}
+        named |= {f"model.{name}": getattr(self, name) for name in OF_MODEL}
+        named |= {f"train.{name}": getattr(self, name) for name in OF_TRAINING}
+        plain = {name: x.item() if isinstance(x, np.generic) else x for name, x in named.items() if x is not None}
+        if not 0 <= self.validation_fraction < 1:
+            raise InputError(f"must be in [0, 1), found {self.validation_fraction}", argument="validation_fraction")
+        return resolved({"data": {"click": "y", "bid": "bid"}}, plain)
+
+    def _frame(self, X: Any, *y: Any, reset: bool) -> pl.DataFrame:
+        """The rows, checked as scikit-learn checks them, with parts of dates in place of dates."""
+        given = {"y": y[0]} if y else {}
+        if hasattr(X, "columns"):
+            validate_data(self, X, **given, reset=reset, skip_check_array=True)
+            check_consistent_length(X, *y)
+            table = X
+        else:
+            checked = validate_data(self, X, **given, reset=reset, dtype=None, ensure_all_finite="allow-nan")
+            array = checked[0] if y else checked
+            table = {f"x{at}": array[:, at] for at in range(array.shape[1])}
+        return with_parts_of_dates(read_table(table, name="X"))
+
+    def _clicks(self, y: Any) -> Floats:
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        kind = type_of_target(labels, input_name="y")
+        if kind != "binary":
+            raise InputError(f"Only binary classification is supported. The type of the target is {kind}.")
+        self.classes_, clicked = np.unique(labels, return_inverse=True)
+        return clicked.astype(np.float64)
+
+
+def _served(
+    config: Config, ads: Ads, valid: Ads | None, cardinalities: Sequence[int], *, seed: int, device: str
+) -> Served:
+    """The model that a recipe leads to: teachers are trained before it, and ``auto`` tries several settings."""
+    tried = candidates(config, len(ads))
+    options: dict[str, Any] = {"seed": seed, "device": device, "metric": "log_loss"}
+    if config.train.recipe == "auto":
+        if valid is None:
+            raise InputError(
+                f"'auto' needs validation rows with {LEAST} clicks and {LEAST} other ads to choose by, found fewer; "
+                "take more rows, a larger validation_fraction, or recipe='log_loss'",
+                argument="recipe",
+            )
+        return searched(tried, ads, valid, cardinalities, **options)[1][0]
+    models: dict[str, Served] = {}
+    for name, recipe in recipes(config, tried[0], len(ads)).items():
+        teacher = None if recipe.teacher is None else models[recipe.teacher].model
+        models[name] = trained(recipe, ads, valid, cardinalities, teacher=teacher, **options)
+    return models[config.train.name]
+
+
+def welfare_scorer(*, auction_size: int | None = None, slots: Sequence[float] = (1.0,), pos_label: Any = 1) -> Any:
+    """Mean welfare of the auctions that a classifier's CTR would decide, to select models by: higher is better.
+
+    Bids, and ids of auctions where there are any, go with the rows through ``cross_validate`` or ``GridSearchCV``, as
+    ``params={"bid": bids, "auction": ids}`` or ``fit(X, y, bid=bids, auction=ids)``; metadata routing must be on. Any
+    classifier with ``predict_proba`` will do.
+
+    Args:
+        auction_size: measures all auctions of so many ads that could be drawn; without it ``auction`` is needed.
+        slots: position multipliers, the first 1.
+        pos_label: the label of a click.
+    """
+    if not sklearn.get_config()["enable_metadata_routing"]:
+        raise InputError(
+            "welfare_scorer needs scikit-learn's metadata routing, which brings it the bids; first call "
+            "sklearn.set_config(enable_metadata_routing=True)"
+        )
+    scorer = make_scorer(
+        _welfare, response_method="predict_proba", auction_size=auction_size, slots=tuple(slots), pos_label=pos_label
+    )
+    return scorer.set_score_request(bid=True, auction=True)
+
+
+def _welfare(
+    y_true: ArrayLike,
+    y_score: Floats,
+    *,
+    bid: Any = None,
+    auction: Any = None,
+    auction_size: int | None = None,
+    slots: Sequence[float] = (1.0,),
+    pos_label: Any = 1,
+) -> float:
+    if bid is None:
+        raise InputError('welfare needs the bid of every row, found none; pass params={"bid": bids}')
+    clicks, bids = (np.asarray(y_true) == pos_label).astype(np.float64), np.asarray(bid, dtype=np.float64)
+    ids = auctions_of(auction, len(clicks))
+    if auction_size is not None:
+        return pooled_welfare(y_score, clicks, bids, auction_size, slots=slots)
+    if ids is None:
+        raise InputError("welfare needs auctions, found neither auction (an id for each row) nor auction_size")
+    order = np.argsort(ids, kind="stable")
+    return float(welfare(y_score[order], clicks[order], bids[order], offsets(ids[order]), slots=slots).mean())

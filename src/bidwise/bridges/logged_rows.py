@@ -1,0 +1,88 @@
+"""Rows of a user's frame with what else is known of them, checked: clicks, bids, auctions, weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from bidwise.auctions.columns import Floats
+from bidwise.checks import InputError
+from bidwise.data.ads import Ads
+from bidwise.data.encoding import Encoder
+from bidwise.data.groups import offsets
+from bidwise.data.read_table import auction_ids, read_table
+from bidwise.table.encode import CAP
+
+LEAST = 10  # clicks, and other ads, of which validation rows can tell anything
+
+
+@dataclass(frozen=True)
+class LoggedRows:
+    """What is known of every row."""
+
+    frame: pl.DataFrame
+    clicks: Floats
+    bids: Floats
+    auctions: NDArray[np.int64] | None
+    weights: Floats | None
+
+    def split(self, rows: NDArray[Any], share: float, seed: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Rows to train on and to validate by, whole auctions; of the latter none where they could tell nothing."""
+        groups = rows if self.auctions is None else self.auctions[rows]
+        order = np.argsort(groups, kind="stable")
+        rows, which = rows[order], np.unique(groups)
+        some = np.random.default_rng(seed).permutation(which)[: round(share * len(which))]
+        held_out = np.isin(groups[order], some)
+        clicks, left = self.clicks[rows[held_out]], self.clicks[rows[~held_out]]
+        if min(clicks.sum(), (1 - clicks).sum()) < LEAST or not 0 < left.sum() < len(left):
+            return rows, None
+        return rows[~held_out], rows[held_out]
+
+    def ads(self, encoder: Encoder, rows: NDArray[Any]) -> Ads:
+        """Some rows, those of an auction next to each other."""
+        more = {} if self.weights is None else {"weights": self.weights[rows]}
+        features = torch.from_numpy(encoder.encode(self.frame[rows]))
+        bounds = None if self.auctions is None else offsets(self.auctions[rows])
+        return Ads.of(features, self.clicks[rows], self.bids[rows], offsets=bounds, **more)
+
+
+def with_parts_of_dates(frame: pl.DataFrame) -> pl.DataFrame:
+    """Dates as what comes back of them, the day of the week and the hour; durations in seconds."""
+    columns: list[pl.Series] = []
+    for column in frame:
+        name, dtype = column.name, column.dtype
+        if dtype == pl.Duration:
+            columns.append(column.dt.total_microseconds() / 1e6)
+        elif dtype.is_temporal():
+            columns += [column.dt.weekday().alias(f"{name} weekday")] if dtype != pl.Time else []
+            columns += [column.dt.hour().alias(f"{name} hour")] if dtype != pl.Date else []
+        else:
+            columns.append(column)
+    return pl.DataFrame(columns)
+
+
+def bids_of(bid: Any, rows: int) -> Floats:
+    """In units of their mean and with the cap of ``bidwise train``, so that learning rates suit all currencies."""
+    bids = np.ones(rows) if bid is None else np.array(bid, dtype=np.float64)
+    if bids.shape != (rows,):
+        raise InputError(f"must be one number for each of the {rows:,} rows, found shape {bids.shape}", argument="bid")
+    if not (np.isfinite(bids) & (bids > 0)).all():
+        row = int(np.argmin(np.isfinite(bids) & (bids > 0)))
+        raise InputError(f"must be finite and above 0, found {bids[row]:g} at row {row}", argument="bid")
+    bids = np.minimum(bids, CAP * np.median(bids))
+    return np.asarray(bids / bids.mean())
+
+
+def auctions_of(auction: Any, rows: int) -> NDArray[np.int64] | None:
+    """The auction of every row by number; of a frame all columns name it."""
+    if auction is None:
+        return None
+    ids = auction_ids(read_table(auction if hasattr(auction, "columns") else {"auction": auction}), "auction")
+    if len(ids) != rows:
+        raise InputError(f"must have an id for each of the {rows:,} rows, found {len(ids):,}", argument="auction")
+    return ids

@@ -1,0 +1,300 @@
+"""CTRClassifier and welfare_scorer, with scikit-learn itself."""
+
+import pickle
+import pickletools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.dummy import DummyClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import bidwise
+from bidwise import CTRClassifier, welfare_scorer
+
+SMALL = {"model": "logistic_regression", "epochs": 3, "random_state": 0}
+FAILS = {
+    "check_sample_weight_equivalence_on_dense_data": "batches of shuffled rows: a repeated row is in several of them, "
+    "one of weight 2 in one",
+}
+
+
+@parametrize_with_checks(
+    [CTRClassifier("logistic_regression", epochs=10), CTRClassifier(epochs=10, hidden=(8,), embedding=4)],
+    expected_failed_checks=lambda estimator: FAILS,
+)
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture
+def routing():
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+class Log:
+    """Ads of ten an auction with strings, numbers and dates, some of them missing, in which brand and hour matter."""
+
+    def __init__(self, auctions=300, seed=0):
+        random = np.random.default_rng(seed)
+        n = 10 * auctions
+        self.auction = np.repeat([f"request {k}" for k in range(auctions)], 10)
+        time = pd.Timestamp("2026-01-01") + pd.to_timedelta(random.integers(0, 30 * 24, auctions), unit="h")
+        brand = random.integers(0, 20, n)
+        self.X = pd.DataFrame(
+            {
+                "brand": [f"brand {k}" for k in brand],
+                "device": np.repeat(random.choice(["phone", "desktop", None], auctions), 10),
+                "price": np.where(random.random(n) < 0.1, np.nan, random.lognormal(size=n)),
+                "time": np.repeat(time, 10),
+            }
+        )
+        self.X["day"] = self.X["time"].dt.date
+        logits = np.linspace(-3, 1, 20)[brand] + (self.X["time"].dt.hour > 12)
+        self.ctr = 1 / (1 + np.exp(-logits.to_numpy()))
+        self.y = (random.random(n) < self.ctr).astype(int)
+        self.bid = random.lognormal(size=n)
+
+    @property
+    def polars(self):
+        lists = {name: [None if x != x else x for x in self.X[name].tolist()] for name in ("brand", "device", "price")}
+        return pl.DataFrame(lists | {"time": self.X["time"].to_numpy(), "day": self.X["day"].tolist()})
+
+
+@pytest.fixture(scope="module")
+def log():
+    return Log()
+
+
+def test_it_learns_from_strings_numbers_and_dates(log):
+    new = Log(seed=1)
+    model = CTRClassifier(random_state=0).fit(log.X, log.y)
+    assert model.feature_names_in_.tolist() == ["brand", "device", "price", "time", "day"]
+    assert [*model.columns_] == ["brand", "device", "price", "time weekday", "time hour", "day weekday"]
+    assert model.columns_["price"] == "numeric: numbers with decimals"
+    ctr = model.predict_proba(new.X)
+    np.testing.assert_allclose(ctr.sum(1), 1)
+    np.testing.assert_allclose(np.log(ctr[:, 1] / ctr[:, 0]), model.decision_function(new.X), atol=1e-6)
+    best = roc_auc_score(new.y, new.ctr)
+    assert roc_auc_score(new.y, ctr[:, 1]) > best - 0.03
+    assert abs(ctr[:, 1].mean() - new.ctr.mean()) < 0.03
+    assert np.mean((ctr[:, 1] - new.ctr) ** 2) < 0.3 * new.ctr.var()
+
+
+def test_pandas_polars_and_shuffled_columns_of_bids_agree(log):
+    first = CTRClassifier(**SMALL).fit(log.X, log.y, bid=pd.Series(log.bid), auction=pd.Series(log.auction))
+    again = CTRClassifier(**SMALL).fit(log.polars, pl.Series(log.y), bid=log.bid, auction=pl.Series(log.auction))
+    np.testing.assert_array_equal(first.predict_proba(log.X), again.predict_proba(log.polars))
+    np.testing.assert_array_equal(first.predict_proba(log.X), first.predict_proba(log.polars))
+
+
+def test_a_number_as_random_state_makes_training_repeatable_and_others_differ(log):
+    one, two, other = (CTRClassifier(**SMALL | {"random_state": k}).fit(log.X, log.y) for k in (1, 1, 2))
+    np.testing.assert_array_equal(one.predict_proba(log.X), two.predict_proba(log.X))
+    assert (one.predict_proba(log.X) != other.predict_proba(log.X)).any()
+
+
+def test_the_second_class_is_the_click_whatever_it_is_called(log):
+    numbers = CTRClassifier(**SMALL).fit(log.X, log.y)
+    words = CTRClassifier(**SMALL).fit(log.X, np.where(log.y == 1, "yes", "no"))
+    assert words.classes_.tolist() == ["no", "yes"]
+    np.testing.assert_array_equal(numbers.predict_proba(log.X), words.predict_proba(log.X))
+    assert (words.predict(log.X) == "yes").tolist() == (numbers.predict_proba(log.X)[:, 1] > 0.5).tolist()
+
+
+def test_rows_of_weight_0_are_left_out_and_equal_weights_change_nothing(log):
+    kept = np.arange(len(log.y)) % 3 > 0
+    weighed = CTRClassifier(**SMALL).fit(log.X, log.y, sample_weight=4.0 * kept)
+    removed = CTRClassifier(**SMALL, validation_fraction=0.0).fit(log.X[kept], log.y[kept])
+    without = CTRClassifier(**SMALL, validation_fraction=0.0).fit(log.X, log.y, sample_weight=4.0 * kept)
+    np.testing.assert_array_equal(removed.predict_proba(log.X), without.predict_proba(log.X))
+    assert np.isfinite(weighed.predict_proba(log.X)).all()
+    heavy = CTRClassifier(**SMALL).fit(log.X, log.y, sample_weight=1 + 9.0 * log.y)
+    assert heavy.predict_proba(log.X)[:, 1].mean() > weighed.predict_proba(log.X)[:, 1].mean() + 0.2
+
+
+@pytest.mark.parametrize("recipe", ["bid_weighted", "log_plus", "log_plus_teacher", "ensemble", "distilled"])
+def test_every_kind_of_recipe_learns_and_can_be_pickled(log, recipe):
+    members = {"members": 2} if recipe in ("ensemble", "distilled") else {}
+    model = CTRClassifier(**SMALL, recipe=recipe, **members).fit(log.X, log.y, bid=log.bid, auction=log.auction)
+    assert roc_auc_score(log.y, model.predict_proba(log.X)[:, 1]) > 0.7
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(model.predict_proba(log.X), again.predict_proba(log.X))
+    assert model.about_["members"] == (2 if recipe == "ensemble" else 1)
+
+
+def test_bids_and_auctions_change_what_losses_over_pairs_learn(log):
+    plain = CTRClassifier(**SMALL, recipe="log_plus")
+    told = [
+        plain.fit(log.X, log.y, **more).predict_proba(log.X)
+        for more in ({}, {"bid": log.bid}, {"auction": log.auction})
+    ]
+    assert len({each.tobytes() for each in told}) == 3
+
+
+def test_scattered_auctions_are_brought_together(log):
+    order = np.random.default_rng(0).permutation(len(log.y))
+    model = CTRClassifier(**SMALL, recipe="log_plus")
+    model.fit(log.X.iloc[order], log.y[order], bid=log.bid[order], auction=log.auction[order])
+    assert roc_auc_score(log.y, model.predict_proba(log.X)[:, 1]) > 0.7
+
+
+def test_auto_searches_model_and_settings(log):
+    model = CTRClassifier(recipe="auto", epochs=1, random_state=0).fit(log.X, log.y)
+    assert model.about_["model"] in bidwise.models.MODELS
+    assert roc_auc_score(log.y, model.predict_proba(log.X)[:, 1]) > 0.6
+    only = CTRClassifier("logistic_regression", recipe="auto", epochs=1, random_state=0).fit(log.X, log.y)
+    assert only.about_["model"] == "logistic_regression"
+
+
+def test_a_pickle_holds_arrays_and_names_but_no_modules(log):
+    model = CTRClassifier(**SMALL).fit(log.X, log.y)
+    kept = pickle.dumps(model)
+    texts = [text for _, text, _ in pickletools.genops(kept) if isinstance(text, str)]
+    assert [text for text in texts if text.startswith(("bidwise.", "torch"))] == ["bidwise.bridges.estimator"]
+    parameters = sum(parameter.numel() for parameter in model.model_.parameters())
+    assert len(kept) < 4 * parameters + 10_000  # weights in float32
+    unfitted = pickle.loads(pickle.dumps(clone(model)))
+    assert unfitted.get_params() == model.get_params()
+    with pytest.raises(NotFittedError):
+        unfitted.predict_proba(log.X)
+
+
+def test_few_clicks_are_not_held_out():
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(40, 2)), np.arange(40) % 2
+    model = CTRClassifier(**SMALL).fit(X, y)
+    assert (float(model.model_.slope), float(model.model_.intercept)) == (1, 0)
+    with pytest.raises(bidwise.InputError, match="recipe 'auto' needs validation rows with 10 clicks"):
+        CTRClassifier(recipe="auto").fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "message"),
+    [
+        ({"recipe": "log_pluss"}, {}, "recipe must be one of .* did you mean 'log_plus'"),
+        ({"model": "deepfn"}, {}, "model must be one of .* did you mean 'deepfm'"),
+        ({"l2": -1.0}, {}, "l2 must be finite and no less than 0"),
+        ({"lam": 1.0}, {}, "lam is of losses over pairs"),
+        ({"validation_fraction": 1.0}, {}, r"validation_fraction must be in \[0, 1\), found 1.0"),
+        ({"numeric": ["brand"]}, {}, "column 'brand', row 0: found 'brand .*', which is not a number"),
+        ({}, {"bid": [1.0]}, r"bid must be one number for each of the 3,000 rows, found shape \(1,\)"),
+        ({}, {"bid": np.zeros(3000)}, "bid must be finite and above 0, found 0 at row 0"),
+        ({}, {"auction": ["a"]}, "auction must have an id for each of the 3,000 rows, found 1"),
+        ({}, {"auction": [None] * 3000}, "every ad needs an auction"),
+    ],
+)
+def test_errors_name_the_argument(log, options, given, message):
+    with pytest.raises(ValueError, match=message):
+        CTRClassifier(**options).fit(log.X, log.y, **given)
+
+
+def test_numbers_of_numpy_in_a_grid_are_taken(log):
+    grid = {"l2": np.array([1e-4, 1e-3], dtype=np.float32), "epochs": np.array([1])}
+    found = GridSearchCV(CTRClassifier(**SMALL), grid, cv=2).fit(log.X, log.y)
+    assert found.best_params_["epochs"] == 1
+
+
+@pytest.mark.usefixtures("routing")
+def test_the_scorer_is_the_mean_welfare_of_held_out_auctions(log):
+    model = CTRClassifier(**SMALL).fit(log.X, log.y)
+    ctr = model.predict_proba(log.X)[:, 1]
+    expected = float(bidwise.welfare(ctr, log.y, log.bid, bidwise.offsets(log.auction)).mean())
+    assert welfare_scorer()(model, log.X, log.y, bid=log.bid, auction=log.auction) == pytest.approx(expected)
+    order = np.random.default_rng(0).permutation(len(ctr))
+    mixed = {"bid": log.bid[order], "auction": log.auction[order]}
+    assert welfare_scorer()(model, log.X.iloc[order], log.y[order], **mixed) == pytest.approx(expected)
+    pooled = welfare_scorer(auction_size=5, slots=(1, 0.5))(model, log.X, log.y, bid=log.bid)
+    assert pooled == pytest.approx(bidwise.pooled_welfare(ctr, log.y, log.bid, 5, slots=(1, 0.5)))
+    words = np.where(log.y == 1, "yes", "no")
+    named = welfare_scorer(pos_label="yes")(
+        clone(model).fit(log.X, words), log.X, words, bid=log.bid, auction=log.auction
+    )
+    assert named == pytest.approx(expected)
+
+
+@pytest.mark.usefixtures("routing")
+def test_the_scorer_prefers_the_better_model_in_cross_validation(log):
+    given = {"bid": log.bid, "auction": log.auction, "groups": log.auction}
+    told = {"params": given, "cv": GroupKFold(3), "scoring": welfare_scorer()}
+    good = cross_val_score(CTRClassifier(**SMALL), log.X, log.y, **told)
+    blind = cross_val_score(DummyClassifier(), log.X, log.y, **told)
+    assert good.mean() > blind.mean()
+    several = {"welfare": welfare_scorer(), "pooled": welfare_scorer(auction_size=10), "log_loss": "neg_log_loss"}
+    found = cross_validate(CTRClassifier(**SMALL), log.X, log.y, **told | {"scoring": several})
+    np.testing.assert_allclose(found["test_welfare"], good)
+    assert found["test_log_loss"].mean() > -np.log(2)
+
+
+@pytest.mark.usefixtures("routing")
+def test_a_grid_over_a_pipeline_routes_bids_and_auctions_to_the_model(log):
+    seen = []
+
+    class Watched(CTRClassifier):
+        def fit(self, X, y, bid=None, auction=None, sample_weight=None):
+            seen.append((len(X), bid is not None, auction is not None, sample_weight is not None))
+            return super().fit(X, y, bid, auction, sample_weight)
+
+    pipeline = make_pipeline(FunctionTransformer(lambda frame: frame.drop(columns="day")), Watched(**SMALL))
+    grid = GridSearchCV(pipeline, {"watched__l2": [1e-4, 10.0]}, scoring=welfare_scorer(), cv=GroupKFold(2))
+    grid.fit(log.X, log.y, bid=log.bid, auction=log.auction, groups=log.auction)
+    assert seen == [*[(1500, True, True, False)] * 4, (3000, True, True, False)]
+    assert "day weekday" not in grid.best_estimator_[-1].columns_
+    assert set(grid.best_params_) == {"watched__l2"}
+
+
+@pytest.mark.usefixtures("routing")
+def test_a_request_may_be_taken_back(log):
+    model = CTRClassifier(**SMALL).set_fit_request(bid=False, auction=False, sample_weight=True)
+    requests = model.get_metadata_routing().fit.requests
+    assert requests == {"bid": False, "auction": False, "sample_weight": True}
+    assert clone(model).get_metadata_routing().fit.requests == requests
+
+
+@pytest.mark.usefixtures("routing")
+def test_the_scorer_says_what_it_lacks(log):
+    model = LogisticRegression().fit(log.X[["price"]].fillna(0), log.y)
+    with pytest.raises(bidwise.InputError, match="welfare needs the bid of every row"):
+        welfare_scorer()(model, log.X[["price"]].fillna(0), log.y)
+    with pytest.raises(bidwise.InputError, match=r"found neither auction .* nor auction_size"):
+        welfare_scorer()(model, log.X[["price"]].fillna(0), log.y, bid=log.bid)
+
+
+def test_the_scorer_asks_for_metadata_routing():
+    with pytest.raises(bidwise.InputError, match=r"sklearn.set_config\(enable_metadata_routing=True\)"):
+        welfare_scorer()
+
+
+def test_scikit_learn_is_imported_late_and_its_absence_explained():
+    code = "import sys, bidwise; bidwise.offsets([1]); bidwise.fit; print('sklearn' in sys.modules)\n"
+    code += "sys.modules['sklearn'] = None\ntry: bidwise.CTRClassifier\nexcept ImportError as error: print(error)\n"
+    code += "from bidwise import *\nprint('CTRClassifier' in dir(bidwise))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [shown[0], shown[2]] == ["False", "True"]
+    assert shown[1].endswith("need scikit-learn 1.6 or later; pip install 'bidwise[sklearn]'")
+
+
+def test_the_page_runs():
+    page = Path(__file__).parent.parent / "docs" / "sklearn.md"
+    names = {}
+    with sklearn.config_context():
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+            exec(block, names)  # the documents are ours
+    best = roc_auc_score(names["click"], names["truth"])
+    assert roc_auc_score(names["click"], names["ctr"]) > best - 0.05
+    learned = names["table"].weight.detach().squeeze(-1).numpy()[names["brand"].numpy()]
+    assert roc_auc_score(names["click"], learned) > 0.6
