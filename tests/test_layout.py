@@ -12,10 +12,12 @@ SOURCE = Path(bidwise.__file__).parent
 
 # A room, a module or package of bidwise, imports only rooms above it; those on one line may import each other.
 ORDER = (
+    ("errors",),
     ("checks",),
     ("typed_json",),
     ("segments",),
     ("urls",),
+    ("values",),
     ("distributed",),
     ("run_folder",),
     ("runners", "ray_runner"),
@@ -31,6 +33,7 @@ ORDER = (
     ("table",),
     ("report",),
     ("paper",),
+    ("bridges",),
     ("cli",),
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bidwise import data, evaluation, models, table, theory, training
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
-    from bidwise.checks import InputError
     from bidwise.diagnosis import diagnose
+    from bidwise.errors import InputError
     from bidwise.evaluation.evaluate import evaluate
     from bidwise.evaluation.pooled import pooled_revenue, pooled_welfare
     from bidwise.evaluation.result import Evaluation
     from bidwise.losses import LOSSES, BidWeightedLogLoss, WelfareLoss, log_loss, pairwise_welfare_loss
+    from bidwise.table.model import load
     from bidwise.training import fit, predict
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "bidwise.auctions": ("Outcome", "optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare"),
-    "bidwise.checks": ("InputError",),
     "bidwise.diagnosis": ("diagnose",),
+    "bidwise.errors": ("InputError",),
     "bidwise.evaluation.evaluate": ("evaluate",),
     "bidwise.evaluation.pooled": ("pooled_revenue", "pooled_welfare"),
     "bidwise.evaluation.result": ("Evaluation",),
@@ -33,6 +34,7 @@ _HOMES = {
         "log_loss",
         "pairwise_welfare_loss",
     ),
+    "bidwise.table.model": ("load",),
     "bidwise.training": ("fit", "predict"),
 }
 _PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "table", "theory", "training")
@@ -49,6 +51,7 @@ __all__ = [
     "evaluate",
     "evaluation",
     "fit",
+    "load",
     "log_loss",
     "models",
     "optimal_welfare",

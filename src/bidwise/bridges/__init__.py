@@ -1,0 +1,1 @@
+"""bidwise inside other people's tools: scikit-learn, gradient boosting, Lightning, ONNX. Each imports its own."""
