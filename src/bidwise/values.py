@@ -14,6 +14,7 @@ from bidwise.errors import InputError
 
 RARE, MISSING, FIRST = 0, 1, 2  # ids of every field: rare or unseen values, missing ones, the vocabulary from here on
 BOOLEANS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false"}  # as other tools write them
+WORDS = {"true": 1.0, "false": 0.0, "": math.nan}  # that count as numbers
 WHOLE = re.compile(r"(-?\d+)\.0+")  # a whole number that was stored as a decimal one
 
 
@@ -43,17 +44,18 @@ def text_of(value: Any) -> str | None:
     >>> [text_of(value) for value in (3.0, 3, " 3.00", 2.5, 1e-7, True, "TRUE", "", float("nan"))]
     ['3', '3', '3', '2.5', '1e-7', 'true', 'true', None, None]
     """
-    if isinstance(value, str):
-        text = value.strip()
-        text = WHOLE.fullmatch(text)[1] if WHOLE.fullmatch(text) else text  # type: ignore[index]
-        return BOOLEANS.get(text, text) or None
     if value is None or isinstance(value, bool | np.bool_):
         return None if value is None else str(bool(value)).lower()
     if isinstance(value, int | np.integer):
         return str(int(value))
-    if isinstance(value, float | np.floating):
-        return None if math.isnan(value) else WHOLE.sub(r"\1", _decimal(float(value)))
-    raise InputError(f"values must be text, numbers or booleans, found {type(value).__name__}")
+    if isinstance(value, str):
+        text = value.strip()
+    elif isinstance(value, float | np.floating):
+        text = "" if math.isnan(value) else _decimal(float(value))
+    else:
+        raise InputError(f"values must be text, numbers or booleans, found {type(value).__name__}")
+    whole = WHOLE.fullmatch(text)
+    return whole[1] if whole else BOOLEANS.get(text, text) or None
 
 
 def _decimal(value: float) -> str:
@@ -68,15 +70,13 @@ def number_of(value: Any) -> float:
     >>> [number_of(value) for value in (3, " 2.5", "TRUE", None, "")]
     [3.0, 2.5, 1.0, nan, nan]
     """
+    if value is None:
+        return math.nan
     if isinstance(value, str):
-        text = value.strip().lower()
-        if not text:
-            return math.nan
-        if text in ("true", "false"):
-            return float(text == "true")
-        if "_" not in text:  # which Python reads, and nobody writes
-            value = text
+        value = WORDS.get(value.strip().lower(), value)
     try:
-        return math.nan if value is None else float(value)
+        if isinstance(value, str) and "_" in value:  # Python reads 1_000, and nobody else does
+            raise ValueError(value)
+        return float(value)
     except (TypeError, ValueError):
         raise InputError(f"values must be numbers, found {value!r}") from None

@@ -27,7 +27,6 @@ PARITY = 1e-5  # the most that a CTR may differ from torch's
 RELATIVE = 1e-3  # of it, where it is small
 LARGEST = 2**31 - 2**20  # bytes of an ONNX file
 ROWS = 1000
-NOISE = ("torch.onnx._internal.exporter._registration",)  # on packages that are not installed
 TREES = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # of torch, to itself
 
 
@@ -83,10 +82,10 @@ def export_onnx(run: str | Path, file: str | Path) -> Exported:
 def _graph(model: Model) -> Any:
     fields = len(model.columns)
     some = torch.zeros((2, fields), dtype=torch.int64)  # torch takes a single ad for a constant
-    levels = {name: logging.getLogger(name).level for name in NOISE}
+    noise = logging.getLogger("torch.onnx._internal.exporter._registration")  # names packages that are not installed
+    level = noise.level
+    noise.setLevel(logging.ERROR)
     try:
-        for name in NOISE:
-            logging.getLogger(name).setLevel(logging.ERROR)
         with warnings.catch_warnings(), torch.no_grad():
             warnings.filterwarnings("ignore", TREES, FutureWarning)
             return torch.onnx.export(
@@ -99,8 +98,7 @@ def _graph(model: Model) -> Any:
                 verbose=False,
             )
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        noise.setLevel(level)
 
 
 def _description(model: Model) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ class Scorer:
     """
 
     def __init__(self, file: str | Path, *, encoder: str | Path | None = None, threads: int = 1) -> None:
-        import onnxruntime
-
+        try:
+            onnxruntime = import_module("onnxruntime")
+        except ImportError:
+            raise InputError("scoring needs onnxruntime, found none: pip install 'bidwise[onnx]'") from None
         self.file = Path(file)
         self.about = _described(self.file, Path(encoder) if encoder else self.file.with_suffix(".json"))
         self.columns = {str(column["name"]): _ids(column) for column in self.about["columns"]}
@@ -86,7 +89,8 @@ class Bins:
     def ids(self, values: list[Any]) -> list[int]:
         """The id of every number."""
         numbers = np.array([x if type(x) is float else number_of(x) for x in values], dtype=np.float64)
-        return np.where(np.isnan(numbers), MISSING, FIRST + np.searchsorted(self.edges, numbers)).tolist()
+        ids: list[int] = np.where(np.isnan(numbers), MISSING, FIRST + np.searchsorted(self.edges, numbers)).tolist()
+        return ids
 
 
 def crc_of(file: Path) -> str:

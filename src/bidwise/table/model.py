@@ -79,7 +79,7 @@ class Model:
         if not len(features):
             return np.zeros(0)
         with torch.inference_mode():
-            logits = torch.cat([self.network(part.to(device)) for part in features.split(AT_ONCE)])
+            logits = torch.cat([self.network(part.to(device)) for part in torch.split(features, AT_ONCE)])
         ctr: Floats = ctr_of(logits).double().cpu().numpy()
         return ctr
 
