@@ -85,8 +85,10 @@ class Model:
 
     def _read(self, table: Table) -> pl.DataFrame:
         rows = scan_table(written_as_in(self.run, table))
-        self.encoder.check(rows.collect_schema().names(), table_name(table))
-        return rows.select(pl.col(self.columns)).collect(engine="streaming")
+        if isinstance(table, pl.LazyFrame | str | Path):
+            self.encoder.check(rows.collect_schema().names(), table_name(table))
+            return rows.select(pl.col(self.columns)).collect(engine="streaming")
+        return rows.collect()  # in memory already; streaming would take longer than a few ads do
 
 
 def load(run: str | Path, *, device: str = "cpu") -> Model:
