@@ -48,21 +48,21 @@ class _Served(nn.Module):
         return torch.sigmoid(self.network(ids))
 
 
-def export_onnx(run: str | Path, file: str | Path) -> Exported:
-    """Write ``file``, one graph from ``ids`` (ads, columns) int64 to ``ctr`` (ads,), and the encoder as JSON beside it.
+def export_onnx(run: str | Path, onnx: str | Path) -> Exported:
+    """Write one graph from ``ids`` (ads, columns) int64 to ``ctr`` (ads,), and the encoder as JSON beside it.
 
     Members of an ensemble and the calibration are part of the graph. It is compared with torch on random ids and on
     rows of values, and refused where a CTR differs by more than 1e-5.
 
     Args:
         run: folder of `bidwise train`.
-        file: ends in .onnx; the encoder has the same name with .json.
+        onnx: file to write, ends in .onnx; the encoder has the same name with .json.
     """
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise InputError(f"needs {', '.join(missing)}: pip install 'bidwise[onnx]'", argument="onnx")
-    check_on_disk("onnx", file, "a file", "copy it afterwards")
-    path = Path(file)
+    check_on_disk("onnx", onnx, "a file", "copy it afterwards")
+    path = Path(onnx)
     if path.suffix != ".onnx" or path.is_dir():
         raise InputError(f"must be a file that ends in .onnx, found {path.name!r}", argument="onnx")
     model = load(run)

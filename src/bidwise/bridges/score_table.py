@@ -139,6 +139,8 @@ def _opened(path: Path, separator: str | None, header: bool) -> Rows:
     if ending not in SEPARATORS:
         raise InputError(f"{path} must end in .parquet, .csv, .tsv, .csv.gz or .tsv.gz")
     delimiter = "\t" if separator == "\\t" else separator or SEPARATORS[ending]
+    if len(delimiter) != 1:
+        raise InputError(f"must be one character, or \\t for a tab, found {separator!r}", argument="separator")
 
     def lines() -> Iterator[Row]:
         opener: Any = gzip.open if path.suffix == ".gz" else open

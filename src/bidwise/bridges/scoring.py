@@ -20,7 +20,6 @@ FORMAT = "bidwise scorer"
 VERSION = 1
 INPUT, OUTPUT = "ids", "ctr"
 AT_ONCE = 4096  # ads
-BYTES_AT_ONCE = 2**24
 
 
 class Scorer:
@@ -95,11 +94,7 @@ class Bins:
 
 def crc_of(file: Path) -> str:
     """CRC-32 of a file, by which a model knows its encoder."""
-    crc = 0
-    with file.open("rb") as opened:
-        while block := opened.read(BYTES_AT_ONCE):
-            crc = zlib.crc32(block, crc)
-    return f"{crc:08x}"
+    return f"{zlib.crc32(file.read_bytes()):08x}"
 
 
 def _ids(column: Mapping[str, Any]) -> Vocabulary | Bins:
@@ -128,6 +123,6 @@ def _described(file: Path, encoder: Path) -> dict[str, Any]:
         raise InputError(f"{encoder} must be JSON that bidwise export wrote, found: {error}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != VERSION:
         raise InputError(f"{encoder} must be a scorer of version {VERSION}, found something else; export it again")
-    if about["checksum"] != crc_of(file):
+    if about.get("checksum") != crc_of(file):
         raise InputError(f"{encoder} must be the one written with {file.name}, found that of another; export again")
     return about
