@@ -12,10 +12,12 @@ SOURCE = Path(bidwise.__file__).parent
 
 # A room, a module or package of bidwise, imports only rooms above it; those on one line may import each other.
 ORDER = (
+    ("errors",),
     ("checks",),
     ("typed_json",),
     ("segments",),
     ("urls",),
+    ("values",),
     ("distributed",),
     ("run_folder",),
     ("runners", "ray_runner"),

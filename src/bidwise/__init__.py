@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bidwise import data, evaluation, models, table, theory, training
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
-    from bidwise.bridges.lightning import WelfareCallback as WelfareCallback
-    from bidwise.bridges.loss_runs import loss_runs
     from bidwise.bridges.estimator import CTRClassifier as CTRClassifier
     from bidwise.bridges.estimator import welfare_scorer as welfare_scorer
-    from bidwise.checks import InputError
+    from bidwise.bridges.lightning import WelfareCallback as WelfareCallback
+    from bidwise.bridges.loss_runs import loss_runs
     from bidwise.data.groups import AuctionBatchSampler, collate_auctions, offsets
     from bidwise.diagnosis import diagnose
+    from bidwise.errors import InputError
     from bidwise.evaluation.evaluate import evaluate
     from bidwise.evaluation.pooled import pooled_revenue, pooled_welfare
     from bidwise.evaluation.result import Evaluation
     from bidwise.losses import LOSSES, BidWeightedLogLoss, WelfareLoss, log_loss, pairwise_welfare_loss
+    from bidwise.table.model import load
     from bidwise.training import fit, predict
 
 __version__ = "0.1.0"
@@ -30,9 +31,9 @@ _HOMES = {
     "bidwise.bridges.lightning": ("WelfareCallback",),
     "bidwise.bridges.loss_runs": ("loss_runs",),
     "bidwise.bridges.estimator": ("CTRClassifier", "welfare_scorer"),
-    "bidwise.checks": ("InputError",),
     "bidwise.data.groups": ("AuctionBatchSampler", "collate_auctions", "offsets"),
     "bidwise.diagnosis": ("diagnose",),
+    "bidwise.errors": ("InputError",),
     "bidwise.evaluation.evaluate": ("evaluate",),
     "bidwise.evaluation.pooled": ("pooled_revenue", "pooled_welfare"),
     "bidwise.evaluation.result": ("Evaluation",),
@@ -43,6 +44,7 @@ _HOMES = {
         "log_loss",
         "pairwise_welfare_loss",
     ),
+    "bidwise.table.model": ("load",),
     "bidwise.training": ("fit", "predict"),
 }
 _PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "table", "theory", "training")
@@ -61,6 +63,7 @@ __all__ = [
     "evaluate",
     "evaluation",
     "fit",
+    "load",
     "log_loss",
     "loss_runs",
     "models",

@@ -56,7 +56,7 @@ def from_json(kind: type[T], data: Any, where: str = "result") -> T:
     >>> from_json(Point, {"x": 1, "y": 2})
     Traceback (most recent call last):
     ...
-    bidwise.checks.InputError: result must have the keys x, names, found y
+    bidwise.errors.InputError: result must have the keys x, names, found y
     """
     return typing.cast(T, _read(kind, data, where))
 

@@ -17,6 +17,7 @@ from bidwise.cli.evaluate_command import evaluate
 from bidwise.cli.first_steps_command import doctor, try_it
 from bidwise.cli.prepare_command import prepare_criteo
 from bidwise.cli.reproduce_command import criteo, recipes, regimes, report, synthetic
+from bidwise.cli.serve_command import export, score
 from bidwise.cli.simulate_command import simulate_criteo
 from bidwise.cli.sweep_command import sweep
 from bidwise.cli.terminal import as_typed
@@ -47,7 +48,7 @@ def _joined(lines: re.Match[str]) -> str:
 
 
 _add(app, try_it, "try")
-for each in (evaluate, train, predict, sweep, report, doctor):
+for each in (evaluate, train, predict, sweep, report, export, score, doctor):
     _add(app, each)
 for experiment in (synthetic, regimes, criteo, recipes):
     _add(experiments, experiment)
@@ -75,6 +76,13 @@ def _refuse(command: str) -> None:
     raise kind(f"torchrun is for bidwise train, found {command}; run it without torchrun")
 
 
+def _said_elsewhere(error: Exception) -> bool:
+    """Whether rank 0 says it."""
+    from bidwise.distributed import ElsewhereError  # late: torch takes a second
+
+    return isinstance(error, ElsewhereError | CycloptsError)
+
+
 def main() -> None:
     """The ``bidwise`` command: errors that a user can fix are one line and exit code 2."""
     command: Callable[..., Any] | None = None
@@ -91,10 +99,8 @@ def main() -> None:
     except (CycloptsError, ValueError, OSError) as error:
         if isinstance(error, ValueError) and not isinstance(error, bidwise.InputError):
             raise
-        from bidwise.distributed import ElsewhereError  # late: torch takes a second
-
         rank = int(os.environ.get("RANK", 0))
-        if not rank or not isinstance(error, ElsewhereError | CycloptsError):  # rank 0 says it
+        if not rank or not _said_elsewhere(error):
             who = f"bidwise, rank {rank}" if rank else "bidwise"
             print(
                 f"{who}: {as_typed(error, command)}\n", end="", file=sys.stderr, flush=True

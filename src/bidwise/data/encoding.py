@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.read_table import numbers_of
-from bidwise.data.store import FIRST, MISSING, RARE, Field
+from bidwise.data.store import Field
+from bidwise.values import BOOLEANS, FIRST, MISSING, RARE, Vocabulary
 
 FORMAT = "bidwise encoder"
 VERSION = 1
 KINDS = ("categorical", "numeric")
-BOOLEANS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false"}  # as other tools write them
+PLAIN = (pl.String, pl.Boolean, pl.Float64, pl.Float32, pl.Null)
+FEW = 4000  # rows, up to which looking up one value after the other is faster
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,14 @@ class Categorical:
         ids = pl.Series(range(FIRST, FIRST + len(self.vocabulary)), dtype=pl.Int32)
         return pl.Series(self.vocabulary, dtype=pl.String), ids
 
+    @cached_property
+    def _words(self) -> Vocabulary:
+        return Vocabulary(self.vocabulary)
+
     def ids(self, column: pl.Series) -> NDArray[np.int32]:
         """The id of every value."""
+        if len(column) <= FEW and (column.dtype in PLAIN or column.dtype.is_integer()):
+            return np.array(self._words.ids(column.to_list()), dtype=np.int32)
         text = names_of(column)
         if not self.vocabulary:
             known = pl.Series([RARE], dtype=pl.Int32).new_from_index(0, len(text))

@@ -18,12 +18,14 @@ from numpy.typing import DTypeLike, NDArray
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
 from bidwise.run_folder import checksum, read_json, whole_file, write_json
+from bidwise.values import FIRST as FIRST
+from bidwise.values import MISSING as MISSING
+from bidwise.values import RARE as RARE
 
 FORMAT = "bidwise store"
 VERSION = 1
 SCHEMA = "store.json"
 SPLITS = ("train", "valid", "test")
-RARE, MISSING, FIRST = 0, 1, 2  # ids of every field: rare or unseen values, missing ones, the vocabulary from here on
 TYPES: dict[str, DTypeLike] = {
     "features": np.int32,  # (ads, fields): ids, a row at a time because batches are rows
     "clicks": np.uint8,

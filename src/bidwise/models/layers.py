@@ -81,14 +81,15 @@ class Embeddings(nn.Module):
     def check(self, ids: Tensor) -> None:
         """Raise unless these are ids of all fields, each below the values of its field.
 
-        Reading values makes the CPU wait for a GPU, which a graph cannot do and a plain torch loop should not.
+        Reading values makes the CPU wait for a GPU, which a graph cannot do and a plain torch loop should not; what
+        torch.compile or torch.export traces has no values to read.
         """
         if ids.is_floating_point():
             raise InputError(f"features must be ids of categories, whole numbers, found {ids.dtype}")
         if ids.dim() != 2 or ids.shape[1] != len(self.starts):
             raise InputError(f"features must have shape (ads, {len(self.starts)}), found {tuple(ids.shape)}")
         training = torch.is_grad_enabled()
-        if not len(ids) or (self.trusted and training):
+        if torch.compiler.is_compiling() or not len(ids) or (self.trusted and training):
             return
         if ids.device.type == "cuda" and ((training and self.sums is None) or torch.cuda.is_current_stream_capturing()):
             return

@@ -36,8 +36,8 @@ from bidwise.study.search import Search, most_passes, searched
 from bidwise.study.served import Served, calibrated, numbers, trained
 from bidwise.table.config import AUTO, RECIPES, Config, option_key, read_toml, resolved
 from bidwise.table.encode import Prepared, prepare, prepared_before, write_parquet
+from bidwise.table.model import ModelFile
 from bidwise.table.plan import candidates, recipes
-from bidwise.table.predict import ModelFile
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
 from bidwise.training.validation import predict
 

@@ -4,70 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import polars as pl
-import torch
-from torch import nn
 
-from bidwise.checks import InputError, check_name
-from bidwise.data.encoding import Encoder
-from bidwise.data.locations import FROM_AFAR, location_of, same_place, written_as
+from bidwise.checks import InputError
+from bidwise.data.locations import FROM_AFAR, same_place
 from bidwise.data.read_table import Table, scan_table, table_error, table_name
-from bidwise.models import MODELS, Ensemble
-from bidwise.run_folder import load, read_json, whole_file
-from bidwise.table.config import read_toml
-from bidwise.training.validation import predict as ctr_of
-from bidwise.typed_json import from_json
+from bidwise.run_folder import whole_file
+from bidwise.table.model import Model, load, written_as_in
 from bidwise.urls import check_on_disk
 
 SINKS = (".parquet", ".csv", ".tsv")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelFile:
-    """What ``model.json`` says of the weights beside it."""
-
-    format: str = "bidwise model"
-    version: int = 2
-    recipe: str
-    loss: str
-    members: int
-    model: str
-    options: dict[str, Any]
-    cardinalities: tuple[int, ...]
-
-
-def load_run(run: str | Path, device: str = "cpu") -> tuple[nn.Module, Encoder]:
-    """The model of a run folder and how it reads columns."""
-    check_on_disk("run", run, "a folder", "copy it first")
-    folder = Path(run)
-    if not folder.is_dir():
-        raise InputError(
-            f"must be a folder of bidwise train, found {'a file' if folder.exists() else 'nothing'} at {folder}",
-            argument="run",
-        )
-    for name in ("result.json", "model.json", "model.pt", "encoder.json"):
-        if not (folder / name).is_file():
-            raise InputError(f"must be a finished run of bidwise train, found no {name} in {folder}", argument="run")
-    said, path = read_json(folder / "model.json"), folder / "model.json"
-    if not isinstance(said, dict) or said.get("format") != ModelFile.format:
-        raise InputError(f"{path} must be a model that bidwise train wrote, found something else")
-    if said.get("version") != ModelFile.version:
-        fix = "train again in a new folder, or predict with the bidwise that wrote it"
-        raise InputError(f"{path} must be of version {ModelFile.version}, found {said.get('version')}; {fix}")
-    about = from_json(ModelFile, said, str(path))
-    encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
-    check_name("model", about.model, MODELS)
-    model = Ensemble([MODELS[about.model](list(about.cardinalities), **about.options) for _ in range(about.members)])
-    try:
-        model.load_state_dict(load(folder / "model.pt"))
-    except RuntimeError as error:
-        raise InputError(f"{folder / 'model.pt'} must be the weights of model.json, found others") from error
-    return model.to(device), encoder
 
 
 def predict(
@@ -93,7 +41,7 @@ def predict(
         device: ``cpu`` or ``cuda``.
         progress: called as ``progress("predicting", 0.4)``.
     """
-    table = _written(table, Path(run) / "config.toml", separator, header)
+    table = written_as_in(run, table, separator, header)
     rows = scan_table(table)
     names = rows.collect_schema().names()
     if not column:
@@ -103,9 +51,9 @@ def predict(
             f"{table_name(table)} has a column {column!r} already; give the predictions another name (column)"
         )
     target = None if out is None else _target(out, table)
-    model, encoder = load_run(run, device)
-    encoder.check(names, table_name(table))
-    block = _Block(model, encoder, column, progress)
+    model = load(run, device=device)
+    model.encoder.check(names, table_name(table))
+    block = _Block(model, column, progress)
     try:
         block.rows = _count(rows) if progress is not None else 0
         if target is None:
@@ -120,21 +68,11 @@ def predict(
     return block.done
 
 
-def _written(table: Table, config: Path, separator: str | None, header: bool | None) -> Table:
-    """A text file as the run's own was written, where nothing else is said."""
-    if isinstance(table, str | Path) and location_of(table).kind != ".parquet" and config.is_file():
-        data = read_toml(config).get("data", {})
-        separator, header = separator or data.get("separator"), data.get("header") if header is None else header
-    return written_as(table, separator, header)
-
-
 class _Block:
     """Adds the predictions to some rows; polars may call it from threads of its own."""
 
-    def __init__(
-        self, model: nn.Module, encoder: Encoder, column: str, progress: Callable[[str, float], None] | None
-    ) -> None:
-        self.model, self.encoder, self.column, self.progress = model, encoder, column, progress
+    def __init__(self, model: Model, column: str, progress: Callable[[str, float], None] | None) -> None:
+        self.model, self.column, self.progress = model, column, progress
         self.rows = self.done = 0
         self.failed: Exception | None = None
         self.lock = threading.Lock()
@@ -142,7 +80,7 @@ class _Block:
     def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
         with self.lock:
             try:
-                predicted = rows.with_columns(pl.Series(self.column, self._ctr(rows), dtype=pl.Float64))
+                predicted = rows.with_columns(pl.Series(self.column, self.model.predict(rows)))
             except Exception as error:  # polars would wrap it in words of its own
                 self.failed = self.failed or error
                 raise
@@ -150,12 +88,6 @@ class _Block:
             if self.progress is not None and self.rows:
                 self.progress("predicting", self.done / self.rows)
             return predicted
-
-    def _ctr(self, rows: pl.DataFrame) -> Any:
-        if rows.is_empty():
-            return np.zeros(0)
-        features = torch.from_numpy(self.encoder.encode(rows))
-        return ctr_of(self.model, features).double().cpu().numpy()
 
 
 def _count(rows: pl.LazyFrame) -> int:

@@ -1,0 +1,151 @@
+"""A run as one ONNX graph, and the way from columns to its ids as JSON; written only if it scores as torch does."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import bidwise
+from bidwise.bridges.scoring import FORMAT, INPUT, OUTPUT, VERSION, Scorer, crc_of
+from bidwise.checks import InputError
+from bidwise.data.encoding import Categorical, Encoder
+from bidwise.run_folder import whole_file, write_json
+from bidwise.table.config import read_toml
+from bidwise.table.model import Model, load
+from bidwise.urls import check_on_disk
+
+PARITY = 1e-5  # the most that a CTR may differ from torch's
+RELATIVE = 1e-3  # of it, where it is small
+LARGEST = 2**31 - 2**20  # bytes of an ONNX file
+ROWS = 1000
+TREES = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # of torch, to itself
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how far the scores are from torch's."""
+
+    file: Path
+    encoder: Path
+    difference: float
+
+
+class _Served(nn.Module):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return torch.sigmoid(self.network(ids))
+
+
+def export_onnx(run: str | Path, onnx: str | Path) -> Exported:
+    """Write one graph from ``ids`` (ads, columns) int64 to ``ctr`` (ads,), and the encoder as JSON beside it.
+
+    Members of an ensemble and the calibration are part of the graph. It is compared with torch on random ids and on
+    rows of values, and refused where a CTR differs by more than 1e-5.
+
+    Args:
+        run: folder of `bidwise train`.
+        onnx: file to write, ends in .onnx; the encoder has the same name with .json.
+    """
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise InputError(f"needs {', '.join(missing)}: pip install 'bidwise[onnx]'", argument="onnx")
+    check_on_disk("onnx", onnx, "a file", "copy it afterwards")
+    path = Path(onnx)
+    if path.suffix != ".onnx" or path.is_dir():
+        raise InputError(f"must be a file that ends in .onnx, found {path.name!r}", argument="onnx")
+    model = load(run)
+    size = sum(x.numel() * x.element_size() for x in model.network.state_dict().values())
+    if size > LARGEST:
+        raise InputError(f"{model.run} must have weights below 2 GB, what an ONNX file holds, found {size / 1e9:.1f}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path.with_suffix(".json")) as encoder, whole_file(path) as graph:
+        _graph(model).save(graph, external_data=False)
+        about = _description(model) | {"checksum": crc_of(graph)}
+        write_json(encoder, about)
+        difference = _difference(model, Scorer(graph, encoder=encoder))
+        write_json(encoder, about | {"difference": difference})
+    return Exported(path, path.with_suffix(".json"), difference)
+
+
+def _graph(model: Model) -> Any:
+    fields = len(model.columns)
+    some = torch.zeros((2, fields), dtype=torch.int64)  # torch takes a single ad for a constant
+    noise = logging.getLogger("torch.onnx._internal.exporter._registration")  # names packages that are not installed
+    level = noise.level
+    noise.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.filterwarnings("ignore", TREES, FutureWarning)
+            return torch.onnx.export(
+                _Served(model.network).eval(),
+                (some,),
+                dynamo=True,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_shapes=({0: torch.export.Dim("ads", min=1)},),
+                verbose=False,
+            )
+    finally:
+        noise.setLevel(level)
+
+
+def _description(model: Model) -> dict[str, Any]:
+    """The JSON beside the graph; docs/serving.md explains it."""
+    config = model.run / "config.toml"
+    data = read_toml(config).get("data", {}) if config.is_file() else {}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "bidwise": bidwise.__version__,
+        "model": {name: getattr(model.about, name) for name in ("model", "members", "recipe", "loss")},
+        "text": {"separator": data.get("separator"), "header": data.get("header", True)},
+        "columns": model.encoder.to_json()["columns"],
+    }
+
+
+def _difference(model: Model, scorer: Scorer) -> float:
+    """The largest difference from torch's CTR; raises where it is too large."""
+    random = np.random.default_rng(0)
+    sizes = np.array(model.about.cardinalities)
+    ids = random.integers(0, sizes, (ROWS, len(sizes)))
+    ids[0], ids[1], ids[2] = 0, np.minimum(1, sizes - 1), sizes - 1  # all rare, all missing, all the last
+    rows = _rows(model.encoder, random)
+    pairs = [(scorer.ctr(part), model.ctr(part)) for part in (ids, ids[:1])]
+    pairs.append((scorer.score(rows), model.predict(rows)))
+    ours, torchs = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+    apart = np.abs(ours - torchs)
+    if not (apart <= np.minimum(PARITY, RELATIVE * torchs)).all():
+        at = int(np.nanargmax(apart)) if not np.isnan(apart).all() else 0
+        raise InputError(
+            f"{model.run} must score in onnxruntime as in torch to {PARITY:g}, found a CTR of {ours[at]:.6g} for "
+            f"{torchs[at]:.6g}; nothing was written"
+        )
+    return float(apart.max())
+
+
+def _rows(encoder: Encoder, random: np.random.Generator) -> dict[str, list[Any]]:
+    """Rows of values as tables have them: frequent ones more often, unseen and missing ones too."""
+    rows: dict[str, list[Any]] = {}
+    for column in encoder.columns:
+        skewed: NDArray[np.float64] = random.random(ROWS) ** 3
+        if isinstance(column, Categorical):
+            known: list[Any] = [*column.vocabulary, "never seen"]
+            rows[column.name] = [known[int(x * len(known))] for x in skewed]
+        else:
+            edges = [*column.edges, 0.0]
+            rows[column.name] = [edges[int(x * len(edges))] * (1 + 0.01 * int(9 * x)) for x in skewed]
+        for at in random.integers(0, ROWS, ROWS // 20):
+            rows[column.name][at] = None
+    return rows

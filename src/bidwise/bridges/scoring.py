@@ -1,0 +1,128 @@
+"""Scores by an exported model: numpy and onnxruntime alone, for machines that serve and have nothing else."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bidwise.errors import InputError
+from bidwise.values import FIRST, MISSING, Vocabulary, number_of
+
+FORMAT = "bidwise scorer"
+VERSION = 1
+INPUT, OUTPUT = "ids", "ctr"
+AT_ONCE = 4096  # ads
+
+
+class Scorer:
+    """An exported model: columns in, CTR out. Threads may share it.
+
+    Args:
+        file: what `bidwise export` wrote, ``ctr.onnx``.
+        encoder: the JSON file that says how columns become ids; ``ctr.json`` beside it by default.
+        threads: of onnxruntime for one call; one is best for a few hundred ads.
+    """
+
+    def __init__(self, file: str | Path, *, encoder: str | Path | None = None, threads: int = 1) -> None:
+        try:
+            onnxruntime = import_module("onnxruntime")
+        except ImportError:
+            raise InputError("scoring needs onnxruntime, found none: pip install 'bidwise[onnx]'") from None
+        self.file = Path(file)
+        self.about = _described(self.file, Path(encoder) if encoder else self.file.with_suffix(".json"))
+        self.columns = {str(column["name"]): _ids(column) for column in self.about["columns"]}
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self.session = onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
+
+    def score(self, columns: Mapping[str, Any]) -> NDArray[np.float64]:
+        """The CTR of every ad, from columns by name: arrays or lists, all of one length.
+
+        Columns that the model does not know are not read. Values that training did not see count as rare.
+        """
+        return self.ctr(self.encode(columns))
+
+    def encode(self, columns: Mapping[str, Any]) -> NDArray[np.int64]:
+        """Ids of ads, ``(ads, columns)``."""
+        self.check(columns)
+        ids = []
+        for name, column in self.columns.items():
+            try:
+                ids.append(column.ids(_listed(columns[name])))
+            except InputError as error:
+                raise InputError(f"column {name!r}: {error}") from None
+        if len({len(column) for column in ids}) > 1:
+            lengths = ", ".join(f"{name}: {len(column)}" for name, column in zip(self.columns, ids, strict=True))
+            raise InputError(f"columns must be of one length, found {lengths}")
+        return np.array(ids, dtype=np.int64).T
+
+    def ctr(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The CTR of ads that are ids already."""
+        blocks = [np.ascontiguousarray(ids[at : at + AT_ONCE]) for at in range(0, len(ids), AT_ONCE)]
+        scores = [self.session.run([OUTPUT], {INPUT: block})[0] for block in blocks]
+        return np.concatenate([np.zeros(0), *scores], dtype=np.float64)
+
+    def check(self, columns: Mapping[str, Any] | list[str], table: str = "columns") -> None:
+        """Raise unless all columns of the model are there."""
+        missing = [name for name in self.columns if name not in columns]
+        if missing:
+            near = get_close_matches(missing[0], list(map(str, columns)), n=1)
+            hint = f"is it {near[0]!r} now?" if near else f"the model needs {'it' if len(missing) == 1 else 'them'}"
+            raise InputError(f"{table}: found no column {', '.join(map(repr, missing))}; {hint}")
+
+
+class Bins:
+    """Ids of a column of numbers: 2 + k for numbers above ``edges[k - 1]`` and up to ``edges[k]``."""
+
+    def __init__(self, edges: list[float]) -> None:
+        self.edges = np.array(edges, dtype=np.float64)
+
+    def ids(self, values: list[Any]) -> list[int]:
+        """The id of every number."""
+        numbers = np.array([x if type(x) is float else number_of(x) for x in values], dtype=np.float64)
+        ids: list[int] = np.where(np.isnan(numbers), MISSING, FIRST + np.searchsorted(self.edges, numbers)).tolist()
+        return ids
+
+
+def crc_of(file: Path) -> str:
+    """CRC-32 of a file, by which a model knows its encoder."""
+    return f"{zlib.crc32(file.read_bytes()):08x}"
+
+
+def _ids(column: Mapping[str, Any]) -> Vocabulary | Bins:
+    return Vocabulary(column["vocabulary"]) if column["kind"] == "categorical" else Bins(column["edges"])
+
+
+def _listed(values: Any) -> list[Any]:
+    """Values of Python's own types; of arrays those that hold text, numbers or booleans."""
+    if isinstance(values, list | tuple):
+        return list(values)
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "biufUO":
+        raise InputError(f"must be a list or an array of text, numbers or booleans, found {array.dtype} {array.shape}")
+    listed: list[Any] = array.tolist()
+    return listed
+
+
+def _described(file: Path, encoder: Path) -> dict[str, Any]:
+    """What the JSON beside a model says, if it is of this model."""
+    for path in (file, encoder):
+        if not path.is_file():
+            raise InputError(f"must be a model of bidwise export with its .json, found no {path}", argument="file")
+    try:
+        about = json.loads(encoder.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{encoder} must be JSON that bidwise export wrote, found: {error}") from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != VERSION:
+        raise InputError(f"{encoder} must be a scorer of version {VERSION}, found something else; export it again")
+    if about.get("checksum") != crc_of(file):
+        raise InputError(f"{encoder} must be the one written with {file.name}, found that of another; export again")
+    return about

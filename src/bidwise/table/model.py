@@ -1,0 +1,134 @@
+"""`load`: the model of a run folder with what it knows of columns, read once to predict many times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import nn
+
+from bidwise.auctions.columns import Floats
+from bidwise.checks import InputError, check_name
+from bidwise.data.encoding import Encoder
+from bidwise.data.locations import location_of, written_as
+from bidwise.data.read_table import Table, scan_table, table_error, table_name
+from bidwise.models import MODELS, Ensemble
+from bidwise.run_folder import load as read_weights
+from bidwise.run_folder import read_json
+from bidwise.table.config import read_toml
+from bidwise.training.validation import ctr_of
+from bidwise.typed_json import from_json
+from bidwise.urls import check_on_disk
+
+AT_ONCE = 4096  # ads
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFile:
+    """What ``model.json`` says of the weights beside it."""
+
+    format: str = "bidwise model"
+    version: int = 2
+    recipe: str
+    loss: str
+    members: int
+    model: str
+    options: dict[str, Any]
+    cardinalities: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model as it is served: columns in, CTR out. Threads may share it.
+
+    ``network`` maps ids to logits, ``encoder`` columns to ids.
+    """
+
+    run: Path
+    about: ModelFile
+    encoder: Encoder = field(repr=False)
+    network: nn.Module = field(repr=False)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the model reads."""
+        return self.encoder.names
+
+    def predict(self, table: Table) -> Floats:
+        """The CTR of every row, float64.
+
+        Args:
+            table: a polars or pandas frame, a dict of columns, or a file or URL as in `bidwise predict`. It must have
+                the model's columns; others are not read. Values that training did not see count as rare.
+        """
+        try:
+            rows = table if isinstance(table, pl.DataFrame) else self._read(table)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise table_error(table, error) from None
+        self.encoder.check(rows.columns, table_name(table))
+        return self.ctr(self.encoder.encode(rows))
+
+    def ctr(self, ids: Any) -> Floats:
+        """The CTR of rows that are ids already, an integer array ``(rows, columns)``."""
+        device = next(self.network.parameters()).device
+        features = torch.from_numpy(np.asarray(ids))
+        if not len(features):
+            return np.zeros(0)
+        with torch.inference_mode():
+            logits = torch.cat([self.network(part.to(device)) for part in torch.split(features, AT_ONCE)])
+        ctr: Floats = ctr_of(logits).double().cpu().numpy()
+        return ctr
+
+    def _read(self, table: Table) -> pl.DataFrame:
+        rows = scan_table(written_as_in(self.run, table))
+        if isinstance(table, pl.LazyFrame | str | Path):
+            self.encoder.check(rows.collect_schema().names(), table_name(table))
+            return rows.select(pl.col(self.columns)).collect(engine="streaming")
+        return rows.collect()  # in memory already; streaming would take longer than a few ads do
+
+
+def load(run: str | Path, *, device: str = "cpu") -> Model:
+    """The model of a folder of `bidwise train`.
+
+    Args:
+        run: the folder.
+        device: ``cpu`` or ``cuda``.
+    """
+    check_on_disk("run", run, "a folder", "copy it first")
+    folder = Path(run)
+    if not folder.is_dir():
+        raise InputError(
+            f"must be a folder of bidwise train, found {'a file' if folder.exists() else 'nothing'} at {folder}",
+            argument="run",
+        )
+    for name in ("result.json", "model.json", "model.pt", "encoder.json"):
+        if not (folder / name).is_file():
+            raise InputError(f"must be a finished run of bidwise train, found no {name} in {folder}", argument="run")
+    said, path = read_json(folder / "model.json"), folder / "model.json"
+    if not isinstance(said, dict) or said.get("format") != ModelFile.format:
+        raise InputError(f"{path} must be a model that bidwise train wrote, found something else")
+    if said.get("version") != ModelFile.version:
+        fix = "train again in a new folder, or predict with the bidwise that wrote it"
+        raise InputError(f"{path} must be of version {ModelFile.version}, found {said.get('version')}; {fix}")
+    about = from_json(ModelFile, said, str(path))
+    encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
+    check_name("model", about.model, MODELS)
+    network = Ensemble([MODELS[about.model](list(about.cardinalities), **about.options) for _ in range(about.members)])
+    try:
+        network.load_state_dict(read_weights(folder / "model.pt"))
+    except RuntimeError as error:
+        raise InputError(f"{folder / 'model.pt'} must be the weights of model.json, found others") from error
+    return Model(folder, about, encoder, network.to(device).eval())
+
+
+def written_as_in(run: str | Path, table: Table, separator: str | None = None, header: bool | None = None) -> Table:
+    """A text file as the run's own was written, where nothing else is said."""
+    config = Path(run) / "config.toml"
+    if isinstance(table, str | Path) and location_of(table).kind != ".parquet" and config.is_file():
+        data = read_toml(config).get("data", {})
+        separator, header = separator or data.get("separator"), data.get("header") if header is None else header
+    return written_as(table, separator, header)

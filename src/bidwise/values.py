@@ -1,0 +1,82 @@
+"""The id of single values, in plain Python: what serves a few ads at a time, with no table library and no torch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from bidwise.errors import InputError
+
+RARE, MISSING, FIRST = 0, 1, 2  # ids of every field: rare or unseen values, missing ones, the vocabulary from here on
+BOOLEANS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false"}  # as other tools write them
+WORDS = {"true": 1.0, "false": 0.0, "": math.nan}  # that count as numbers
+WHOLE = re.compile(r"(-?\d+)\.0+")  # a whole number that was stored as a decimal one
+
+
+class Vocabulary:
+    """Ids of the values of a column of names: those of the words in turn, from 2.
+
+    >>> Vocabulary(["a", "7", "true"]).ids(["a", 7.0, True, " a ", "b", None, ""])
+    [2, 3, 4, 2, 0, 1, 1]
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.known = {word: FIRST + at for at, word in enumerate(words)}
+
+    def ids(self, values: Sequence[Any]) -> list[int]:
+        """The id of every value; text that is in the vocabulary as it stands is found at once."""
+        known = self.known
+        return [known[x] if type(x) is str and x in known else self._other(x) for x in values]
+
+    def _other(self, value: Any) -> int:
+        text = text_of(value)
+        return MISSING if text is None else self.known.get(text, RARE)
+
+
+def text_of(value: Any) -> str | None:
+    """A value as vocabularies hold it, however it was stored; ``None`` where it is missing.
+
+    >>> [text_of(value) for value in (3.0, 3, " 3.00", 2.5, 1e-7, True, "TRUE", "", float("nan"))]
+    ['3', '3', '3', '2.5', '1e-7', 'true', 'true', None, None]
+    """
+    if value is None or isinstance(value, bool | np.bool_):
+        return None if value is None else str(bool(value)).lower()
+    if isinstance(value, int | np.integer):
+        return str(int(value))
+    if isinstance(value, str):
+        text = value.strip()
+    elif isinstance(value, float | np.floating):
+        text = "" if math.isnan(value) else _decimal(float(value))
+    else:
+        raise InputError(f"values must be text, numbers or booleans, found {type(value).__name__}")
+    whole = WHOLE.fullmatch(text)
+    return whole[1] if whole else BOOLEANS.get(text, text) or None
+
+
+def _decimal(value: float) -> str:
+    """The shortest text of a number, as polars writes it: 0.00001 and 1e-6."""
+    text = repr(value)
+    return format(Decimal(text), "f") if text.endswith("e-05") else text.replace("e-0", "e-")
+
+
+def number_of(value: Any) -> float:
+    """A value as a number, NaN where it is missing.
+
+    >>> [number_of(value) for value in (3, " 2.5", "TRUE", None, "")]
+    [3.0, 2.5, 1.0, nan, nan]
+    """
+    if value is None:
+        return math.nan
+    if isinstance(value, str):
+        value = WORDS.get(value.strip().lower(), value)
+    try:
+        if isinstance(value, str) and "_" in value:  # Python reads 1_000, and nobody else does
+            raise ValueError(value)
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"values must be numbers, found {value!r}") from None

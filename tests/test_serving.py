@@ -1,0 +1,443 @@
+"""Models outside of training: loaded once, traced by torch, exported to ONNX, scored without torch and polars."""
+
+import csv
+import gzip
+import json
+import math
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bidwise
+from bidwise.bridges import onnx_export, score_table, scoring
+from bidwise.cli import main
+from bidwise.data import encoding
+from bidwise.data.encoding import Categorical, names_of
+from bidwise.data.read_table import numbers_of
+from bidwise.models import DCN, MLP, DCNv2, DeepFM, Ensemble, LogisticRegression, SparseLogisticRegression
+from bidwise.table import train
+from bidwise.values import number_of, text_of
+
+ROOT = Path(__file__).parent.parent
+CARDINALITIES = [5, 40, 300]
+EXACT = {"rtol": 0, "atol": 1e-5}
+
+
+def ids(ads, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.randint(0, values, (ads,), generator=random) for values in CARDINALITIES], dim=1)
+
+
+def numbers(ads):
+    return torch.randn(ads, 4, generator=torch.Generator().manual_seed(0))
+
+
+def ensemble():
+    models = [DCNv2(CARDINALITIES, hidden=(8,), std=0.3), DeepFM(CARDINALITIES, hidden=(8,), std=0.3, seed=1)]
+    return Ensemble(models, slope=1.2, intercept=-0.4)
+
+
+TRACED = {
+    "sparse logistic regression": (lambda: SparseLogisticRegression(CARDINALITIES, std=0.3), ids),
+    "logistic regression": (lambda: LogisticRegression(4), numbers),
+    "mlp": (lambda: MLP(4), numbers),
+    "deepfm": (lambda: DeepFM(CARDINALITIES, hidden=(8,), std=0.3), ids),
+    "dcn": (lambda: DCN(CARDINALITIES, hidden=(8,), std=0.3), ids),
+    "dcnv2": (lambda: DCNv2(CARDINALITIES, hidden=(8,), std=0.3), ids),
+    "ensemble": (ensemble, ids),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_models_can_be_exported_by_torch_for_any_number_of_ads(name):
+    make, features = TRACED[name]
+    model = make().eval()
+    program = torch.export.export(model, (features(7),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    for ads in (1, 0, 50):
+        torch.testing.assert_close(program.module()(features(ads)), model(features(ads)))
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_models_compile_to_one_graph(name):
+    make, features = TRACED[name]
+    model = make().eval()
+    torch._dynamo.reset()
+    backend = "aot_eager" if name == "dcn" else "eager"
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=True)
+    for ads in (7, 50):
+        torch.testing.assert_close(compiled(features(ads)), model(features(ads)))
+
+
+def test_ids_are_checked_still_where_nothing_is_traced():
+    with torch.no_grad(), pytest.raises(bidwise.InputError, match="ids below 40 in field 1, found 40"):
+        DeepFM(CARDINALITIES)(torch.tensor([[0, 40, 0]]))
+
+
+def logged(ads=3000, seed=0):
+    """Text, whole numbers that are names, numbers, booleans, dates, and some of all of them missing."""
+    random = np.random.default_rng(seed)
+    site, zone, age = random.integers(0, 8, ads), random.integers(0, 30, ads), random.normal(size=ads)
+    logit = -1.5 + 0.3 * (site - 4) + 0.05 * (zone - 15) + 0.7 * age
+    frame = pl.DataFrame(
+        {
+            "site": [f"s{k}" for k in site],
+            "zone_id": zone * 11,
+            "version": (zone % 7) / 2,
+            "mobile": random.random(ads) < 0.5,
+            "age": age,
+            "depth": random.integers(0, 100_000, ads),
+            "day": [date(2026, 1, 1) + timedelta(days=int(k)) for k in random.integers(0, 90, ads)],
+            "bid": np.exp(0.4 * random.normal(size=ads)),
+            "click": (random.random(ads) < 1 / (1 + np.exp(-logit))).astype(int),
+        }
+    )
+    missing = {name: random.random(ads) < 0.03 for name in ("site", "zone_id", "mobile", "age", "depth")}
+    return frame.with_columns(
+        pl.when(pl.Series(gone)).then(None).otherwise(pl.col(name)).alias(name) for name, gone in missing.items()
+    )
+
+
+def unseen(ads=200):
+    """New rows, some of them with values that training did not see."""
+    odd = {"site": "s99", "zone_id": 12345, "version": 0.00001, "age": 1e9, "depth": -5}
+    some = pl.int_range(pl.len()) % 9 == 0
+    changes = [pl.when(some).then(pl.lit(value)).otherwise(pl.col(name)).alias(name) for name, value in odd.items()]
+    return logged(ads, seed=1).with_columns(changes)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """An ensemble, calibrated."""
+    folder = tmp_path_factory.mktemp("serving") / "run"
+    options = {"model": "dcnv2", "hidden": [16], "epochs": 2, "members": 2, "learning_rate": 0.02}
+    named = {"categorical": ["site", "zone_id", "version", "mobile"], "numeric": ["age", "depth"]}
+    train(logged(), out=folder, click="click", bid="bid", recipe="ensemble", **options, **named)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(run):
+    path = run.parent / "exported" / "ctr.onnx"
+    assert onnx_export.export_onnx(run, path).difference <= 1e-5
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(run):
+    ctr = bidwise.table.predict(run, unseen())["ctr"].to_numpy()
+    assert ctr.std() > 0.02
+    return ctr
+
+
+def command(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["bidwise", *map(str, words)])
+    try:
+        main()
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def test_a_loaded_model_predicts_any_kind_of_table(run, expected, tmp_path):
+    model, table = bidwise.load(run), unseen()
+    assert model.columns == ["site", "zone_id", "version", "mobile", "age", "depth"]
+    table.write_parquet(tmp_path / "new.parquet")
+    table.write_csv(tmp_path / "new.csv")
+    frames = [table, table.lazy(), table.to_dict(as_series=False), tmp_path / "new.parquet", str(tmp_path / "new.csv")]
+    for given_table in [*frames, pd.DataFrame(table.to_dict(as_series=False))]:
+        ctr = model.predict(given_table)
+        assert ctr.dtype == np.float64
+        np.testing.assert_allclose(ctr, expected, rtol=0, atol=1e-7)
+    one_by_one = [float(model.predict(table[row])[0]) for row in range(20)]
+    np.testing.assert_allclose(one_by_one, expected[:20], rtol=0, atol=1e-7)
+    assert model.predict(table.clear()).shape == (0,)
+    assert len(repr(model)) < 500, "no weights and no vocabulary"
+
+
+def test_a_loaded_model_says_which_columns_are_missing_and_reads_no_others(run, expected):
+    model, table = bidwise.load(run), unseen()
+    with pytest.raises(bidwise.InputError, match="table has no column 'site', 'age'; is it 'sites' now"):
+        model.predict(table.rename({"site": "sites", "age": "years"}))
+    with pytest.raises(bidwise.InputError, match="table has no column 'age'; the model needs it"):
+        model.predict(table.select("site", "zone_id", "version", "mobile", "depth").to_dict(as_series=False))
+    with pytest.raises(bidwise.InputError, match="column 'age', row 1: found 'x', which is not a number"):
+        model.predict({**table.head(2).to_dict(as_series=False), "age": ["1", "x"]})
+    with pytest.raises(bidwise.InputError, match="must be a file, a polars or pandas frame, or a mapping"):
+        model.predict(3)
+    np.testing.assert_array_equal(model.predict(table.with_columns(more=pl.lit(1))), expected)
+    one, other = ({**table.head(1).to_dict(as_series=False), "site": [word]} for word in ("never", "nowhere"))
+    assert model.predict(one) == model.predict(other)
+
+
+def test_threads_share_a_model(run, file, expected):
+    model, scorer, table = bidwise.load(run), scoring.Scorer(file), unseen()
+    columns = table.to_dict(as_series=False)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda k: model.predict(table) if k % 2 else scorer.score(columns), range(32)))
+    for ctr in found:
+        np.testing.assert_allclose(ctr, expected, **EXACT)
+    assert not model.network.training
+
+
+ODD = st.one_of(
+    st.none(),
+    st.text(max_size=6),
+    st.from_regex(r"\A[ ]?-?[0-9]{1,3}(\.0{0,3})?[ ]?\Z"),
+    st.sampled_from(["True", "TRUE", "true", "tRue", "", " ", "NaN", "7", "7.0", "1e-05", "inf"]),
+)
+KINDS = {
+    "text": (ODD, pl.String),
+    "whole": (st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), pl.Int64),
+    "decimal": (st.one_of(st.none(), st.floats(), st.integers(-50, 50).map(float)), pl.Float64),
+    "boolean": (st.one_of(st.none(), st.booleans()), pl.Boolean),
+}
+PYTHONS_OWN_SPACES = "\x1c\x1d\x1e\x1f"  # which Python strips, and polars does not
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(data=st.data())
+def test_values_one_by_one_have_the_names_that_polars_gives_them(kind, data):
+    values, dtype = KINDS[kind]
+    drawn = data.draw(st.lists(values, max_size=20))
+    drawn = [x for x in drawn if not (isinstance(x, str) and set(x) & set(PYTHONS_OWN_SPACES))]
+    assert [text_of(x) for x in drawn] == names_of(pl.Series(drawn, dtype=dtype)).to_list()
+
+
+def test_few_rows_have_the_ids_of_many(monkeypatch):
+    words = ("7", "true", "a", "2.5", "0.00001")
+    columns = [
+        pl.Series(["7", " 7.0", "TRUE", None, "", "a", "b", "0.00001"]),
+        pl.Series([7.0, 2.5, 1e-5, math.nan, None]),
+        pl.Series([7, 8, None]),
+        pl.Series([True, None]),
+        pl.Series(["a", "b", None], dtype=pl.Categorical),
+        pl.Series([None, None]),
+        pl.Series([7.0, 2.5], dtype=pl.Float32),
+    ]
+    few = [Categorical("x", words).ids(column) for column in columns]
+    monkeypatch.setattr(encoding, "FEW", -1)
+    for found, column in zip(few, columns, strict=True):
+        np.testing.assert_array_equal(found, Categorical("x", words).ids(column))
+        assert found.dtype == np.int32
+
+
+def test_numbers_one_by_one_are_those_that_polars_reads():
+    words = ["1", " 2.5 ", "TRUE", "false", "", None, "1e3", "-inf", "NaN", ".5"]
+    np.testing.assert_array_equal([number_of(x) for x in words], numbers_of(pl.Series(words)))
+    for word in ("x", "1_0", "0x1"):
+        with pytest.raises(bidwise.InputError, match="must be numbers"):
+            number_of(word)
+        with pytest.raises(bidwise.InputError, match="is not a number"):
+            numbers_of(pl.Series([word]))
+
+
+CELLS = ["7", "007", "-7", "+7", " 7", "1.5", "1.", ".5", "1e5", "1E+5", "NaN", "inf", "true", "FALSE", "tRue", "a", ""]
+CELLS += ["1_0", "nan", "7.0", "2026-01-01", "0.00001"]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=4))
+def test_names_in_text_files_are_read_as_polars_reads_them(cells, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "cells.csv"
+    path.write_text("x,y\n" + "".join(f"{cell},1\n" for cell in cells))
+    rows = score_table._opened(path, None, True)
+    read = score_table._types(rows, {"x": 0}).get("x", str)
+    ours = [text_of(read(row[0]) if row[0] else None) for row in rows.read()]
+    assert ours == names_of(pl.scan_csv(path, infer_schema_length=None).collect()["x"]).to_list()
+
+
+def test_an_export_is_a_graph_and_its_encoder(file, run):
+    about = json.loads(file.with_suffix(".json").read_text())
+    assert about["format"] == "bidwise scorer"
+    assert about["columns"] == bidwise.load(run).encoder.to_json()["columns"]
+    assert about["model"] == {"model": "dcnv2", "members": 2, "recipe": "ensemble", "loss": "log_loss"}
+    assert about["checksum"] == scoring.crc_of(file)
+    assert 0 <= about["difference"] <= 1e-5
+    session = scoring.Scorer(file).session
+    assert [(x.name, x.shape, x.type) for x in session.get_inputs()] == [("ids", ["ads", 6], "tensor(int64)")]
+    assert [(x.name, x.shape) for x in session.get_outputs()] == [("ctr", ["ads"])]
+    page = (ROOT / "docs" / "serving.md").read_text()
+    assert [key for key in about if f"`{key}`" not in page] == []
+
+
+def test_an_export_that_scores_otherwise_is_not_written(run, file, tmp_path, monkeypatch):
+    wrong = scoring.Scorer.ctr
+    graph = SimpleNamespace(save=lambda path, external_data: path.write_bytes(file.read_bytes()))
+    monkeypatch.setattr(onnx_export, "_graph", lambda model: graph)
+    monkeypatch.setattr(scoring.Scorer, "ctr", lambda self, ids: wrong(self, ids) + 2e-5)
+    with pytest.raises(bidwise.InputError, match=r"must score in onnxruntime as in torch to 1e-05, found a CTR of"):
+        onnx_export.export_onnx(run, tmp_path / "ctr.onnx")
+    assert list(tmp_path.iterdir()) == []
+    assert command(monkeypatch, "export", run, "--onnx", tmp_path / "ctr.txt") == 2
+    assert command(monkeypatch, "export", tmp_path / "none", "--onnx", tmp_path / "ctr.onnx") == 2
+
+
+def test_a_scorer_refuses_what_it_cannot_use(file, tmp_path):
+    scorer, columns = scoring.Scorer(file), unseen(3).to_dict(as_series=False)
+    for changed, words in (
+        ({"sites": columns["site"]}, "found no column 'site'.*is it 'sites' now"),
+        ({**columns, "age": ["1", "x", "2"]}, "column 'age': values must be numbers, found 'x'"),
+        ({**columns, "age": [1.0]}, "columns must be of one length, found site: 3"),
+        (
+            {**columns, "site": [b"a", b"b", b"c"]},
+            "column 'site': values must be text, numbers or booleans",
+        ),
+        ({**columns, "site": np.array(["2026-01-01"] * 3, "datetime64[D]")}, "column 'site': must be a list or an arr"),
+    ):
+        with pytest.raises(bidwise.InputError, match=words):
+            scorer.score(changed)
+    assert scorer.score({name: [] for name in columns}).shape == (0,)
+    for name in ("ctr.onnx", "ctr.json"):
+        (tmp_path / name).write_bytes(file.with_name(name).read_bytes())
+    about = json.loads((tmp_path / "ctr.json").read_text())
+    for changed, words in (
+        (about | {"checksum": "0"}, "must be the one written with ctr.onnx"),
+        (about | {"version": 9}, "must be a scorer of version 1"),
+    ):
+        (tmp_path / "ctr.json").write_text(json.dumps(changed))
+        with pytest.raises(bidwise.InputError, match=words):
+            scoring.Scorer(tmp_path / "ctr.onnx")
+    (tmp_path / "ctr.json").unlink()
+    with pytest.raises(bidwise.InputError, match="file must be a model of bidwise export"):
+        scoring.Scorer(tmp_path / "ctr.onnx")
+
+
+def test_a_scorer_takes_arrays_as_well_as_lists(file, expected):
+    table = unseen()
+    arrays = {name: table[name].to_numpy() for name in scoring.Scorer(file).columns}
+    np.testing.assert_allclose(scoring.Scorer(file, threads=2).score(arrays), expected, **EXACT)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", ".parquet"])
+def test_scores_are_those_of_predict(run, file, tmp_path, monkeypatch, ending):
+    table = unseen(score_table.AT_ONCE + 10)
+    path = tmp_path / f"new{ending}"
+    separator = "\t" if ending == ".tsv" else ","
+    if ending == ".parquet":
+        table.write_parquet(path)
+    else:
+        text = table.write_csv(separator=separator).encode()
+        path.write_bytes(gzip.compress(text) if ending == ".csv.gz" else text)
+    assert command(monkeypatch, "predict", run, path, "--out", tmp_path / "predicted.csv") == 0
+    assert command(monkeypatch, "score", file, path, "--out", tmp_path / "scored.csv") == 0
+    assert command(monkeypatch, "score", file, path, "--out", tmp_path / "scored.npy") == 0
+    predicted, scored = (pl.read_csv(tmp_path / f"{name}.csv") for name in ("predicted", "scored"))
+    assert scored.columns == [*table.columns, "ctr"]
+    np.testing.assert_allclose(scored["ctr"], predicted["ctr"], **EXACT)
+    np.testing.assert_array_equal(np.load(tmp_path / "scored.npy"), scored["ctr"])
+    if ending != ".parquet":
+        assert scored.drop("ctr").equals(pl.read_csv(table.write_csv().encode()))
+
+
+def test_score_reads_parquet_with_what_is_there(file, tmp_path, monkeypatch):
+    unseen(5).write_parquet(tmp_path / "new.parquet")
+    monkeypatch.setattr(score_table, "find_spec", lambda name: None)
+    with pytest.raises(bidwise.InputError, match="needs pyarrow or polars to be read, found neither"):
+        score_table.score_table(file, tmp_path / "new.parquet", tmp_path / "scores.csv")
+    monkeypatch.setattr(score_table, "find_spec", lambda name: find_spec(name) if name == "polars" else None)
+    assert score_table.score_table(file, tmp_path / "new.parquet", tmp_path / "scores.csv") == 5
+
+
+def test_score_refuses_what_it_cannot_use(file, tmp_path, monkeypatch, capsys):
+    good, out = tmp_path / "new.csv", tmp_path / "scores.csv"
+    unseen(20).write_csv(good)
+    lines = good.read_text().splitlines()
+    bad = {"long": [*lines[:3], lines[3] + ",1"], "no_age": [re.sub("age", "years", lines[0]), *lines[1:]], "none": []}
+    bad |= {"text": [lines[0], re.sub("(.*?,.*?,.*?,.*?,).*?,", r"\1much,", lines[1])]}
+    for name, text in bad.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(text))
+    for words, said in (
+        ((tmp_path / "nothing.csv", "--out", out), "TABLE must be a file, found nothing"),
+        ((good, "--out", tmp_path / "scores.txt"), "--out must end in .csv, .tsv or .npy"),
+        ((good, "--out", out, "--separator", "ab"), "--separator must be one character"),
+        ((good, "--out", good), "--out must be another file than the table"),
+        ((good, "--out", out, "--column", "age"), "has a column 'age' already"),
+        ((tmp_path / "long.csv", "--out", out), "row 2 must have 9 values, found 10"),
+        ((tmp_path / "no_age.csv", "--out", out), "found no column 'age'; the model needs it"),
+        ((tmp_path / "none.csv", "--out", out), "must hold ads, found an empty file"),
+        ((tmp_path / "text.csv", "--out", out), "rows 0 to 0: column 'age': values must be numbers, found 'much'"),
+    ):
+        assert command(monkeypatch, "score", file, *words) == 2
+        assert said in capsys.readouterr().err
+    assert not out.exists()
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv"] * 5
+
+
+def test_short_and_blank_lines_are_missing_values_as_in_predict(run, file, tmp_path, monkeypatch):
+    lines = unseen(4).write_csv().splitlines()
+    (tmp_path / "new.csv").write_text("\ufeff" + "\n".join([*lines[:2], "", "s1,11", *lines[2:], ""]))
+    assert command(monkeypatch, "predict", run, tmp_path / "new.csv", "--out", tmp_path / "predicted.csv") == 0
+    assert command(monkeypatch, "score", file, tmp_path / "new.csv", "--out", tmp_path / "scored.npy") == 0
+    predicted = pl.read_csv(tmp_path / "predicted.csv")["ctr"]
+    np.testing.assert_allclose(np.load(tmp_path / "scored.npy"), predicted, **EXACT)
+
+
+def test_scoring_needs_numpy_and_onnxruntime_alone(file, expected, tmp_path):
+    unseen().write_csv(tmp_path / "new.csv")
+    out = tmp_path / "scores.csv"
+    blocked = ["torch", "polars", "pandas", "pyarrow", "onnx", "onnxscript", "matplotlib", "sklearn", "scipy"]
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({blocked}))
+import bidwise.bridges.scoring
+print(len(bidwise.bridges.scoring.Scorer({str(file)!r}).columns))
+from bidwise.cli import main
+for table in ("new.csv", "none.csv"):
+    sys.argv = ["bidwise", "score", {str(file)!r}, {str(tmp_path)!r} + "/" + table, "--out", {str(out)!r}]
+    try:
+        main()
+    except SystemExit as stop:
+        print("stopped", stop.code)
+print([name for name in {blocked} if sys.modules.get(name) is not None])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["6", f"Written: {out}, 200 rows", "stopped 2", "[]"]
+    assert done.stderr == f"bidwise: TABLE must be a file, found nothing at {tmp_path / 'none.csv'}\n"
+    with out.open(newline="") as opened:
+        scores = [float(row["ctr"]) for row in csv.DictReader(opened)]
+    np.testing.assert_allclose(scores, expected, **EXACT)
+
+
+def test_the_page_on_serving_quotes_the_benchmark():
+    page = (ROOT / "docs" / "serving.md").read_text()
+    with (ROOT / "benchmarks" / "results" / "serving.csv").open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    many = {(row["method"], row["encoding"], row["model"]): row for row in rows if row["ads"] == "20000"}
+    shown = [row for row in rows if row["ads"] == "100"]
+    assert len(shown) == len(many) == 12
+    for row in shown:
+        rate = float(many[row["method"], row["encoding"], row["model"]]["rows_per_second"])
+        numbers = f"{float(row['ms_p50']):.2f} | {float(row['ms_p99']):.2f} | {round(rate, -3):,.0f}"
+        assert f"| {row['method']} | {row['model']} | {row['encoding']} | {numbers} |" in page
+
+
+def test_the_page_on_serving_runs(run, file, tmp_path, monkeypatch, capsys):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(run)
+    monkeypatch.chdir(tmp_path)
+    unseen(50).write_csv("new.csv")
+    page = (ROOT / "docs" / "serving.md").read_text()
+    names = {"new": unseen(50)}
+    for language, block in re.findall(r"```(python|sh)\n(.*?)```", page, flags=re.DOTALL):
+        if language == "python":
+            exec(block, names)  # the documents are ours
+        else:
+            for line in block.splitlines():
+                if line.startswith("bidwise "):
+                    assert command(monkeypatch, *line.split()[1:]) == 0
+    np.testing.assert_allclose(names["ctr"], names["scores"], **EXACT)
+    assert "scores differ from torch's by" in capsys.readouterr().out
