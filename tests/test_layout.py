@@ -31,6 +31,7 @@ ORDER = (
     ("table",),
     ("report",),
     ("paper",),
+    ("bridges",),
     ("cli",),
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}

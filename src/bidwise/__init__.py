@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bidwise import data, evaluation, models, table, theory, training
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
+    from bidwise.bridges.boosting import boosted_ctr, welfare_metric, welfare_objective
     from bidwise.checks import InputError
     from bidwise.diagnosis import diagnose
     from bidwise.evaluation.evaluate import evaluate
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "bidwise.auctions": ("Outcome", "optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare"),
+    "bidwise.bridges.boosting": ("boosted_ctr", "welfare_metric", "welfare_objective"),
     "bidwise.checks": ("InputError",),
     "bidwise.diagnosis": ("diagnose",),
     "bidwise.evaluation.evaluate": ("evaluate",),
@@ -44,6 +46,7 @@ __all__ = [
     "InputError",
     "Outcome",
     "WelfareLoss",
+    "boosted_ctr",
     "data",
     "diagnose",
     "evaluate",
@@ -64,6 +67,8 @@ __all__ = [
     "theory",
     "training",
     "welfare",
+    "welfare_metric",
+    "welfare_objective",
 ]
 
 

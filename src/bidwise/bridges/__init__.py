@@ -1,0 +1,1 @@
+"""Bridges to other libraries: what they train or measure with, in their own shapes."""
