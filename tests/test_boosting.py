@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import bidwise
-from bidwise.bridges.boosting import boosted_ctr, stakes_of, welfare_metric, welfare_objective
+from bidwise.bridges.boosting import boosted_ctr, welfare_metric, welfare_objective
+from bidwise.losses.curvature import stakes_of
 
 lightgbm = pytest.importorskip("lightgbm")
 xgboost = pytest.importorskip("xgboost")

@@ -6,7 +6,7 @@ Neither library is imported here: both call what they are given with the scores 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,8 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_between, check_bids, check_whole
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses import LOSSES, BidWeightedLogLoss, WelfareLoss
+from bidwise.losses.curvature import Derivatives, sigmoid
 from bidwise.losses.named import needs_teacher
-
-LEAST = 1e-16  # curvature of an ad whose CTR is 0 or 1 in floating point
-
-Gradients = tuple[Floats, Floats]  # first and second derivative for every ad
 
 
 def welfare_objective(
@@ -73,7 +70,7 @@ def welfare_objective(
         check_between("teacher", torch.from_numpy(taught), 0, 1)
     elif needs_teacher(found):
         raise InputError(f"must be given for {loss!r}, found None", argument="teacher")
-    return WelfareObjective(found, worth.numpy(), bounds, taught, _logit(start))
+    return WelfareObjective(Derivatives(found, worth.numpy(), bounds, taught), _logit(start))
 
 
 def welfare_metric(
@@ -116,102 +113,22 @@ def boosted_ctr(scores: ArrayLike, start: float = 0.5) -> Floats:
     >>> boosted_ctr([0.0, 1.0], start=0.2).round(3)
     array([0.2  , 0.405])
     """
-    return _sigmoid(np.asarray(scores, dtype=np.float64) + _logit(start))
+    return sigmoid(np.asarray(scores, dtype=np.float64) + _logit(start))
 
 
 @dataclass(frozen=True, eq=False)
 class WelfareObjective:
-    """Gradient and a positive diagonal curvature of a loss for every row; made by :func:`welfare_objective`."""
+    """Gradient and curvature of a loss for every row; made by :func:`welfare_objective`."""
 
-    loss: WelfareLoss | BidWeightedLogLoss
-    bids: Floats
-    offsets: NDArray[np.int64] | None
-    teacher: Floats | None
+    derivatives: Derivatives
     start: float  # the logit of score 0
-    _stakes: dict[str, Any] = field(default_factory=dict, repr=False)  # of the labels seen last
 
-    def __call__(self, first: Any, second: Any, sample_weight: ArrayLike | None = None) -> Gradients:
+    def __call__(self, first: Any, second: Any, sample_weight: ArrayLike | None = None) -> tuple[Floats, Floats]:
         """Scores and a Dataset or DMatrix, or clicks and scores as the wrappers for scikit-learn pass them."""
         rows = _Rows.of(first, second, sample_weight)
-        rows.check("welfare_objective", self.bids, self.offsets)
+        rows.check("welfare_objective", self.derivatives.bids, self.derivatives.offsets)
         check_between("label", torch.from_numpy(rows.clicks), 0, 1)
-        ctr = _sigmoid(rows.scores + self.start)
-        soft = self.teacher if isinstance(self.loss, BidWeightedLogLoss) and self.loss.value == "teacher" else None
-        weights = np.ones_like(ctr) if rows.weights is None else rows.weights
-        weights = weights * (self.bids**self.loss.power if isinstance(self.loss, BidWeightedLogLoss) else self.loss.lam)
-        gradient = weights * (ctr - (rows.clicks if soft is None else soft))
-        curvature = weights * ctr * (1 - ctr)
-        if isinstance(self.loss, WelfareLoss):
-            slope = self._rank_slope(rows)
-            gradient = gradient + slope
-            curvature = curvature + self._rank_curvature(slope, ctr, rows)
-        return gradient, np.maximum(curvature, LEAST)
-
-    def _rank_slope(self, rows: _Rows) -> Floats:
-        """Derivative of the rank term for every score."""
-        assert isinstance(self.loss, WelfareLoss)
-
-        def tensor(x: Floats | None) -> Any:
-            return None if x is None else torch.from_numpy(x).float()
-
-        logits = torch.from_numpy(rows.scores + self.start).float().requires_grad_()
-        offsets = None if self.offsets is None else torch.from_numpy(self.offsets)
-        columns = (tensor(rows.clicks), tensor(self.bids), offsets, tensor(self.teacher), tensor(rows.weights))
-        loss = self.loss.with_options(lam=0.0)(logits, *columns)
-        slope: Floats = torch.autograd.grad(loss, logits)[0].double().numpy()
-        return slope * len(slope) if self.loss.options.reduction == "mean" else slope
-
-    def _rank_curvature(self, slope: Floats, ctr: Floats, rows: _Rows) -> Floats:
-        """A curvature no less than the second derivative of the rank term for each score alone, and above 0.
-
-        With eCPM s = b f and s' = ds/dz = b f (1 - f), pairs in which an ad is j push it down by P, those in which it
-        is i pull it up by U, and s' (P - U) is its slope. The second derivative is s' (1 - 2 f) (P - U) + s'^2 B, with
-        B = sum_j w gap phi'' over both. It is negative for most clicks, so each part is bounded:
-
-        1. What is linear in s is a log loss from above: f >= f0 (1 + log f - log f0) gives -U b f <= -U b f0 log f + c,
-           and the same of 1 - f bounds P b f. Curvature of the two: s' (f U + (1 - f) P). In a leaf whose slopes
-           cancel both sides still count, as they do in a log loss.
-        2. phi'' <= sigma^2 / 4 and phi'' <= sigma |phi'| give B <= sigma min(sigma / 4 stake, U + P), with the stake
-           sum_j gap(v - v_j) + gap(v_j - v). The hinge has no phi''; pairs of the signed gap cancel.
-
-        U and P alone would take another pass over pairs. Their difference is known, and |phi'| <= sigma bounds each
-        by sigma times its half of the stake; with clicks as values one half is nearly 0, and that is exact.
-        Weights of pairs, at most 1, are held fixed.
-        """
-        assert isinstance(self.loss, WelfareLoss)
-        options = self.loss.options
-        if options.surrogate == "indicator":
-            return np.zeros_like(ctr)
-        up, down = self._stakes_of(rows)
-        ecpm_slope = self.bids * ctr * (1 - ctr)
-        most_up, most_down = (options.sigma * ecpm_slope * stake for stake in (up, down))
-        pulled, pushed = np.maximum(-slope, 0), np.maximum(slope, 0)
-        both = np.maximum(np.minimum(most_up - pulled, most_down - pushed), 0)
-        pulled, pushed = pulled + both, pushed + both
-        curvature = ctr * pulled + (1 - ctr) * pushed
-        if options.surrogate == "logistic" and (options.gap != "signed" or options.weighting is not None):
-            bend = np.minimum((most_up + most_down) / 4, pulled + pushed)
-            curvature = curvature + options.sigma * ecpm_slope * bend
-        return curvature
-
-    def _stakes_of(self, rows: _Rows) -> tuple[Floats, Floats]:
-        """Both halves of the stake of every ad, as much as the reduction lets them count; the same in every round."""
-        seen = self._stakes
-        if not seen or not all(_same(seen[name], getattr(rows, name)) for name in ("clicks", "weights")):
-            assert isinstance(self.loss, WelfareLoss)
-            options, ads = self.loss.options, len(self.bids)
-            offsets = np.array([0, ads]) if self.offsets is None else self.offsets
-            labels = rows.clicks if options.value == "clicks" or self.teacher is None else self.teacher
-            sizes = np.diff(offsets)
-            share = np.ones(len(sizes)) if rows.weights is None else _auction_means(rows.weights, offsets)
-            if options.pair_mean:
-                share = share / np.maximum(sizes, 1) ** 2
-            if options.reduction == "mean":
-                share = share * ads / max(len(sizes), 1)
-            stakes = (np.repeat(share, sizes) * x for x in stakes_of(self.bids * labels, offsets, options.gap))
-            seen.update(clicks=rows.clicks, weights=rows.weights, stakes=tuple(stakes))
-        found: tuple[Floats, Floats] = seen["stakes"]
-        return found
+        return self.derivatives(rows.scores + self.start, rows.clicks, rows.weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +148,7 @@ class WelfareMetric:
         """Predictions and a Dataset or DMatrix, or clicks and predictions; weights do not count."""
         rows = _Rows.of(first, second, sample_weight)
         rows.check("welfare_metric", self.bids, self.offsets)
-        ctr = rows.scores if self.start is None else _sigmoid(rows.scores + self.start)
+        ctr = rows.scores if self.start is None else sigmoid(rows.scores + self.start)
         if self.start is None and not (ctr.min(initial=0) >= 0 and ctr.max(initial=0) <= 1):
             raise InputError("must be True where predictions are scores: some are outside [0, 1]", argument="raw")
         if self.auction_size is None:
@@ -275,47 +192,11 @@ class _Rows:
             raise InputError(f"{who} has other auctions than the groups of the data: their sizes differ")
 
 
-def stakes_of(value: Floats, offsets: NDArray[np.int64], gap: str) -> tuple[Floats, Floats]:
-    """sum_j gap(v - v_j) and sum_j gap(v_j - v) of every ad over its auction, by a sort; ``signed`` as ``positive``.
-
-    >>> stakes_of(np.array([1.0, 3.0, 1.0, 5.0]), np.array([0, 3, 4]), "positive")
-    (array([0., 4., 0., 0.]), array([2., 0., 2., 0.]))
-    """
-    sizes = np.diff(offsets)
-    auction = np.repeat(np.arange(len(sizes)), sizes)
-    order = np.lexsort((value, auction))
-    sorted_value = value[order]
-    first, last = np.repeat(offsets[:-1], sizes), np.repeat(offsets[1:], sizes)
-    if gap == "order":
-        fresh = np.flatnonzero(np.diff(sorted_value, prepend=np.nan) != 0)
-        fresh = np.union1d(fresh, offsets[:-1][sizes > 0])
-        runs = np.diff(fresh, append=len(value))
-        below = np.repeat(fresh, runs) - first
-        above = last - np.repeat(fresh + runs, runs)
-    else:
-        sums = np.concatenate([[0.0], np.cumsum(sorted_value)])
-        row = np.arange(len(value))
-        below = (row - first) * sorted_value - (sums[:-1] - sums[first])
-        above = (sums[last] - sums[:-1]) - (last - row) * sorted_value
-    up, down = np.empty(len(value)), np.empty(len(value))
-    up[order], down[order] = np.maximum(below, 0), np.maximum(above, 0)  # rounding may leave less than nothing
-    return up, down
-
-
 def _columns(bids: ArrayLike, auctions: ArrayLike | None) -> tuple[torch.Tensor, NDArray[np.int64] | None]:
     """Bids, and offsets where there are auctions, both checked."""
     worth = ad_numbers("bids", bids).cpu()
     check_bids(worth)
     return worth, None if auctions is None else auctions_of(worth, auctions).offsets.numpy()
-
-
-def _auction_means(weights: Floats, offsets: NDArray[np.int64]) -> Floats:
-    sums = np.concatenate([[0.0], np.cumsum(weights)])
-    return np.diff(sums[offsets]) / np.maximum(np.diff(offsets), 1)
-
-
-def _same(a: Floats | None, b: Floats | None) -> bool:
-    return a is b if a is None or b is None else np.array_equal(a, b)
 
 
 def _floats(values: Any) -> Floats:
@@ -326,7 +207,3 @@ def _logit(start: float) -> float:
     if not 0 < start < 1:
         raise InputError(f"must be a CTR between 0 and 1, found {start}", argument="start")
     return float(np.log(start) - np.log1p(-start))
-
-
-def _sigmoid(x: Floats) -> Floats:
-    return np.exp(-np.logaddexp(0, -x))
