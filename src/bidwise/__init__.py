@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bidwise import data, evaluation, models, table, theory, training
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
+    from bidwise.bridges.boosting import boosted_ctr, welfare_metric, welfare_objective
     from bidwise.bridges.estimator import CTRClassifier as CTRClassifier
     from bidwise.bridges.estimator import welfare_scorer as welfare_scorer
     from bidwise.bridges.lightning import WelfareCallback as WelfareCallback
@@ -32,6 +33,7 @@ _HOMES = {
     "bidwise.bridges.loss_runs": ("loss_runs",),
     "bidwise.bridges.estimator": ("CTRClassifier", "welfare_scorer"),
     "bidwise.data.groups": ("AuctionBatchSampler", "collate_auctions", "offsets"),
+    "bidwise.bridges.boosting": ("boosted_ctr", "welfare_metric", "welfare_objective"),
     "bidwise.diagnosis": ("diagnose",),
     "bidwise.errors": ("InputError",),
     "bidwise.evaluation.evaluate": ("evaluate",),
@@ -57,6 +59,7 @@ __all__ = [
     "InputError",
     "Outcome",
     "WelfareLoss",
+    "boosted_ctr",
     "collate_auctions",
     "data",
     "diagnose",
@@ -81,6 +84,8 @@ __all__ = [
     "theory",
     "training",
     "welfare",
+    "welfare_metric",
+    "welfare_objective",
 ]
 
 
