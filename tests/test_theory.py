@@ -925,9 +925,9 @@ def test_last_step_of_thm_4_4_is_tight():
 # The certificate
 
 
-def certificate_of(instance, **options):
+def certificate_of(instance):
     epsilon = theory.squared_error([instance])
-    return theory.welfare_certificate(instance.prediction, instance.teacher, instance.bids, epsilon=epsilon, **options)
+    return theory.welfare_certificate(instance.prediction, instance.teacher, instance.bids, epsilon=epsilon)
 
 
 @seeded
@@ -963,10 +963,9 @@ def test_certificate_with_an_average_epsilon_says_nothing_of_one_auction():
 
 @seeded
 @given(instances(low=2))
-def test_certificate_calls_thm_4_4_vacuous_for_two_ads_or_more(instance):
+def test_certificate_shows_that_thm_4_4_is_vacuous_for_two_ads_or_more(instance):
     certificate = certificate_of(instance)
-    assert certificate.theorem_is_vacuous
-    assert "says nothing, as always for two ads or more" in str(certificate)
+    assert certificate.theorem >= certificate.bid_cap
 
 
 def test_certificate_fails_without_the_number_of_ads():
@@ -993,39 +992,10 @@ def test_certificate_fails_without_the_disagreement_with_the_teacher():
     assert certificate.lost_at_most == perfect.best_welfare() - perfect.welfare() == 0.5
 
 
-@pytest.mark.parametrize(
-    ("ctr", "bids"),
-    [([0.5, 0.25], [1.0, 2.0]), ([0.9, 0.25], [1.0, 1.0])],
-    ids=["all of the welfare at risk", "a loss of B at risk"],
-)
-def test_certificate_says_when_it_says_nothing_and_what_would_help(ctr, bids):
-    vague = theory.welfare_certificate(ctr, ctr, bids, epsilon=0.5)
-    assert vague.is_vacuous
-    assert "this says nothing" in str(vague)
-    needed = vague.epsilon_needed
-    assert f"must be below {needed:.4g}" in str(vague)
-    assert not theory.welfare_certificate(ctr, ctr, bids, epsilon=0.99 * needed).is_vacuous
-    assert theory.welfare_certificate(ctr, ctr, bids, epsilon=1.01 * needed).is_vacuous
-
-
-def test_certificate_reads_thm_4_4_at_the_slope_of_thm_3_4():
-    auction = random_instance(1)
-    slope = 2 / auction.bids.max().item()
-    assert certificate_of(auction) == certificate_of(auction, sigma=slope)
-    assert certificate_of(auction).theorem != certificate_of(auction, sigma=2 * slope).theorem
-
-
-def test_certificate_of_a_model_that_shows_a_worthless_ad_cannot_be_mended():
-    certificate = theory.welfare_certificate([0.0, 1.0], [0.5, 0.0], [1.0, 1.0], epsilon=1e-9)
-    assert certificate.is_vacuous
-    assert "cannot be small enough" in str(certificate)
-
-
 def test_certificate_of_one_ad():
     certificate = theory.welfare_certificate([0.2], [0.3], [2.0], epsilon=1e-4)
-    assert certificate.theorem == 0
-    assert not certificate.theorem_is_vacuous
-    assert "An auction of 1 ad: it is always shown." in str(certificate)
+    assert certificate.theorem == certificate.disagreement == 0
+    assert certificate.welfare_at_least == pytest.approx(0.58)
 
 
 def test_every_statement_is_public():
