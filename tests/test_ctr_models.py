@@ -12,7 +12,7 @@ from torch import nn
 
 from bidwise import InputError
 from bidwise.models import DCN, MODELS, DCNv2, DeepFM, SparseLogisticRegression
-from bidwise.models.dcn import embedding_width
+from bidwise.models.categorical import embedding_width
 from bidwise.models.layers import Cross, Embeddings, GroupedEmbeddings, Perceptron, glorot, paired
 
 CARDINALITIES = [3, 20, 5, 16, 81, 2]  # vectors of 6, 12, 6, 12, 18 and 6 numbers in DCN
