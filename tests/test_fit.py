@@ -1362,10 +1362,9 @@ def test_mixed_precision_ends_with_the_last_thread():
         torch.set_float32_matmul_precision(before)
 
 
-def test_a_run_folder_from_before_there_was_a_precision(tmp_path):
+def test_precision_is_part_of_a_run(tmp_path):
     ads = numbered(ads=20)
     options = {"epochs": 1, "batch_size": 10, "out": tmp_path / "run"}
     bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, **options)
-    assert "precision" not in (tmp_path / "run" / "config.toml").read_text()
     with pytest.raises(bidwise.InputError, match="precision"):
         bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, **options, precision="mixed")

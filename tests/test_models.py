@@ -94,7 +94,7 @@ def test_seeds_decide_the_start():
             assert torch.equal(many.state_dict()[name][variant, 1], parameter)
             assert torch.equal(many.state_dict()[name][variant, 2], other.state_dict()[name])
     alike = MLP(3, members=(4,), seed=1).state_dict()
-    assert all(torch.equal(alike[name][k], parameter) for name, parameter in same.state_dict().items() for k in range(4))
+    assert all(torch.equal(alike[name][k], start) for name, start in same.state_dict().items() for k in range(4))
 
 
 def test_making_a_model_reads_and_leaves_no_global_state():

@@ -212,7 +212,7 @@ def _other_sums(stage: str, batch: Batch, options: PairOptions, auctions: Auctio
 
         sums = panel_sums if stage == "panels" else click_sums
         return sums(z, label, bids, teacher, auctions.bounds, auctions.size, options)
-    # `bidwise.losses.signed.covariance`, of one auction in each repeat
+    # `bidwise.losses.without_pairs.covariance`, of one auction in each repeat
     v, s = ((bids * x).view(auctions.count, -1) for x in (label, z.sigmoid()))
     slope = (v - v.mean(-1, keepdim=True)) * (-options.sigma * v.shape[-1])
     return torch.stack([slope * (s - s.mean(-1, keepdim=True)), slope]).view(1, 2, -1)

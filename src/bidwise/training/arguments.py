@@ -41,14 +41,11 @@ class Options:
 
     def __post_init__(self) -> None:
         check_whole("batch_size", self.batch_size, 2)
-        for name in ("epochs", "every", "learning_rate"):
-            check_positive(name, getattr(self, name))
-        if self.patience is not None:
-            check_positive("patience", self.patience)
-            object.__setattr__(self, "patience", whole(self.patience))
-        for name in ("epochs", "every"):
-            object.__setattr__(self, name, whole(getattr(self, name)))
-        object.__setattr__(self, "learning_rate", float(self.learning_rate))
+        for name in ("epochs", "every", "learning_rate", "patience"):
+            number = getattr(self, name)
+            if number is not None or name != "patience":
+                check_positive(name, number)
+                object.__setattr__(self, name, float(number) if name == "learning_rate" else whole(number))
         check_name("schedule", self.schedule, SCHEDULES)
         check_name("embeddings", self.embeddings, UPDATES)
         check_name("precision", self.precision, PRECISIONS)
@@ -82,7 +79,6 @@ class Variants(nn.Module):
         teacher: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """One loss per member, ``(*members)``."""
         if logits.shape[0] != sum(self.counts):
             raise InputError(f"logits must have {sum(self.counts)} variants first, found {tuple(logits.shape)}")
         parts = (torch.split(x, self.counts) for x in (logits, clicks, bids))
@@ -101,9 +97,8 @@ def check_parts(model: object, train: object, valid: object) -> None:
         raise InputError(f"model must be a torch.nn.Module, found {found}")
     for name, ads in (("train", train), ("valid", valid)):
         if not isinstance(ads, Ads) and (name == "train" or ads is not None):
-            raise InputError(
-                f"{name} must be Ads, found {type(ads).__name__}; use bidwise.data.Ads(features, clicks, bids)"
-            )
+            found = type(ads).__name__
+            raise InputError(f"{name} must be Ads, found {found}; use bidwise.data.Ads(features, clicks, bids)")
 
 
 def check_loss(loss: object, *, weighted: bool) -> None:

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +110,10 @@ def fit(
         raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
     with _on_device_of(model):
         distributed.check_same(out="none" if out is None else "a folder")
-        run = Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed, graph)
+        run = Run(model, train, valid, loss, metrics, options, seed, graph)
         folder = None
         if out is not None:
-            folder = distributed.first(lambda: open_folder(out, run.config(loss)))  # on rank 0 alone, which writes
+            folder = distributed.first(lambda: open_folder(out, run.config()))  # on rank 0 alone, which writes
             load_checkpoint(Path(out), run)
         _train(run, folder, progress)
         if run.fit.best:
@@ -125,7 +124,6 @@ def fit(
 
 
 def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | None) -> None:
-    """Train, evaluate and save in turn, to the end of the run."""
     saved = time.monotonic()
     try:
         while not run.ended():
@@ -144,7 +142,6 @@ def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | No
 
 
 def _metrics(metric: str | Metric | Sequence[str | Metric]) -> dict[str, Metric]:
-    """Metrics by name, in order."""
     metrics: dict[str, Metric] = {}
     for each in (metric,) if isinstance(metric, str | Metric) else metric:
         if isinstance(each, str):
@@ -164,12 +161,11 @@ def _on_device_of(model: nn.Module) -> AbstractContextManager[Any]:
 
 def save_checkpoint(folder: Path, run: Run) -> None:
     """All that a run is resumed from, and the metrics so far for people to read."""
-    best = {name: {"epoch": b.epoch, "value": b.value, "state": b.state} for name, b in run.fit.best.items()}
     state = {
-        "position": asdict(run.position),
+        "position": vars(run.position),
         "model": run.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
-        "best": best,
+        "best": {name: vars(best) for name, best in run.fit.best.items()},
         "history": run.fit.history,
     }
     save(folder / "checkpoint.pt", state)
