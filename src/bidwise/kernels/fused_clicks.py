@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from bidwise.kernels import fused_panels
-from bidwise.kernels.chebyshev import chebyshev
 from bidwise.kernels.fused_panels import (
     DEGREE,
     REACH,
@@ -35,6 +34,7 @@ from bidwise.kernels.fused_panels import (
 from bidwise.kernels.gpu import interpreted
 from bidwise.kernels.pair_kernels import _add_tile, _ads
 from bidwise.kernels.triton_or_none import jit, tl, triton
+from bidwise.losses.panels import chebyshev
 
 if TYPE_CHECKING:
     from bidwise.losses.definition import PairOptions

@@ -5,7 +5,7 @@ An :class:`Instance` is one auction whose true CTR is known. A statement is a fu
 Statements about expectations take a list of instances, each as likely as the others.
 
 * ``ranking_bounds``: Sections 2 and 3, welfare and the losses on clicks
-* ``teacher``: Section 4, the losses on a teacher's CTR, and what they certify about a trained model
+* ``teacher``: Section 4, the losses on a teacher's CTR, and what they say about a trained model
 """
 
 from bidwise.theory.instance import Instance, Sides, squared_error
@@ -26,7 +26,6 @@ from bidwise.theory.ranking_bounds import (
     welfare_lost,
 )
 from bidwise.theory.teacher import (
-    Certificate,
     calibration,
     hinge_mistakes_error,
     mistakes_bound_welfare,
@@ -40,7 +39,6 @@ from bidwise.theory.teacher import (
 )
 
 __all__ = [
-    "Certificate",
     "Instance",
     "Sides",
     "calibration",

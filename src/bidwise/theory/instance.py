@@ -93,15 +93,16 @@ class Instance:
     @property
     def teacher_ecpm(self) -> Tensor:
         """The teacher's guess of the true eCPM."""
-        return self.bids * self._known_teacher
+        return self.bids * self.known_teacher
 
     @property
     def teacher_error(self) -> Tensor:
         """The teacher's CTR less the true one."""
-        return self._known_teacher - self.truth
+        return self.known_teacher - self.truth
 
     @property
-    def _known_teacher(self) -> Tensor:
+    def known_teacher(self) -> Tensor:
+        """The teacher's CTR, which must have been given."""
         if self.teacher is None:
             raise InputError("teacher must be given for statements about a teacher, found None")
         return self.teacher
