@@ -128,17 +128,8 @@ class RowSums:
         tile = self._tile()
         grid = (triton.cdiv(count, tile["ADS"]), fields)
         tensors = (ids, self.table.starts, self.owner, self.stamp, *self._moments(), self.clock.step, self.clock.rates)
-        _catch_up[grid](
-            *tensors,
-            count,
-            ids.stride(0),
-            **tile,
-            **self.clock.constants,
-            EPS=EPS,
-            RECENT=RECENT,
-            STEPS=STEPS,
-            **listed,
-        )
+        options = {**tile, **self.clock.constants, **listed, "EPS": EPS, "RECENT": RECENT, "STEPS": STEPS}
+        _catch_up[grid](*tensors, count, ids.stride(0), **options)
 
     def update(self) -> None:
         """Adam's step for the rows that were looked up since the last one."""

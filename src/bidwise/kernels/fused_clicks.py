@@ -21,16 +21,7 @@ import torch
 from torch import Tensor
 
 from bidwise.kernels import fused_panels
-from bidwise.kernels.fused_panels import (
-    DEGREE,
-    REACH,
-    _add_up,
-    _auction,
-    _basis,
-    _bounds_of,
-    _scaled,
-    _series,
-)
+from bidwise.kernels.fused_panels import DEGREE, REACH, _add_up, _auction, _basis, _bounds_of, _scaled, _series
 from bidwise.kernels.gpu import interpreted
 from bidwise.kernels.pair_kernels import _add_tile, _ads
 from bidwise.kernels.triton_or_none import jit, tl, triton
