@@ -142,7 +142,6 @@ class Diagnosis:
 
     @property
     def alarms(self) -> list[Finding]:
-        """The findings that ask for action."""
         return [finding for finding in self.findings if finding.alarm]
 
     def __str__(self) -> str:

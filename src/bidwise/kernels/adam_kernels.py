@@ -47,7 +47,6 @@ class Clock:
         self.constants = {"BETA1": beta1, "BETA2": beta2, "LOG1": math.log(beta1), "LOG2": math.log(beta2)}
 
     def tick(self) -> None:
-        """Begin the next step."""
         _tick[(1,)](self.step, self.numbers, self.rates, self.rate, **self.constants, STEPS=STEPS)
 
     def set(self, step: int) -> None:

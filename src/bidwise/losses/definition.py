@@ -94,7 +94,6 @@ class PairInputs(NamedTuple):
     right: Tensor | None = None
 
     def at(self, rows: Any) -> PairInputs:
-        """The same of some ads."""
         return PairInputs(*(None if x is None else x[rows] for x in self))  # type: ignore[arg-type]
 
 

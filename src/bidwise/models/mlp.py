@@ -64,7 +64,6 @@ class MLP(nn.Module):
         return self.made_of
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits of ads, ``(..., ads, width) -> (*members, ads)``."""
         active = features
         for layer in self.layers[:-1]:
             active = layer(active).relu_()
@@ -86,8 +85,6 @@ class LogisticRegression(MLP):
 
 
 class _Layer(nn.Module):
-    """An affine map for each member."""
-
     def __init__(
         self, inputs: int, outputs: int, members: torch.Size, init: str, randoms: list[torch.Generator]
     ) -> None:

@@ -152,7 +152,6 @@ class Instance:
 
 
 def tied(numbers: Tensor) -> bool:
-    """Whether two of the numbers are equal."""
     return len(torch.unique(numbers)) < len(numbers)
 
 
@@ -186,5 +185,4 @@ def bid_cap_of(instances: Sequence[Instance], bid_cap: float | None) -> float:
 
 
 def mean(numbers: Sequence[float]) -> float:
-    """Expectation under equal probabilities."""
     return sum(numbers) / len(numbers)

@@ -70,7 +70,6 @@ class Adam(torch.optim.Adam):
             self.sums.append(RowSums(table, state, self.clock, dense=dense, l2=self.l2))
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate from now on."""
         if isinstance(self.rate, Tensor):
             self.rate.fill_(rate)
         else:
@@ -83,7 +82,6 @@ class Adam(torch.optim.Adam):
             table.sparse, table.sums, table.trusted = False, None, False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Discard all gradients since the last step."""
         super().zero_grad(set_to_none)
         for sums in self.sums:
             sums.forget()
@@ -102,7 +100,6 @@ class Adam(torch.optim.Adam):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Resume from what :meth:`state_dict` returned."""
         super().load_state_dict(state_dict)
         self.param_groups[0].update(self.device_options)
         if isinstance(self.rate, Tensor):  # what graphs and kernels read

@@ -91,7 +91,6 @@ class Variants(nn.Module):
 
 
 def check_parts(model: object, train: object, valid: object) -> None:
-    """Raise unless model and ads are what they should be."""
     if not isinstance(model, nn.Module):
         found = f"the class {model.__name__}; create an instance" if isinstance(model, type) else type(model).__name__
         raise InputError(f"model must be a torch.nn.Module, found {found}")

@@ -33,7 +33,6 @@ class Batch:
 
     @property
     def ads(self) -> int:
-        """Ads of every repeat."""
         return self.clicks.shape[-1]
 
 
@@ -121,7 +120,6 @@ class Shuffle:
         return None if not self.size else self.size * -(-self.batch_size // self.size)
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
         # a bound where sizes differ: an auction longer than a batch may fill several
         return max(1, -(-self.count // (self.whole or self.batch_size)))
 
@@ -215,7 +213,6 @@ class Resident:
         return self.epoch.bounds(number)[0]
 
     def batch(self, number: int) -> Batch:
-        """Batch ``number`` of the epoch."""
         assert self.epoch is not None
         first, (start, stop) = self.locate(number), self.epoch.bounds(number)
         rows = self.order[:, first : first + stop - start].reshape(-1)
@@ -304,7 +301,6 @@ def _chunks(epoch: Epoch) -> list[int]:
 
 
 def source(shuffle: Shuffle, device: torch.device) -> Resident | Streamed:
-    """The source of batches for a model on ``device``."""
     return Resident(shuffle) if shuffle.device == device else Streamed(shuffle, device)
 
 

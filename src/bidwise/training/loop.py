@@ -57,8 +57,7 @@ def fit(
 
     Args:
         model: returns logits, ``(ads, width) -> (ads,)``, or ``(*members, ads)`` for a batch of models.
-        train: ads to train on. Without offsets a batch is an auction of ``batch_size`` random ads; with offsets it is
-            whole auctions.
+        train: a batch is an auction of ``batch_size`` random ads or, with offsets, whole auctions.
         loss: a name in :data:`bidwise.LOSSES`, or what is called as they are: ``loss(logits, clicks, bids, offsets,
             teacher)``, with ``weights=`` if ``train`` has them. Losses with a teacher take it from ``train.teacher``.
         valid: ads to choose the epoch by; ``None`` keeps the last weights.
@@ -70,16 +69,13 @@ def fit(
         schedule: ``constant``, or ``cosine`` from ``learning_rate`` to 0.
         patience: stop after so many epochs without a better metric, each metric for itself; ``None`` trains all epochs.
         every: epochs between evaluations, 0.25 for four in each; the end is always evaluated.
-        embeddings: ``lazy`` updates the rows that a batch looked up, ``dense`` all rows, as Adam does; see
-            :class:`~bidwise.training.Adam`.
+        embeddings: :class:`~bidwise.training.Adam` updates rows that a batch looked up (``lazy``) or all (``dense``).
         l2: adds l2 times the sum of squared embeddings to the loss; first-order weights bear a small part of it.
-        precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU. It is a
-            setting of the process: threads that train at the same time must agree on it.
+        precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU, in any thread.
         graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
             ``True`` asks for it with others too, which must not do in Python what changes from step to step.
         seed: of the batches, one for all repeats or one for each.
-        out: a run folder: configuration, metrics and weights. An interrupted run resumes from it, with at most a few
-            minutes of training to repeat.
+        out: a run folder: configuration, metrics and weights. An interrupted run resumes from it.
         progress: called with the number of finished epochs, after each and about once a second.
 
     >>> import bidwise, torch

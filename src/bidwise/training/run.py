@@ -32,8 +32,6 @@ OWN_LOSSES = (WelfareLoss, BidWeightedLogLoss, Variants)
 
 @dataclass
 class Position:
-    """How far a run is."""
-
     passes: int = 0  # whole ones
     batches: int = 0  # of the pass under way
     seen: int = 0  # ads of it
@@ -101,7 +99,6 @@ class Run:
 
     @property
     def epochs_done(self) -> float:
-        """Epochs so far."""
         return whole(self.position.passes + self.position.seen / len(self.train))
 
     @property
@@ -110,7 +107,6 @@ class Run:
         return whole(min(self.options.every * (self.position.evaluations + 1), self.options.epochs))
 
     def due(self) -> bool:
-        """Whether it is time to evaluate."""
         return self.epochs_done >= self.target - NEAR
 
     def ended(self) -> bool:
@@ -154,7 +150,6 @@ class Run:
 
     @property
     def _passed(self) -> bool:
-        """Whether the pass has ended."""
         return self.position.seen == len(self.train)
 
     def _take_step(self) -> None:
@@ -194,7 +189,6 @@ class Run:
         return all(missing.values()) and (repeats_in_a_graph(self.model, self.loss) if asked is None else asked)
 
     def advance(self, number: int) -> None:
-        """The step on batch ``number``."""
         assert self.epoch is not None
         self.taken += 1
         start, stop = self.epoch.bounds(number)
@@ -225,9 +219,9 @@ class Run:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
         self.optimizer.zero_grad()
         logits = one_number_per_ad(self.model(batch.features), batch.ads, self.members)
-        clicks, bids = batch.clicks.expand_as(logits), batch.bids.expand_as(logits)
-        teacher = None if batch.teacher is None else batch.teacher.expand_as(logits)
-        more = {} if batch.weights is None else {"weights": batch.weights.expand_as(logits)}
+        columns = (batch.clicks, batch.bids, batch.teacher, batch.weights)
+        clicks, bids, teacher, weights = (None if x is None else x.expand_as(logits) for x in columns)
+        more = {} if weights is None else {"weights": weights}  # which only a loss for ads with weights takes
         losses: Tensor = self.loss(logits, clicks, bids, batch.offsets, teacher, **more)
         if not isinstance(losses, Tensor) or losses.shape != self.members:
             expected = f"one number per member, {tuple(self.members)}" if self.members else "one number"

@@ -229,7 +229,6 @@ class Fit:
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     def state(self) -> State:
-        """A copy of the current weights."""
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
     def keep(self, metric: Metric, value: Tensor, epoch: Tensor, patience: float | None) -> None:
