@@ -67,28 +67,19 @@ class Ties(NamedTuple):
 class Outcome:
     """Who is shown where and what they pay, made by :func:`run_auction`; every table is ``(auctions, slots)``.
 
-    Attributes:
-        winners: row of the ad in each slot, -1 where the slot is empty.
-        price_per_click: what that ad pays for a click; NaN where the slot is empty.
-        payment: what the platform expects it to pay, alpha_k ctr price by the predicted CTR; NaN where empty.
-        slots: the position multipliers alpha, ``(slots,)``.
-        ads: how many ads took part.
-        tied: whether ads of equal score compete for a slot, ``(auctions,)``.
-        ties: the ads that do, ``None`` without ties.
-
     ``winners`` break ties by bid, then by CTR, the higher first; ads with the same bid and CTR are the same ad to the
     auction, and the lowest row stands for them. The methods take the mean over all orders of tied ads, so the order
     of rows does not matter. They measure what was sold by a ``truth`` per ad: true CTR (expectations), clicks (what
     happened), or clicks over the exposure of the slot they were logged in, so any finite number from 0 up.
     """
 
-    winners: Tensor
-    price_per_click: Tensor
-    payment: Tensor
-    slots: Tensor
-    ads: int
-    tied: Tensor
-    ties: Ties | None = field(default=None, repr=False)
+    winners: Tensor  # row of the ad in each slot, -1 where the slot is empty
+    price_per_click: Tensor  # what that ad pays for a click; NaN where the slot is empty
+    payment: Tensor  # what the platform expects it to pay, alpha_k ctr price by the predicted CTR; NaN where empty
+    slots: Tensor  # the position multipliers alpha, (slots,)
+    ads: int  # that took part
+    tied: Tensor  # whether ads of equal score compete for a slot, (auctions,)
+    ties: Ties | None = field(default=None, repr=False)  # the ads that do, None without ties
 
     def welfare(self, truth: ArrayLike, bids: ArrayLike) -> Tensor:
         """Sum over slots of alpha_k b truth, ``(auctions,)``.

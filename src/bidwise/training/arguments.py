@@ -92,20 +92,20 @@ class Variants(nn.Module):
 
 def check_parts(model: object, train: object, valid: object) -> None:
     if not isinstance(model, nn.Module):
-        found = f"the class {model.__name__}; create an instance" if isinstance(model, type) else type(model).__name__
-        raise InputError(f"model must be a torch.nn.Module, found {found}")
+        raise InputError(f"model must be a torch.nn.Module, found {_kind(model)}")
     for name, ads in (("train", train), ("valid", valid)):
         if not isinstance(ads, Ads) and (name == "train" or ads is not None):
-            found = type(ads).__name__
-            raise InputError(f"{name} must be Ads, found {found}; use bidwise.data.Ads(features, clicks, bids)")
+            raise InputError(f"{name} must be Ads, found {_kind(ads)}; use bidwise.data.Ads(features, clicks, bids)")
+
+
+def _kind(thing: object) -> str:
+    return f"the class {thing.__name__}; create an instance" if isinstance(thing, type) else type(thing).__name__
 
 
 def check_loss(loss: object, *, weighted: bool) -> None:
     """Raise unless ``loss`` can be called as losses are, and takes its arguments in that order."""
-    if not callable(loss):
-        raise InputError(f"loss must be a name or a function, found {type(loss).__name__}")
-    if isinstance(loss, type):
-        raise InputError(f"loss must be a name or a function, found the class {loss.__name__}; create an instance")
+    if not callable(loss) or isinstance(loss, type):
+        raise InputError(f"loss must be a name or a function, found {_kind(loss)}")
     wanted = ", ".join((*COLUMNS, "weights=") if weighted else COLUMNS)
     why = ", the last because train has weights" if weighted else ""
     fix = "wrap it in a function that takes these and passes on what it needs"
