@@ -23,7 +23,7 @@ from torch import nn
 import bidwise
 from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, World, stack
-from bidwise.losses import api, named
+from bidwise.losses import api
 from bidwise.models import DCN, MLP, DeepFM, LogisticRegression, SparseLogisticRegression
 from bidwise.training import METRICS, Variants, fit, loop, predict, run, validation
 from bidwise.training.batches import Orders, Shuffle
@@ -1198,13 +1198,11 @@ def test_a_folder_of_other_embeddings_weights_or_steps_is_refused(tmp_path, left
 
 
 def test_fit_checks_values_once_and_not_in_every_step(monkeypatch):
-
     def check(**columns):
         raise AssertionError("checked again")
 
     train, _ = repeat(0, ads=100)
-    for module in (api, named):
-        monkeypatch.setattr(module, "check_values", check)
+    monkeypatch.setattr(api, "check_values", check)
     for loss in bidwise.LOSSES:
         fit(LogisticRegression(8), train, loss=loss, epochs=1)
     variants = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log_teacher"], 1)])
