@@ -12,7 +12,7 @@ from torch import nn
 
 from bidwise import InputError
 from bidwise.models import DCN, MODELS, DCNv2, DeepFM, SparseLogisticRegression
-from bidwise.models.dcn import embedding_width
+from bidwise.models.categorical import embedding_width
 from bidwise.models.layers import Cross, Embeddings, GroupedEmbeddings, Perceptron, glorot, paired
 
 CARDINALITIES = [3, 20, 5, 16, 81, 2]  # vectors of 6, 12, 6, 12, 18 and 6 numbers in DCN
@@ -552,7 +552,7 @@ def test_models_read_and_leave_no_global_state(name):
 def test_gradients_are_the_derivatives(name, training):
     few = [2, 3]
     options = {} if name == "logistic_regression" else {"hidden": (3,), "dropout": 0.4}
-    options |= {"embedding": 2} if name == "deepfm" else {}
+    options |= {"embedding": 2} if name in ("deepfm", "dcnv2") else {}
     options |= {"cross": 2} if name.startswith("dcn") else {}
     model = stirred(MODELS[name](few, **options)).train(training)
     ids = torch.tensor([[0, 0], [1, 2], [1, 1], [0, 2]])

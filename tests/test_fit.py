@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -22,7 +23,7 @@ from torch import nn
 import bidwise
 from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, World, stack
-from bidwise.losses import api, named
+from bidwise.losses import api
 from bidwise.models import DCN, MLP, DeepFM, LogisticRegression, SparseLogisticRegression
 from bidwise.training import METRICS, Variants, fit, loop, predict, run, validation
 from bidwise.training.batches import Orders, Shuffle
@@ -134,7 +135,7 @@ def test_variants_start_alike_and_end_apart():
     train, _, _ = repeats(2, ads=300)
     loss = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log"], 1)])
     model = MLP(8, (6,), members=(2, 2), seed=[0, 1])
-    assert all(torch.equal(tensor[0], tensor[1]) for tensor in model.state().values())
+    assert all(torch.equal(tensor[0], tensor[1]) for tensor in model.state_dict().values())
     fitted = fit(model, train, loss=loss, epochs=1, batch_size=64)
     assert not any(torch.equal(tensor[0], tensor[1]) for tensor in fitted.last.values())
 
@@ -204,9 +205,9 @@ def test_best_weights_are_those_of_the_best_epoch():
     seen = []
     model = MLP(8, (6,), members=(4,), seed=range(4))
     options = {"loss": "log", "epochs": 8, "batch_size": 50, "learning_rate": 0.05, "metric": tuple(METRICS)}
-    fitted = fit(model, train, valid=valid, progress=lambda _: seen.append(model.state()), **options)
+    fitted = fit(model, train, valid=valid, progress=lambda _: seen.append(deepcopy(model.state_dict())), **options)
     assert equal(fitted.last, seen[-1])
-    assert equal(model.state(), fitted.best["welfare"].state)
+    assert equal(model.state_dict(), fitted.best["welfare"].state)
     again = MLP(8, (6,), members=(4,))
     for name, metric in METRICS.items():
         best, values = fitted.best[name], history_of(fitted, name)
@@ -264,7 +265,7 @@ def test_without_validation_the_last_weights_stay():
     model = LogisticRegression(8)
     fitted = fit(model, train, epochs=2, batch_size=50)
     assert fitted.best == {}
-    assert equal(model.state(), fitted.last)
+    assert equal(model.state_dict(), fitted.last)
     assert [sorted(entry) for entry in fitted.history] == [["epoch", "loss"]] * 2
 
 
@@ -912,7 +913,7 @@ def test_part_of_an_epoch_is_the_beginning_of_a_whole_one():
     states = []
     model = MLP(8, (6,))
     options = {"batch_size": 10, "learning_rate": 0.02, "every": 0.5}
-    fit(model, train, epochs=2, progress=lambda _: states.append(model.state()), **options)
+    fit(model, train, epochs=2, progress=lambda _: states.append(deepcopy(model.state_dict())), **options)
     part = fit(MLP(8, (6,)), train, epochs=1.5, **options)
     assert equal(part.last, states[2])
     assert not equal(part.last, states[3])
@@ -940,7 +941,7 @@ def test_patience_may_be_part_of_an_epoch(patience, best):
     model, seen = LogisticRegression(8), []
 
     def told(logits, ads):
-        seen.append(model.state())
+        seen.append(deepcopy(model.state_dict()))
         return torch.tensor(-abs(len(seen) - float(best)))
 
     metric = Metric("told", "as told", True, told)
@@ -949,7 +950,7 @@ def test_patience_may_be_part_of_an_epoch(patience, best):
     assert len(fitted.history) == best + round(10 * patience)
     assert fitted.best["told"].epoch.item() == pytest.approx(best / 10)
     assert equal(fitted.best["told"].state, seen[best - 1])  # the weights of that moment
-    assert equal(model.state(), seen[best - 1])
+    assert equal(model.state_dict(), seen[best - 1])
     assert not equal(fitted.last, seen[best - 1])
 
 
@@ -1197,13 +1198,11 @@ def test_a_folder_of_other_embeddings_weights_or_steps_is_refused(tmp_path, left
 
 
 def test_fit_checks_values_once_and_not_in_every_step(monkeypatch):
-
     def check(**columns):
         raise AssertionError("checked again")
 
     train, _ = repeat(0, ads=100)
-    for module in (api, named):
-        monkeypatch.setattr(module, "check_values", check)
+    monkeypatch.setattr(api, "check_values", check)
     for loss in bidwise.LOSSES:
         fit(LogisticRegression(8), train, loss=loss, epochs=1)
     variants = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log_teacher"], 1)])
@@ -1361,10 +1360,9 @@ def test_mixed_precision_ends_with_the_last_thread():
         torch.set_float32_matmul_precision(before)
 
 
-def test_a_run_folder_from_before_there_was_a_precision(tmp_path):
+def test_precision_is_part_of_a_run(tmp_path):
     ads = numbered(ads=20)
     options = {"epochs": 1, "batch_size": 10, "out": tmp_path / "run"}
     bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, **options)
-    assert "precision" not in (tmp_path / "run" / "config.toml").read_text()
     with pytest.raises(bidwise.InputError, match="precision"):
         bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, **options, precision="mixed")

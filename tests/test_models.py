@@ -87,22 +87,22 @@ def test_weights_may_start_as_those_of_keras_do():
 
 def test_seeds_decide_the_start():
     same, other, many = MLP(3, seed=1), MLP(3, seed=2), MLP(3, members=(2, 3), seed=[5, 1, 2])
-    for name, parameter in MLP(3, seed=1).state().items():
-        assert torch.equal(parameter, same.state()[name])
-        assert not torch.equal(parameter, other.state()[name])
+    for name, parameter in MLP(3, seed=1).state_dict().items():
+        assert torch.equal(parameter, same.state_dict()[name])
+        assert not torch.equal(parameter, other.state_dict()[name])
         for variant in range(2):
-            assert torch.equal(many.state()[name][variant, 1], parameter)
-            assert torch.equal(many.state()[name][variant, 2], other.state()[name])
-    alike = MLP(3, members=(4,), seed=1).state()
-    assert all(torch.equal(alike[name][k], parameter) for name, parameter in same.state().items() for k in range(4))
+            assert torch.equal(many.state_dict()[name][variant, 1], parameter)
+            assert torch.equal(many.state_dict()[name][variant, 2], other.state_dict()[name])
+    alike = MLP(3, members=(4,), seed=1).state_dict()
+    assert all(torch.equal(alike[name][k], start) for name, start in same.state_dict().items() for k in range(4))
 
 
 def test_making_a_model_reads_and_leaves_no_global_state():
-    before, expected = torch.get_rng_state(), MLP(3, seed=1).state()
+    before, expected = torch.get_rng_state(), MLP(3, seed=1).state_dict()
     dtype = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)
-        found = MLP(3, seed=1).state()
+        found = MLP(3, seed=1).state_dict()
     finally:
         torch.set_default_dtype(dtype)
     assert torch.equal(torch.get_rng_state(), before)
@@ -110,16 +110,6 @@ def test_making_a_model_reads_and_leaves_no_global_state():
     assert all(torch.equal(found[name].float(), tensor) for name, tensor in expected.items())
     with torch.device("meta"):
         assert next(MLP(3).parameters()).device.type == "meta"
-
-
-def test_state_is_a_copy():
-    model = MLP(3)
-    state = model.state()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    assert all(tensor.any() for tensor in state.values())
-    assert not any(tensor.requires_grad for tensor in state.values())
 
 
 def test_models_print_what_they_were_made_of():

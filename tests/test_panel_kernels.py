@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 from bidwise.kernels import fused_panels
 from bidwise.kernels.fused_panels import panel_sums
 from bidwise.losses.definition import PairInputs, PairOptions
-from bidwise.losses.signed import signed_sums
+from bidwise.losses.without_pairs import signed_sums
 from bidwise.segments import Auctions
 
 pytestmark = gpu_or_interpreter

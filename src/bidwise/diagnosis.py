@@ -24,7 +24,7 @@ FEW = 0.05  # of the pairs
 QUIET, LOUD = 0.05, 0.8  # what the rank term may have of the gradient
 TOP = 0.75  # of the gradient in one tenth of the ads
 
-# attribute of a diagnosis: its name, the share above which it alarms, what to do then
+# what is counted: its name, the share above which it alarms, what to do then
 COUNTS = {
     "non_finite_logits": ("logits not finite", 0.0, "Lower the learning rate; look for NaN in the features."),
     "non_finite_bids": ("bids not finite", 0.0, "Drop these ads or repair their bids: look for NaN and overflow."),
@@ -85,64 +85,64 @@ class RankTerm:
     effective_pairs: Part  # different in value and in eCPM
     loss: float
     gradient: float  # Euclidean norm, with respect to the logits
-    loss_ratio: float  # to the log loss
-    gradient_ratio: float
-    gradient_by_bid: tuple[float, ...]  # shares of the absolute gradient, by tenths of the ads from low to high bids
+    gradient_ratio: float  # to that of the log loss
+    top_gradient: float  # share of the absolute gradient that the tenth of the ads with the highest bids has
 
-    def gradient_share(self, lam: float = LAM) -> float:
-        """What the rank term has of the two gradient norms when the log loss counts ``lam`` times."""
-        return 1 / (1 + lam / self.gradient_ratio) if self.gradient_ratio else 0.0
+    @property
+    def gradient_share(self) -> float:
+        """What the rank term has of the two gradient norms when the log loss counts LAM times."""
+        return 1 / (1 + LAM / self.gradient_ratio) if self.gradient_ratio else 0.0
+
+    def findings(self) -> Iterator[Finding]:
+        """Lines of the table, each with advice for its likeliest cause."""
+        if not (math.isfinite(self.loss) and math.isfinite(self.gradient)):
+            todo = "Divide the bids by their mean: the rank term overflows."
+            yield Finding(f"rank term, {self.value}", f"{self.loss:.3g}", True, todo)
+            return
+        effective, share = self.effective_pairs, self.gradient_share
+        if effective.whole == 0:
+            todo = "There is nothing to rank: put ads that compete into one auction."
+        elif self.value_ties.share < 0.5:
+            todo = "Most pairs tie in eCPM and teach little: see ties in eCPM."
+        elif self.value == "clicks":
+            todo = "Most pairs tie in value and teach little: take a teacher, whose values seldom tie."
+        else:
+            todo = "Most pairs tie in value and teach little: look for a rounded or constant teacher."
+        yield _finding(f"effective pairs, {self.value}", effective, effective.share < FEW, todo)
+        found = f"{self.gradient_ratio:.3g} (with lam = {LAM:g}: {100 * share:.3g} % of both)"
+        todo = "Raise lam or scale the bids down" if share > LOUD else "Lower lam or scale the bids up"
+        todo += f": lam = {self.gradient_ratio:.2g} gives log loss and rank term an equal say."
+        alarm = self.gradient > 0 and not QUIET <= share <= LOUD
+        yield _finding(f"rank / log loss gradient, {self.value}", found, alarm, todo)
+        todo = "Cap the highest bids in training: a tenth of the ads makes the gradient."
+        found = f"{100 * self.top_gradient:.0f} %"
+        yield _finding(f"gradient of the highest bids, {self.value}", found, self.top_gradient > TOP, todo)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`diagnose` found: numbers by name, ``findings`` with advice, and a table when printed.
+    """What :func:`diagnose` found: numbers, ``findings`` with advice, and a table when printed.
 
-    Ads with values that no loss can take are counted in ``left_out``, and in nothing below it.
+    Ads with values that no loss can take are counted in ``left_out``, and in nothing that follows it.
     """
 
     ads: int
     auctions: int
-    non_finite_logits: Part
-    non_finite_bids: Part
-    non_positive_bids: Part
-    clicks_out_of_range: Part
-    teacher_out_of_range: Part | None = None
-    left_out: Part
-    empty_auctions: Part
-    single_ad_auctions: Part
-    no_click_auctions: Part  # of those with two ads or more
-    all_click_auctions: Part
     pairs: int  # unordered, inside auctions
-    ecpm_ties: Part
-    ctr_near_0: Part
-    ctr_near_1: Part
-    heavy_value_weights: Part | None = None
-    idle_value_weights: Part | None = None
-    heavy_ecpm_weights: Part | None = None
-    idle_ecpm_weights: Part | None = None
+    counts: dict[str, Part]  # by the names of COUNTS
     log_loss: float
-    log_loss_gradient: float
     clicks: RankTerm
     teacher: RankTerm | None = None
 
     @property
     def findings(self) -> list[Finding]:
         """Every finding, in the order of the table."""
-        counts = [(getattr(self, attribute), *row) for attribute, row in COUNTS.items()]
-        return [
-            *(
-                Finding(name, str(part), part.share > limit, todo if part.share > limit else "OK.")
-                for part, name, limit, todo in counts
-                if part is not None
-            ),
-            *_rank_findings(self.clicks),
-            *(() if self.teacher is None else _rank_findings(self.teacher)),
-        ]
+        rows = ((self.counts[key], *row) for key, row in COUNTS.items() if key in self.counts)
+        counted = [_finding(name, part, part.share > limit, todo) for part, name, limit, todo in rows]
+        return [*counted, *self.clicks.findings(), *(self.teacher.findings() if self.teacher else ())]
 
     @property
     def alarms(self) -> list[Finding]:
-        """The findings that ask for action."""
         return [finding for finding in self.findings if finding.alarm]
 
     def __str__(self) -> str:
@@ -167,9 +167,9 @@ def diagnose(
     """Why a pairwise loss learns, or does not, from these ads: a table to print, with advice.
 
     Counts the pairs that can teach something, ties, auctions without pairs or clicks, saturated sigmoids; compares the
-    rank terms of the losses ``log`` (equation 5) and, with a teacher, ``log_teacher`` with the log loss, in value and
-    in gradient; and shares out their gradients by bid. Values that a loss would refuse are counted, not raised, and
-    their ads left out of all other numbers. Computed in float64 on the CPU, by sorting and without n x n pairs.
+    rank terms of the losses ``log`` (equation 5) and, with a teacher, ``log_teacher`` with the log loss by their
+    gradients. Values that a loss would refuse are counted, not raised, and their ads left out of all other numbers.
+    Computed in float64 on the CPU, by sorting and without n x n pairs.
 
     Args:
         logits: model output ``(ads,)``; leading dimensions are not taken.
@@ -190,12 +190,12 @@ def diagnose(
     logits = check_logits(logits)
     if logits.dim() != 1:
         raise ValueError(f"logits must have shape (ads,), found {tuple(logits.shape)}")
-    z, y, b = (_column(x) for x in (logits, check_ads("clicks", clicks, logits), check_ads("bids", bids, logits)))
-    p = None if teacher is None else _column(check_ads("teacher", teacher, logits))
+    columns = {"clicks": clicks, "bids": bids} | ({} if teacher is None else {"teacher": teacher})
+    z, y, b, *p = (x.detach().cpu().double() for x in (logits, *(check_ads(k, x, logits) for k, x in columns.items())))
     if offsets is not None:
         offsets = check_offsets(offsets, len(logits), logits.device, values=True).cpu()
     with torch.inference_mode(False), torch.enable_grad():  # gradients are measured here, wherever this is called
-        return _diagnosis(z, y, b, p, Auctions.of(z, offsets))
+        return _diagnosis(z, y, b, p[0] if p else None, Auctions.of(z, offsets))
 
 
 def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auctions) -> Diagnosis:
@@ -217,49 +217,44 @@ def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auct
     s = b * ctr
     same_ecpm = groups(auction, s)
     pairs, ecpm_ties = pairs_inside(auction), pairs_inside(same_ecpm)
-    cross_entropy, slope = _with_gradient(log_loss, z, y)
-    cross_entropy_slope = slope.norm().item()
+    highest = b > b.kthvalue(math.ceil(0.9 * len(b))).values if len(b) else b > 0
+    cross_entropy, log_slope = _with_gradient(log_loss, z, y)
 
     def rank_term(value: str, truth: Tensor, **options: Any) -> RankTerm:
         same_value = groups(auction, b * truth)
         value_ties, ties_in_both = pairs_inside(same_value), pairs_inside(groups(same_value, same_ecpm))
         loss, slope = _with_gradient(pairwise_welfare_loss, z, y, b, bounds, value=value, **options)
+        gradient, beside = slope.norm().item(), log_slope.norm().item()
         return RankTerm(
             value=value,
             value_ties=Part(value_ties, pairs, "pairs"),
             effective_pairs=Part(pairs - value_ties - ecpm_ties + ties_in_both, pairs, "pairs"),
             loss=loss,
-            gradient=slope.norm().item(),
-            loss_ratio=_ratio(loss, cross_entropy),
-            gradient_ratio=_ratio(slope.norm().item(), cross_entropy_slope),
-            gradient_by_bid=shares_by_bid(slope.abs(), b),
+            gradient=gradient,
+            gradient_ratio=gradient / beside if beside else math.inf if gradient else 0.0,
+            top_gradient=(slope[highest].abs().sum() / slope.abs().sum()).nan_to_num(0.0).item(),
         )
 
-    found: dict[str, Any] = {name: _part(rows, "ads") for name, rows in sick.items()}
+    counts = {name: _part(rows, "ads") for name, rows in sick.items()}
+    counts |= {
+        "left_out": _part(out, "ads"),
+        "empty_auctions": _part(sizes == 0, "auctions"),
+        "single_ad_auctions": _part(sizes == 1, "auctions"),
+        "no_click_auctions": _part(clicked[sizes > 1] == 0, "with rivals"),
+        "all_click_auctions": _part(not_clicked[sizes > 1] == 0, "with rivals"),
+        "ecpm_ties": Part(ecpm_ties, pairs, "pairs"),
+        "ctr_near_0": _part(saturated & (z < 0), "ads"),
+        "ctr_near_1": _part(saturated & (z > 0), "ads"),
+    }
+    by_teacher = None
     if p is not None:
         p = p[~out]
-        found["teacher"] = rank_term("teacher", p, teacher=p, weighting=KAPPA)
+        by_teacher = rank_term("teacher", p, teacher=p, weighting=KAPPA)
         for name, x in (("value", b * p), ("ecpm", s)):
             weight = torch.sigmoid(KAPPA * x)
-            found[f"heavy_{name}_weights"] = _part(weight > HEAVY, "ads")
-            found[f"idle_{name}_weights"] = _part(weight < IDLE, "ads")
-    return Diagnosis(
-        ads=len(out),
-        auctions=auctions.count,
-        left_out=_part(out, "ads"),
-        empty_auctions=_part(sizes == 0, "auctions"),
-        single_ad_auctions=_part(sizes == 1, "auctions"),
-        no_click_auctions=_part(clicked[sizes > 1] == 0, "with rivals"),
-        all_click_auctions=_part(not_clicked[sizes > 1] == 0, "with rivals"),
-        pairs=pairs,
-        ecpm_ties=Part(ecpm_ties, pairs, "pairs"),
-        ctr_near_0=_part(saturated & (z < 0), "ads"),
-        ctr_near_1=_part(saturated & (z > 0), "ads"),
-        log_loss=cross_entropy,
-        log_loss_gradient=cross_entropy_slope,
-        clicks=rank_term("clicks", y),
-        **found,
-    )
+            counts[f"heavy_{name}_weights"] = _part(weight > HEAVY, "ads")
+            counts[f"idle_{name}_weights"] = _part(weight < IDLE, "ads")
+    return Diagnosis(len(out), auctions.count, pairs, counts, cross_entropy, rank_term("clicks", y), by_teacher)
 
 
 def groups(within: Tensor, key: Tensor) -> Tensor:
@@ -279,76 +274,12 @@ def pairs_inside(group: Tensor) -> int:
     return int((sizes * (sizes - 1) // 2).sum())
 
 
-def shares_by_bid(mass: Tensor, bids: Tensor) -> tuple[float, ...]:
-    """What each tenth of the ads, from low to high bids, has of the mass; 0 of nothing.
-
-    Ads of equal bid share what they have, and one that a border cuts counts in parts on either side.
-
-    >>> mass, bids = torch.tensor([1.0, 1.0, 0.0, 6.0, 2.0]).double(), torch.tensor([1.0, 2.0, 3.0, 4.0, 4.0])
-    >>> [round(share, 3) for share in shares_by_bid(mass, bids)]
-    [0.05, 0.05, 0.05, 0.05, 0.0, 0.0, 0.2, 0.2, 0.2, 0.2]
-    """
-    if not mass.any():
-        return (0.0,) * 10
-    levels, level, count = torch.unique(bids, return_inverse=True, return_counts=True)
-    mass = mass.new_zeros(len(levels)).index_add_(0, level, mass / mass.sum())
-    before = count.cumsum(0) - count
-    border = torch.arange(11, dtype=torch.float64) * len(bids) / 10
-    last = torch.searchsorted(before, border, right=True) - 1
-    prefix = torch.nn.functional.pad(mass.cumsum(0), (1, 0))
-    below = prefix[last] + mass[last] * ((border - before[last]) / count[last])  # rounds without ever falling
-    return tuple(below.diff().tolist())
-
-
-def _rank_findings(term: RankTerm) -> Iterator[Finding]:
-    def finding(name: str, found: object, alarm: bool, todo: str, fine: str = "OK.") -> Finding:
-        return Finding(f"{name}, {term.value}", str(found), alarm, todo if alarm else fine)
-
-    effective, ties = term.effective_pairs, term.value_ties
-    if effective.whole == 0:
-        todo = "There is nothing to rank: put ads that compete into one auction."
-    elif ties.share < 0.5:
-        todo = "Most pairs tie in eCPM and teach little: see ties in eCPM."
-    elif term.value == "clicks":
-        todo = "Most pairs tie in value and teach little: take a teacher, whose values seldom tie."
-    else:
-        todo = "Most pairs tie in value and teach little: look for a rounded or constant teacher."
-    yield finding("effective pairs", effective, effective.share < FEW, todo)
-    yield finding("ties in value", ties, False, "", "Judged by the effective pairs.")
-
-    overflows = not (math.isfinite(term.loss) and math.isfinite(term.gradient))
-    smaller = "Divide the bids by their mean: the rank term overflows."
-    found = f"{term.loss_ratio:.3g} (with lam = {LAM:g}: {term.loss_ratio / LAM:.3g})"
-    yield finding("rank / log loss", found, overflows, smaller, "OK. Below 0 is fine: a signed gap has no floor.")
-
-    share, equal = term.gradient_share(), f"lam = {term.gradient_ratio:.2g} gives both an equal say."
-    found = f"{term.gradient_ratio:.3g} (with lam = {LAM:g}: {100 * share:.3g} % of both)"
-    if overflows:
-        todo = smaller
-    elif share > LOUD:
-        todo = f"Raise lam or scale the bids down, the log loss hardly counts: {equal}"
-    else:
-        todo = f"Lower lam or scale the bids up, the rank term hardly counts: {equal}"
-    alarm = overflows or (term.gradient > 0 and not QUIET <= share <= LOUD)
-    fine = f"OK, {equal}" if term.gradient else "No gradient: see effective pairs."
-    yield finding("rank / log loss gradient", found, alarm, todo, fine)
-
-    found = " ".join(f"{100 * part:.0f}" for part in term.gradient_by_bid) + " %"
-    todo = smaller if overflows else "Cap the highest bids in training: a tenth of the ads makes the gradient."
-    alarm = overflows or term.gradient_by_bid[-1] > TOP
-    yield finding("gradient by bid decile", found, alarm, todo, "OK. From low to high bids.")
-
-
-def _column(per_ad: Tensor) -> Tensor:
-    return per_ad.detach().cpu().double()
+def _finding(name: str, found: object, alarm: bool, todo: str) -> Finding:
+    return Finding(name, str(found), alarm, todo if alarm else "OK.")
 
 
 def _part(rows: Tensor, unit: str) -> Part:
     return Part(int(rows.sum()), len(rows), unit)
-
-
-def _ratio(a: float, b: float) -> float:
-    return a / b if b else math.copysign(math.inf, a) if a else 0.0
 
 
 def _with_gradient(loss: Callable[..., Tensor], logits: Tensor, *others: Any, **options: Any) -> tuple[float, Tensor]:

@@ -5,8 +5,7 @@ Numbers per ad are tensors, arrays or anything numpy reads; all arithmetic is fl
 
 from bidwise.auctions.columns import ad_numbers, auctions_of, slot_multipliers
 from bidwise.auctions.measures import optimal_welfare, regret, revenue, surplus, welfare
-from bidwise.auctions.outcome import Outcome, run_auction
-from bidwise.auctions.pricing import PRICINGS
+from bidwise.auctions.outcome import PRICINGS, Outcome, run_auction
 
 __all__ = [
     "PRICINGS",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -11,6 +12,20 @@ from bidwise.auctions.columns import ad_numbers, auctions_of, slot_multipliers
 from bidwise.auctions.outcome import run_auction
 from bidwise.auctions.ranking import highest
 from bidwise.checks import check_between, check_bids
+
+
+class Rules(TypedDict, total=False):
+    """Options of :func:`run_auction` but the pricing, which welfare does not depend on."""
+
+    slots: Sequence[float]
+    reserve: float
+    squash: float
+
+
+class PricedRules(Rules, total=False):
+    """All options of :func:`run_auction`."""
+
+    pricing: str
 
 
 def welfare(
@@ -43,20 +58,14 @@ def welfare(
     tensor([1.7200], dtype=torch.float64)
     """
     ctr, truth, bids = _columns(ctr, truth, bids)
-    rules = {"reserve": reserve, "squash": squash}
-    return run_auction(ctr, bids, offsets, slots=slots, pricing="first_price", **rules).welfare(truth, bids)
+    sold = run_auction(ctr, bids, offsets, slots=slots, pricing="first_price", reserve=reserve, squash=squash)
+    return sold.welfare(truth, bids)
 
 
 def optimal_welfare(
     truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, *, slots: Sequence[float] = (1.0,)
 ) -> Tensor:
-    """The best welfare any prediction could reach in every auction, ``(auctions,)`` in float64.
-
-        max over orders of sum_k alpha_k b_i truth_i,   reached in the order of b_i truth_i
-
-    Args:
-        truth: clicks or true CTR in [0, 1], ``(ads,)``.
-        bids, offsets, slots: as in :func:`welfare`.
+    """The best :func:`welfare` any prediction could reach in every auction, that of the order of b_i truth_i.
 
     >>> optimal_welfare([0.1, 0.4, 0.9], [10.0, 2.0, 0.5], None)
     tensor([1.], dtype=torch.float64)
@@ -71,85 +80,43 @@ def optimal_welfare(
 
 
 def regret(
-    ctr: ArrayLike,
-    truth: ArrayLike,
-    bids: ArrayLike,
-    offsets: ArrayLike | None,
-    *,
-    slots: Sequence[float] = (1.0,),
-    reserve: float = 0.0,
-    squash: float = 1.0,
+    ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Unpack[Rules]
 ) -> Tensor:
-    """Welfare lost to the prediction and to the rules of the auction, ``(auctions,)`` in float64.
-
-        regret = optimal welfare - welfare,   0 for the true CTR without reserve and with squash 1
-
-    Args:
-        ctr, truth: predicted CTR, and clicks or true CTR, in [0, 1], ``(ads,)``.
-        bids, offsets, slots, reserve, squash: as in :func:`welfare`.
+    """Optimal welfare - :func:`welfare`: what every auction loses to the prediction and to its rules.
 
     >>> regret([0.5, 0.1], [0.25, 0.5], [1.0, 1.0], None)
     tensor([0.2500], dtype=torch.float64)
     """
-    ctr, truth, bids = _columns(ctr, truth, bids)
-    reached = welfare(ctr, truth, bids, offsets, slots=slots, reserve=reserve, squash=squash)
-    return optimal_welfare(truth, bids, offsets, slots=slots) - reached
+    reached = welfare(ctr, truth, bids, offsets, **rules)
+    return optimal_welfare(truth, bids, offsets, slots=rules.get("slots", (1.0,))).to(reached.device) - reached
 
 
 def revenue(
-    ctr: ArrayLike,
-    truth: ArrayLike,
-    bids: ArrayLike,
-    offsets: ArrayLike | None,
-    *,
-    slots: Sequence[float] = (1.0,),
-    pricing: str = "gsp",
-    reserve: float = 0.0,
-    squash: float = 1.0,
+    ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Unpack[PricedRules]
 ) -> Tensor:
-    """What the advertisers of every auction pay the platform, ``(auctions,)`` in float64.
+    """What the advertisers of every auction pay the platform; ``rules`` are the options of :func:`run_auction`.
 
         revenue = sum_k alpha_k truth_i price_i,   i = the ad in slot k, which pays price_i per click
-
-    Args:
-        ctr, truth: predicted CTR, and clicks or true CTR, in [0, 1], ``(ads,)``.
-        bids, offsets, slots, pricing, reserve, squash: as in :func:`run_auction`.
 
     >>> ctr, bids = [0.1, 0.4, 0.9], [10.0, 2.0, 0.5]  # Example 2.1
     >>> revenue(ctr, ctr, bids, None, slots=(1.0, 0.9))
     tensor([1.2050], dtype=torch.float64)
     """
     ctr, truth, bids = _columns(ctr, truth, bids)
-    rules = {"reserve": reserve, "squash": squash}
-    return run_auction(ctr, bids, offsets, slots=slots, pricing=pricing, **rules).revenue(truth)
+    return run_auction(ctr, bids, offsets, **rules).revenue(truth)
 
 
 def surplus(
-    ctr: ArrayLike,
-    truth: ArrayLike,
-    bids: ArrayLike,
-    offsets: ArrayLike | None,
-    *,
-    slots: Sequence[float] = (1.0,),
-    pricing: str = "gsp",
-    reserve: float = 0.0,
-    squash: float = 1.0,
+    ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike, offsets: ArrayLike | None, **rules: Unpack[PricedRules]
 ) -> Tensor:
-    """What the advertisers of every auction keep, ``(auctions,)`` in float64.
-
-        surplus = welfare - revenue = sum_k alpha_k truth_i (b_i - price_i)
-
-    Args:
-        ctr, truth: predicted CTR, and clicks or true CTR, in [0, 1], ``(ads,)``.
-        bids, offsets, slots, pricing, reserve, squash: as in :func:`run_auction`.
+    """Welfare - :func:`revenue`: what the advertisers of every auction keep, sum_k alpha_k truth_i (b_i - price_i).
 
     >>> ctr, bids = [0.1, 0.4, 0.9], [10.0, 2.0, 0.5]  # Example 2.1
     >>> surplus(ctr, ctr, bids, None, slots=(1.0, 0.9))
     tensor([0.5150], dtype=torch.float64)
     """
     ctr, truth, bids = _columns(ctr, truth, bids)
-    rules = {"reserve": reserve, "squash": squash}
-    return run_auction(ctr, bids, offsets, slots=slots, pricing=pricing, **rules).surplus(truth, bids)
+    return run_auction(ctr, bids, offsets, **rules).surplus(truth, bids)
 
 
 def _columns(ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike) -> tuple[Tensor, Tensor, Tensor]:

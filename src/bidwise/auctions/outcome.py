@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,9 +11,42 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bidwise.auctions.columns import ad_numbers, auctions_of, one_per_ad, slot_multipliers
-from bidwise.auctions.pricing import PRICINGS, Sale
 from bidwise.auctions.ranking import highest, power, ranked
 from bidwise.checks import check_between, check_bids, check_name, check_not_negative, check_positive
+
+
+class Sale(NamedTuple):
+    """What prices are made of; tables are ``(auctions, slots)``."""
+
+    bid: Tensor
+    quality: Tensor  # ctr^squash of the ad in slot k
+    rival: Tensor  # score of the ad in slot k + 1, 0 below the last
+    alpha: Tensor
+    reserve: float
+
+
+def _enough(rival: Tensor, quality: Tensor, reserve: float) -> Tensor:
+    """t_l: the bid that reaches the score ``rival``, and the reserve."""
+    return (rival / quality).where(quality > 0, 0.0).clamp(min=reserve)
+
+
+def _gsp(sale: Sale) -> Tensor:
+    return _enough(sale.rival, sale.quality, sale.reserve)
+
+
+def _vcg(sale: Sale) -> Tensor:
+    total = torch.zeros_like(sale.bid)
+    drops = sale.alpha - torch.nn.functional.pad(sale.alpha[1:], (0, 1))
+    for l, drop in enumerate(drops, start=1):  # paid by the ads of slots 1 .. l
+        total[:, :l] += drop * _enough(sale.rival[:, l - 1 : l], sale.quality[:, :l], sale.reserve)
+    return (total / sale.alpha).clamp(min=sale.reserve)  # which rounding can undercut
+
+
+def _first_price(sale: Sale) -> Tensor:
+    return sale.bid
+
+
+PRICINGS: dict[str, Callable[[Sale], Tensor]] = {"gsp": _gsp, "vcg": _vcg, "first_price": _first_price}
 
 
 class Ties(NamedTuple):
@@ -34,34 +67,23 @@ class Ties(NamedTuple):
 class Outcome:
     """Who is shown where and what they pay, made by :func:`run_auction`; every table is ``(auctions, slots)``.
 
-    Attributes:
-        winners: row of the ad in each slot, -1 where the slot is empty.
-        price_per_click: what that ad pays for a click; NaN where the slot is empty.
-        payment: what the platform expects it to pay, alpha_k ctr price by the predicted CTR; NaN where empty.
-        slots: the position multipliers alpha, ``(slots,)``.
-        ads: how many ads took part.
-        tied: whether ads of equal score compete for a slot, ``(auctions,)``.
-        ties: the ads that do, ``None`` without ties.
-
     ``winners`` break ties by bid, then by CTR, the higher first; ads with the same bid and CTR are the same ad to the
     auction, and the lowest row stands for them. The methods take the mean over all orders of tied ads, so the order
     of rows does not matter. They measure what was sold by a ``truth`` per ad: true CTR (expectations), clicks (what
     happened), or clicks over the exposure of the slot they were logged in, so any finite number from 0 up.
     """
 
-    winners: Tensor
-    price_per_click: Tensor
-    payment: Tensor
-    slots: Tensor
-    ads: int
-    tied: Tensor
-    ties: Ties | None = field(default=None, repr=False)
+    winners: Tensor  # row of the ad in each slot, -1 where the slot is empty
+    price_per_click: Tensor  # what that ad pays for a click; NaN where the slot is empty
+    payment: Tensor  # what the platform expects it to pay, alpha_k ctr price by the predicted CTR; NaN where empty
+    slots: Tensor  # the position multipliers alpha, (slots,)
+    ads: int  # that took part
+    tied: Tensor  # whether ads of equal score compete for a slot, (auctions,)
+    ties: Ties | None = field(default=None, repr=False)  # the ads that do, None without ties
 
     def welfare(self, truth: ArrayLike, bids: ArrayLike) -> Tensor:
         """Sum over slots of alpha_k b truth, ``(auctions,)``.
 
-        >>> run_auction([0.1, 0.4], [10.0, 2.0], None).welfare([0.2, 0.4], [10.0, 2.0])
-        tensor([2.], dtype=torch.float64)
         >>> run_auction([0.1, 0.1], [3.0, 3.0], None).welfare([0.0, 1.0], [3.0, 3.0])  # either of two
         tensor([1.5000], dtype=torch.float64)
         """
@@ -72,22 +94,14 @@ class Outcome:
         return self._sum(per_click, self.ties and truth[self.ties.rows] * bids[self.ties.rows])
 
     def revenue(self, truth: ArrayLike) -> Tensor:
-        """Sum over slots of alpha_k truth price, ``(auctions,)``.
-
-        >>> run_auction([0.1, 0.4], [10.0, 2.0], None).revenue([0.2, 0.4])
-        tensor([1.6000], dtype=torch.float64)
-        """
+        """Sum over slots of alpha_k truth price, ``(auctions,)``."""
         truth = self._numbers("truth", truth)
         check_not_negative("truth", truth)
         per_click = _take(truth, self.winners) * self.price_per_click
         return self._sum(per_click, self.ties and truth[self.ties.rows] * self.ties.price)
 
     def surplus(self, truth: ArrayLike, bids: ArrayLike) -> Tensor:
-        """Welfare minus revenue: what the advertisers keep, ``(auctions,)``.
-
-        >>> run_auction([0.1, 0.4], [10.0, 2.0], None).surplus([0.2, 0.4], [10.0, 2.0])
-        tensor([0.4000], dtype=torch.float64)
-        """
+        """Welfare minus revenue: what the advertisers keep, ``(auctions,)``."""
         return self.welfare(truth, bids) - self.revenue(truth)
 
     def _numbers(self, argument: str, values: ArrayLike) -> Tensor:

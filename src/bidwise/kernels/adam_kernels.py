@@ -47,7 +47,6 @@ class Clock:
         self.constants = {"BETA1": beta1, "BETA2": beta2, "LOG1": math.log(beta1), "LOG2": math.log(beta2)}
 
     def tick(self) -> None:
-        """Begin the next step."""
         _tick[(1,)](self.step, self.numbers, self.rates, self.rate, **self.constants, STEPS=STEPS)
 
     def set(self, step: int) -> None:
@@ -128,17 +127,8 @@ class RowSums:
         tile = self._tile()
         grid = (triton.cdiv(count, tile["ADS"]), fields)
         tensors = (ids, self.table.starts, self.owner, self.stamp, *self._moments(), self.clock.step, self.clock.rates)
-        _catch_up[grid](
-            *tensors,
-            count,
-            ids.stride(0),
-            **tile,
-            **self.clock.constants,
-            EPS=EPS,
-            RECENT=RECENT,
-            STEPS=STEPS,
-            **listed,
-        )
+        options = {**tile, **self.clock.constants, **listed, "EPS": EPS, "RECENT": RECENT, "STEPS": STEPS}
+        _catch_up[grid](*tensors, count, ids.stride(0), **options)
 
     def update(self) -> None:
         """Adam's step for the rows that were looked up since the last one."""

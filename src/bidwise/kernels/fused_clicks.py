@@ -21,20 +21,11 @@ import torch
 from torch import Tensor
 
 from bidwise.kernels import fused_panels
-from bidwise.kernels.chebyshev import chebyshev
-from bidwise.kernels.fused_panels import (
-    DEGREE,
-    REACH,
-    _add_up,
-    _auction,
-    _basis,
-    _bounds_of,
-    _scaled,
-    _series,
-)
+from bidwise.kernels.fused_panels import DEGREE, REACH, _add_up, _auction, _basis, _bounds_of, _scaled, _series
 from bidwise.kernels.gpu import interpreted
 from bidwise.kernels.pair_kernels import _add_tile, _ads
 from bidwise.kernels.triton_or_none import jit, tl, triton
+from bidwise.losses.panels import chebyshev
 
 if TYPE_CHECKING:
     from bidwise.losses.definition import PairOptions

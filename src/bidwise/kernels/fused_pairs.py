@@ -107,17 +107,10 @@ def fused_loss(
         finish[(repeats, blocks)](
             *(z, flat.clicks, flat.bids, *(z if x is None else x for x in perhaps), parts),
             *(ads, n, auctions, _steps(flat), 1 if sums is None else sums.shape[0], share, float(kappa or 0), each),
-            RANK=sums is not None,
-            WEIGHTED=kappa is not None,
-            RAGGED=pair_mean and offsets is not None,
-            LOG=lam != 0 and summed,
-            WORTH=flat.weights is not None,
-            GRADIENT=gradient,
-            PER_AD=not summed,
-            BLOCK=block,
-            num_warps=min(max(block // 128, 1), 16),
-            enable_fp_fusion=False,
-        )
+            RANK=sums is not None, WEIGHTED=kappa is not None, RAGGED=pair_mean and offsets is not None,
+            LOG=lam != 0 and summed, WORTH=flat.weights is not None, GRADIENT=gradient, PER_AD=not summed, BLOCK=block,
+            num_warps=min(max(block // 128, 1), 16), enable_fp_fusion=False,
+        )  # fmt: skip
         if blocks > 1 and summed:
             total[(repeats,)](parts, loss, blocks, BLOCK=1024, num_warps=4)
     if costs is not None:
@@ -148,17 +141,10 @@ def _small_loss(
     small[(ads // n, blocks)](
         *(z, batch.clicks, label, bids, teacher, z if slope is None else slope, parts, ads, n),
         *(1 / n**2 if options.pair_mean else 1.0, scale, options.sigma, float(kappa or 0), each),
-        GAP=options.gap,
-        SURROGATE=surrogate,
-        WEIGHTED=kappa is not None,
-        LOG=each != 0,
-        GRADIENT=gradient,
-        COMPILED=not interpreted(),
-        BK=SMALL_ADS,
-        BI=max(16, triton.next_power_of_2(n)),
-        num_warps=4,
-        enable_fp_fusion=False,
-    )
+        GAP=options.gap, SURROGATE=surrogate, WEIGHTED=kappa is not None, LOG=each != 0, GRADIENT=gradient,
+        COMPILED=not interpreted(), BK=SMALL_ADS, BI=max(16, triton.next_power_of_2(n)),
+        num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
     total[(ads // n,)](parts, loss, blocks, BLOCK=triton.next_power_of_2(blocks), num_warps=1)
     return loss, slope
 
@@ -187,19 +173,10 @@ def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bo
     pairs[(-(-ads // cut.ads), shares)](
         *(*columns, z if offsets is None else offsets, sums, ads, per_repeat, auctions, _steps(batch)),
         *(scale, options.sigma, float(kappa or 0)),
-        GAP=options.gap,
-        SURROGATE=surrogate,
-        WEIGHTED=weighted,
-        RAGGED=offsets is not None,
-        PREPARED=prepared,
-        GRADIENT=gradient,
-        COMPILED=not interpreted(),
-        BK=cut.ads,
-        BI=cut.partners,
-        num_warps=cut.warps,
-        maxnreg=cut.registers,
-        enable_fp_fusion=False,
-    )
+        GAP=options.gap, SURROGATE=surrogate, WEIGHTED=weighted, RAGGED=offsets is not None, PREPARED=prepared,
+        GRADIENT=gradient, COMPILED=not interpreted(), BK=cut.ads, BI=cut.partners,
+        num_warps=cut.warps, maxnreg=cut.registers, enable_fp_fusion=False,
+    )  # fmt: skip
     return sums
 
 
@@ -212,7 +189,7 @@ def _other_sums(stage: str, batch: Batch, options: PairOptions, auctions: Auctio
 
         sums = panel_sums if stage == "panels" else click_sums
         return sums(z, label, bids, teacher, auctions.bounds, auctions.size, options)
-    # `bidwise.losses.signed.covariance`, of one auction in each repeat
+    # `bidwise.losses.without_pairs.covariance`, of one auction in each repeat
     v, s = ((bids * x).view(auctions.count, -1) for x in (label, z.sigmoid()))
     slope = (v - v.mean(-1, keepdim=True)) * (-options.sigma * v.shape[-1])
     return torch.stack([slope * (s - s.mean(-1, keepdim=True)), slope]).view(1, 2, -1)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bidwise.kernels.chebyshev import chebyshev, coefficients
 from bidwise.kernels.triton_or_none import jit, tl, triton
+from bidwise.losses.panels import chebyshev, coefficients
 
 if TYPE_CHECKING:
     from bidwise.losses.definition import PairOptions

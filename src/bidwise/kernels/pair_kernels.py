@@ -364,7 +364,6 @@ def finish(
 
 @_kernel
 def total(partial, loss, blocks, BLOCK: tl.constexpr):
-    """Sum of the blocks of each repeat."""
     total = tl.zeros([BLOCK], tl.float64)
     for at in range(0, blocks, BLOCK):
         block = at + tl.arange(0, BLOCK)

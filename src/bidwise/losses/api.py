@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bidwise.checks import InputError, check_ads, check_logits, check_offsets, check_values
+from bidwise.checks import InputError, check_ads, check_logits, check_not_negative, check_offsets, check_values
 from bidwise.losses.definition import Batch, PairInputs, PairOptions
 from bidwise.losses.dispatch import choose, kernel_stage
 from bidwise.losses.pointwise import cross_entropy
@@ -19,7 +20,16 @@ from bidwise.segments import Auctions
 # a loss, and the derivative for every logit of the loss it takes part in, where that was asked for
 Computed = tuple[Tensor, Tensor | None]
 
+Loss = TypeVar("Loss", bound=Callable[..., Tensor])
 
+
+def outside_graphs(loss: Loss) -> Loss:
+    """``loss``, at which a compiled step breaks its graph: the number of tiles and nodes depends on the data."""
+    apart: Loss = torch.compiler.disable(loss)  # type: ignore[no-untyped-call]
+    return apart
+
+
+@outside_graphs
 def pairwise_welfare_loss(
     logits: Tensor,
     clicks: Tensor,
@@ -76,26 +86,20 @@ def pairwise_welfare_loss(
     tensor([-0.2500,  0.1966])
     """
     words = (value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
-    batch = Batch(logits, clicks, bids, offsets, teacher)
-    if torch.compiler.is_compiling():
-        loss: Tensor = _outside_graph(batch, words)
-        return loss
     try:
         options = _options(*words)
     except TypeError:  # a word that cannot be a key of the cache: the checks say which
         options = PairOptions(*words)
-    return composite_loss(batch, options)
+    return composite_loss(Batch(logits, clicks, bids, offsets, teacher), options)
 
 
 _options = lru_cache(typed=True)(PairOptions)  # checking options takes longer than a small batch
 
 
+@outside_graphs
 def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None) -> Tensor:
     """`pairwise_welfare_loss` of a batch, plus ``lam`` times the log loss where lam is given."""
-    if torch.compiler.is_compiling():
-        result: Tensor = _outside_graph(batch, options, lam)
-        return result
-    _check(batch, options)
+    check_batch(batch, options.validate, options.needs_teacher)
     kind, gradient = batch.logits.device.type, batch.logits.requires_grad and torch.is_grad_enabled()
     with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         stage = kernel_stage(options, batch.logits, batch.offsets)
@@ -108,27 +112,25 @@ def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None)
     return loss if slope is None else known_gradient(batch, loss, slope, options.reduction)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _outside_graph(batch: Batch, options: Any, lam: float | None = None) -> Tensor:
-    """The number of tiles and nodes depends on the data, so a compiled step breaks its graph here, once."""
-    return composite_loss(batch, options if isinstance(options, PairOptions) else PairOptions(*options), lam)
-
-
-def _check(batch: Batch, options: PairOptions) -> None:
-    logits, clicks, bids, offsets, teacher, _ = batch
+def check_batch(batch: Batch, validate: bool | None, needs_teacher: str | None) -> None:
+    """Raise unless shapes and, where asked for, values are those of ads; by default on the CPU, where no one waits."""
+    logits, clicks, bids, offsets, teacher, weights = batch
     check_logits(logits, offsets)
-    values = logits.device.type == "cpu" if options.validate is None else options.validate
+    values = logits.device.type == "cpu" and not torch.compiler.is_compiling() if validate is None else validate
     check_ads("clicks", clicks, logits)
     check_ads("bids", bids, logits)
     if offsets is not None:
         check_offsets(offsets, logits.shape[-1], logits.device, values=values)
     if teacher is not None:
         check_ads("teacher", teacher, logits)
-    elif options.uses_teacher:
-        use = 'value="teacher"' if options.value == "teacher" else "weighting"
-        raise InputError(f"teacher must be given for {use}, found None")
+    elif needs_teacher is not None:
+        raise InputError(f"teacher must be given for {needs_teacher}, found None")
+    if weights is not None:
+        check_ads("weights", weights, logits)
     if values:
         check_values(clicks=clicks, bids=bids, teacher=teacher)
+        if weights is not None:
+            check_not_negative("weights", weights)
 
 
 def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gradient: bool) -> Computed:

@@ -69,9 +69,9 @@ class PairOptions:
         object.__setattr__(self, "sigma", float(self.sigma))
 
     @property
-    def uses_teacher(self) -> bool:
-        """Whether the loss looks at a teacher's CTR."""
-        return self.value == "teacher" or self.weighting is not None
+    def needs_teacher(self) -> str | None:
+        """The option that looks at a teacher's CTR, where one does."""
+        return 'value="teacher"' if self.value == "teacher" else "weighting" if self.weighting is not None else None
 
 
 class Batch(NamedTuple):
@@ -94,7 +94,6 @@ class PairInputs(NamedTuple):
     right: Tensor | None = None
 
     def at(self, rows: Any) -> PairInputs:
-        """The same of some ads."""
         return PairInputs(*(None if x is None else x[rows] for x in self))  # type: ignore[arg-type]
 
 

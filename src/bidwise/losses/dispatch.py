@@ -10,8 +10,7 @@ from torch import Tensor
 from bidwise.checks import InputError
 from bidwise.kernels.gpu import available, installed
 from bidwise.losses.definition import Method, PairInputs, PairOptions, direct
-from bidwise.losses.positive import dominance
-from bidwise.losses.signed import covariance, signed_sums
+from bidwise.losses.without_pairs import covariance, dominance, signed_sums
 from bidwise.segments import Auctions
 
 

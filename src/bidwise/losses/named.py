@@ -9,19 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bidwise.checks import (
-    InputError,
-    Named,
-    check_ads,
-    check_logits,
-    check_name,
-    check_not_negative,
-    check_offsets,
-    check_positive,
-    check_values,
-    check_weights,
-)
-from bidwise.losses.api import composite_loss, kernel_log_loss
+from bidwise.checks import Named, check_name, check_not_negative, check_positive
+from bidwise.losses.api import check_batch, composite_loss, kernel_log_loss
 from bidwise.losses.definition import VALUES, Batch, PairOptions
 from bidwise.losses.dispatch import on_kernels
 from bidwise.losses.pointwise import cross_entropy
@@ -90,10 +79,9 @@ class WelfareLoss(nn.Module):
         if weights is None:
             rank = composite_loss(batch, options)
         else:
-            rank = composite_loss(batch, replace(options, reduction="none"))  # checks all but the weights
-            weights = check_ads("weights", weights, logits).detach().to(rank.dtype)
-            if _checks_values(options.validate, logits):
-                check_weights(weights)
+            check_batch(batch._replace(weights=weights), options.validate, options.needs_teacher)
+            rank = composite_loss(batch, replace(options, reduction="none", validate=False))
+            weights = weights.detach().to(rank.dtype)
             rank = rank * _auction_means(weights, offsets)
             rank = rank.sum(-1) if options.reduction == "sum" else rank.sum(-1) / max(rank.shape[-1], 1)
         return rank + self.lam * cross_entropy(logits, clicks, weights, options.reduction)
@@ -136,23 +124,9 @@ class BidWeightedLogLoss(nn.Module):
         weights: Tensor | None = None,
     ) -> Tensor:
         """The loss of a batch; ``offsets`` are checked and otherwise ignored."""
-        logits = check_logits(logits, offsets)
-        bids = check_ads("bids", bids, logits)
-        values = _checks_values(self.validate, logits)
-        if offsets is not None:
-            check_offsets(offsets, logits.shape[-1], logits.device, values=values)
-        if self.value == "clicks":
-            labels = check_ads("clicks", clicks, logits)
-        elif teacher is None:
-            raise InputError('teacher must be given for value="teacher", found None')
-        else:
-            labels = check_ads("teacher", teacher, logits)
-        if weights is not None:
-            weights = check_ads("weights", weights, logits)
-        if values:
-            check_values(**{self.value: labels}, bids=bids)
-            if weights is not None:
-                check_weights(weights)
+        needs_teacher = 'value="teacher"' if self.value == "teacher" else None
+        check_batch(Batch(logits, clicks, bids, offsets, teacher, weights), self.validate, needs_teacher)
+        labels = clicks if teacher is None or self.value == "clicks" else teacher
         if self.power != 0:
             dtype = torch.promote_types(logits.dtype, torch.float32)
             worth = bids.to(dtype) ** self.power
@@ -188,13 +162,6 @@ LOSSES: Named[nn.Module] = Named(
 )
 
 
-def _checks_values(validate: bool | None, logits: Tensor) -> bool:
-    """Whether values are checked: where nobody said, on the CPU."""
-    if validate is not None:
-        return validate
-    return logits.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
 def _auction_means(weights: Tensor, offsets: Tensor | None) -> Tensor:
     """Mean weight of the ads of each auction, ``(..., ads) -> (..., auctions)``; of an empty one 0."""
     if offsets is None:
@@ -212,7 +179,7 @@ def needs_teacher(loss: object) -> bool:
     """
     found = LOSSES.get(loss) if isinstance(loss, str) else loss
     if isinstance(found, WelfareLoss):
-        return found.options.uses_teacher
+        return found.options.needs_teacher is not None
     return isinstance(found, BidWeightedLogLoss) and found.value == "teacher"
 
 
@@ -222,12 +189,10 @@ def named_loss(name: str, *, lam: float | None = None, sigma: float | None = Non
     >>> named_loss("log_plus", lam=0.1).lam, named_loss("log_loss", lam=0.1) is LOSSES["log_loss"]
     (0.1, True)
     """
-    found = LOSSES[name]
+    found, changes = LOSSES[name], {"lam": lam, "sigma": sigma}
     if not isinstance(found, WelfareLoss):
         return found
-    return found.with_options(
-        lam=found.lam if lam is None else lam, sigma=found.options.sigma if sigma is None else sigma
-    )
+    return found.with_options(**{key: number for key, number in changes.items() if number is not None})
 
 
 def unchecked(loss: Any) -> Any:

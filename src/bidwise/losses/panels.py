@@ -8,7 +8,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from bidwise.kernels.chebyshev import chebyshev, coefficients
 from bidwise.losses.definition import PairOptions, PairSums
 from bidwise.losses.prefix_sums import Arrangement
 from bidwise.segments import Auctions
@@ -17,6 +16,22 @@ WIDTH = 1.0  # of a panel, in units of sigma * eCPM
 # Chebyshev degree and reach: interpolation errs by 12.6^-degree, a pair farther than reach panels by e^-reach
 PANELS = {torch.float32: (7, 17), torch.float64: (11, 30)}
 WINDOWS_AT_ONCE = 1 << 22  # numbers gathered at a time when panels act on their neighbours
+
+
+@lru_cache
+def chebyshev(degree: int) -> tuple[Tensor, Tensor]:
+    """Nodes in [-1, 1], and the matrix from values at them to coefficients of T_0 ... T_(degree - 1), in float64."""
+    k = torch.arange(degree, dtype=torch.float64, device="cpu")  # whatever the default device is now
+    angle = torch.pi * (k + 0.5) / degree
+    analysis = torch.cos(k[:, None] * angle) * 2 / degree
+    analysis[0] /= 2
+    return torch.cos(angle), analysis
+
+
+def coefficients(kernel: Tensor) -> Tensor:
+    """Of values ``(..., target, source)`` at the nodes: coefficients ``(..., degree of the source, of the target)``."""
+    _, analysis = chebyshev(kernel.shape[-1])
+    return analysis @ kernel.mT @ analysis.T
 
 
 @lru_cache

@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 from torch import nn
 
-from bidwise.models.dcn import DCN, DCNv2
-from bidwise.models.deepfm import DeepFM, SparseLogisticRegression
+from bidwise.models.categorical import DCN, DCNv2, DeepFM, SparseLogisticRegression
 from bidwise.models.ensemble import Ensemble
 from bidwise.models.layers import BatchNorm
-from bidwise.models.mlp import MLP, LogisticRegression, Members
+from bidwise.models.mlp import MLP, LogisticRegression
 
 #: Models over categories by name, each called as ``MODELS[name](cardinalities, seed=0)``.
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -27,6 +26,5 @@ __all__ = [
     "DeepFM",
     "Ensemble",
     "LogisticRegression",
-    "Members",
     "SparseLogisticRegression",
 ]

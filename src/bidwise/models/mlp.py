@@ -14,28 +14,14 @@ from bidwise.checks import InputError, check_name, check_whole
 INITS = ("torch", "glorot")
 
 
-class Members(nn.Module):
-    """A model whose parameters have leading dimensions ``members``: that many models, trained at once.
-
-    They never interact: logits of member m depend on the parameters of m alone, and so does the gradient of a sum of
-    losses. With ``members=()`` it is one ordinary model.
-    """
-
-    members: torch.Size
-
-    def state(self) -> dict[str, Tensor]:
-        """A copy of the parameters, each ``(*members, ...)``."""
-        return {name: parameter.detach().clone() for name, parameter in self.named_parameters()}
-
-
-class MLP(Members):
+class MLP(nn.Module):
     """A perceptron with ReLU between layers, returning logits ``(*members, ads)``.
 
     Args:
         width: numbers per ad, the last dimension of the features.
         hidden: units of each hidden layer; the paper's network is ``(50,)``.
-        members: leading dimensions. Features ``(*repeats, ads, width)`` broadcast over them: members ``(6, 30)`` are
-            six variants of each of 30 repeats.
+        members: leading dimensions of all parameters: that many models, which never interact. Features ``(*repeats,
+            ads, width)`` broadcast over them: members ``(6, 30)`` are six variants of each of 30 repeats.
         init: ``torch`` starts as `torch.nn.Linear` does, weights and biases uniform in ±1 / √inputs; ``glorot`` as
             Keras does, weights uniform in ±√(6 / (inputs + outputs)) and no bias.
         seed: of the initial weights, one for all or one for each entry of the last member dimension; a model alone and
@@ -78,7 +64,6 @@ class MLP(Members):
         return self.made_of
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits of ads, ``(..., ads, width) -> (*members, ads)``."""
         active = features
         for layer in self.layers[:-1]:
             active = layer(active).relu_()
@@ -100,8 +85,6 @@ class LogisticRegression(MLP):
 
 
 class _Layer(nn.Module):
-    """An affine map for each member."""
-
     def __init__(
         self, inputs: int, outputs: int, members: torch.Size, init: str, randoms: list[torch.Generator]
     ) -> None:

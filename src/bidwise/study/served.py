@@ -20,7 +20,7 @@ from bidwise.models import Ensemble
 from bidwise.runners import Call, Runner, Show, Threads
 from bidwise.study.recipe import Recipe
 from bidwise.training import Fit, Metric
-from bidwise.training.feeder import fits
+from bidwise.training.batches import fits
 from bidwise.training.validation import logits_across
 
 AT_ONCE = 4  # trainings on a GPU, each with its own stream

@@ -4,12 +4,10 @@ An :class:`Instance` is one auction whose true CTR is known. A statement is a fu
 :class:`Sides`, two numbers and the relation claimed between them: to be checked, plotted or broken.
 Statements about expectations take a list of instances, each as likely as the others.
 
-* ``ranking``: Sections 2 and 3, welfare and the losses on clicks
-* ``teacher``: Section 4, the losses on a teacher's CTR
-* ``certificate``: what the bounds say about a trained model
+* ``ranking_bounds``: Sections 2 and 3, welfare and the losses on clicks
+* ``teacher``: Section 4, the losses on a teacher's CTR, and what they say about a trained model
 """
 
-from bidwise.theory.certificate import Certificate, welfare_certificate
 from bidwise.theory.instance import Instance, Sides, squared_error
 from bidwise.theory.ranking_bounds import (
     click_order_agreement,
@@ -37,10 +35,10 @@ from bidwise.theory.teacher import (
     teacher_hinge_error,
     teacher_mistakes_error,
     teacher_risk_error,
+    welfare_certificate,
 )
 
 __all__ = [
-    "Certificate",
     "Instance",
     "Sides",
     "calibration",

@@ -93,15 +93,16 @@ class Instance:
     @property
     def teacher_ecpm(self) -> Tensor:
         """The teacher's guess of the true eCPM."""
-        return self.bids * self._known_teacher
+        return self.bids * self.known_teacher
 
     @property
     def teacher_error(self) -> Tensor:
         """The teacher's CTR less the true one."""
-        return self._known_teacher - self.truth
+        return self.known_teacher - self.truth
 
     @property
-    def _known_teacher(self) -> Tensor:
+    def known_teacher(self) -> Tensor:
+        """The teacher's CTR, which must have been given."""
         if self.teacher is None:
             raise InputError("teacher must be given for statements about a teacher, found None")
         return self.teacher
@@ -151,7 +152,6 @@ class Instance:
 
 
 def tied(numbers: Tensor) -> bool:
-    """Whether two of the numbers are equal."""
     return len(torch.unique(numbers)) < len(numbers)
 
 
@@ -185,5 +185,4 @@ def bid_cap_of(instances: Sequence[Instance], bid_cap: float | None) -> float:
 
 
 def mean(numbers: Sequence[float]) -> float:
-    """Expectation under equal probabilities."""
     return sum(numbers) / len(numbers)

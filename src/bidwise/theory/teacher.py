@@ -21,11 +21,7 @@ from bidwise.theory.instance import Instance, Sides, bid_cap_of, check_equal_siz
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """What the bounds of Section 4 are made of: n ads an auction, bids at most B, the teacher's epsilon.
-
-    >>> BoundTerms(ads=3, bid_cap=2.0, epsilon=0.25).error(sigma=1.0)
-    12.0
-    """
+    """What the bounds of Section 4 are made of: n ads an auction, bids at most B, the teacher's epsilon."""
 
     ads: int
     bid_cap: float
@@ -218,3 +214,23 @@ def _hinge(instance: Instance, sigma: float) -> float:
 def teacher_hinge(instance: Instance, sigma: float) -> float:
     """l-hat^hinge+ of eq. 7."""
     return instance.loss("teacher", gap="positive", surrogate="hinge", sigma=sigma)
+
+
+def welfare_certificate(instances: Sequence[Instance], *, bid_cap: float | None = None) -> Sides:
+    """What Thm. 4.4 is after, and not vacuous: a model near its teacher loses little; j* = argmax_j s_j.
+
+        E W_*  <=  E W_f + E [max_i t_i - t_j*] + 2 B sqrt(n epsilon)
+
+    The bracket is what the model loses if the teacher is right. One ad can carry all of the error: no p-hat_i is off
+    by more than sqrt(n epsilon_auction), and neither of the two eCPMs compared by more than B times that. As they are
+    of different ads wherever welfare is lost, |e_i| + |e_j| <= sqrt(2 (e_i^2 + e_j^2)), and sqrt(2) can replace 2.
+
+    >>> auction = Instance([1.0, 1.0], truth=[0.75, 0.25], prediction=[0.0, 1.0], teacher=[0.75, 0.25])
+    >>> print(welfare_certificate([auction]))
+    0.75 <= 0.75: holds
+    """
+    terms = BoundTerms.of(instances, bid_cap)
+    by_teacher = [Instance(each.bids, each.known_teacher, each.prediction) for each in instances]
+    bracket = mean([each.best_welfare() - each.welfare() for each in by_teacher])
+    reached, best = (mean([w(each) for each in instances]) for w in (Instance.welfare, Instance.best_welfare))
+    return Sides(best, reached + bracket + 2 * terms.bid_cap * math.sqrt(terms.ads * terms.epsilon), "<=")

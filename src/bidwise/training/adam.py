@@ -20,14 +20,12 @@ class Adam(torch.optim.Adam):
     """Adam with torch's defaults; rows of embeddings are updated when a batch has looked them up.
 
     ``lazy``: rows without a gradient keep their weights and moments, so that a step takes as long for a million values
-    as for ten thousand; a row in every batch is updated as by Adam. ``dense`` is Adam itself, which goes on moving all
-    rows by their moments. ``l2`` adds l2 Σ w² over the embeddings to the loss. Lazy updates have its gradient for rows
-    that were looked up alone, divided by the share of the steps so far that looked the row up: 2 l2 w in the mean over
-    steps, whether a value is rare or frequent.
+    as for ten thousand. ``dense`` is Adam itself, which goes on moving all rows by their moments. ``l2`` adds l2 Σ w²
+    over the embeddings to the loss. Lazy updates have its gradient for rows that were looked up alone, divided by the
+    share of the steps so far that looked the row up: 2 l2 w in the mean over steps, however rare a value is.
 
     On a GPU kernels do all that (:mod:`bidwise.kernels.adam_kernels`), and a step can be part of a graph; ``dense``
-    then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights. Kernels
-    count steps for all parameters alike, also for one that gets its first gradient late.
+    then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights.
     """
 
     def __init__(self, model: nn.Module, *, learning_rate: float, updates: str = "lazy", l2: float = 0.0) -> None:
@@ -54,8 +52,7 @@ class Adam(torch.optim.Adam):
         if kernels:
             self._use_kernels(dense=updates == "dense")
         for table in self.tables:
-            table.sparse = updates == "lazy"
-            table.sums = None
+            table.sparse, table.sums = updates == "lazy", None
         for sums in self.sums:
             sums.table.sums = sums
 
@@ -73,7 +70,6 @@ class Adam(torch.optim.Adam):
             self.sums.append(RowSums(table, state, self.clock, dense=dense, l2=self.l2))
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate from now on."""
         if isinstance(self.rate, Tensor):
             self.rate.fill_(rate)
         else:
@@ -86,7 +82,6 @@ class Adam(torch.optim.Adam):
             table.sparse, table.sums, table.trusted = False, None, False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Discard all gradients since the last step."""
         super().zero_grad(set_to_none)
         for sums in self.sums:
             sums.forget()
@@ -105,7 +100,6 @@ class Adam(torch.optim.Adam):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Resume from what :meth:`state_dict` returned."""
         super().load_state_dict(state_dict)
         self.param_groups[0].update(self.device_options)
         if isinstance(self.rate, Tensor):  # what graphs and kernels read
@@ -128,22 +122,21 @@ class Adam(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step; ``closure`` is not called: `fit` never needs one."""
+        group = self.param_groups[0]
         if self.clock is not None:
             from bidwise.kernels.adam_kernels import update_tensors
 
             self.clock.tick()
             for sums in self.sums:
                 sums.update()
-            parameters = self.param_groups[0]["params"]
-            update_tensors(parameters, [self.state[parameter] for parameter in parameters], self.clock)
+            update_tensors(group["params"], [self.state[parameter] for parameter in group["params"]], self.clock)
             return
-        group = self.param_groups[0]
         for table in self.tables:
             gradient = table.weight.grad
             if gradient is None:
                 continue
             if gradient.is_sparse:
-                self._step_rows(table, gradient.coalesce(), group["lr"], group["betas"], group["eps"])
+                self._step_rows(table, gradient.coalesce())
                 table.weight.grad = None  # Adam itself has nothing to do
             elif self.l2:
                 gradient.addcmul_(table.weight, table.penalty, value=2 * self.l2)
@@ -157,18 +150,15 @@ class Adam(torch.optim.Adam):
             return there
         return torch.full((rows,), float(state["step"]), dtype=weight.dtype, device=weight.device)
 
-    def _step_rows(
-        self, table: Embeddings, gradient: Tensor, rate: float | Tensor, betas: tuple[float, float], eps: float
-    ) -> None:
+    def _step_rows(self, table: Embeddings, gradient: Tensor) -> None:
         """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + eps), for these rows.
 
         With l2, g <- g + 2 l2 w / share, share being that of the steps so far which looked the row up.
         """
-        weight = table.weight
+        weight, (rate, betas, eps) = table.weight, (self.param_groups[0][key] for key in ("lr", "betas", "eps"))
         state = self.state[weight]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")  # as Adam counts, and loads
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+        if not state:  # steps are counted where they are read
+            state |= _fresh(weight) | {"step": torch.zeros((), dtype=torch.float32, device="cpu")}
         state["seen"] = self._seen(weight, state)
         state["step"] += 1
         rows, g = gradient.indices()[0], gradient.values()

@@ -41,14 +41,11 @@ class Options:
 
     def __post_init__(self) -> None:
         check_whole("batch_size", self.batch_size, 2)
-        for name in ("epochs", "every", "learning_rate"):
-            check_positive(name, getattr(self, name))
-        if self.patience is not None:
-            check_positive("patience", self.patience)
-            object.__setattr__(self, "patience", whole(self.patience))
-        for name in ("epochs", "every"):
-            object.__setattr__(self, name, whole(getattr(self, name)))
-        object.__setattr__(self, "learning_rate", float(self.learning_rate))
+        for name in ("epochs", "every", "learning_rate", "patience"):
+            number = getattr(self, name)
+            if number is not None or name != "patience":
+                check_positive(name, number)
+                object.__setattr__(self, name, float(number) if name == "learning_rate" else whole(number))
         check_name("schedule", self.schedule, SCHEDULES)
         check_name("embeddings", self.embeddings, UPDATES)
         check_name("precision", self.precision, PRECISIONS)
@@ -82,7 +79,6 @@ class Variants(nn.Module):
         teacher: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """One loss per member, ``(*members)``."""
         if logits.shape[0] != sum(self.counts):
             raise InputError(f"logits must have {sum(self.counts)} variants first, found {tuple(logits.shape)}")
         parts = (torch.split(x, self.counts) for x in (logits, clicks, bids))
@@ -95,23 +91,21 @@ class Variants(nn.Module):
 
 
 def check_parts(model: object, train: object, valid: object) -> None:
-    """Raise unless model and ads are what they should be."""
     if not isinstance(model, nn.Module):
-        found = f"the class {model.__name__}; create an instance" if isinstance(model, type) else type(model).__name__
-        raise InputError(f"model must be a torch.nn.Module, found {found}")
+        raise InputError(f"model must be a torch.nn.Module, found {_kind(model)}")
     for name, ads in (("train", train), ("valid", valid)):
         if not isinstance(ads, Ads) and (name == "train" or ads is not None):
-            raise InputError(
-                f"{name} must be Ads, found {type(ads).__name__}; use bidwise.data.Ads(features, clicks, bids)"
-            )
+            raise InputError(f"{name} must be Ads, found {_kind(ads)}; use bidwise.data.Ads(features, clicks, bids)")
+
+
+def _kind(thing: object) -> str:
+    return f"the class {thing.__name__}; create an instance" if isinstance(thing, type) else type(thing).__name__
 
 
 def check_loss(loss: object, *, weighted: bool) -> None:
     """Raise unless ``loss`` can be called as losses are, and takes its arguments in that order."""
-    if not callable(loss):
-        raise InputError(f"loss must be a name or a function, found {type(loss).__name__}")
-    if isinstance(loss, type):
-        raise InputError(f"loss must be a name or a function, found the class {loss.__name__}; create an instance")
+    if not callable(loss) or isinstance(loss, type):
+        raise InputError(f"loss must be a name or a function, found {_kind(loss)}")
     wanted = ", ".join((*COLUMNS, "weights=") if weighted else COLUMNS)
     why = ", the last because train has weights" if weighted else ""
     fix = "wrap it in a function that takes these and passes on what it needs"

@@ -1,16 +1,23 @@
-"""Shuffled batches: random ads as one auction, or whole auctions."""
+"""Shuffled batches, of random ads as one auction or of whole auctions, and where their rows come from.
+
+Tables lie on the device of the model or, where they are too long for it, come to it a chunk at a time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
+from bidwise.kernels.gpu import side_stream
+
+SHARE = 0.7  # of the GPU's free memory that tables may take
+CHUNK = 2**18  # ads of every repeat that are gathered and copied at once
 
 
 @dataclass(frozen=True)
@@ -26,15 +33,12 @@ class Batch:
 
     @property
     def ads(self) -> int:
-        """Ads of every repeat."""
         return self.clicks.shape[-1]
 
 
 @dataclass(frozen=True)
 class Epoch:
     """The order of a pass: rows of the flat tables, repeat after repeat, ``(repeats, ads)``, and where batches end.
-
-    It is drawn on the CPU, so that every device has the same.
 
     ``offsets`` bound the auctions of the pass in that order, ``auctions`` how many of them end with each batch; without
     them a batch is one auction.
@@ -116,20 +120,13 @@ class Shuffle:
         return None if not self.size else self.size * -(-self.batch_size // self.size)
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
         # a bound where sizes differ: an auction longer than a batch may fill several
         return max(1, -(-self.count // (self.whole or self.batch_size)))
 
     def __iter__(self) -> Iterator[Batch]:
-        epoch = self.epoch()
-        return (self.batch(epoch, number) for number in range(len(epoch.ends)))
-
-    def batch(self, epoch: Epoch, number: int) -> Batch:
-        """Batch ``number`` of ``epoch``."""
-        start, stop = epoch.bounds(number)
-        offsets = epoch.offsets_of(number)
-        rows = epoch.order[:, start:stop].reshape(-1).to(self.device)
-        return self.gathered(self.features.index_select(0, rows), self.columns.index_select(0, rows), offsets)
+        epoch, source = self.epoch(), Resident(self)
+        source.begin(epoch)
+        return (source.batch(number) for number in range(len(epoch.ends)))
 
     def gathered(self, features: Tensor, columns: Tensor, offsets: Tensor | None) -> Batch:
         """Rows of the tables as a batch."""
@@ -138,7 +135,7 @@ class Shuffle:
         return Batch(features, offsets=None if offsets is None else offsets.to(features.device), **named)
 
     def epoch(self) -> Epoch:
-        """The next pass."""
+        """The next pass, drawn on the CPU, so that every device has the same."""
         things = self.count if self.offsets is None else len(self.offsets) - 1
         order = torch.stack([torch.randperm(things, generator=random, device="cpu") for random in self.randoms])
         starts = self.count * torch.arange(len(self.randoms), device="cpu")[:, None]
@@ -146,7 +143,11 @@ class Shuffle:
             ends = list(range(self.batch_size, self.count, self.batch_size))
             return Epoch(order + starts, [*ends, self.count])
         if self.size is not None:
-            return self._equal_auctions(order, starts)
+            number, at_once = len(self.offsets) - 1, max(1, -(-self.batch_size // max(self.size, 1)))
+            rows = self.offsets[order].unsqueeze(-1) + torch.arange(self.size, device="cpu") + starts.unsqueeze(-1)
+            auctions = [*range(at_once, number, at_once), number]
+            offsets = self.size * torch.arange(number + 1, device="cpu")
+            return Epoch(rows.flatten(1), [self.size * end for end in auctions], offsets, auctions)
         sizes = self.offsets.diff()[order[0]]
         offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
         begin = offsets[:-1].clamp(max=int(offsets[:-1][sizes > 0].max()))  # empty auctions at the end are no batch
@@ -155,16 +156,6 @@ class Shuffle:
         shift = (self.offsets[order[0]] - offsets[:-1]).repeat_interleave(sizes)
         rows = torch.arange(self.count, device="cpu") + shift
         return Epoch(rows[None], offsets[auctions].tolist(), offsets, auctions)
-
-    def _equal_auctions(self, order: Tensor, starts: Tensor) -> Epoch:
-        assert self.offsets is not None
-        assert self.size is not None
-        number = order.shape[1]
-        rows = self.offsets[order].unsqueeze(-1) + torch.arange(self.size, device="cpu") + starts.unsqueeze(-1)
-        at_once = max(1, -(-self.batch_size // max(self.size, 1)))
-        auctions = [*range(at_once, number, at_once), number]
-        offsets = self.size * torch.arange(number + 1, device="cpu")
-        return Epoch(rows.flatten(1), [self.size * end for end in auctions], offsets, auctions)
 
 
 class Orders:
@@ -197,3 +188,125 @@ class Orders:
 
     def _states(self) -> list[Tensor]:
         return [random.get_state() for random in self.shuffle.randoms]
+
+
+class Resident:
+    """Both tables are where the model is."""
+
+    def __init__(self, shuffle: Shuffle) -> None:
+        self.shuffle = shuffle
+        self.features, self.columns, self.count = shuffle.features, shuffle.columns, shuffle.count
+        self.order: Tensor = torch.empty(0)
+        self.epoch: Epoch | None = None
+
+    def begin(self, epoch: Epoch) -> None:
+        """Begin ``epoch``; its order goes to where a graph looks for it."""
+        if self.order.shape != epoch.order.shape:
+            self.order = epoch.order.to(self.features.device)
+        else:
+            self.order.copy_(epoch.order)
+        self.epoch = replace(epoch, order=self.order)
+
+    def locate(self, number: int) -> int:
+        """Where batch ``number`` begins in `order`."""
+        assert self.epoch is not None
+        return self.epoch.bounds(number)[0]
+
+    def batch(self, number: int) -> Batch:
+        assert self.epoch is not None
+        first, (start, stop) = self.locate(number), self.epoch.bounds(number)
+        rows = self.order[:, first : first + stop - start].reshape(-1)
+        features, columns = self.features.index_select(0, rows), self.columns.index_select(0, rows)
+        return self.shuffle.gathered(features, columns, self.epoch.offsets_of(number))
+
+
+class Streamed(Resident):
+    """The tables stay in the memory of the host, or on its disk: while the GPU trains on a chunk of batches, the next
+    one is gathered into pinned memory and copied, on a thread and a stream of their own.
+    """
+
+    def __init__(self, shuffle: Shuffle, device: torch.device) -> None:
+        super().__init__(shuffle)
+        self.device, self.count = device, 0
+        self.thread = ThreadPoolExecutor(1, "bidwise-batches")
+        self.stream = side_stream(device, "copy")
+        self.coming: Future[tuple[list[Tensor], torch.cuda.Event]] | None = None
+        self.chunks: list[int] = []
+        self.chunk = -1
+
+    def begin(self, epoch: Epoch) -> None:
+        """Begin ``epoch``."""
+        self.epoch, self.chunk, self.coming = epoch, -1, None
+        self.chunks = _chunks(epoch)  # first batch of each, and the end
+        longest = max(self._bounds(k)[1] - self._bounds(k)[0] for k in range(len(self.chunks) - 1))
+        if longest > self.count:
+            repeats, self.count = len(epoch.order), longest
+            self.features, self.columns = (
+                table.new_empty(repeats * longest, table.shape[1], device=self.device)
+                for table in (self.shuffle.features, self.shuffle.columns)
+            )
+            self.order = torch.arange(repeats * longest, device=self.device).view(repeats, longest)
+
+    def _bounds(self, chunk: int) -> tuple[int, int]:
+        assert self.epoch is not None
+        first, last = self.chunks[chunk], self.chunks[chunk + 1] - 1
+        return self.epoch.bounds(first)[0], self.epoch.bounds(last)[1]
+
+    def locate(self, number: int) -> int:
+        """Where batch ``number`` begins in `order`, after its chunk has arrived."""
+        assert self.epoch is not None
+        if self.chunk < 0 or not self.chunks[self.chunk] <= number < self.chunks[self.chunk + 1]:
+            wanted = next(k for k in range(len(self.chunks) - 1) if self.chunks[k + 1] > number)
+            if self.coming is None or wanted != self.chunk + 1:
+                self.coming = self.thread.submit(self._fetch, wanted)
+            moved, arrived = self.coming.result()
+            arrived.wait()
+            repeats = len(self.epoch.order)
+            for table, fresh in zip((self.features, self.columns), moved, strict=True):
+                length = len(fresh) // repeats
+                table.view(repeats, self.count, -1)[:, :length].copy_(fresh.view(repeats, length, -1))
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record()
+            self.chunk = wanted
+            more = wanted + 2 < len(self.chunks)
+            self.coming = self.thread.submit(self._fetch, wanted + 1, done) if more else None
+        return self.epoch.bounds(number)[0] - self._bounds(self.chunk)[0]
+
+    def _fetch(self, chunk: int, after: torch.cuda.Event | None = None) -> tuple[list[Tensor], torch.cuda.Event]:
+        """The rows of a chunk on the device, and the event of their arrival; ``after`` frees the memory of the last."""
+        assert self.epoch is not None
+        start, stop = self._bounds(chunk)
+        rows = self.epoch.order[:, start:stop].reshape(-1)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self.stream):
+            if after is not None:
+                after.wait()
+            moved = []
+            for table in (self.shuffle.features, self.shuffle.columns):
+                pinned = torch.empty(len(rows), table.shape[1], dtype=table.dtype, pin_memory=True)
+                torch.index_select(table, 0, rows, out=pinned)
+                moved.append(pinned.to(self.device, non_blocking=True))
+            arrived.record()
+        return moved, arrived
+
+
+def _chunks(epoch: Epoch) -> list[int]:
+    """Numbers of the batches that chunks begin with, and of the one after the last."""
+    firsts, start = [0], 0
+    for number, end in enumerate(epoch.ends):
+        if end - start > CHUNK and number > firsts[-1]:
+            firsts.append(number)
+            start = epoch.bounds(number)[0]
+    return [*firsts, len(epoch.ends)]
+
+
+def source(shuffle: Shuffle, device: torch.device) -> Resident | Streamed:
+    return Resident(shuffle) if shuffle.device == device else Streamed(shuffle, device)
+
+
+def fits(tables: int, device: torch.device) -> bool:
+    """Whether so many bytes of training ads fit on the device; memory that torch holds in reserve is free."""
+    if device.type != "cuda":
+        return True
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return tables <= SHARE * (torch.cuda.mem_get_info(device)[0] + kept)

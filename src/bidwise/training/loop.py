@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +57,7 @@ def fit(
 
     Args:
         model: returns logits, ``(ads, width) -> (ads,)``, or ``(*members, ads)`` for a batch of models.
-        train: ads to train on. Without offsets a batch is an auction of ``batch_size`` random ads; with offsets it is
-            whole auctions.
+        train: a batch is an auction of ``batch_size`` random ads or, with offsets, whole auctions.
         loss: a name in :data:`bidwise.LOSSES`, or what is called as they are: ``loss(logits, clicks, bids, offsets,
             teacher)``, with ``weights=`` if ``train`` has them. Losses with a teacher take it from ``train.teacher``.
         valid: ads to choose the epoch by; ``None`` keeps the last weights.
@@ -71,16 +69,13 @@ def fit(
         schedule: ``constant``, or ``cosine`` from ``learning_rate`` to 0.
         patience: stop after so many epochs without a better metric, each metric for itself; ``None`` trains all epochs.
         every: epochs between evaluations, 0.25 for four in each; the end is always evaluated.
-        embeddings: ``lazy`` updates the rows that a batch looked up, ``dense`` all rows, as Adam does; see
-            :class:`~bidwise.training.Adam`.
+        embeddings: :class:`~bidwise.training.Adam` updates rows that a batch looked up (``lazy``) or all (``dense``).
         l2: adds l2 times the sum of squared embeddings to the loss; first-order weights bear a small part of it.
-        precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU. It is a
-            setting of the process: threads that train at the same time must agree on it.
+        precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU, in any thread.
         graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
             ``True`` asks for it with others too, which must not do in Python what changes from step to step.
         seed: of the batches, one for all repeats or one for each.
-        out: a run folder: configuration, metrics and weights. An interrupted run resumes from it, with at most a few
-            minutes of training to repeat.
+        out: a run folder: configuration, metrics and weights. An interrupted run resumes from it.
         progress: called with the number of finished epochs, after each and about once a second.
 
     >>> import bidwise, torch
@@ -111,10 +106,10 @@ def fit(
         raise InputError("train must have a teacher for this loss, found None; use train.with_teacher(ctr)")
     with _on_device_of(model):
         distributed.check_same(out="none" if out is None else "a folder")
-        run = Run(model, train, valid, LOSSES[loss] if isinstance(loss, str) else loss, metrics, options, seed, graph)
+        run = Run(model, train, valid, loss, metrics, options, seed, graph)
         folder = None
         if out is not None:
-            folder = distributed.first(lambda: open_folder(out, run.config(loss)))  # on rank 0 alone, which writes
+            folder = distributed.first(lambda: open_folder(out, run.config()))  # on rank 0 alone, which writes
             load_checkpoint(Path(out), run)
         _train(run, folder, progress)
         if run.fit.best:
@@ -125,7 +120,6 @@ def fit(
 
 
 def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | None) -> None:
-    """Train, evaluate and save in turn, to the end of the run."""
     saved = time.monotonic()
     try:
         while not run.ended():
@@ -144,7 +138,6 @@ def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | No
 
 
 def _metrics(metric: str | Metric | Sequence[str | Metric]) -> dict[str, Metric]:
-    """Metrics by name, in order."""
     metrics: dict[str, Metric] = {}
     for each in (metric,) if isinstance(metric, str | Metric) else metric:
         if isinstance(each, str):
@@ -164,12 +157,11 @@ def _on_device_of(model: nn.Module) -> AbstractContextManager[Any]:
 
 def save_checkpoint(folder: Path, run: Run) -> None:
     """All that a run is resumed from, and the metrics so far for people to read."""
-    best = {name: {"epoch": b.epoch, "value": b.value, "state": b.state} for name, b in run.fit.best.items()}
     state = {
-        "position": asdict(run.position),
+        "position": vars(run.position),
         "model": run.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
-        "best": best,
+        "best": {name: vars(best) for name, best in run.fit.best.items()},
         "history": run.fit.history,
     }
     save(folder / "checkpoint.pt", state)

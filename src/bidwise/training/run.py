@@ -18,13 +18,12 @@ from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads, fingerprint
 from bidwise.kernels.gpu import available
-from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss, unchecked
+from bidwise.losses.named import LOSSES, BidWeightedLogLoss, WelfareLoss, unchecked
 from bidwise.models import MODELS
 from bidwise.models.layers import trust
 from bidwise.training.adam import Adam
 from bidwise.training.arguments import Options, Variants, check_ranks, one_line, whole
-from bidwise.training.batches import Batch, Epoch, Orders, Shuffle
-from bidwise.training.feeder import fits, source
+from bidwise.training.batches import Batch, Epoch, Orders, Shuffle, fits, source
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
 
 WARM = 3  # steps before a graph is captured: kernels are compiled, and what is made once is made
@@ -33,8 +32,6 @@ OWN_LOSSES = (WelfareLoss, BidWeightedLogLoss, Variants)
 
 @dataclass
 class Position:
-    """How far a run is."""
-
     passes: int = 0  # whole ones
     batches: int = 0  # of the pass under way
     seen: int = 0  # ads of it
@@ -52,40 +49,42 @@ class Run:
         model: nn.Module,
         train: Ads,
         valid: Ads | None,
-        loss: Callable[..., Tensor],
+        loss: str | Callable[..., Tensor],
         metrics: dict[str, Metric],
         options: Options,
         seed: int | Sequence[int],
         graph: bool | None = None,
     ) -> None:
-        parameters = list(model.parameters())
-        if not parameters:
+        first = next(model.parameters(), None)
+        if first is None:
             raise InputError("model must have parameters to train, found none")
-        device, dtype = parameters[0].device, parameters[0].dtype
-        self.device = device
-        self.seeds = (
-            [int(number) for number in seed] if isinstance(seed, Iterable) else [int(seed)] * train.repeats.numel()
-        )
-        settings = {"model": one_line(model), "loss": one_line(loss), "seed": self.seeds, "metric": list(metrics)}
-        check_ranks(model, train, valid, settings | asdict(options))
+        self.model, self.metrics, self.options, self.device = model, metrics, options, first.device
+        seeds = [int(number) for number in seed] if isinstance(seed, Iterable) else [int(seed)] * train.repeats.numel()
+        self.settings = {
+            "model": one_line(model),
+            "loss": loss if isinstance(loss, str) else one_line(loss),
+            **asdict(options),
+            "metric": list(metrics),
+            "seed": seeds,
+        }
+        check_ranks(model, train, valid, self.settings)
         distributed.copy_first(list(model.state_dict().values()))
-        self.model, self.loss, self.metrics, self.options = model, unchecked(loss), metrics, options
-        self.own_loss = isinstance(loss, OWN_LOSSES)
-        stays = train.features.device != device and not fits(_bytes(train), device)
-        self.train = train.to(dtype) if stays else train.to(device).to(dtype)
-        self.valid = None if valid is None else valid.to(device).to(dtype)
-        if isinstance(loss, nn.Module):
-            self.loss.to(device)
+        stays = train.features.device != self.device and not fits(_bytes(train), self.device)
+        self.train = train.to(first.dtype) if stays else train.to(self.device).to(first.dtype)
+        self.valid = None if valid is None else valid.to(self.device).to(first.dtype)
+        self.loss = unchecked(LOSSES[loss] if isinstance(loss, str) else loss)
+        self.own_loss = isinstance(self.loss, OWN_LOSSES)
+        if isinstance(self.loss, nn.Module):
+            self.loss.to(self.device)
         if distributed.count() > 1:
             self.loss = distributed.AcrossRanks(self.loss)
-        self.randoms = [torch.Generator().manual_seed(number) for number in self.seeds]
-        self.shuffle = Shuffle(self.train, options.batch_size, self.randoms)
+        self.shuffle = Shuffle(self.train, options.batch_size, [torch.Generator().manual_seed(k) for k in seeds])
         self.optimizer = Adam(model, learning_rate=options.learning_rate, updates=options.embeddings, l2=options.l2)
         self.members = getattr(model, "members", torch.Size())
         self.fit = Fit(model)
-        if (self.optimizer.sums or device.type == "cuda") and type(model) in MODELS.values():
+        if (self.optimizer.sums or self.device.type == "cuda") and type(model) in MODELS.values():
             trust(self.optimizer.tables, self.train.features)  # ids are features there, and a graph sees them all
-        self.source, self.orders = source(self.shuffle, device), Orders(self.shuffle)
+        self.source, self.orders = source(self.shuffle, self.device), Orders(self.shuffle)
         self.position = Position(randoms=self.orders.states)
         self.epoch: Epoch | None = None  # the pass under way
         self.cuts: list[list[int]] = []  # where the parts of ranks begin in its batches
@@ -93,21 +92,13 @@ class Run:
         self.wants_graph = self._wants_graph(graph)
         self.taken = 0  # steps since this object was made
 
-    def config(self, loss: str | Callable[..., Tensor]) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         """What a run is resumed by."""
-        return {
-            "model": one_line(self.model),
-            "loss": loss if isinstance(loss, str) else one_line(loss),
-            **{name: x for name, x in asdict(self.options).items() if (name, x) != ("precision", "float32")},
-            "metric": list(self.metrics),
-            "seed": self.seeds,
-            "train": fingerprint(self.train),
-            "valid": None if self.valid is None else fingerprint(self.valid),
-        }
+        valid = None if self.valid is None else fingerprint(self.valid)
+        return self.settings | {"train": fingerprint(self.train), "valid": valid}
 
     @property
     def epochs_done(self) -> float:
-        """Epochs so far."""
         return whole(self.position.passes + self.position.seen / len(self.train))
 
     @property
@@ -116,7 +107,6 @@ class Run:
         return whole(min(self.options.every * (self.position.evaluations + 1), self.options.epochs))
 
     def due(self) -> bool:
-        """Whether it is time to evaluate."""
         return self.epochs_done >= self.target - NEAR
 
     def ended(self) -> bool:
@@ -146,13 +136,11 @@ class Run:
         """Train until the pass ends, an evaluation is due, or a second has gone by."""
         began = time.monotonic()
         with mode(self.model, training=True), matmul_precision(self.options.precision):
-            while True:
+            self._take_step()
+            while not (self._passed or self.due() or time.monotonic() - began > 1):
                 self._take_step()
-                if self.position.seen == len(self.train):
-                    self._check()
-                    return
-                if self.due() or time.monotonic() - began > 1:
-                    return
+        if self._passed:
+            self._check()
 
     def steps(self, count: int) -> None:
         """``count`` training steps and nothing else: passes follow one another, and nothing is evaluated."""
@@ -160,10 +148,14 @@ class Run:
             for _ in range(count):
                 self._take_step()
 
+    @property
+    def _passed(self) -> bool:
+        return self.position.seen == len(self.train)
+
     def _take_step(self) -> None:
         """The step on the next batch, of the next pass where this one has ended."""
         position = self.position
-        if position.seen == len(self.train):
+        if self._passed:
             total = None if position.total is None else position.total.zero_()
             self.position = position = Position(
                 position.passes + 1, evaluations=position.evaluations, total=total, randoms=self.orders.states
@@ -185,12 +177,11 @@ class Run:
         """Whether the step is to be a graph, which must have nothing that waits for the GPU."""
         if asked is not None and not isinstance(asked, bool):
             raise InputError(f"graph must be True, False or None, found {asked!r}")
-        whole, tables = self.shuffle.whole, self.optimizer.tables
         missing = {
             "a single rank": distributed.count() == 1,
             "a GPU with triton": self.device.type == "cuda" and available(self.device),
-            "auctions of one size": whole is not None,
-            "tables that kernels update": len(tables) == len(self.optimizer.sums),
+            "auctions of one size": self.shuffle.whole is not None,
+            "tables that kernels update": len(self.optimizer.tables) == len(self.optimizer.sums),
         }
         if asked and not all(missing.values()):
             lacking = " and ".join(name for name, there in missing.items() if not there)
@@ -198,7 +189,6 @@ class Run:
         return all(missing.values()) and (repeats_in_a_graph(self.model, self.loss) if asked is None else asked)
 
     def advance(self, number: int) -> None:
-        """The step on batch ``number``."""
         assert self.epoch is not None
         self.taken += 1
         start, stop = self.epoch.bounds(number)
@@ -229,9 +219,9 @@ class Run:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
         self.optimizer.zero_grad()
         logits = one_number_per_ad(self.model(batch.features), batch.ads, self.members)
-        clicks, bids = batch.clicks.expand_as(logits), batch.bids.expand_as(logits)
-        teacher = None if batch.teacher is None else batch.teacher.expand_as(logits)
-        more = {} if batch.weights is None else {"weights": batch.weights.expand_as(logits)}
+        columns = (batch.clicks, batch.bids, batch.teacher, batch.weights)
+        clicks, bids, teacher, weights = (None if x is None else x.expand_as(logits) for x in columns)
+        more = {} if weights is None else {"weights": weights}  # which only a loss for ads with weights takes
         losses: Tensor = self.loss(logits, clicks, bids, batch.offsets, teacher, **more)
         if not isinstance(losses, Tensor) or losses.shape != self.members:
             expected = f"one number per member, {tuple(self.members)}" if self.members else "one number"
@@ -255,18 +245,15 @@ class Run:
 
     def _check(self) -> None:
         """Raise unless losses and weights are finite; weights too: a last step may ruin them after a finite loss."""
-        losses = self.losses
+        losses, features = self.losses, self.train.features
         if all(bool(torch.isfinite(x).all()) for x in (losses, *self.model.parameters())):
             return
+        if features.is_floating_point() and (wrong := int((~torch.isfinite(features)).sum())):
+            raise InputError(f"train.features must be finite, found {wrong} that are not")
         low, high = self.train.bids.aminmax()
         lost = int((~torch.isfinite(losses)).sum())
         who = f" for {lost} of {losses.numel()} members" if losses.dim() and lost else ""
         what = "loss is" if lost else "weights are"
-        features = self.train.features
-        if features.is_floating_point() and not bool(torch.isfinite(features).all()):
-            raise InputError(
-                f"train.features must be finite, found {int((~torch.isfinite(features)).sum())} that are not"
-            )
         more = "" if self.own_loss else "; or look at your loss"
         raise InputError(
             f"the {what} not finite after epoch {self.epochs_done:.4g}{who}; bids go from {low:.3g} to {high:.3g}. "
@@ -292,9 +279,8 @@ class Run:
                 distributed.copy_first([value])  # a metric of a user's may be random: all must choose alike
                 entry[name] = value.cpu()
                 if bool(entry[name].isnan().any()):
-                    raise InputError(
-                        f"valid must have ads that metric={name!r} can compare, found NaN: are all clicks alike?"
-                    )
+                    wanted = f"ads that metric={name!r} can compare"
+                    raise InputError(f"valid must have {wanted}, found NaN: are all clicks alike?")
                 self.fit.keep(metric, entry[name], number, self.options.patience)
         self.fit.history.append(entry)
 
@@ -321,16 +307,7 @@ def _bytes(ads: Ads) -> int:
     return ads.features.numel() * ads.features.element_size() + 16 * len(ads) * ads.repeats.numel()
 
 
-@dataclass
-class _Mixed:
-    """How many runs use mixed precision, which torch has for the whole process."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    users: int = 0
-    before: str = "highest"
-
-
-_MIXED = _Mixed()
+_MIXED, _BEFORE = threading.Lock(), list[str]()  # torch's setting before each run under way that changed it
 
 
 @contextmanager
@@ -339,15 +316,11 @@ def matmul_precision(precision: str) -> Iterator[None]:
     if precision == "float32":  # whatever torch is set to
         yield
         return
-    with _MIXED.lock:
-        if not _MIXED.users:
-            _MIXED.before = torch.get_float32_matmul_precision()
-            torch.set_float32_matmul_precision("high")
-        _MIXED.users += 1
+    with _MIXED:
+        _BEFORE.append(torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
-        with _MIXED.lock:
-            _MIXED.users -= 1
-            if not _MIXED.users:
-                torch.set_float32_matmul_precision(_MIXED.before)
+        with _MIXED:  # who came first has the user's setting, and the last to leave restores it
+            torch.set_float32_matmul_precision(_BEFORE.pop())

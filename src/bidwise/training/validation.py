@@ -144,20 +144,26 @@ class Metric:
     of: Callable[[Tensor, Ads], Tensor]  # logits (*members, ads) and ads -> (*members)
 
 
-def _welfare(logits: Tensor, ads: Ads) -> Tensor:
-    return _welfare_by(ads.labels, logits, ads)
+def _members(logits: Tensor, *columns: Tensor | None) -> Iterator[tuple[Any, ...]]:
+    """The columns as each member of ``logits`` sees them, ``None`` where there is none."""
+    number = logits.shape[:-1].numel()
+    rows = ([None] * number if x is None else x.expand_as(logits).reshape(number, -1) for x in columns)
+    return zip(*rows, strict=True)
 
 
-def _welfare_by(labels: Tensor, logits: Tensor, ads: Ads) -> Tensor:
+def _numbers(logits: Tensor, found: list[float]) -> Tensor:
+    return torch.tensor(found, dtype=torch.float64, device=logits.device).view(logits.shape[:-1])
+
+
+def _welfare(logits: Tensor, ads: Ads, labels: Tensor | None = None) -> Tensor:
     """In the auctions of the ads, or in all that could be drawn."""
-    if ads.auction_size is None:
+    labels = ads.labels if labels is None else labels
+    size, weights = ads.auction_size, ads.weights
+    if size is None:
         return mean_welfare(logits, ads.bids * labels * _counts(ads), ads.bids, ads.offsets)
-    weights = ads.weights if ads.weights is None else ads.weights / ads.weights.mean(-1, keepdim=True)
-    z, y, b = (x.expand_as(logits).reshape(-1, len(ads)) for x in (logits, labels, ads.bids))
-    w = [None] * len(z) if weights is None else weights.expand_as(logits).reshape(-1, len(ads))
-    ctr = ctr_of(z.double())
-    means = [pooled_welfare(ctr[k], y[k], b[k], ads.auction_size, weights=w[k]) for k in range(len(z))]
-    return torch.tensor(means, dtype=torch.float64, device=logits.device).view(logits.shape[:-1])
+    weights = weights if weights is None else weights / weights.mean(-1, keepdim=True)
+    rows = _members(logits, ctr_of(logits.double()), labels, ads.bids, weights)
+    return _numbers(logits, [pooled_welfare(ctr, y, b, size, weights=w) for ctr, y, b, w in rows])
 
 
 def _counts(ads: Ads) -> Tensor | float:
@@ -174,7 +180,7 @@ def _counts(ads: Ads) -> Tensor | float:
 def _expected_welfare(logits: Tensor, ads: Ads) -> Tensor:
     if ads.truth is None:
         raise InputError("valid must have truth for metric='expected_welfare'; 'welfare' takes the clicks")
-    return _welfare_by(ads.truth, logits, ads)
+    return _welfare(logits, ads, ads.truth)
 
 
 def _log_loss(logits: Tensor, ads: Ads) -> Tensor:
@@ -185,11 +191,8 @@ def _log_loss(logits: Tensor, ads: Ads) -> Tensor:
 
 
 def _auc(logits: Tensor, ads: Ads) -> Tensor:
-    score = logits.reshape(-1, logits.shape[-1]).cpu()
-    clicks = ads.clicks.expand_as(logits).reshape(score.shape).cpu()
-    counts = [None] * len(score) if ads.weights is None else ads.weights.expand_as(logits).reshape(score.shape).cpu()
-    areas = torch.tensor([auc(z, y, weights=w) for z, y, w in zip(score, clicks, counts, strict=True)]).double()
-    return areas.view(logits.shape[:-1]).to(logits.device)
+    rows = _members(logits, *(None if x is None else x.cpu() for x in (logits, ads.clicks, ads.weights)))
+    return _numbers(logits, [auc(z, y, weights=w) for z, y, w in rows])
 
 
 METRICS = {
@@ -235,7 +238,6 @@ class Fit:
         return f"<table><tr>{''.join(f'<th>{escape(name)}</th>' for name in names)}</tr>{body}</table>"
 
     def state(self) -> State:
-        """A copy of the current weights."""
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
     def keep(self, metric: Metric, value: Tensor, epoch: Tensor, patience: float | None) -> None:

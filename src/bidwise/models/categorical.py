@@ -1,4 +1,4 @@
-"""Deep & cross networks, of the first and of the second version: models over categories."""
+"""Models over categories: DeepFM, the logistic regression that is its first-order part, and deep & cross networks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,86 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import check_whole
-from bidwise.models.layers import Cross, Embeddings, GroupedEmbeddings, Perceptron, glorot
+from bidwise.models.layers import Cross, Embeddings, GroupedEmbeddings, Perceptron, glorot, paired
 
-FIRST = 3e-4  # part of an L2 penalty that first-order weights bear: the best for them is that much smaller
+# part of an L2 penalty that first-order weights bear: the best for them is that much smaller
+DEEPFM_FIRST, DCN_FIRST = 1e-3, 3e-4
+
+
+class SparseLogisticRegression(nn.Module):
+    """logit = w_0 + Σ_f w_f[x_f]: a weight for each value of each field, ids ``(ads, fields) -> (ads,)``.
+
+    >>> SparseLogisticRegression([3, 2])(torch.tensor([[0, 1], [2, 0]])).shape
+    torch.Size([2])
+    """
+
+    def __init__(self, cardinalities: Sequence[int], *, std: float = 1e-4, seed: int = 0) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(seed)
+        self.bias = nn.Parameter(torch.zeros(()))
+        self.table = Embeddings(cardinalities, 1, std=std, random=random)
+        self.seed = seed
+
+    def forward(self, features: Tensor) -> Tensor:
+        weights: Tensor = self.table(features)
+        return self.bias + weights.sum((1, 2))
+
+    def extra_repr(self) -> str:
+        return f"seed={self.seed}"
+
+
+class DeepFM(nn.Module):
+    """A factorization machine and a perceptron over the same embeddings, ids ``(ads, fields) -> (ads,)``.
+
+    logit = w_0 + Σ_f w_f[x_f] + Σ_{f<g} <v_f, v_g> + perceptron(v_1, ..., v_F)     (Guo et al., 2017, eqs. 1-4)
+
+    Args:
+        cardinalities: values of each field.
+        embedding: width of the vectors v.
+        hidden: units of the hidden layers, with ReLU.
+        dropout: share of the hidden units that a step leaves out.
+        std: of the initial embeddings and first-order weights; DeepCTR's is 1e-4, as is ours.
+        seed: of the initial weights and of the dropout.
+
+    >>> DeepFM([3, 2], embedding=4, hidden=(8,))(torch.tensor([[0, 1], [2, 0]])).shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        cardinalities: Sequence[int],
+        *,
+        embedding: int = 10,
+        hidden: Sequence[int] = (400, 400, 400),
+        dropout: float = 0.5,
+        std: float = 1e-4,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_whole("embedding", embedding, 1)
+        random = torch.Generator().manual_seed(seed)
+        self.bias = nn.Parameter(torch.zeros(()))
+        self.table = Embeddings(
+            cardinalities, 1 + embedding, std=std, random=random, first=DEEPFM_FIRST
+        )  # w_f beside v_f
+        self.deep = Perceptron(embedding * len(cardinalities), hidden, dropout=dropout, seed=seed, random=random)
+        self.last = glorot([embedding * len(cardinalities), *hidden][-1], 1, random)
+
+    def forward(self, features: Tensor) -> Tensor:
+        if self.table.adds_up():
+            from bidwise.kernels.embedding_kernels import factorized
+
+            self.table.check(features)
+            linear, flat = factorized(self.table.weight, features, self.table.starts, self.table.sums)
+            return self.bias + linear + self._deep(flat)
+        looked_up: Tensor = self.table(features)
+        first, vectors = looked_up[..., 0], looked_up[..., 1:]
+        deep = self._deep(vectors.flatten(1))
+        return self.bias + first.sum(1) + paired(vectors) + deep
+
+    def _deep(self, flat: Tensor) -> Tensor:
+        logits: Tensor = (self.deep(flat) @ self.last).squeeze(-1)
+        return logits
 
 
 def embedding_width(values: int) -> int:
@@ -61,7 +138,6 @@ class DCN(nn.Module):
         self.bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits of ads."""
         vectors = self.tables(features)
         both = torch.cat([self.cross(vectors), self.deep(vectors)], dim=1)
         return (both @ self.last).squeeze(-1) + self.bias
@@ -97,14 +173,13 @@ class DCNv2(nn.Module):
         check_whole("embedding", embedding, 1)
         random = torch.Generator().manual_seed(seed)
         width = embedding * len(cardinalities)
-        self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random, first=FIRST)
+        self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random, first=DCN_FIRST)
         self.cross = Cross(width, cross, matrix=True, random=random)
         self.deep = Perceptron(width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)
         self.last = glorot(width + [width, *hidden][-1], 1, random)
         self.bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits of ads."""
         looked_up: Tensor = self.table(features)
         vectors = looked_up[..., 1:].flatten(1)
         both = torch.cat([self.cross(vectors), self.deep(vectors)], dim=1)
