@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from bidwise import InputError
-from bidwise.cli.simulate_command import simulate_criteo
+from bidwise.cli.data_command import simulate_criteo
 from bidwise.data.criteo_text import lines, simulate
 from bidwise.data.criteo_world import CHUNK, chunks
 

@@ -9,8 +9,7 @@ from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.estimate import Outcome
 from bidwise.report.formatting import NONE, change, decimals, number
 from bidwise.report.sections import Cell, Table, TableRow, outcome_cell
-from bidwise.study.recipe import BASELINE
-from bidwise.study.select import as_shown
+from bidwise.study.recipe import BASELINE, as_shown
 from bidwise.table.config import METRICS
 from bidwise.table.results import Mean, Setting, SweepResult
 

@@ -18,7 +18,7 @@ from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
 from bidwise.table.config import Config
 from bidwise.table.encode import CAP, Prepared
-from bidwise.table.plan import candidates, recipes
+from bidwise.table.pipeline import candidates, recipes
 from bidwise.table.results import FitResult, TableFacts, TrainResult
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -152,7 +152,7 @@ class MeanScores:
     predicted_over_observed: Mean
 
     @classmethod
-    def over(cls, scores: list[Scores]) -> MeanScores:
+    def over(cls, scores: Sequence[Scores]) -> MeanScores:
         return cls(**{name: Mean.over(getattr(each, name) for each in scores) for name in cls.__dataclass_fields__})
 
 
@@ -175,26 +175,12 @@ class TrialResult:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingDifference(Difference):
-    """A setting minus the baseline on test, within seeds: over seeds, where there are several, and over auctions."""
+    """A setting minus the baseline on test, within seeds; of one seed the interval is that over auctions alone."""
 
     auctions: Comparison
     level: float  # the baseline's mean
 
     written: ClassVar[tuple[str, ...]] = ("outcome",)
-
-    @classmethod
-    def inside_seeds(cls, repeats: Estimate, auctions: Comparison, level: float, *, several: bool) -> SettingDifference:
-        """The interval holds both of theirs; of one seed there is that over auctions alone."""
-        both = [repeats, auctions] if several else [auctions]
-        known = all(each.known for each in both)
-        return cls(
-            difference=repeats.difference,
-            ci_low=min(each.ci_low for each in both) if known else math.nan,
-            ci_high=max(each.ci_high for each in both) if known else math.nan,
-            repeats=repeats,
-            auctions=auctions,
-            level=level,
-        )
 
     @property
     def higher_is_better(self) -> bool:
