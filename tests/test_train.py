@@ -23,12 +23,12 @@ from bidwise.evaluation.auc import auc
 from bidwise.report.build import read_run, runs_page
 from bidwise.report.train_sentences import described, notes, summary, verdict
 from bidwise.run_folder import read_result, to_toml
-from bidwise.study import keep_best, search
-from bidwise.study.keep_best import CONTESTANTS
+from bidwise.study import compare, search
+from bidwise.study.compare import CONTESTANTS
 from bidwise.table import predict, train
 from bidwise.table.config import Config, Data, resolved
 from bidwise.table.encode import prepare
-from bidwise.table.pipeline import candidates
+from bidwise.table.plan import candidates
 from bidwise.table.results import TrainResult
 
 ROLES = {"click": "click", "bid": "bid"}
@@ -95,7 +95,7 @@ def auto(tmp_path_factory):
     """A search and a contest of three recipes, without auctions and time."""
     folder = tmp_path_factory.mktemp("auto")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keep_best.Power, "enough", True)  # whatever the ads can tell
+        patch.setattr(compare.Power, "enough", True)  # whatever the ads can tell
         result = train(market(1500), out=folder / "run", **ROLES, **AUTO)
     return SimpleNamespace(folder=folder / "run", result=result)
 

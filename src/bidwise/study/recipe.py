@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import torch
@@ -15,7 +14,8 @@ from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss, named_loss, needs_teacher
 from bidwise.models import MODELS
-from bidwise.training import METRICS, Fit, Metric, Variants, fit
+from bidwise.training import METRICS, Fit, Variants, fit
+from bidwise.training.arguments import Options
 
 BASELINE = "log_loss"  # what every other loss is compared with, and the teacher of those that need one
 LAMS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # tried: at the end a loss is all but log loss
@@ -78,33 +78,18 @@ class Recipe:
         model: nn.Module,
         ads: Ads,
         *,
-        valid: Ads | None = None,
-        metric: str | Sequence[str | Metric] = "welfare",
-        seed: int | Sequence[int] = 0,
         loss: nn.Module | None = None,
-        out: Path | None = None,
-        show: Callable[[float], None] | None = None,
+        show: Callable[[float], None] = lambda share: None,
+        **options: Any,
     ) -> Fit:
-        """Train ``model`` by this recipe; ``show`` is called with the share of the epochs that is done."""
-        return fit(
-            model,
-            ads,
-            loss=loss or self.loss_function,
-            valid=valid,
-            metric=metric,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            schedule=self.schedule,
-            patience=self.patience,
-            every=self.every,
-            l2=self.l2,
-            embeddings=self.embeddings,
-            precision=self.precision,
-            seed=seed,
-            out=out,
-            progress=None if show is None else lambda epoch: show(min(1.0, epoch / self.epochs)),
-        )
+        """Train ``model`` by this recipe, with further ``options`` of :func:`bidwise.fit`: ``valid``, ``metric``,
+        ``seed``, ``out``; ``show`` is called with the share of the epochs that is done."""
+        options |= {f.name: getattr(self, f.name) for f in fields(Options)}
+
+        def progress(epoch: float) -> None:
+            show(min(1.0, epoch / self.epochs))
+
+        return fit(model, ads, loss=loss or self.loss_function, **options, progress=progress)
 
 
 def has_lam(loss: str) -> bool:

@@ -17,7 +17,7 @@ from bidwise.checks import InputError, check_name, check_positive, check_seed, c
 from bidwise.losses.named import LOSSES, needs_teacher
 from bidwise.models import MODELS
 from bidwise.run_folder import check_same, check_writable
-from bidwise.study.keep_best import CONTESTANTS
+from bidwise.study.compare import CONTESTANTS
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
 from bidwise.study.search import BUDGET
 from bidwise.training.arguments import Options

@@ -14,7 +14,6 @@ from bidwise.checks import InputError
 from bidwise.table.config import (
     SINGLE,
     Config,
-    Train,
     merged,
     nested,
     option_key,
@@ -26,7 +25,8 @@ from bidwise.table.config import (
 
 MOST = 10_000  # trials
 LONGEST = 100  # letters of a name
-NAMES = LOSS, RECIPE, MODEL = ("train.loss", "train.recipe", "model.name")  # whose values say enough
+MODEL = "model.name"
+NAMES = ("train.loss", "train.recipe", MODEL)  # whose values say enough
 #: What rows, auctions and measures depend on: trials that differ in it cannot be compared.
 ALIKE = {"table", "click", "bid", "auction", "auction_size", "time", "weight", "position", "slots", "sampling_rate"}
 ALIKE |= {"truth"}
@@ -85,10 +85,11 @@ class Grid:
     def _resolved(self, settings: dict[str, Any]) -> Config:
         """The configuration of a combination, from whose settings goes what means nothing to its loss and model."""
         values = self.shared | settings
-        idle = {f"train.{key}" for key in Train(values.get(RECIPE), values.get(LOSS)).idle}
-        if MODEL in values:
-            own = [MODEL, *(f"model.{option}" for option in options_of(values[MODEL]))]
-            idle |= {key for key in values if key.startswith("model.") and key not in own}
+        named = resolved(nested({key: x for key, x in values.items() if key in NAMES or key.startswith("data.")}))
+        idle = {f"train.{key}" for key in named.train.idle}
+        if named.model.name is not None:
+            own = {MODEL, *(f"model.{option}" for option in options_of(named.model.name))}
+            idle |= {key for key in values if key.startswith("model.")} - own
         for key in idle & set(values):
             del values[key]
             settings.pop(key, None)

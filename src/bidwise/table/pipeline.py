@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,35 +26,20 @@ from bidwise.data.store import SCHEMA
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
-from bidwise.losses.named import LOSSES, needs_teacher
-from bidwise.models import MODELS
+from bidwise.losses.named import LOSSES
 from bidwise.run_folder import environment, locked_folder, save, write_json, write_result, write_text
 from bidwise.runners import Progress, Show
-from bidwise.study.keep_best import Power, choose, power
+from bidwise.study.compare import Power, choose, power
 from bidwise.study.recipe import BASELINE, Recipe
-from bidwise.study.search import Search, most_passes, searched, settings
+from bidwise.study.search import Search, most_passes, searched
 from bidwise.study.served import Served, numbers, trained
-from bidwise.table.config import (
-    AUTO,
-    DISTILLED,
-    ENSEMBLE,
-    RECIPES,
-    SINGLE,
-    Config,
-    Model,
-    option_key,
-    read_toml,
-    resolved,
-)
+from bidwise.table.config import AUTO, RECIPES, Config, option_key, read_toml, resolved
 from bidwise.table.encode import Prepared, prepare, write_parquet
+from bidwise.table.plan import candidates, recipes
 from bidwise.table.predict import ModelFile
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
 from bidwise.training.validation import predict
 
-MEMBERS = 4  # of an ensemble
-PATIENCE = 2  # epochs, with a constant learning rate
-ADS = 100_000  # that settings are said for where no table has been read
-NOT_OF_ALL = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options")
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
 TEST_ROLES = ("auction", "truth", "position", "weight")  # of columns that a test may have
 
@@ -122,7 +107,9 @@ def run(
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
         distributed.first(lambda: prepare(table, config, out, progress=show))
-        distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else _unseen(out))
+        here, there = f"rank {distributed.rank()} on {platform.node()}", Path(out).absolute()
+        unseen = f"out must be a folder that all ranks see, found that {here} does not see {there}"
+        distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else unseen)
         prepared = Prepared(Path(out), config)
         if opened is not None:
             opened(prepared)
@@ -141,61 +128,6 @@ def run(
         result = distributed.first(conclude, tell=True)
     assert result is not None
     return result
-
-
-def _unseen(out: str | Path) -> str:
-    here = f"rank {distributed.rank()} on {platform.node()}"
-    return f"out must be a folder that all ranks see, found that {here} does not see {Path(out).absolute()}"
-
-
-def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> list[Recipe]:
-    """Recipes of the baseline within the budget: settings for so many ``ads``, what the configuration has above them.
-
-    >>> config = resolved({"data": {"click": "y", "bid": "b"}, "train": {"loss": "log_plus", "l2": 0.5}})
-    >>> [(each.model, each.l2, each.loss) for each in candidates(config)]
-    [('dcnv2', 0.5, 'log_loss')]
-    """
-    model = model or config.model
-    values = {f.name: getattr(config.train, f.name, None) for f in fields(Recipe) if f.name not in NOT_OF_ALL}
-    own = {name: value for name, value in values.items() if value is not None}
-    options = {key: list(x) if isinstance(x, tuple) else x for key, x in model.options.items()}
-    known = settings(ads)
-    other = {**known[0], "model": next(filter(model.may_be, MODELS)), "options": {}}  # of models that are in none
-    found: list[Recipe] = []
-    for each in [each for each in known if model.may_be(each["model"])] or [other]:
-        recipe = Recipe(**each | {"options": each.get("options", {}) | options} | own)
-        if recipe.patience is None and recipe.schedule == "constant":
-            recipe = replace(recipe, patience=PATIENCE)
-        found += [recipe] if recipe not in found else []
-    return found[: config.train.budget]
-
-
-def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool = False) -> dict[str, Recipe]:
-    """What is trained, by name and in order: the baseline, where it was ``searched`` or is needed, then the others.
-
-    A recipe with a ``teacher`` learns from the one of that name before it.
-    """
-    train = config.train
-    taught = BASELINE if config.data.teacher is None else None
-
-    def of(loss: str, teacher: str | None = taught, members: int = 1) -> Recipe:
-        labels: dict[str, Any] = {"teacher": teacher, "click_share": train.click_share or 0.0}
-        more = labels if needs_teacher(loss) else {}
-        return replace(baseline, loss=loss, members=members, lam=train.lam, sigma=train.sigma, **more)
-
-    many = train.members or MEMBERS
-    found = {BASELINE: baseline}
-    if train.recipe == SINGLE:
-        one = of(str(train.loss))
-        return found | {one.loss: one} if searched or one.teacher else {one.loss: one}
-    if train.distils:
-        teacher = baseline if train.teacher_model is None else candidates(config, ads, Model(train.teacher_model))[0]
-        found[ENSEMBLE] = replace(teacher, members=many)
-    if train.recipe == ENSEMBLE:
-        found[ENSEMBLE] = of(str(train.loss), members=many)
-    if train.recipe == DISTILLED:
-        found[DISTILLED] = of(str(train.loss), ENSEMBLE)
-    return found | {name: of(name, ENSEMBLE if name == DISTILLED else taught) for name in train.contestants}
 
 
 def _trained(

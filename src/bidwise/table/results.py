@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import bidwise
@@ -13,8 +13,7 @@ from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.metrics import ModelMetrics
 from bidwise.evaluation.result import Evaluation
-from bidwise.study.compare import Difference, mean_over
-from bidwise.study.keep_best import Choice, Power
+from bidwise.study.compare import Choice, Difference, Power, mean_over
 from bidwise.study.recipe import Recipe
 from bidwise.study.search import Search
 from bidwise.table.config import Config, resolved
@@ -183,22 +182,15 @@ class SettingDifference(Difference):
     written: ClassVar[tuple[str, ...]] = ("outcome",)
 
     @property
-    def higher_is_better(self) -> bool:
-        return self.auctions.higher_is_better
-
-    @property
-    def enough(self) -> bool:
-        return self.auctions.enough
-
-    @property
-    def same(self) -> bool:
-        return self.auctions.same
+    def outcome(self) -> Outcome:
+        """That of the auctions, with the wider interval."""
+        bounds = {"difference": self.difference, "ci_low": self.ci_low, "ci_high": self.ci_high}
+        return replace(self.auctions, **bounds).outcome
 
     @property
     def lift(self) -> Estimate:
         """As a share of the baseline; not a number where the baseline has nothing."""
-        estimate = Estimate(difference=self.difference, ci_low=self.ci_low, ci_high=self.ci_high)
-        return estimate / (self.level if self.level > 0 else 0)
+        return self / (self.level if self.level > 0 else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +215,19 @@ class Setting:
     validation: MeanScores
     test: MeanScores
     difference: AgainstBaseline | None = None
+
+    @classmethod
+    def of(cls, name: str, trials: Sequence[TrialResult]) -> Setting:
+        done = [trial for trial in trials if trial.failed is None]
+        return cls(
+            name=name,
+            loss=trials[0].loss,
+            complete=len(done) == len(trials),
+            seeds=tuple(trial.seed for trial in done),
+            trials=tuple(trial.name for trial in done),
+            validation=MeanScores.over([trial.validation for trial in done]),
+            test=MeanScores.over([trial.test for trial in done]),
+        )
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ad_table import read_ads
@@ -39,11 +37,11 @@ from bidwise.study.recipe import BASELINE, best
 from bidwise.table.config import METRICS, Config, nested, open_run, read_toml
 from bidwise.table.encode import Prepared
 from bidwise.table.grid import Trial, read_grid
-from bidwise.table.pipeline import TEST_ROLES, candidates, run
+from bidwise.table.pipeline import TEST_ROLES, run
+from bidwise.table.plan import candidates
 from bidwise.table.results import (
     AgainstBaseline,
     Chosen,
-    MeanScores,
     Scores,
     Setting,
     SettingDifference,
@@ -53,8 +51,6 @@ from bidwise.table.results import (
 )
 from bidwise.typed_json import to_json
 from bidwise.urls import scheme_of, shown
-
-ERROR = "error.txt"  # of a trial that failed for a reason that no user can fix
 
 
 class TrialFailed(Exception):
@@ -92,6 +88,8 @@ def sweep(
         progress: called as ``progress("trials", 0.4, "trial 3 of 12")``.
         say: called with a line that counts the trials, and with one for every trial that ends.
     """
+    from bidwise.report import write_page
+
     check_name("engine", engine, ENGINES)
     if workers is not None:
         check_whole("workers", workers, 1)
@@ -108,31 +106,33 @@ def sweep(
     table = data.table if scheme_of(data.table) else str(Path(data.table).absolute())  # workers may be elsewhere
     scan_table(written_as(table, data.separator, data.header))
     show, tell = progress or (lambda work, done, detail="": None), say or (lambda line: None)
+    runner: Runner = Processes(workers or 1, tell)
     if engine == "ray":  # started, or an error, before anything is written
         device = device_on_ray(device)
-    runner: Runner = Ray(workers, device) if engine == "ray" else Processes(workers or 1, tell)
+        runner = Ray(workers, device)
     with locked_folder(out) as folder:
         _check_folder(folder, trials, written_as(table, data.separator, data.header))
-        shared = grid.shared | {"data.table": shown(data.table)}
+        shared, inside = grid.shared | {"data.table": shown(data.table)}, folder / "trials"
         write_text(folder / "config.toml", to_toml({**nested(shared), "sweep": grid.lists}))
         fewer = f", not {grid.size:,}: what means nothing to a loss or model is left out"
         tell(f"{len(trials):,} trial{'s'[: len(trials) - 1]}{fewer if len(trials) < grid.size else ''}")
-        failed = _run(folder / "trials", trials, table, runner, device, by, show, tell)
-        results = [_trial_result(trial, folder / "trials", failed.get(trial.name)) for trial in trials]
-        compared_settings, baseline, chosen = _compared(results, folder / "trials", by, show)
-        result = SweepResult(
+        failed = _run(inside, trials, table, runner, device, by, show, tell)
+        results = tuple(_trial_result(trial, inside, failed.get(trial.name)) for trial in trials)
+        bare = SweepResult(
             config=shared,
             grid=grid.lists,
             by=by,
             seeds=tuple(dict.fromkeys(each.seed for each in results)),
             timed=data.time is not None,
             welfare_of="clicks" if data.truth is None else "truth",
-            baseline=baseline,
-            chosen=chosen,
-            settings=compared_settings,
-            trials=tuple(results),
+            settings=(),
+            trials=results,
         )
-        _write(folder, result, device)
+        result = _compared(bare, inside, show)
+        seconds = sum(trial.seconds or 0 for trial in results)  # every trial says itself where it was made
+        write_json(folder / "environment.json", {**environment(), "seconds": seconds})
+        write_page(result, folder)
+        write_result(folder, result)
     return result
 
 
@@ -202,17 +202,10 @@ def run_trial(show: Show, table: str, config: Config, folder: Path, device: str,
 
     try:
         run(table, config, folder, device, progress, command=command)
-        (folder / ERROR).unlink(missing_ok=True)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the other trials go on
-        why = _words(error).replace(table, shown(table))
-        if not isinstance(error, InputError | OSError):
-            with suppress(OSError):  # a full disk has no place for it
-                folder.mkdir(parents=True, exist_ok=True)
-                write_text(folder / ERROR, traceback.format_exc().replace(table, shown(table)))
-                why += f"; see {folder / ERROR}"
-        raise TrialFailed(why) from None
+        raise TrialFailed(_words(error).replace(table, shown(table))) from None
 
 
 def _words(error: BaseException) -> str:
@@ -247,15 +240,13 @@ def _trial_result(trial: Trial, folder: Path, failed: str | None) -> TrialResult
     )
 
 
-def _compared(
-    trials: Sequence[TrialResult], folder: Path, by: str, show: Progress
-) -> tuple[tuple[Setting, ...], str | None, Chosen | None]:
-    """All settings, against the log loss on test; its name; and the choice by validation."""
+def _compared(result: SweepResult, folder: Path, show: Progress) -> SweepResult:
+    """The same with all settings, each against the log loss on test, and the choice by validation."""
+    by = result.by
     groups: dict[str, list[TrialResult]] = {}
-    for trial in trials:
+    for trial in result.trials:
         groups.setdefault(trial.setting, []).append(trial)
-    settings = [_setting(name, group) for name, group in groups.items()]
-    chosen = best_setting([each for each in settings if each.complete], by)
+    settings = [Setting.of(name, group) for name, group in groups.items()]
     baseline = baseline_of(settings, by)
     if baseline is not None:
         base = {trial.seed: (trial, _per_unit(trial, folder)) for trial in groups[baseline.name] if not trial.failed}
@@ -266,22 +257,14 @@ def _compared(
                 pairs = [(trial, _per_unit(trial, folder), *base[trial.seed]) for trial in own]
                 settings[at] = replace(setting, difference=_against(pairs))
         show("comparing", 1.0)
-    kept = [] if chosen is None else [trial for trial in trials if trial.name in chosen.trials]
-    named = best(kept, by, lambda each: getattr(each.validation, by), exact=False)
-    choice = None if chosen is None or named is None else Chosen(chosen.name, named.name)
-    return tuple(settings), None if baseline is None else baseline.name, choice
-
-
-def _setting(name: str, trials: Sequence[TrialResult]) -> Setting:
-    done = [trial for trial in trials if trial.failed is None]
-    return Setting(
-        name=name,
-        loss=trials[0].loss,
-        complete=len(done) == len(trials),
-        seeds=tuple(trial.seed for trial in done),
-        trials=tuple(trial.name for trial in done),
-        validation=MeanScores.over([trial.validation for trial in done]),
-        test=MeanScores.over([trial.test for trial in done]),
+    chosen = best_setting([each for each in settings if each.complete], by)
+    kept = [] if chosen is None else groups[chosen.name]
+    trial = best(kept, by, lambda each: getattr(each.validation, by), exact=False)
+    return replace(
+        result,
+        settings=tuple(settings),
+        baseline=None if baseline is None else baseline.name,
+        chosen=None if trial is None else Chosen(trial.setting, trial.name),
     )
 
 
@@ -336,14 +319,3 @@ def _against(pairs: Sequence[tuple[TrialResult, Units, TrialResult, Units]]) -> 
         )
     validation = {metric: over_seeds("validation", metric) for metric in METRICS}
     return AgainstBaseline(seeds=tuple(mine.seed for mine, _ in trials), validation=validation, **differences)
-
-
-def _write(folder: Path, result: SweepResult, device: str) -> None:
-    """The files of the sweep, the result last; every trial says itself where it was made."""
-    from bidwise.report import write_page
-
-    seconds = sum(trial.seconds or 0 for trial in result.trials)
-    made = environment("cuda" if device == "cuda" and torch.cuda.is_available() else "cpu")
-    write_json(folder / "environment.json", {**made, "seconds": seconds})
-    write_page(result, folder)
-    write_result(folder, result)

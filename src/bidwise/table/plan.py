@@ -1,0 +1,68 @@
+"""What a configuration trains: settings of the baseline that the search tries, and recipes with the best of them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from bidwise.losses.named import needs_teacher
+from bidwise.models import MODELS
+from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.study.search import settings
+from bidwise.table.config import DISTILLED, ENSEMBLE, SINGLE, Config, Model
+
+MEMBERS = 4  # of an ensemble
+PATIENCE = 2  # epochs, with a constant learning rate
+ADS = 100_000  # that settings are said for where no table has been read
+NOT_OF_ALL = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options")
+
+
+def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> list[Recipe]:
+    """Recipes of the baseline within the budget: settings for so many ``ads``, what the configuration has above them.
+
+    >>> from bidwise.table.config import resolved
+    >>> config = resolved({"data": {"click": "y", "bid": "b"}, "train": {"loss": "log_plus", "l2": 0.5}})
+    >>> [(each.model, each.l2, each.loss) for each in candidates(config)]
+    [('dcnv2', 0.5, 'log_loss')]
+    """
+    model = model or config.model
+    values = {f.name: getattr(config.train, f.name, None) for f in fields(Recipe) if f.name not in NOT_OF_ALL}
+    own = {name: value for name, value in values.items() if value is not None}
+    options = {key: list(x) if isinstance(x, tuple) else x for key, x in model.options.items()}
+    known = settings(ads)
+    other = {**known[0], "model": next(filter(model.may_be, MODELS)), "options": {}}  # of models that are in none
+    possible = [each for each in known if model.may_be(each["model"])] or [other]
+    tried = [Recipe(**each | {"options": each.get("options", {}) | options} | own) for each in possible]
+    tried = [
+        replace(each, patience=PATIENCE) if each.patience is None and each.schedule == "constant" else each
+        for each in tried
+    ]
+    return list(dict.fromkeys(tried))[: config.train.budget]
+
+
+def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool = False) -> dict[str, Recipe]:
+    """What is trained, by name and in order: the baseline, where it was ``searched`` or is needed, then the others.
+
+    A recipe with a ``teacher`` learns from the one of that name before it.
+    """
+    train = config.train
+    taught = BASELINE if config.data.teacher is None else None
+
+    def of(loss: str, teacher: str | None = taught, members: int = 1) -> Recipe:
+        labels: dict[str, Any] = {"teacher": teacher, "click_share": train.click_share or 0.0}
+        more = labels if needs_teacher(loss) else {}
+        return replace(baseline, loss=loss, members=members, lam=train.lam, sigma=train.sigma, **more)
+
+    many = train.members or MEMBERS
+    found = {BASELINE: baseline}
+    if train.recipe == SINGLE:
+        one = of(str(train.loss))
+        return found | {one.loss: one} if searched or one.teacher else {one.loss: one}
+    if train.distils:
+        teacher = baseline if train.teacher_model is None else candidates(config, ads, Model(train.teacher_model))[0]
+        found[ENSEMBLE] = replace(teacher, members=many)
+    if train.recipe == ENSEMBLE:
+        found[ENSEMBLE] = of(str(train.loss), members=many)
+    if train.recipe == DISTILLED:
+        found[DISTILLED] = of(str(train.loss), ENSEMBLE)
+    return found | {name: of(name, ENSEMBLE if name == DISTILLED else taught) for name in train.contestants}
