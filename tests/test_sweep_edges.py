@@ -156,7 +156,6 @@ def result_of(settings, chosen, baseline=None):
         by="log_loss",
         seeds=(0, 1),
         timed=False,
-        welfare_of="clicks",
         trials=(),
         grid={},
         config={},

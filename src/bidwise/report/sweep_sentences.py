@@ -48,7 +48,7 @@ def test_table(result: SweepResult) -> Table:
             against = [Cell(welfare_change(setting)), outcome_cell(setting.difference.welfare.outcome)]
         welfare, *others = _means(setting, result, "test", ["welfare", "log_loss", "auc", "predicted_over_observed"])
         rows.append(_row(setting, result, [welfare, *against, *others]))
-    worth = "clicks" if result.welfare_of == "clicks" else "true CTR"
+    worth = "true CTR" if "data.truth" in result.config else "clicks"
     against_headings = [
         (
             f"Welfare against {result.baseline}",

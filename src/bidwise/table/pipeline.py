@@ -27,7 +27,15 @@ from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.named import LOSSES
-from bidwise.run_folder import environment, locked_folder, save, write_json, write_result, write_text
+from bidwise.run_folder import (
+    environment,
+    locked_folder,
+    read_result,
+    save,
+    write_json,
+    write_result,
+    write_text,
+)
 from bidwise.runners import Progress, Show
 from bidwise.study.compare import Power, choose, power
 from bidwise.study.recipe import BASELINE, Recipe
@@ -113,6 +121,8 @@ def run(
         prepared = Prepared(Path(out), config)
         if opened is not None:
             opened(prepared)
+        if (prepared.folder / "result.json").exists():  # it was written last: nothing is left to train
+            return read_result(prepared.folder, TrainResult)
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         choosing, held_out = valid, None
         if config.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
@@ -120,9 +130,10 @@ def run(
         models, search, told_apart = _trained(prepared, choosing, held_out, device, show)
 
         def conclude() -> TrainResult:
-            found = _result(prepared, models, valid, held_out, show)
-            result = replace(found, search=search, power=told_apart)
-            _write(prepared, result, models[result.chosen], started, environment(torch.device(device), command))
+            result = _result(prepared, models, valid, held_out, show)
+            result = replace(result, search=search, power=told_apart)
+            made = {"seconds": round(time.monotonic() - started, 1), **environment(torch.device(device), command)}
+            _write(prepared, result, models[result.chosen], made)
             return result
 
         result = distributed.first(conclude, tell=True)
@@ -262,7 +273,7 @@ def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress)
     return replace(found, options=replace(found.options, table=path.name))  # run folders move
 
 
-def _write(prepared: Prepared, result: TrainResult, served: Served, started: float, made: dict[str, Any]) -> None:
+def _write(prepared: Prepared, result: TrainResult, served: Served, made: dict[str, Any]) -> None:
     """The files of a run folder: the chosen model as ``bidwise predict`` reads it, and the result last."""
     from bidwise.report import write_page
 
@@ -283,7 +294,6 @@ def _write(prepared: Prepared, result: TrainResult, served: Served, started: flo
         for each in fit.history
     ]
     write_text(folder / "metrics.jsonl", "".join(lines))
-    if not (folder / "result.json").exists():  # else nothing was trained, and it was made where it was made
-        write_json(folder / "environment.json", {"seconds": round(time.monotonic() - started, 1), **made})
+    write_json(folder / "environment.json", made)
     write_page(result, folder)
     write_result(folder, result)

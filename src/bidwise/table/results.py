@@ -84,7 +84,6 @@ class Scores:
     """The metrics of one model that settings are compared by."""
 
     welfare: float = math.nan
-    revenue: float = math.nan
     auc: float = math.nan
     log_loss: float = math.nan
     predicted_over_observed: float = math.nan
@@ -93,7 +92,7 @@ class Scores:
     def of(cls, metrics: ModelMetrics, unit: float = 1.0) -> Scores:
         """Those of all metrics; ``unit`` is that of bids."""
         values = {name: getattr(metrics, name) for name in cls.__dataclass_fields__}
-        return cls(**values | {name: values[name] * unit for name in ("welfare", "revenue")})
+        return cls(**values | {"welfare": metrics.welfare * unit})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +100,7 @@ class TrainResult:
     """What `train` found: the model that was chosen, why, and its test."""
 
     kind: ClassVar[str] = "train"
-    format: ClassVar[int] = 4
+    format: ClassVar[int] = 5
 
     config: dict[str, Any]  # section.key -> value
     table: TableFacts
@@ -145,7 +144,6 @@ class MeanScores:
     """The metrics of a setting: means over its seeds."""
 
     welfare: Mean
-    revenue: Mean
     auc: Mean
     log_loss: Mean
     predicted_over_observed: Mean
@@ -168,7 +166,6 @@ class TrialResult:
     kept: str = ""  # the loss or recipe whose model it kept
     validation: Scores = Scores()
     test: Scores = Scores()
-    test_ads: int = 0
     seconds: float | None = None
 
 
@@ -184,8 +181,7 @@ class SettingDifference(Difference):
     @property
     def outcome(self) -> Outcome:
         """That of the auctions, with the wider interval."""
-        bounds = {"difference": self.difference, "ci_low": self.ci_low, "ci_high": self.ci_high}
-        return replace(self.auctions, **bounds).outcome
+        return replace(self.auctions, difference=self.difference, ci_low=self.ci_low, ci_high=self.ci_high).outcome
 
     @property
     def lift(self) -> Estimate:
@@ -195,12 +191,10 @@ class SettingDifference(Difference):
 
 @dataclass(frozen=True, kw_only=True)
 class AgainstBaseline:
-    """The differences of a setting to the baseline, in the seeds that both have."""
+    """A setting against the baseline, in the seeds that both have."""
 
     seeds: tuple[int, ...]
     welfare: SettingDifference
-    log_loss: SettingDifference
-    validation: dict[str, Estimate]  # by metric, over seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +237,7 @@ class SweepResult:
     """What `sweep` found: settings and trials in the order of the grid, and the choice by validation."""
 
     kind: ClassVar[str] = "sweep"
-    format: ClassVar[int] = 3
+    format: ClassVar[int] = 4
     written: ClassVar[tuple[str, ...]] = ("recommended",)
 
     config: dict[str, Any]  # what all trials share, section.key -> value
@@ -251,7 +245,6 @@ class SweepResult:
     by: str  # the validation metric that chooses
     seeds: tuple[int, ...]
     timed: bool  # whether the split is by time, the same for all seeds
-    welfare_of: str  # "clicks": realised; "truth": expected
     baseline: str | None = None
     chosen: Chosen | None = None  # by validation
     settings: tuple[Setting, ...]

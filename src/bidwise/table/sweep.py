@@ -18,7 +18,6 @@ from bidwise.data.locations import written_as
 from bidwise.data.read_table import Table, scan_table, table_fingerprint, table_name
 from bidwise.data.store import SCHEMA
 from bidwise.evaluation.comparison import Units, compared
-from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.evaluate import metrics_of
 from bidwise.ray_runner import Ray, device_on_ray, one_line
 from bidwise.run_folder import (
@@ -124,7 +123,6 @@ def sweep(
             by=by,
             seeds=tuple(dict.fromkeys(each.seed for each in results)),
             timed=data.time is not None,
-            welfare_of="clicks" if data.truth is None else "truth",
             settings=(),
             trials=results,
         )
@@ -235,7 +233,6 @@ def _trial_result(trial: Trial, folder: Path, failed: str | None) -> TrialResult
         kept=result.chosen,
         validation=result.validation,
         test=Scores.of(result.evaluation.models[result.chosen]),
-        test_ads=result.evaluation.ads,
         seconds=read_json(folder / trial.name / "environment.json").get("seconds"),
     )
 
@@ -252,19 +249,19 @@ def _compared(result: SweepResult, folder: Path, show: Progress) -> SweepResult:
         base = {trial.seed: (trial, _per_unit(trial, folder)) for trial in groups[baseline.name] if not trial.failed}
         for at, setting in enumerate(settings):
             show("comparing", at / len(settings))
-            own = [trial for trial in groups[setting.name] if not trial.failed and trial.seed in base]
-            if setting is not baseline and own:
-                pairs = [(trial, _per_unit(trial, folder), *base[trial.seed]) for trial in own]
+            both = [trial for trial in groups[setting.name] if not trial.failed and trial.seed in base]
+            if setting is not baseline and both:
+                pairs = [(trial, _per_unit(trial, folder), *base[trial.seed]) for trial in both]
                 settings[at] = replace(setting, difference=_against(pairs))
         show("comparing", 1.0)
     chosen = best_setting([each for each in settings if each.complete], by)
-    kept = [] if chosen is None else groups[chosen.name]
-    trial = best(kept, by, lambda each: getattr(each.validation, by), exact=False)
+    own = [] if chosen is None else groups[chosen.name]
+    kept = best(own, by, lambda each: getattr(each.validation, by), exact=False)
     return replace(
         result,
         settings=tuple(settings),
         baseline=None if baseline is None else baseline.name,
-        chosen=None if trial is None else Chosen(trial.setting, trial.name),
+        chosen=None if kept is None else Chosen(kept.setting, kept.name),
     )
 
 
@@ -295,27 +292,19 @@ def _per_unit(trial: TrialResult, folder: Path) -> Units:
 
 def _against(pairs: Sequence[tuple[TrialResult, Units, TrialResult, Units]]) -> AgainstBaseline:
     """A setting against the baseline, in pairs of trials of the same seed."""
-    trials = [(mine, base) for mine, _, base, _ in pairs]
-
-    def over_seeds(split: str, metric: str) -> Estimate:
-        mine, base = ([getattr(getattr(each, split), metric) for each in side] for side in zip(*trials, strict=True))
-        return mean_over([a - b for a, b in zip(mine, base, strict=True)])
-
-    names = [each.setting for each in trials[0]]
-    sides = zip(names, ([pair[1] for pair in pairs], [pair[3] for pair in pairs]), strict=True)
-    units = {name: {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} for name, parts in sides}
-    differences = {}
+    mine, my_units, base, base_units = zip(*pairs, strict=True)
+    sides = {mine[0].setting: my_units, base[0].setting: base_units}
+    units = {name: {key: np.concatenate([x[key] for x in parts]) for key in parts[0]} for name, parts in sides.items()}
     # the same ads may be in the tests of several seeds: seeds do not make intervals over auctions narrower
-    for each in compared(units, [(names[0], names[1])], copies=len(pairs), metrics=("welfare", "log_loss")):
-        repeats, auctions = over_seeds("test", each.metric), replace(each, distribution=None)
-        both = Difference.between(repeats if len(pairs) > 1 else auctions, auctions)
-        differences[each.metric] = SettingDifference(
-            difference=repeats.difference,
-            ci_low=both.ci_low,
-            ci_high=both.ci_high,
-            repeats=repeats,
-            auctions=auctions,
-            level=float(np.mean([getattr(base.test, each.metric) for _, base in trials])),
-        )
-    validation = {metric: over_seeds("validation", metric) for metric in METRICS}
-    return AgainstBaseline(seeds=tuple(mine.seed for mine, _ in trials), validation=validation, **differences)
+    (auctions,) = compared(units, [(mine[0].setting, base[0].setting)], copies=len(pairs), metrics=("welfare",))
+    repeats = mean_over([a.test.welfare - b.test.welfare for a, b in zip(mine, base, strict=True)])
+    both = Difference.between(repeats if len(pairs) > 1 else auctions, auctions)
+    welfare = SettingDifference(
+        difference=repeats.difference,
+        ci_low=both.ci_low,
+        ci_high=both.ci_high,
+        repeats=repeats,
+        auctions=replace(auctions, distribution=None),
+        level=float(np.mean([each.test.welfare for each in base])),
+    )
+    return AgainstBaseline(seeds=tuple(each.seed for each in mine), welfare=welfare)
