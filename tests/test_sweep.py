@@ -22,7 +22,9 @@ from bidwise.cli import app
 from bidwise.report.build import report
 from bidwise.report.sweep_sentences import notes, verdict
 from bidwise.run_folder import result_json
+from bidwise.runners import Runner
 from bidwise.table import predict, train
+from bidwise.table import sweep as sweep_module
 from bidwise.table.grid import read_grid
 from bidwise.table.results import Chosen, Mean, MeanScores, Scores, Setting
 from bidwise.table.sweep import best_setting, sweep
@@ -50,6 +52,12 @@ def swept(table, tmp_path_factory):
     lines = []
     result = sweep(told(table), out=out, workers=2, say=lines.append)
     return SimpleNamespace(out=out, result=result, lines=lines)
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    """Trials run in this process, which takes less time."""
+    monkeypatch.setattr(sweep_module, "Processes", lambda workers, say: Runner())
 
 
 def until(found, seconds=20):
@@ -255,13 +263,13 @@ def test_another_metric_chooses_again_without_training(swept, table, tmp_path):
     assert (found.by, found.chosen.setting) == ("welfare", best.name)
 
 
-def test_longer_lists_train_only_what_is_new(swept, table, tmp_path):
+def test_longer_lists_train_only_what_is_new(swept, table, tmp_path, inline):
     out = copy_of(swept, tmp_path)
     with pytest.raises(bidwise.InputError, match=r"log_loss-seed_0 with train.epochs = 1 there and 2 here"):
         sweep(told(table, epochs=2), out=out)
     assert "train.epochs" not in read_grid(out / "config.toml").lists
     lines = []
-    found = sweep(told(table, LISTS | {"train.lam": [10, 1, 3]}), out=out, workers=2, say=lines.append)
+    found = sweep(told(table, LISTS | {"train.lam": [10, 1, 3]}), out=out, say=lines.append)
     assert len([trial.name for trial in found.trials if "lam_3" in trial.name]) == 2
     assert lines[0].startswith("8 trials, not 12")
     assert lines[1] == "6 of 8 trials are finished already"
@@ -312,7 +320,7 @@ def test_a_trial_that_is_always_killed_costs_only_itself(table, tmp_path):
     assert sweep(sections, out=out).failed == []
 
 
-def test_a_failing_trial_is_told_in_the_end_and_the_others_are_kept(table, tmp_path, capsys, monkeypatch):
+def test_a_failing_trial_is_told_in_the_end_and_the_others_are_kept(table, tmp_path, capsys, monkeypatch, inline):
     (tmp_path / "sweep.toml").write_text(toml_of(told(table, {"data.categorical": [["site"], ["sight"]]})))
     words = ["bidwise", "sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path / "out"), "--device", "cpu"]
     words += ["--set", "train.loss=log_loss"]
@@ -410,7 +418,7 @@ def test_the_page_in_a_browser(swept, browser, width, scheme):
     check_in_a_browser(browser, swept.out / "report.html", width, scheme)
 
 
-def test_a_grid_without_log_loss_has_no_baseline(table, tmp_path):
+def test_a_grid_without_log_loss_has_no_baseline(table, tmp_path, inline):
     found = sweep(told(table, {"train.lam": [1, 10]}, loss="log_plus"), out=tmp_path / "out")
     assert found.baseline is None
     assert "The grid has no log_loss to compare with" in verdict(found)[1][1]

@@ -26,7 +26,7 @@ from bidwise.run_folder import read_result, to_toml
 from bidwise.study import compare, search
 from bidwise.study.compare import CONTESTANTS
 from bidwise.table import predict, train
-from bidwise.table.config import Config, Data, resolved
+from bidwise.table.config import Config, Data, nested, resolved
 from bidwise.table.encode import prepare
 from bidwise.table.plan import candidates
 from bidwise.table.results import TrainResult
@@ -255,8 +255,8 @@ def test_options_win_over_the_file_and_settings_over_both():
     config = resolved(sections, {"train.loss": "log_plus", "train.epochs": 8}, ["train.epochs=9", "model.hidden=64,32"])
     assert (config.train.epochs, config.train.loss, config.train.seed) == (9, "log_plus", 1)
     assert config.model.options == {"hidden": (64, 32)}
-    assert resolved(config.sections()) == config
-    assert resolved(tomllib.loads(to_toml(config.sections()))) == config
+    assert resolved(nested(config.flat())) == config
+    assert resolved(tomllib.loads(to_toml(nested(config.flat())))) == config
 
 
 def test_lam_reaches_the_loss(table, tmp_path):

@@ -227,16 +227,12 @@ class Config:
         values = {key: list(x) if isinstance(x, tuple) else x for key, x in values.items()}
         return values if self.data.table is None else values | {"data.table": shown(self.data.table)}
 
-    def sections(self) -> dict[str, dict[str, Any]]:
-        """The same by section, as a file has it."""
-        return nested(self.flat())
-
 
 SECTIONS: dict[str, Any] = {"data": Data, "model": Model, "train": Train}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """``{"train.epochs": 3} -> {"data": {}, "model": {}, "train": {"epochs": 3}}``."""
+    """By section, as a file has it: ``{"train.epochs": 3} -> {"data": {}, "model": {}, "train": {"epochs": 3}}``."""
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for name, value in values.items():
         section, _, key = name.partition(".")

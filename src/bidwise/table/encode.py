@@ -24,7 +24,7 @@ from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.evaluation.auc import auc
 from bidwise.run_folder import to_toml, whole_file, write_json, write_text
 from bidwise.runners import Progress
-from bidwise.table.config import AUTO, Config, open_run
+from bidwise.table.config import AUTO, Config, nested, open_run
 from bidwise.table.results import SplitFacts, TableFacts
 from bidwise.typed_json import from_json, to_json
 
@@ -96,7 +96,7 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     arrays = _arrays(config, capped, mean_bid, train)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "config.toml").exists():
-        write_text(folder / "config.toml", to_toml(config.sections()))
+        write_text(folder / "config.toml", to_toml(nested(config.flat())))
     store = StoreWriter(folder / "store", {name: len(part.rows) for name, part in parts.items()})
     for at, (part, its) in enumerate(parts.items(), 1):
         store.column(part, "features", width=len(kinds))[:] = encoder.encode(features[its.rows])

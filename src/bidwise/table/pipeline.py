@@ -41,7 +41,7 @@ from bidwise.study.compare import Power, choose, power
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import Search, most_passes, searched
 from bidwise.study.served import Served, numbers, trained
-from bidwise.table.config import AUTO, RECIPES, Config, option_key, read_toml, resolved
+from bidwise.table.config import AUTO, RECIPES, Config, nested, option_key, read_toml, resolved
 from bidwise.table.encode import Prepared, prepare, write_parquet
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.predict import ModelFile
@@ -87,9 +87,7 @@ def train(
     >>> result.chosen, result.table.splits["test"].ads
     ('log_loss', 60)
     """
-    sections: dict[str, Any] = {}
-    if config is not None:
-        sections = config.sections() if isinstance(config, Config) else read_toml(Path(config))
+    sections = nested(config.flat()) if isinstance(config, Config) else read_toml(Path(config)) if config else {}
     values = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):
         values["data.table"] = str(table)
