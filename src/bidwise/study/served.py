@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
-from bidwise.evaluation.calibration import Platt, calibrator
-from bidwise.evaluation.fitting import sigmoid
+from bidwise.evaluation.calibration import platt_lines
 from bidwise.models import Ensemble
 from bidwise.runners import Call, Runner, Show, Threads
 from bidwise.study.recipe import Recipe
@@ -122,13 +121,11 @@ def together(calls: Sequence[Call], device: str | torch.device, show: Show = lam
 def calibrated(model: Ensemble, valid: Ads) -> Ensemble:
     """The same members with Platt's line for these ads; as they are where it would level all CTRs."""
     bare = Ensemble(list(model.models)).to(next(model.parameters()).device)
-    ctr = sigmoid(logits_across(bare, valid.features).double().cpu().numpy())
-    weights = None if valid.weights is None else numbers(valid.weights)
-    line = calibrator("platt", ctr, numbers(valid.labels), weights=weights)
-    assert isinstance(line, Platt)
-    if line.slope > 0:
-        bare.slope.fill_(line.slope)
-        bare.intercept.fill_(line.intercept)
+    weights = None if valid.weights is None else valid.weights.cpu()
+    slope, intercept = platt_lines(logits_across(bare, valid.features).double(), valid.labels, weights)
+    if slope > 0:
+        bare.slope.fill_(float(slope))
+        bare.intercept.fill_(float(intercept))
     return bare
 
 
