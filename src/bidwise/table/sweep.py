@@ -113,8 +113,9 @@ def sweep(
         _check_folder(folder, trials, written_as(table, data.separator, data.header))
         shared, inside = grid.shared | {"data.table": shown(data.table)}, folder / "trials"
         write_text(folder / "config.toml", to_toml({**nested(shared), "sweep": grid.lists}))
+        counted = "1 trial" if len(trials) == 1 else f"{len(trials):,} trials"
         fewer = f", not {grid.size:,}: what means nothing to a loss or model is left out"
-        tell(f"{len(trials):,} trial{'s'[: len(trials) - 1]}{fewer if len(trials) < grid.size else ''}")
+        tell(counted + (fewer if len(trials) < grid.size else ""))
         failed = _run(inside, trials, table, runner, device, by, show, tell)
         results = tuple(_trial_result(trial, inside, failed.get(trial.name)) for trial in trials)
         bare = SweepResult(
@@ -217,24 +218,17 @@ def _words(error: BaseException) -> str:
 def _trial_result(trial: Trial, folder: Path, failed: str | None) -> TrialResult:
     """One trial: its settings, and the numbers of the model that it kept."""
     train = trial.config.train
-    bare = TrialResult(
-        name=trial.name,
-        setting=trial.setting,
-        settings=to_json(trial.settings),
-        loss=train.name,
-        seed=train.seed,
-        failed=failed,
-    )
-    if failed is not None:
-        return bare
-    result = read_result(folder / trial.name, TrainResult)
-    return replace(
-        bare,
-        kept=result.chosen,
-        validation=result.validation,
-        test=Scores.of(result.evaluation.models[result.chosen]),
-        seconds=read_json(folder / trial.name / "environment.json").get("seconds"),
-    )
+    found: dict[str, Any] = {}
+    if failed is None:
+        result = read_result(folder / trial.name, TrainResult)
+        found = {
+            "kept": result.chosen,
+            "validation": result.validation,
+            "test": Scores.of(result.evaluation.models[result.chosen]),
+            "seconds": read_json(folder / trial.name / "environment.json").get("seconds"),
+        }
+    about = {"name": trial.name, "setting": trial.setting, "settings": to_json(trial.settings)}
+    return TrialResult(**about, loss=train.name, seed=train.seed, failed=failed, **found)
 
 
 def _compared(result: SweepResult, folder: Path, show: Progress) -> SweepResult:
