@@ -193,14 +193,15 @@ class Train:
     def idle(self) -> dict[str, str]:
         """Keys that mean nothing to the recipe and its loss, with what they do belong to."""
         losses = self.contestants or (str(self.loss),)
-        means_something = {
-            ("lam", "losses over pairs, as log_plus"): any(map(has_lam, losses)),
-            ("sigma", "losses over pairs, as log_plus"): any(map(has_lam, losses)),
-            ("members", "recipes ensemble and distilled"): self.distils or self.recipe == ENSEMBLE,
-            ("teacher_model", "recipe distilled"): self.distils,
-            ("click_share", "losses with a teacher, as distilled"): any(map(needs_teacher, losses)),
+        pairwise, taught = (any(map(kind, losses)) for kind in (has_lam, needs_teacher))
+        keys = {
+            "lam": (pairwise, "losses over pairs, as log_plus"),
+            "sigma": (pairwise, "losses over pairs, as log_plus"),
+            "members": (self.distils or self.recipe == ENSEMBLE, "recipes ensemble and distilled"),
+            "teacher_model": (self.distils, "recipe distilled"),
+            "click_share": (taught, "losses with a teacher, as distilled"),
         }
-        return dict(entry for entry, means in means_something.items() if not means)
+        return {key: of for key, (used, of) in keys.items() if not used}
 
 
 @dataclass(frozen=True)
