@@ -146,7 +146,7 @@ def train(
                 opened=lambda prepared: bars.say(described(prepared, where) + "\n"),
             )
         say(summary(result))
-        print(f"\nIn {out}: report.html, evaluation/report.html (the test in detail), test.parquet (its predictions)")
+        print(f"\nWritten to {out}: report.html; evaluation/report.html, the test in detail; test.parquet, predictions")
         print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
 
 
