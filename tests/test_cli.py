@@ -236,7 +236,7 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid", "--out", "O
         (["train", "seed.toml", "--out", "OUT"], "train.seed must be at least 0, found -3"),
         (["sweep", "sweep.toml", "--out", "OUT"], "train.loss must be one of log_loss, "),
         (["sweep", "sweep.toml", "--set", "lam=5", "--out", "OUT"], "--set must be section.key=value"),
-        (["sweep", "ads.parquet", "--out", "OUT"], "CONFIG must be a TOML file with a section [sweep]"),
+        (["sweep", "ads.parquet", "--out", "OUT"], "ads.parquet must be a TOML file, found: "),
     ],
 )
 def test_errors_name_what_was_typed(ads, tmp_path, monkeypatch, capsys, words, message):

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from bidwise import InputError
-from bidwise.cli.prepare_command import prepare_criteo
-from bidwise.cli.simulate_command import simulate_criteo
+from bidwise.cli.data_command import prepare_criteo, simulate_criteo
 from bidwise.data import criteo_device, criteo_world
 from bidwise.data.criteo_device import simulated_ads
 from bidwise.data.criteo_text import simulate

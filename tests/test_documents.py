@@ -14,7 +14,7 @@ import torch
 import bidwise
 from bidwise.cli import app
 from bidwise.run_folder import read_result
-from bidwise.study.keep_best import CONTESTANTS
+from bidwise.study.compare import CONTESTANTS
 from bidwise.study.search import BUDGET, SETTINGS
 from bidwise.study.synthetic_results import RegimesResult
 from bidwise.table.config import SECTIONS, resolved

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bidwise
-from bidwise.study.keep_best import choose, power
+from bidwise.study.compare import choose, power
 
 SEEDS = 200
 

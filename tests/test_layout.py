@@ -99,7 +99,7 @@ def test_the_rule_sees_what_it_should():
     assert list(imports(ast.parse(code)))[1:] == [("bidwise.checks", False), ("bidwise.report", True)]
     assert allowed("training.run", "data", late=False)
     assert not allowed("data.ads", "training", late=False)
-    assert not allowed("study.keep_best", "report", late=False)
-    assert allowed("study.keep_best", "report", late=True)
+    assert not allowed("study.compare", "report", late=False)
+    assert allowed("study.compare", "report", late=True)
     assert not allowed("report.build", "paper", late=True)
     assert not allowed("evaluation.evaluate", "paper", late=True)

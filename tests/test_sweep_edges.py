@@ -1,4 +1,4 @@
-"""`sweep` at its edges: URLs, defaults that a grid grows from, trials that fail, words that must be told apart."""
+"""`sweep` at its edges: URLs, trials that fail, words that must be told apart."""
 
 import math
 import re
@@ -7,7 +7,7 @@ import threading
 from http.server import ThreadingHTTPServer
 
 import pytest
-from sweep_helpers import LISTS, market, told, toml_of, without_times
+from sweep_helpers import market, told, toml_of, without_times
 from test_cli import bidwise_command as typed
 from test_urls import SECRET, Bucket
 
@@ -21,11 +21,16 @@ from bidwise.table import predict
 from bidwise.table import sweep as sweep_module
 from bidwise.table.grid import read_grid
 from bidwise.table.results import Chosen, MeanScores, Scores, Setting, SweepResult, TrainResult
-from bidwise.table.settings import best_setting
-from bidwise.table.sweep import TrialFailed, run_trial, sweep
+from bidwise.table.sweep import TrialFailed, best_setting, run_trial, sweep
 
 SHARED = {"data": {"click": "y", "bid": "b"}}
 LOSSES = {"train.loss": ["log_loss", "log_plus"]}
+
+
+@pytest.fixture(autouse=True)
+def inline(monkeypatch):
+    """Trials run in this process, which takes less time; processes have tests of their own."""
+    monkeypatch.setattr(sweep_module, "Processes", lambda workers, say: Runner())
 
 
 def grid_of(lists, **sections):
@@ -70,28 +75,12 @@ def test_a_table_by_url_is_read_and_its_signature_is_written_nowhere(host, tmp_p
     assert lines[-1] == "2 of 2 trials are finished already"
 
 
-def test_a_grid_grows_from_defaults_that_nobody_said(table, tmp_path):
-    out = tmp_path / "out"
-    sweep(told(table, LOSSES), out=out)
-    (out / "trials" / "log_plus" / "result.json").unlink()  # it is run again, in its own words
-    lines = []
-    grown = LOSSES | {"train.lam": [3, 10], "train.sigma": [1.0], "train.precision": ["float32"], "model.std": [1e-4]}
-    found = sweep(told(table, grown), out=out, say=lines.append)
-    assert [(trial.name, trial.failed) for trial in found.trials] == [
-        ("log_loss", None),
-        ("log_plus", None),
-        ("log_plus-lam_10-sigma_1-precision_float32-std_0.0001", None),
-    ]
-    assert "1 of 3 trials are finished already" in lines
-
-
 @pytest.mark.parametrize(
     ("lists", "message"),
     [
         ({"model.dropout": [0.1, math.nan]}, "model.dropout must be finite, found nan"),
-        ({"model.dropout": [1.5]}, r"model.dropout must be in \[0, 1\), found 1.5, in dcnv2"),
-        ({"model.embedding": [4, -3]}, "model.embedding must be at least 1, found -3, in dcnv2"),
-        ({"model.hidden": [[10**12]]}, "must be a model that can be built, found dcnv2 with .*hidden = 1000000000000"),
+        ({"model.dropout": [1.5]}, r"dropout must be in \[0, 1\), found 1.5"),
+        ({"model.embedding": [4, -3]}, "embedding must be at least 1, found -3"),
         ({"train.seed": [99999999999999999999]}, "train.seed must be at most 9223372036854775807"),
     ],
 )
@@ -103,34 +92,9 @@ def test_what_no_trial_could_do_is_refused_before_anything_runs(table, tmp_path,
     assert not (tmp_path / "out").exists()
 
 
-def test_values_whose_trials_have_no_result_may_be_taken_out(table, tmp_path):
-    lists = {"data.categorical": [["site"], ["sight"]]}
-    found = sweep(told(table, lists, loss="log_loss"), out=tmp_path / "out")
-    assert found.trials[1].failed
-    found = sweep(told(table, {"data.categorical": [["site"]]}, loss="log_loss"), out=tmp_path / "out")
-    assert [trial.failed for trial in found.trials] == [None]
-    with pytest.raises(bidwise.InputError, match="may grow but not shrink"):
-        sweep(told(table, {"data.categorical": [["brand"]]}, loss="log_loss"), out=tmp_path / "out")
-
-
 def test_settings_of_the_same_words_are_told_apart():
-    found = grid_of({"data.ignore": [["u v"], ["u", "v"]], "train.seed": [0, 1]}).trials()
-    assert [trial.setting for trial in found] == ["ignore u v"] * 2 + ['ignore ["u", "v"]'] * 2
-
-
-def test_the_trials_are_counted_with_the_reason():
-    for lists, words in (
-        (LISTS, "6 trials, not 8: lam means nothing to log_loss"),
-        ({"train.seed": [0]}, "1 trial"),
-        ({"model.name": ["logistic_regression", "deepfm"], "model.embedding": [4, 8]}, None),
-    ):
-        grid = grid_of(lists)
-        words = words or "3 trials, not 4: embedding means nothing to logistic_regression"
-        assert grid.counted(grid.trials()) == words
-
-
-def full(*args):
-    raise OSError(28, "No space left on device")
+    found = grid_of({"data.ignore": [["u v"], ["u", "v"], ["u,v"]], "train.seed": [0, 1]}).trials()
+    assert [trial.setting for trial in found][::2] == ["ignore u v", "ignore u,v", "ignore u,v-2"]
 
 
 @pytest.mark.parametrize(
@@ -142,18 +106,13 @@ def full(*args):
         (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
     ],
 )
-def test_a_trial_says_what_was_raised_even_on_a_full_disk(table, tmp_path, monkeypatch, raised, words):
+def test_a_trial_says_what_was_raised(table, tmp_path, monkeypatch, raised, words):
     def fail(*args, **options):
         raise raised
 
     monkeypatch.setattr(sweep_module, "run", fail)
-    options = trial_of(table, tmp_path / "trial")
-    there = "" if isinstance(raised, OSError) else f"; see {tmp_path / 'trial' / 'error.txt'}"
-    with pytest.raises((TrialFailed, bidwise.InputError), match=f"^{re.escape(words + there)}$"):
-        run_trial(print, **options)
-    monkeypatch.setattr(sweep_module, "write_text", full)
-    with pytest.raises((TrialFailed, bidwise.InputError), match=f"^{re.escape(words)}$"):
-        run_trial(print, **options)
+    with pytest.raises(TrialFailed, match=f"^{re.escape(words)}$"):
+        run_trial(print, **trial_of(table, tmp_path / "trial"))
 
 
 def test_a_stopped_trial_is_no_failed_one(table, tmp_path, monkeypatch):
@@ -171,8 +130,8 @@ def test_a_table_for_a_configuration_and_a_grid_for_a_training_are_refused_with_
     (tmp_path / "sweep.toml").write_text(toml_of(told(table)))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     for words, message in (
-        (["sweep", table], "CONFIG must be a TOML file with a section [sweep], found the table"),
-        (["sweep", tmp_path / "binary.toml"], "must be a TOML file, found one that is no text"),
+        (["sweep", table], "must be a TOML file, found: "),
+        (["sweep", tmp_path / "binary.toml"], "must be a TOML file, found: "),
         (["train", tmp_path / "sweep.toml"], "use bidwise sweep"),
     ):
         assert typed(monkeypatch, *words, "--out", tmp_path / "out") == 2
@@ -194,7 +153,6 @@ def result_of(settings, chosen, baseline=None):
         by="log_loss",
         seeds=(0, 1),
         timed=False,
-        welfare_of="clicks",
         trials=(),
         grid={},
         config={},
@@ -228,7 +186,6 @@ def test_a_log_loss_that_lacks_seeds_is_not_called_absent(table, tmp_path, monke
         run_trial(show, folder=folder, **options)
 
     monkeypatch.setattr(sweep_module, "run_trial", some_fail)
-    monkeypatch.setattr(sweep_module, "Processes", lambda workers, say: Runner())
     found = sweep(told(table, lists), out=tmp_path / "out")
     said = " ".join([*(text for _, text in verdict(found)), *notes(found)])
     page = (tmp_path / "out" / "report.html").read_text()
@@ -260,7 +217,6 @@ def test_a_sweep_of_which_every_trial_fails_has_a_page(table, tmp_path, monkeypa
         raise TrialFailed("out of luck")
 
     monkeypatch.setattr(sweep_module, "run_trial", fail)
-    monkeypatch.setattr(sweep_module, "Processes", lambda workers, say: Runner())
     found = sweep(told(table, LOSSES), out=tmp_path / "out")
     assert [trial.failed for trial in found.trials] == ["out of luck"] * 2
     page = (tmp_path / "out" / "report.html").read_text()

@@ -22,11 +22,11 @@ from bidwise.data.splits import auction_size, halves, split, times_of
 from bidwise.evaluation.auc import auc
 from bidwise.report.build import read_run, runs_page
 from bidwise.report.train_sentences import described, notes, summary, verdict
-from bidwise.run_folder import read_result
-from bidwise.study import keep_best, search
-from bidwise.study.keep_best import CONTESTANTS
+from bidwise.run_folder import read_result, to_toml
+from bidwise.study import compare, search
+from bidwise.study.compare import CONTESTANTS
 from bidwise.table import predict, train
-from bidwise.table.config import Config, Data, resolved
+from bidwise.table.config import Config, Data, nested, resolved
 from bidwise.table.encode import prepare
 from bidwise.table.plan import candidates
 from bidwise.table.results import TrainResult
@@ -95,7 +95,7 @@ def auto(tmp_path_factory):
     """A search and a contest of three recipes, without auctions and time."""
     folder = tmp_path_factory.mktemp("auto")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keep_best.Power, "enough", True)  # whatever the ads can tell
+        patch.setattr(compare.Power, "enough", True)  # whatever the ads can tell
         result = train(market(1500), out=folder / "run", **ROLES, **AUTO)
     return SimpleNamespace(folder=folder / "run", result=result)
 
@@ -255,8 +255,8 @@ def test_options_win_over_the_file_and_settings_over_both():
     config = resolved(sections, {"train.loss": "log_plus", "train.epochs": 8}, ["train.epochs=9", "model.hidden=64,32"])
     assert (config.train.epochs, config.train.loss, config.train.seed) == (9, "log_plus", 1)
     assert config.model.options == {"hidden": (64, 32)}
-    assert resolved(config.sections()) == config
-    assert resolved(tomllib.loads(config.to_toml())) == config
+    assert resolved(nested(config.flat())) == config
+    assert resolved(tomllib.loads(to_toml(nested(config.flat())))) == config
 
 
 def test_lam_reaches_the_loss(table, tmp_path):
@@ -397,11 +397,10 @@ def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
     assert said in (undecided.folder / "report.html").read_text()
 
 
-def test_the_power_of_a_baseline_that_was_not_searched_is_that_of_another_seed(table, tmp_path):
+def test_without_a_search_there_is_no_runner_up_and_all_recipes_are_compared(table, tmp_path):
     found = train(table, out=tmp_path / "run", **ROLES, **AUTO, budget=1)
-    assert found.search is None
-    assert not found.power.enough
-    assert {path.name for path in (tmp_path / "run" / "fits").iterdir()} == {"log_loss", "rival-2"}
+    assert (found.search, found.power) == (None, None)
+    assert [each.name for each in found.choice.candidates] == ["log_loss", *CONTESTANTS]
 
 
 def test_the_search_keeps_the_setting_with_the_best_validation_metric(auto):
@@ -650,6 +649,7 @@ def test_sections_and_settings_that_nobody_knows():
         ({"date": {}}, [], r"section of the configuration must be one of .* did you mean 'data'\?"),
         ({"train": {"epoch": 3}}, [], r"key of \[train\] must be one of .* did you mean 'epochs'\?"),
         ({"train": 3}, [], r"\[train\] must be a section"),
+        ({"train": {"candidates": ["log"]}}, [], r"candidates must be left out: recipe auto compares recipes now"),
         ({}, ["epochs=3"], r"settings must be section.key=value"),
         ({}, ["train.epoch=3"], r"did you mean 'epochs'\?"),
         ({}, ["train.batch_size=2.5"], r"train.batch_size must be a whole number, found 2.5"),

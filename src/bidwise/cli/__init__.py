@@ -13,15 +13,13 @@ from typing import Any
 from cyclopts import App, CycloptsError
 
 import bidwise
+from bidwise.cli.data_command import prepare_criteo, simulate_criteo
 from bidwise.cli.evaluate_command import evaluate
 from bidwise.cli.first_steps_command import doctor, try_it
-from bidwise.cli.prepare_command import prepare_criteo
 from bidwise.cli.reproduce_command import criteo, recipes, regimes, report, synthetic
 from bidwise.cli.serve_command import export, score
-from bidwise.cli.simulate_command import simulate_criteo
-from bidwise.cli.sweep_command import sweep
 from bidwise.cli.terminal import as_typed
-from bidwise.cli.train_command import predict, train
+from bidwise.cli.train_command import predict, sweep, train
 
 app = App(
     name="bidwise",
@@ -69,13 +67,6 @@ def _terminate(*_: object) -> None:
     raise Terminated
 
 
-def _refuse(command: str) -> None:
-    from bidwise.distributed import ElsewhereError
-
-    kind = ElsewhereError if int(os.environ.get("RANK", 0)) else bidwise.InputError
-    raise kind(f"torchrun is for bidwise train, found {command}; run it without torchrun")
-
-
 def _said_elsewhere(error: Exception) -> bool:
     """Whether rank 0 says it."""
     from bidwise.distributed import ElsewhereError  # late: torch takes a second
@@ -89,7 +80,9 @@ def main() -> None:
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and sys.argv[1:2] and sys.argv[1] not in TOGETHER:
-            _refuse(sys.argv[1])
+            if int(os.environ.get("RANK", 0)):  # rank 0 says why
+                raise SystemExit(2)
+            raise bidwise.InputError(f"torchrun is for bidwise train, found {sys.argv[1]}; run it without torchrun")
         command, bound, _ = app.parse_args(sys.argv[1:], exit_on_error=False, print_error=False)
         command(*bound.args, **bound.kwargs)
         if sys.stdout is not None:
@@ -102,9 +95,8 @@ def main() -> None:
         rank = int(os.environ.get("RANK", 0))
         if not rank or not _said_elsewhere(error):
             who = f"bidwise, rank {rank}" if rank else "bidwise"
-            print(
-                f"{who}: {as_typed(error, command)}\n", end="", file=sys.stderr, flush=True
-            )  # at once: others print too
+            said = f"{who}: {as_typed(error, command)}\n"
+            print(said, end="", file=sys.stderr, flush=True)  # at once: others print too
         raise SystemExit(2) from None
     except KeyboardInterrupt as stop:
         resumes = sys.argv[1:2] and sys.argv[1] in ("reproduce", "prepare", "train", "sweep")

@@ -27,21 +27,15 @@ class Bars:
 
     def __enter__(self) -> Bars:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+        from rich.progress import BarColumn, Progress, TaskProgressColumn
 
         from bidwise import distributed
 
         console = Console(stderr=True)
         self.quiet = distributed.rank() > 0  # one voice for all ranks
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[words]}"),
-        )
-        self.progress = Progress(
-            *columns, console=console, transient=True, disable=self.quiet or not console.is_terminal
-        )
+        columns = ("{task.description}", BarColumn(), TaskProgressColumn(), "{task.fields[words]}")
+        silent = self.quiet or not console.is_terminal
+        self.progress = Progress(*columns, console=console, transient=True, disable=silent)
         self.progress.start()
         self.tasks: dict[str, int] = {}
         self.started: dict[str, tuple[float, float]] = {}  # when, and with which share
@@ -89,40 +83,35 @@ def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:
     def spell(name: str) -> str:
         if name == "settings" or name not in parameters:
             return NAMES.get(name, name) if parameters else name
-        option = parameters[name].kind is Parameter.KEYWORD_ONLY
-        return "--" + name.replace("_", "-") if option else name.upper()
+        return _option(name) if parameters[name].kind is Parameter.KEYWORD_ONLY else name.upper()
 
     message = error.spelled(spell) if isinstance(error, bidwise.InputError) else str(error)
     return " ".join(message.split())
 
 
+def _option(name: str) -> str:
+    return NAMES["settings"] if name == "settings" else "--" + name.replace("_", "-")
+
+
 def _unknown_option(error: MissingArgumentError | UnknownOptionError) -> str | None:
     """The first option that the command does not have, often why another is missing, with what may be meant."""
-    if error.target is None:
+    parameters = {} if error.target is None else signature(error.target).parameters
+    options = [_option(name) for name, each in parameters.items() if each.kind is Parameter.KEYWORD_ONLY]
+    known = {option: option for option in (*options, "--help", *(["--no-header"] if "header" in parameters else []))}
+    words = [typed.partition("=")[0] for typed in sys.argv[1:] if typed.startswith("--")]
+    unknown = next((word for word in words if word not in known), None)
+    if unknown is None or not parameters:
         return None
-    parameters = signature(error.target).parameters
-    meant = {"--help": "--help"}
-    for name, parameter in parameters.items():
-        if parameter.kind is Parameter.KEYWORD_ONLY:
-            option = NAMES.get(name, "") if name == "settings" else "--" + name.replace("_", "-")
-            meant |= {option: option} | ({f"--no{option[1:]}": f"--no{option[1:]}"} if name == "header" else {})
-    known = set(meant)
+    keys: dict[str, str] = {}
     if "settings" in parameters:
         from bidwise.table.config import SECTIONS  # late: torch takes a second
 
         for section, part in SECTIONS.items():
-            names = {f"--{key.replace('_', '-')}": f"--set {section}.{key}=VALUE" for key in part.__dataclass_fields__}
-            meant = names | meant
-    for word in (typed.partition("=")[0] for typed in sys.argv[1:] if typed.startswith("--")):
-        if word not in known:
-            near = get_close_matches(word, meant, n=1)
-            hint = (
-                f"Did you mean {meant[near[0]]}?"
-                if near
-                else f"See bidwise {' '.join(error.command_chain or ())} --help"
-            )
-            return f"Unknown option: {word}. {hint}"
-    return None
+            keys |= {_option(key): f"--set {section}.{key}=VALUE" for key in part.__dataclass_fields__}
+    meant = keys | known
+    near = get_close_matches(unknown, meant, n=1)
+    help_ = f"See bidwise {' '.join(error.command_chain or ())} --help"
+    return f"Unknown option: {unknown}. " + (f"Did you mean {meant[near[0]]}?" if near else help_)
 
 
 def say(text: str) -> None:

@@ -208,12 +208,20 @@ def platt_scaled(logits: Tensor, seen: Tensor, clicks: Tensor) -> Tensor:
     >>> platt_scaled(torch.tensor([1.0]), seen, clicks).sigmoid()
     tensor([0.7500], dtype=torch.float64)
     """
-    rows = zip(*(x.double().cpu().reshape(-1, x.shape[-1]) for x in (seen.sigmoid(), clicks)), strict=True)
-    lines = [Platt.fit(*_ads(ctr, labels, None)) for ctr, labels in rows]
-    fitted = torch.tensor([[line.slope, line.intercept] for line in lines], dtype=torch.float64, device=logits.device)
-    slope, intercept = fitted.T.reshape(2, *logits.shape[:-1], 1)
+    slope, intercept = platt_lines(seen, clicks).to(logits.device).reshape(2, *logits.shape[:-1], 1)
     scaled: Tensor = slope * logits + intercept
     return scaled
+
+
+def platt_lines(logits: Tensor, clicks: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Platt's slope and intercept of each model ``(models, ads)``, ``(2, models)``, in float64 on the CPU."""
+    rows = zip(*(x.double().cpu().reshape(-1, x.shape[-1]) for x in (logits.sigmoid(), clicks)), strict=True)
+    lines = []
+    for ctr, labels in rows:
+        line = calibrator("platt", ctr, labels, weights=weights)
+        assert isinstance(line, Platt)
+        lines.append((line.slope, line.intercept))
+    return torch.tensor(lines, dtype=torch.float64).T
 
 
 def cross_fitted(

@@ -24,8 +24,7 @@ from bidwise.study.criteo_results import (
     Protocol,
     Selected,
 )
-from bidwise.study.recipe import BASELINE, has_lam
-from bidwise.study.select import best
+from bidwise.study.recipe import BASELINE, best, has_lam
 
 SELECTIONS = {"by_welfare": "welfare", "by_truth": "expected_welfare"}  # beside validation log loss
 

@@ -41,7 +41,7 @@ def sweep_page(run: Run, key: str) -> RunPage:
         sentences,
         _facts(result),
         [
-            _validation(key, result),
+            _validation(result),
             _test(key, result),
             _failed(result),
             _trials(result),
@@ -54,34 +54,18 @@ def sweep_page(run: Run, key: str) -> RunPage:
 
 
 def _facts(result: SweepResult) -> list[tuple[str, str]]:
-    ads = sorted({trial.test_ads for trial in result.finished})
     return [
         (f"{len(result.settings):,}", "settings"),
         (f"{len(result.seeds):,}", "seeds"),
         (f"{len(result.trials):,}", "trials"),
         *([(f"{len(result.failed):,}", "failed")] if result.failed else []),
-        *([(f"{ads[0]:,}", "test ads in each")] if ads else []),
     ]
 
 
-def _validation(key: str, result: SweepResult) -> Section:
+def _validation(result: SweepResult) -> Section:
     metric = called(result.by)
     lead = f"The setting is chosen by validation {metric} ({BETTER[result.by]}), the mean over seeds, and nothing else."
-    lines = []
-    for setting in result.settings:
-        if setting.difference is not None and len(result.seeds) > 1:
-            found = setting.difference.validation[result.by]
-            lines.append(_line(setting, result, f"{found}", found, found.outcome))
-    figures = []
-    if lines:
-        title = f"Validation {metric}, against {result.baseline}"
-        about = f"Difference of validation {metric} to {result.baseline} within seeds, with 95 % intervals."
-        figures = _figure(f"{key}validation", title, lines, f"difference of {metric}, {BETTER[result.by]}", about)
-        lead += (
-            f" Differences are to {result.baseline} in the same seed; a line is their 95 % interval over seeds, and a "
-            "mark is hollow where it contains 0."
-        )
-    return Section("Chosen by validation", lead, figures=figures, tables=[validation_table(result)])
+    return Section("Chosen by validation", lead, tables=[validation_table(result)])
 
 
 def _test(key: str, result: SweepResult) -> Section:

@@ -9,8 +9,7 @@ from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.estimate import Outcome
 from bidwise.report.formatting import NONE, change, decimals, number
 from bidwise.report.sections import Cell, Table, TableRow, outcome_cell
-from bidwise.study.recipe import BASELINE
-from bidwise.study.select import as_shown
+from bidwise.study.recipe import BASELINE, as_shown
 from bidwise.table.config import METRICS
 from bidwise.table.results import Mean, Setting, SweepResult
 
@@ -49,7 +48,7 @@ def test_table(result: SweepResult) -> Table:
             against = [Cell(welfare_change(setting)), outcome_cell(setting.difference.welfare.outcome)]
         welfare, *others = _means(setting, result, "test", ["welfare", "log_loss", "auc", "predicted_over_observed"])
         rows.append(_row(setting, result, [welfare, *against, *others]))
-    worth = "clicks" if result.welfare_of == "clicks" else "true CTR"
+    worth = "true CTR" if "data.truth" in result.config else "clicks"
     against_headings = [
         (
             f"Welfare against {result.baseline}",

@@ -27,7 +27,7 @@ from bidwise.report.train_sentences import (
     splits_table,
     verdict,
 )
-from bidwise.study.keep_best import Choice
+from bidwise.study.compare import Choice
 from bidwise.table.results import FitResult, TrainResult
 
 

@@ -13,7 +13,7 @@ from bidwise.evaluation.estimate import Outcome
 from bidwise.report.evaluation_sentences import drawn, verdicts
 from bidwise.report.formatting import NONE, change, counted, decimals, number
 from bidwise.report.sections import Cell, Table, TableRow, outcome_cell, setting
-from bidwise.study.keep_best import Choice, Power
+from bidwise.study.compare import Choice, Power
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
 from bidwise.table.config import Config
@@ -62,8 +62,8 @@ def planned(prepared: Prepared) -> list[str]:
     names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
     lines = []
     if others:
-        passes = f"at most {most_passes(tried):g} passes over {ads} (--budget N tries N settings)"
-        lines.append(f"Search: {len(tried)} settings of {names.pop(0)}, {passes}")
+        cost = f"takes as long as at most {most_passes(tried):g} epochs, passes over {ads}; --budget N tries N settings"
+        lines.append(f"Search: {len(tried)} settings of {names.pop(0)} are tried; it {cost}")
     if names:
         epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
         more = "; other recipes where validation ads can tell a gain" if config.train.contestants else ""
@@ -103,8 +103,8 @@ def search_lead(search: Search, ads: int) -> str:
     tried = len({each.setting for each in search.attempts})
     short = f"each for a quarter of its epochs and the best {FINALISTS} in full" if tried > FINALISTS else "in full"
     return (
-        f"{tried} settings of {BASELINE} were compared on the same validation ads, {short}: {search.passes:g} passes "
-        f"over {ads:,} training ads. All recipes have the settings of the best."
+        f"{tried} settings of {BASELINE} were compared on the same validation ads, {short}: {search.passes:g} epochs "
+        f"over {ads:,} training ads in all. All recipes have the settings of the best."
     )
 
 

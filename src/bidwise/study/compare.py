@@ -1,17 +1,25 @@
-"""Candidates against a baseline on the same test auctions: differences over repeats, over auctions, and over both."""
+"""Models against a baseline on the same auctions: differences over repeats and over auctions, and which to keep."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from bidwise.auctions.columns import Floats
-from bidwise.evaluation.estimate import Estimate
+from bidwise.checks import check_name
+from bidwise.evaluation.comparison import AuctionEstimate, Units, compared, sizes_of
+from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.intervals import unit_interval
+
+ERROR = 0.05  # chance that any candidate of no worth is taken for better
+#: What `train` compares with the baseline by default; all of them serve one model. ``distilled`` has an ensemble as
+#: its teacher.
+CONTESTANTS = ("distilled",)
+WIDEST = 0.03  # half an interval, as a share of the welfare, beyond which no realistic gain can be told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,3 +111,103 @@ def mean_over(values: Sequence[Any]) -> Estimate:
     if not values or any(value is None or not math.isfinite(value) for value in values):
         return Estimate(difference=math.nan)
     return Estimate.over_repeats(list(values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate(AuctionEstimate):
+    """A model against the baseline: mean welfare per auction, and the difference with its corrected interval."""
+
+    name: str
+    welfare: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The model that is kept, and why: all candidates, the baseline first, which equals itself."""
+
+    chosen: str
+    baseline: str
+    auctions: int | None  # real ones
+    ads: int
+    level: float  # of each interval, so that all of them hold at once in 95 of 100 choices
+    candidates: tuple[Candidate, ...]
+
+
+def choose(
+    seen: Mapping[str, Units],
+    baseline: str,
+    *,
+    of: int | None = None,
+    unit: float = 1.0,
+    rounds: int = 1999,
+    seed: int = 0,
+) -> Choice:
+    """The candidate with the highest welfare among those that are better than the baseline; the baseline if none is.
+
+    Better: the interval of the paired difference is above 0. With k candidates beside the baseline each interval has
+    level 1 - 0.05 / k (Bonferroni), so candidates that are nothing but noise are all refused in at least 95 of 100
+    choices, however many there are. Where too few auctions or clicks make up a difference no interval is to be trusted,
+    and the baseline is kept.
+
+    Args:
+        seen: ``Metrics.per_unit`` of each candidate, over the same auctions or ads.
+        baseline: the name that is kept in doubt.
+        of: how many candidates the intervals are to hold for at once; by default all that are there.
+        unit: of bids, in which welfare is said.
+        rounds, seed: of the bootstrap over real auctions.
+
+    >>> import numpy as np
+    >>> random = np.random.default_rng(0)
+    >>> base, one = random.exponential(size=400), {"weight": np.ones(400), "winners": np.zeros((400, 1))}
+    >>> welfare = {"log_loss": base, "noise": base + random.normal(size=400), "good": base + 0.1}
+    >>> found = choose({name: {"welfare": each, **one} for name, each in welfare.items()}, "log_loss")
+    >>> found.chosen, [each.outcome.value for each in found.candidates]
+    ('good', ['same', 'unclear', 'better'])
+    """
+    check_name("baseline", baseline, seen)
+    pairs = [(name, baseline) for name in seen if name != baseline]
+    level = 1 - ERROR / max(of or len(pairs), 1)
+    sizes = {name: sizes_of(each) for name, each in seen.items()}
+    welfare = {name: unit * mean for name, (mean, _, _) in sizes.items()}
+    same = {"difference": 0, "ci_low": 0, "ci_high": 0, "changed_auctions": 0}
+    candidates = [Candidate(name=baseline, welfare=welfare[baseline], **same)]
+    for each in compared(seen, pairs, level=level, rounds=rounds, seed=seed, metrics=("welfare",)):
+        counts = {name: getattr(each, name) for name in ("changed_auctions", "effective_clicks")}
+        bounds = {name: getattr(each, name) * unit for name in ("difference", "ci_low", "ci_high")}
+        candidates.append(Candidate(name=each.model, welfare=welfare[each.model], **bounds, **counts))
+    better = [each for each in candidates if each.outcome is Outcome.BETTER]
+    chosen = max(better, key=lambda each: each.welfare).name if better else baseline
+    _, auctions, ads = sizes[baseline]
+    return Choice(chosen, baseline, auctions, ads, level, tuple(candidates))
+
+
+@dataclass(frozen=True)
+class Power:
+    """What held-out ads can tell: half the interval of a comparable model's difference, as a share of the welfare."""
+
+    half_width: float  # NaN where too few auctions or clicks make up the difference
+    auctions: int | None  # real ones
+    ads: int
+
+    @property
+    def enough(self) -> bool:
+        """Whether a realistic gain could be told."""
+        return self.half_width <= WIDEST
+
+
+def power(baseline: Units, rival: Units, candidates: int, *, rounds: int = 1999, seed: int = 0) -> Power:
+    """What a comparison of so many candidates with the baseline could tell, by that of a comparable model.
+
+    >>> import numpy as np
+    >>> random = np.random.default_rng(0)
+    >>> base, one = random.exponential(size=400), {"weight": np.ones(400), "winners": np.zeros((400, 1))}
+    >>> models = [{"welfare": base + each, **one} for each in (0, random.normal(size=400))]
+    >>> found = power(*models, candidates=3)
+    >>> round(found.half_width, 2), found.enough
+    (0.11, False)
+    """
+    found = choose({"baseline": baseline, "rival": rival}, "baseline", of=candidates, rounds=rounds, seed=seed)
+    base, other = found.candidates
+    told = other.enough and base.welfare > 0
+    half = (other.ci_high - other.ci_low) / (2 * base.welfare) if told else math.nan
+    return Power(half, found.auctions, found.ads)

@@ -13,8 +13,7 @@ from torch import Tensor
 from bidwise.data.ads import Ads
 from bidwise.models.mlp import MLP
 from bidwise.runners import Show, Task
-from bidwise.study.recipe import Recipe, joint_loss
-from bidwise.study.select import best
+from bidwise.study.recipe import Recipe, best, joint_loss
 from bidwise.training import Metric
 from bidwise.training.validation import State
 

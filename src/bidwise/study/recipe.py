@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -14,10 +14,13 @@ from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss, named_loss, needs_teacher
 from bidwise.models import MODELS
-from bidwise.training import Fit, Metric, Variants, fit
+from bidwise.training import METRICS, Fit, Variants, fit
+from bidwise.training.arguments import Options
 
 BASELINE = "log_loss"  # what every other loss is compared with, and the teacher of those that need one
 LAMS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # tried: at the end a loss is all but log loss
+
+Candidate = TypeVar("Candidate")
 
 
 @dataclass(frozen=True)
@@ -75,33 +78,18 @@ class Recipe:
         model: nn.Module,
         ads: Ads,
         *,
-        valid: Ads | None = None,
-        metric: str | Sequence[str | Metric] = "welfare",
-        seed: int | Sequence[int] = 0,
         loss: nn.Module | None = None,
-        out: Path | None = None,
-        show: Callable[[float], None] | None = None,
+        show: Callable[[float], None] = lambda share: None,
+        **options: Any,
     ) -> Fit:
-        """Train ``model`` by this recipe; ``show`` is called with the share of the epochs that is done."""
-        return fit(
-            model,
-            ads,
-            loss=loss or self.loss_function,
-            valid=valid,
-            metric=metric,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            schedule=self.schedule,
-            patience=self.patience,
-            every=self.every,
-            l2=self.l2,
-            embeddings=self.embeddings,
-            precision=self.precision,
-            seed=seed,
-            out=out,
-            progress=None if show is None else lambda epoch: show(min(1.0, epoch / self.epochs)),
-        )
+        """Train ``model`` by this recipe, with further ``options`` of :func:`bidwise.fit`: ``valid``, ``metric``,
+        ``seed``, ``out``; ``show`` is called with the share of the epochs that is done."""
+        options |= {f.name: getattr(self, f.name) for f in fields(Options)}
+
+        def progress(epoch: float) -> None:
+            show(min(1.0, epoch / self.epochs))
+
+        return fit(model, ads, loss=loss or self.loss_function, **options, progress=progress)
 
 
 def has_lam(loss: str) -> bool:
@@ -138,3 +126,26 @@ MOST_REPEATS = 1000
 def seeds_of(seed: int, repeats: int) -> list[int]:
     """One seed for each repeat; those of another ``seed`` are others."""
     return [derived_seed(seed, repeat) for repeat in range(repeats)]
+
+
+def as_shown(value: float) -> float:
+    """A validation metric to the digits that are shown: smaller differences select nothing.
+
+    >>> as_shown(0.4512349) == as_shown(0.4512251), as_shown(0.45123) == as_shown(0.45124)
+    (True, False)
+    """
+    return float(f"{value:.5g}")
+
+
+def best(
+    candidates: Iterable[Candidate], metric: str, value: Callable[[Candidate], float | None], *, exact: bool = True
+) -> Candidate | None:
+    """The candidate with the best value of a metric; the first of those tied, ``exact``ly or to the digits shown.
+
+    >>> best(["a", "b", "c"], "log_loss", {"a": 0.3, "b": 0.2, "c": None}.get)
+    'b'
+    """
+    sign = 1 if METRICS[metric].higher_is_better else -1
+    known = [(x if exact else as_shown(x), each) for each in candidates if (x := value(each)) is not None]
+    known = [pair for pair in known if math.isfinite(pair[0])]
+    return max(known, key=lambda pair: sign * pair[0])[1] if known else None

@@ -63,7 +63,7 @@ class Search:
 
     @property
     def passes(self) -> float:
-        """Over the training ads, of all attempts together."""
+        """Over the training ads, of all attempts together: their epochs."""
         return sum(each.epochs for each in self.attempts)
 
 
@@ -76,16 +76,10 @@ def settings(ads: int) -> list[dict[str, Any]]:
     {'batch_size': 64, 'epochs': 38}
     """
     ads, (least, most) = max(ads, 1), BATCHES
-    batch = min(most, max(least, 2 ** round(math.log2(ads / STEPS))))
     longer = min(MOST, max(1.0, STEPS * least / ads))
+    shared = {"batch_size": min(most, max(least, 2 ** round(math.log2(ads / STEPS)))), "schedule": "cosine"}
     return [
-        {
-            **each,
-            "l2": min(each["l2"] / ads, LARGEST[each["model"]]),
-            "batch_size": batch,
-            "epochs": round(longer * each["epochs"]),
-            "schedule": "cosine",
-        }
+        each | shared | {"l2": min(each["l2"] / ads, LARGEST[each["model"]]), "epochs": round(longer * each["epochs"])}
         for each in SETTINGS
     ]
 
@@ -117,7 +111,7 @@ def searched(
     metric: str = "log_loss",
     device: str | torch.device = "cpu",
     out: Path | None = None,
-    show: Show | None = None,
+    show: Show = lambda share: None,
     **options: Any,
 ) -> tuple[Search, list[Served]]:
     """Train every recipe for a quarter of its epochs and the best two in full: all attempts, and those two, best first.
@@ -131,39 +125,39 @@ def searched(
         options: of :func:`trained`: ``seed``, ``calibrate``.
     """
     ads, valid = on_device(ads, device), on_device(valid, device)
+    shared = {"ads": ads, "valid": valid, "cardinalities": cardinalities, "metric": metric, "device": device, **options}
     sign = -1 if METRICS[metric].higher_is_better else 1
     total, done = most_passes(recipes), 0.0
     attempts: list[Attempt] = []
     remaining = list(enumerate(recipes, 1))
-    served: list[Served] = []
+    found: list[Served] = []
     for last in (False, True) if len(recipes) > FINALISTS else (True,):
         calls = []
         for number, recipe in remaining:
             name, own = (f"search-{number}", recipe) if last else (f"search-{number}-short", short(recipe))
-            told = {"recipe": own, "ads": ads, "valid": valid, "cardinalities": cardinalities, "metric": metric}
-            folder = None if out is None else out / name
-            calls.append(Call(name, _tried, {**told, "device": device, "out": folder, **options}, own.epochs))
+            told = {"recipe": own, "out": None if out is None else out / name}
+            calls.append(Call(name, _tried, shared | told, own.epochs))
         amount = sum(call.amount for call in calls)
-
-        def report(share: float, done: float = done, amount: float = amount) -> None:
-            if show is not None:
-                show((done + share * amount) / total)
-
-        found: list[Served] = together(calls, device, report)
+        found = together(calls, device, lambda share, done=done, amount=amount: show((done + share * amount) / total))  # type: ignore[misc]
         done += amount
-        tried = [
-            Attempt(number, recipe, each.recipe.epochs, _value(each, valid, metric))
-            for (number, recipe), each in zip(remaining, found, strict=True)
+        # as each is served, calibrated: a short training may have the right order and no scale yet
+        values = [float(METRICS[metric].of(logits_across(each.model, valid.features), valid)) for each in found]
+        attempts += [
+            Attempt(number, recipe, each.recipe.epochs, value)
+            for (number, recipe), each, value in zip(remaining, found, values, strict=True)
         ]
-        attempts += tried
-        order = sorted(range(len(tried)), key=lambda at: sign * tried[at].value)
-        simple = [at for at in order[1:] if tried[at].recipe.model == SIMPLEST][:1]
+        order = sorted(range(len(found)), key=lambda at: sign * values[at])
+        simple = [at for at in order[1:] if found[at].recipe.model == SIMPLEST][:1]
         if not last:
             order = [*order[:FINALISTS], *(at for at in simple if at not in order[:FINALISTS])]
         elif simple and float(valid.clicks.sum()) < FEW and _as_good(found[simple[0]], found[order[0]], valid):
             order = [*simple, *(at for at in order if at not in simple)]
-        remaining, served = [remaining[at] for at in order], [found[at] for at in order]
-    return Search(metric, tuple(attempts), remaining[0][0]), served[:2]
+        remaining, found = [remaining[at] for at in order], [found[at] for at in order]
+    return Search(metric, tuple(attempts), remaining[0][0]), found[:2]
+
+
+def _tried(show: Show, **options: Any) -> Served:
+    return trained(**options, show=show)
 
 
 def _as_good(second: Served, first: Served, valid: Ads) -> bool:
@@ -174,12 +168,3 @@ def _as_good(second: Served, first: Served, valid: Ads) -> bool:
     ]
     worse = losses[0] - losses[1]
     return float(worse.mean()) <= 2 * float(worse.std()) / math.sqrt(len(worse))
-
-
-def _value(served: Served, valid: Ads, metric: str) -> float:
-    """Of the model as it is served, calibrated: a short training may have the right order and no scale yet."""
-    return float(METRICS[metric].of(logits_across(served.model, valid.features), valid))
-
-
-def _tried(show: Show, **options: Any) -> Served:
-    return trained(**options, show=show)

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
-from bidwise.evaluation.calibration import Platt, calibrator
-from bidwise.evaluation.fitting import sigmoid
+from bidwise.evaluation.calibration import platt_lines
 from bidwise.models import Ensemble
 from bidwise.runners import Call, Runner, Show, Threads
 from bidwise.study.recipe import Recipe
@@ -48,7 +47,7 @@ def trained(
     metric: str | Sequence[str | Metric] = "log_loss",
     calibrate: bool = True,
     out: Path | None = None,
-    show: Show | None = None,
+    show: Show = lambda share: None,
 ) -> Served:
     """Train a recipe over categories: all of its members, then Platt's line on the validation ads.
 
@@ -76,7 +75,7 @@ def trained(
     if recipe.needs_teacher and recipe.click_share:
         assert taught.teacher is not None
         taught = taught.with_teacher(taught.teacher.lerp(ads.clicks.to(taught.teacher), recipe.click_share))
-    taught = on_device(taught, device)
+    shared = {"recipe": recipe, "ads": on_device(taught, device), "valid": valid, "metric": metric}
     start = _logit_of_mean(ads)
     calls = []
     for member in range(0 if first is None else 1, recipe.members):
@@ -84,11 +83,14 @@ def trained(
         model = recipe.build(cardinalities, own)
         model.get_parameter("bias").data.fill_(start)  # small tables have few steps to find it
         folder = out if out is None or not member else out.with_name(f"{out.name}-{member + 1}")
-        told = {"model": model.to(device), "ads": taught, "valid": valid, "metric": metric, "seed": own, "out": folder}
-        calls.append(Call(str(member), _fitted, {"recipe": recipe, **told}))
+        calls.append(Call(str(member), _fitted, {**shared, "model": model.to(device), "seed": own, "out": folder}))
     members = (*([] if first is None else [first]), *together(calls, device, show))
-    model = Ensemble([member.model for member in members]).to(device)
-    return Served(recipe, calibrated(model, valid) if calibrate and valid is not None else model, members)
+    served = Ensemble([member.model for member in members]).to(device)
+    return Served(recipe, calibrated(served, valid) if calibrate and valid is not None else served, members)
+
+
+def _fitted(show: Show, *, recipe: Recipe, **options: Any) -> Fit:
+    return recipe.fit(**options, show=show)
 
 
 def on_device(ads: Ads, device: str | torch.device) -> Ads:
@@ -96,11 +98,7 @@ def on_device(ads: Ads, device: str | torch.device) -> Ads:
     return ads.to(device) if fits(16 * len(ads) + ads.features.nbytes, torch.device(device)) else ads
 
 
-def _fitted(show: Show, *, recipe: Recipe, model: nn.Module, ads: Ads, **options: Any) -> Fit:
-    return recipe.fit(model, ads, **options, show=show)
-
-
-def together(calls: Sequence[Call], device: str | torch.device, show: Show | None = None) -> list[Any]:
+def together(calls: Sequence[Call], device: str | torch.device, show: Show = lambda share: None) -> list[Any]:
     """What independent trainings return, in their order: at once on a GPU, where one rank has all of it."""
     many = min(len(calls), AT_ONCE) if torch.device(device).type == "cuda" and distributed.count() == 1 else 1
     runner = Threads(many, device) if many > 1 else Runner()
@@ -109,8 +107,7 @@ def together(calls: Sequence[Call], device: str | torch.device, show: Show | Non
 
     def report(call: Call, share: float) -> None:
         shares[call.name] = share * call.amount
-        if show is not None:
-            show(sum(shares.values()) / amount)
+        show(sum(shares.values()) / amount)
 
     found = {}
     for call, future in runner.run(calls, show=report):
@@ -124,13 +121,11 @@ def together(calls: Sequence[Call], device: str | torch.device, show: Show | Non
 def calibrated(model: Ensemble, valid: Ads) -> Ensemble:
     """The same members with Platt's line for these ads; as they are where it would level all CTRs."""
     bare = Ensemble(list(model.models)).to(next(model.parameters()).device)
-    ctr = sigmoid(logits_across(bare, valid.features).double().cpu().numpy())
-    weights = None if valid.weights is None else numbers(valid.weights)
-    line = calibrator("platt", ctr, numbers(valid.labels), weights=weights)
-    assert isinstance(line, Platt)
-    if line.slope > 0:
-        bare.slope.fill_(line.slope)
-        bare.intercept.fill_(line.intercept)
+    weights = None if valid.weights is None else valid.weights.cpu()
+    slope, intercept = platt_lines(logits_across(bare, valid.features).double(), valid.labels, weights)
+    if slope > 0:
+        bare.slope.fill_(float(slope))
+        bare.intercept.fill_(float(intercept))
     return bare
 
 

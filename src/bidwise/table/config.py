@@ -16,8 +16,8 @@ from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
 from bidwise.losses.named import LOSSES, needs_teacher
 from bidwise.models import MODELS
-from bidwise.run_folder import check_same, check_writable, to_toml, write_text
-from bidwise.study.keep_best import CONTESTANTS
+from bidwise.run_folder import check_same, check_writable
+from bidwise.study.compare import CONTESTANTS
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
 from bidwise.study.search import BUDGET
 from bidwise.training.arguments import Options
@@ -52,19 +52,15 @@ class Data:
     min_count: int | None = None  # None: by the number of training rows
 
     def __post_init__(self) -> None:
-        for role in ("click", "bid"):
-            if not getattr(self, role):
-                raise InputError(
-                    f"must name the column of {role}s, found none: --{role} COLUMN, or in [data]", argument=role
-                )
         roles = self.roles
         for role in ("click", "bid", "weight", "position"):
             column = getattr(self, role)
-            again = [other for other, its in roles if other != role and its == column]
-            if again:
-                raise InputError(
-                    f"must be a column of its own, found {column!r}, which is also the {again[0]}", argument=role
-                )
+            if role in ("click", "bid") and not column:
+                words = f"must name the column of {role}s, found none: --{role} COLUMN, or in [data]"
+                raise InputError(words, argument=role)
+            for other in [other for other, its in roles if other != role and its == column]:
+                words = f"must be a column of its own, found {column!r}, which is also the {other}"
+                raise InputError(words, argument=role)
         named = [*self.numeric, *self.categorical, *self.ignore]
         for column in named:
             for role in [role for role, its in roles if its == column]:
@@ -75,13 +71,11 @@ class Data:
             raise InputError(f"must be in (0, 1], found {self.sampling_rate}", argument="sampling_rate")
         slot_multipliers(self.slots)
         if self.position is not None and len(self.slots) < 2:
-            raise InputError(
-                "needs slots, the multiplier of each slot, such as --slots 1,0.8,0.6; found none", argument="position"
-            )
-        check_whole("auction_size", self.auction_size, 2)
-        check_whole("bins", self.bins, 2)
-        if self.min_count is not None:
-            check_whole("min_count", self.min_count, 1)
+            words = "needs slots, the multiplier of each slot, such as --slots 1,0.8,0.6; found none"
+            raise InputError(words, argument="position")
+        for name, least in (("auction_size", 2), ("bins", 2), ("min_count", 1)):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), least)
 
     @property
     def roles(self) -> list[tuple[str, str]]:
@@ -103,28 +97,26 @@ class Model:
     std: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name is not None:
-            check_name("model", self.name, MODELS)
         if not any(map(self.may_be, MODELS)):
             name = self.name or next(iter(MODELS))
-            own = [f.name for f in fields(self) if f.name in options_of(name)]
+            own = options_of(name)
             wrong = next(option for option in self.options if option not in own)
             raise InputError(f"is no option of {name}, which has {', '.join(own)}", argument=wrong)
 
     @property
     def options(self) -> dict[str, Any]:
         """The options that were set, as the model's class takes them."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if name != "name" and value is not None}
 
     def may_be(self, name: str) -> bool:
         """Whether a model of that name is meant, and has all options that were set."""
-        return self.name in (None, name) and set(self.options) <= options_of(name)
+        return self.name in (None, name) and set(self.options) <= set(options_of(name))
 
 
-def options_of(model: str) -> set[str]:
-    """What a model can be told, beside the values of its fields."""
-    return set(inspect.signature(MODELS[model]).parameters) - {"cardinalities", "seed"}
+def options_of(model: str) -> list[str]:
+    """The keys of [model] that a model has."""
+    check_name("model", model, MODELS)
+    return [f.name for f in fields(Model) if f.name in inspect.signature(MODELS[model]).parameters]
 
 
 @dataclass(frozen=True)
@@ -154,34 +146,29 @@ class Train:
     def __post_init__(self) -> None:
         if self.loss == AUTO:
             raise InputError("must be a loss, found auto; --recipe auto chooses among recipes", argument="loss")
-        if self.loss is not None:
-            check_name("loss", self.loss, LOSSES)
         recipe = self.recipe or (AUTO if self.loss is None else SINGLE)
         check_name("recipe", recipe, RECIPES)
         loss = self.loss or (DISTILLED if recipe == DISTILLED else BASELINE)
+        check_name("loss", loss, LOSSES)
         budget = (BUDGET if recipe == AUTO else 1) if self.budget is None else self.budget
         for name, value in {"recipe": recipe, "loss": loss, "budget": budget}.items():
             object.__setattr__(self, name, value)
         if recipe == DISTILLED and not needs_teacher(loss):
             taught = ", ".join(filter(needs_teacher, LOSSES))
             raise InputError(f"of recipe distilled must be one of {taught}, found {loss}", argument="loss")
-        check_name("metric", self.metric, METRICS)
-        for name, least in (("budget", 1), ("members", 2)):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), least)
-        if self.teacher_model is not None:
-            check_name("teacher_model", self.teacher_model, MODELS)
-        if self.click_share is not None and not 0 <= self.click_share < 1:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        for name, names in {"metric": METRICS, "teacher_model": MODELS}.items():
+            check_name(name, given.get(name, next(iter(names))), names)
+        for name, least in {"budget": 1, "members": 2}.items():
+            check_whole(name, given.get(name, least), least)
+        if not 0 <= given.get("click_share", 0) < 1:
             raise InputError(f"must be in [0, 1), found {self.click_share}", argument="click_share")
-        known = {f.name: value for f in fields(Options) if (value := getattr(self, f.name, None)) is not None}
-        defaults: dict[str, Any] = {f.name: getattr(Recipe, f.name) for f in fields(Options)}
-        Options(**defaults | known)
-        if self.lam is not None:
-            check_positive("lam", self.lam, or_zero=True)
-        if self.sigma is not None:
-            check_positive("sigma", self.sigma)
+        options = [f.name for f in fields(Options)]
+        Options(**{name: given.get(name, getattr(Recipe, name)) for name in options})
+        check_positive("lam", given.get("lam", 0), or_zero=True)
+        check_positive("sigma", given.get("sigma", 1))
         for name, of in self.idle.items():
-            if getattr(self, name) is not None:
+            if name in given:
                 raise InputError(f"is of {of}, found recipe {recipe} with loss {loss}", argument=name)
         check_seed("seed", self.seed)
 
@@ -206,12 +193,15 @@ class Train:
     def idle(self) -> dict[str, str]:
         """Keys that mean nothing to the recipe and its loss, with what they do belong to."""
         losses = self.contestants or (str(self.loss),)
-        return {
-            **({} if any(map(has_lam, losses)) else dict.fromkeys(("lam", "sigma"), "losses over pairs, as log_plus")),
-            **({} if self.distils or self.recipe == ENSEMBLE else {"members": "recipes ensemble and distilled"}),
-            **({} if self.distils else {"teacher_model": "recipe distilled"}),
-            **({} if any(map(needs_teacher, losses)) else {"click_share": "losses with a teacher, as distilled"}),
+        pairwise, taught = (any(map(kind, losses)) for kind in (has_lam, needs_teacher))
+        keys = {
+            "lam": (pairwise, "losses over pairs, as log_plus"),
+            "sigma": (pairwise, "losses over pairs, as log_plus"),
+            "members": (self.distils or self.recipe == ENSEMBLE, "recipes ensemble and distilled"),
+            "teacher_model": (self.distils, "recipe distilled"),
+            "click_share": (taught, "losses with a teacher, as distilled"),
         }
+        return {key: of for key, (used, of) in keys.items() if not used}
 
 
 @dataclass(frozen=True)
@@ -229,30 +219,26 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.train.click_share and self.data.position is not None:
-            raise InputError(
-                "must be 0 where clicks are corrected for their {}", argument="click_share", others=["position"]
-            )
-
-    def sections(self) -> dict[str, dict[str, Any]]:
-        """By section, as a file has it, without what was left open; the table's URL without password and signature."""
-        sections: dict[str, dict[str, Any]] = {}
-        for section in SECTIONS:
-            values = vars(getattr(self, section)).items()
-            sections[section] = {k: list(x) if isinstance(x, tuple) else x for k, x in values if x is not None}
-        if self.data.table is not None:
-            sections["data"]["table"] = shown(self.data.table)
-        return sections
+            words = "must be 0 where clicks are corrected for their {}"
+            raise InputError(words, argument="click_share", others=["position"])
 
     def flat(self) -> dict[str, Any]:
-        """The same as ``section.key`` -> value."""
-        return flattened(self.sections())
-
-    def to_toml(self) -> str:
-        """The file that gives this configuration again."""
-        return to_toml(self.sections())
+        """``section.key -> value`` without what was left open; the table's URL without password and signature."""
+        values = {f"{at}.{key}": x for at in SECTIONS for key, x in vars(getattr(self, at)).items() if x is not None}
+        values = {key: list(x) if isinstance(x, tuple) else x for key, x in values.items()}
+        return values if self.data.table is None else values | {"data.table": shown(self.data.table)}
 
 
 SECTIONS: dict[str, Any] = {"data": Data, "model": Model, "train": Train}
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """By section, as a file has it: ``{"train.epochs": 3} -> {"data": {}, "model": {}, "train": {"epochs": 3}}``."""
+    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for name, value in values.items():
+        section, _, key = name.partition(".")
+        sections[section][key] = value
+    return sections
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -262,61 +248,54 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} must be a TOML file, found one that is no text") from None
-    except (tomllib.TOMLDecodeError, IsADirectoryError) as error:
+    except (ValueError, IsADirectoryError) as error:  # no text, or no TOML
         raise InputError(f"{path} must be a TOML file, found: {error}") from None
-
-
-def flattened(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Sections as ``section.key`` -> value."""
-    return {f"{section}.{key}": value for section, part in sections.items() for key, value in part.items()}
 
 
 def resolved(
     sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
 ) -> Config:
-    """The configuration that :func:`merged` sections are; an error says ``seed`` of an option, else ``train.seed``."""
-    values: dict[str, dict[str, Any]] = {}
+    """The configuration that :func:`merged` values are; an error says ``seed`` of an option, else ``train.seed``."""
+    values: dict[str, Any] = {}
     try:
         values = merged(sections, options, settings)
-        return Config(**{section: SECTIONS[section](**part) for section, part in values.items()})
+        return Config(**{section: SECTIONS[section](**part) for section, part in nested(values).items()})
     except InputError as error:
         key = error.argument if "." in error.argument else option_key(error.argument)
         if key in (options or {}):
             error.argument = "model" if key == "model.name" else key.partition(".")[2]
-        elif key in flattened(values):
+        elif key in values:
             error.argument = key
         raise
 
 
 def merged(
     sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
-) -> dict[str, dict[str, Any]]:
-    """A file's sections, options ``{"data.click": "y"}`` above them, and settings ``section.key=value`` above both;
-    what is not known is refused with the nearest name."""
+) -> dict[str, Any]:
+    """``section.key -> value``: a file's sections, options ``{"data.click": "y"}`` above them, and settings
+    ``section.key=value`` above both; what is not known is refused with the nearest name."""
     if "sweep" in sections:
         raise InputError("a training must have no grid, found a section [sweep]; use bidwise sweep, or leave it out")
+    given: dict[str, Any] = {}
     for section, part in sections.items():
-        check_name("a section of the configuration", section, SECTIONS)
+        check_name("a section of the configuration", section, [*SECTIONS, "sweep"])
         if not isinstance(part, Mapping):
             raise InputError(f"[{section}] must be a section with keys, found {part!r}")
-    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for name, value in [*flattened(sections).items(), *(options or {}).items(), *map(_assignment, settings)]:
-        section, _, key = name.partition(".")
-        values[section][key] = typed(section, key, value)
-    return values
+        given |= {f"{section}.{key}": value for key, value in part.items()}
+    if "train.candidates" in given:
+        raise InputError(
+            "train.candidates must be left out: recipe auto compares recipes now, and bidwise sweep compares losses"
+        )
+    given |= dict(options or {}) | dict(map(_assignment, settings))
+    return {name: typed(name, value) for name, value in given.items()}
 
 
 def _assignment(setting: str) -> tuple[str, Any]:
     """``train.epochs=3 -> ("train.epochs", 3)``."""
     name, equals, text = (part.strip() for part in setting.partition("="))
-    section, dot, _ = name.partition(".")
-    if not equals or not dot:
-        raise InputError(
-            f"must be section.key=value, as train.learning_rate=3e-4, found {setting!r}", argument="settings"
-        )
-    check_name(f"the section of {name}", section, SECTIONS)
+    if not equals or "." not in name:
+        words = f"must be section.key=value, as train.learning_rate=3e-4, found {setting!r}"
+        raise InputError(words, argument="settings")
     return name, _value(text)
 
 
@@ -338,21 +317,11 @@ def open_run(out: str | Path, config: Config) -> Path:
         return folder
     sections = read_toml(path) if path.exists() else {}
     if set(sections) != set(SECTIONS):
-        raise InputError(
-            f"must be a new folder or one of the same run, found {folder}, which has a run of another kind",
-            argument="out",
-        )
+        words = f"must be a new folder or one of the same run, found {folder}, which has a run of another kind"
+        raise InputError(words, argument="out")
     # the table may have moved: its rows say whether it is the same
-    there, here = (each.flat() | {"data.table": None} for each in (resolved(sections), config))
-    check_same(folder, there, here)
+    check_same(folder, *(each.flat() | {"data.table": None} for each in (resolved(sections), config)))
     return folder
-
-
-def begin(folder: Path, config: Config) -> None:
-    """Make the folder and leave the configuration there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "config.toml").exists():
-        write_text(folder / "config.toml", config.to_toml())
 
 
 def _value(text: str) -> Any:
@@ -367,8 +336,10 @@ def _value(text: str) -> Any:
         return text
 
 
-def typed(section: str, key: str, value: Any) -> Any:
-    """``value`` as the key wants it; ``"1,0.8"`` is a list where one is expected."""
+def typed(name: str, value: Any) -> Any:
+    """``value`` as the key ``section.key`` wants it; ``"1,0.8"`` is a list where one is expected."""
+    section, _, key = name.partition(".")
+    check_name(f"the section of {name}", section, SECTIONS)
     hints = typing.get_type_hints(SECTIONS[section])
     check_name(f"a key of [{section}]", key, hints)
     wanted = hints[key]
@@ -378,20 +349,22 @@ def typed(section: str, key: str, value: Any) -> Any:
         inner = typing.get_args(wanted)[0]
         parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
         read = [_value(part.strip()) if isinstance(part, str) and inner is not str else part for part in parts]
-        return tuple(_one(f"{section}.{key}", inner, part) for part in read)
-    return _one(f"{section}.{key}", wanted, value)
+        return tuple(_one(name, inner, part) for part in read)
+    return _one(name, wanted, value)
+
+
+KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
+    str: ("text", (str, int, float)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+    bool: ("true or false", (bool,)),
+}
 
 
 def _one(name: str, wanted: type, value: Any) -> Any:
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    if wanted is str and isinstance(value, str | int | float) and not isinstance(value, bool):
-        return str(value).strip() or str(value)  # a tab is a separator
-    if wanted is bool and isinstance(value, bool):
-        return value
-    if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise InputError(f"must be finite, found {value}", argument=name)
-        return value
-    if wanted is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise InputError(f"must be {words[wanted]}, found {value!r}", argument=name)
+    words, kinds = KINDS[wanted]
+    if not isinstance(value, kinds) or (isinstance(value, bool) and wanted is not bool):
+        raise InputError(f"must be {words}, found {value!r}", argument=name)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"must be finite, found {value}", argument=name)
+    return str(value).strip() or str(value) if wanted is str else value  # a tab is a separator

@@ -22,14 +22,14 @@ from bidwise.data.read_table import Table, auction_ids, read_table, table_finger
 from bidwise.data.splits import Split, auction_size, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.evaluation.auc import auc
-from bidwise.run_folder import read_json, whole_file, write_json
+from bidwise.run_folder import to_toml, whole_file, write_json, write_text
 from bidwise.runners import Progress
-from bidwise.table.config import AUTO, Config, begin, open_run
+from bidwise.table.config import AUTO, Config, nested, open_run
 from bidwise.table.results import SplitFacts, TableFacts
 from bidwise.typed_json import from_json, to_json
 
 LEAK = 0.95  # AUC of a single column, beyond what one learns of ads
-BIDS = (1e-30, 1e30)  # in units of their mean, what training can tell from 0 and from infinity
+LEAST_BID = 1e-30  # in units of their mean, what training can tell from 0
 CAP = 100  # medians, the most that a bid counts in training: the largest of 300,000 log-normal bids with sigma 1
 
 
@@ -39,13 +39,25 @@ class Prepared:
 
     folder: Path
     config: Config
-    store: Store
-    encoder: Encoder
+
+    @cached_property
+    def store(self) -> Store:
+        """The ads, split and encoded."""
+        return Store(self.folder / "store")
 
     @cached_property
     def facts(self) -> TableFacts:
         """What was found in the table, which the store's schema holds."""
         return from_json(TableFacts, self.store.schema["table"], str(self.folder / "store" / SCHEMA))
+
+    def check_rows(self, fingerprint: str, name: str) -> None:
+        """Raise unless the store was made of rows with this fingerprint."""
+        if fingerprint != self.facts.fingerprint:
+            raise InputError(
+                f"must be a new folder or one of the same table, found {self.folder}, which began with other rows than "
+                f"{name} has now; choose another folder, or delete that one",
+                argument="out",
+            )
 
 
 def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress | None = None) -> Prepared:
@@ -55,39 +67,46 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     already is taken as it is.
     """
     show: Progress = progress or (lambda work, done, detail="": None)
-    folder = open_run(out, config)
+    folder, name, data = open_run(out, config), table_name(table), config.data
+    prepared = Prepared(folder, config)
     show("reading", 0.0)
     if (folder / "store" / SCHEMA).is_file() and (folder / "test.parquet").is_file():
-        return _again(table, config, folder)
-    name = table_name(table)
+        prepared.check_rows(table_fingerprint(table), name)
+        return prepared
     frame = read_table(table)
-    data = config.data
-    columns = inferred(
-        frame, data.roles, numeric=data.numeric, categorical=data.categorical, ignore=data.ignore, name=name
-    )
+    named = {"numeric": data.numeric, "categorical": data.categorical, "ignore": data.ignore}
+    columns = inferred(frame, data.roles, **named, name=name)
     show("reading", 0.4)
     ads = _checked(config, frame, name)
     times = None if data.time is None else times_of(frame[data.time], name)
     auction = auction_ids(frame.select(cs.by_name(*data.auction)), name) if data.auction else None
     parts = split(len(frame), auction=auction, time=times, seed=config.train.seed, name=name)
-    train, valid, test = (parts[name] for name in SPLITS)
-    size = None if auction is not None else auction_size(data.auction_size, len(valid.rows), len(test.rows))
+    train, valid, test = (parts[name].rows for name in SPLITS)
+    size = None if auction is not None else auction_size(data.auction_size, len(valid), len(test))
     _check_parts(config, parts, ads, size, name)
-    kinds = {column.name: column.use for column in columns if column.use in ("categorical", "numeric")}
-    train_rows = train.rows
-    min_count = data.min_count or least_count(len(train_rows))
+    min_count = data.min_count or least_count(len(train))
     show("reading", 0.6)
-    encoder = Encoder.fit(frame.select(cs.by_name(*kinds))[train_rows], kinds, min_count=min_count, bins=data.bins)
-    median_bid = float(np.median(ads.bids[train_rows]))
+    kinds = {column.name: column.use for column in columns if column.use in ("categorical", "numeric")}
+    features = frame.select(cs.by_name(*kinds))
+    encoder = Encoder.fit(features[train], kinds, min_count=min_count, bins=data.bins)
+    median_bid = float(np.median(ads.bids[train]))
     bid_cap = CAP * median_bid
     capped = replace(ads, bids=np.minimum(ads.bids, bid_cap))
-    mean_bid = float(capped.bids[train_rows].mean())
-    arrays = _arrays(config, capped, mean_bid, train_rows)
-    begin(folder, config)
+    mean_bid = float(capped.bids[train].mean())
+    arrays = _arrays(config, capped, mean_bid, train)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "config.toml").exists():
+        write_text(folder / "config.toml", to_toml(nested(config.flat())))
     store = StoreWriter(folder / "store", {name: len(part.rows) for name, part in parts.items()})
-    _write_store(store, frame, encoder, parts, arrays, show)
-    named = frame[data.auction[0]] if len(data.auction) == 1 else auction
-    _write_test(folder / "test.parquet", config, named, ads, arrays, test)
+    for at, (part, its) in enumerate(parts.items(), 1):
+        store.column(part, "features", width=len(kinds))[:] = encoder.encode(features[its.rows])
+        for column, values in arrays.items():
+            store.column(part, column)[:] = values[its.rows]
+        if its.offsets is not None:
+            store.column(part, "offsets", length=len(its.offsets))[:] = its.offsets
+        show("reading", 0.7 + 0.3 * at / len(SPLITS))
+    names = frame[data.auction[0]] if len(data.auction) == 1 else auction
+    _write_test(folder / "test.parquet", test, auction=names, ads=ads, arrays=arrays)
     facts = TableFacts(
         fingerprint=table_fingerprint(table, frame),
         columns=tuple(columns),
@@ -100,30 +119,12 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
         capped_bids=int((ads.bids > bid_cap).sum()),
         largest_bid=float(ads.bids.max()),
         cut=None if times is None else _on_both_sides(parts, times),
-        leaks=_leaks(store, encoder, ads.clicks[train_rows], ads.clicks[valid.rows]),
+        leaks=_leaks(store, encoder, ads.clicks[train], ads.clicks[valid]),
     )
     write_json(folder / "encoder.json", encoder.to_json())
-    about = {"rows": len(frame), "table": to_json(facts)}
-    finished = store.finish(fields=encoder.fields, vocabulary={}, about=about)
+    store.finish(fields=encoder.fields, vocabulary={}, about={"rows": len(frame), "table": to_json(facts)})
     show("reading", 1.0)
-    return Prepared(folder, config, finished, encoder)
-
-
-def _again(table: Table, config: Config, folder: Path) -> Prepared:
-    """What an earlier run of the same configuration left, if the table is the same still."""
-    prepared = prepared_before(config, folder)
-    if table_fingerprint(table) != prepared.facts.fingerprint:
-        raise InputError(
-            f"must be a new folder or one of the same table, found {folder}, which began with other rows than "
-            f"{table_name(table)} has now; choose another folder, or delete that one",
-            argument="out",
-        )
     return prepared
-
-
-def prepared_before(config: Config, folder: Path) -> Prepared:
-    """What :func:`prepare` left in a folder."""
-    return Prepared(folder, config, Store(folder / "store"), Encoder.from_json(read_json(folder / "encoder.json")))
 
 
 def _checked(config: Config, frame: pl.DataFrame, name: str) -> AdTable:
@@ -140,26 +141,27 @@ def _checked(config: Config, frame: pl.DataFrame, name: str) -> AdTable:
         slots=len(data.slots),
         name=name,
     )
-    clicks = int(ads.clicks.sum())
-    if not 0 < clicks < ads.ads:
-        share = "all" if clicks else "none"
+    if (share := _one_kind(ads.clicks)) is not None:
         raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
     return ads
 
 
+def _one_kind(clicks: Floats) -> str | None:
+    """``all`` or ``none`` where ads are clicked alike."""
+    return None if 0 < clicks.sum() < len(clicks) else "all" if clicks.sum() else "none"
+
+
 def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: int | None, name: str) -> None:
     """Raise unless there is something to learn from and to choose by."""
-    for split_name, words in (("train", "training"), ("valid", "validation")):
-        clicks = ads.clicks[parts[split_name].rows]
-        if not 0 < clicks.sum() < len(clicks):
-            share = "all" if clicks.sum() else "none"
+    for part, words in (("train", "training"), ("valid", "validation")):
+        clicks = ads.clicks[parts[part].rows]
+        if (share := _one_kind(clicks)) is not None:
             raise InputError(
                 f"{name} must have clicks and other ads in its {words} rows, found that {share} of the {len(clicks):,} "
                 "were clicked; look at the column of clicks, and with --time at the newest rows, or take more of them"
             )
     _, valid, _ = parts.values()
-    offsets = valid.offsets
-    auctions = len(valid.rows) // size if size is not None else 0 if offsets is None else len(offsets) - 1
+    auctions = len(valid.rows) // (size or 1) if valid.offsets is None else len(valid.offsets) - 1
     if config.train.recipe == AUTO and auctions < 4:
         raise InputError(
             f"recipe auto needs at least 4 validation auctions, two halves of two, found {auctions}; more rows are "
@@ -174,63 +176,37 @@ def _arrays(config: Config, ads: AdTable, mean_bid: float, train_rows: NDArray[n
     for every table. The bids of ``ads`` have a cap: a single one of 1e6 would make all others 0, or its own gradient
     would be all that Adam remembers. Where negatives were sampled each stands for 1 / rate of them.
     """
-    data = config.data
-    bids = ads.bids / mean_bid
-    if bids.min() < BIDS[0] or bids.max() > BIDS[1]:
-        raise InputError(
-            f"column {data.bid!r} must have bids that one model can learn from, found {ads.bids.min():g} to "
-            f"{ads.bids.max():g}"
-        )
-    columns = {"clicks": ads.clicks, "bids": bids}
-    if data.teacher is not None:
-        columns["teacher"] = ads.ctr[data.teacher]
-    if ads.truth is not None:
-        columns["truth"] = ads.truth
-    weights = ads.weights
+    data, weights = config.data, ads.weights
+    if ads.bids.min() < LEAST_BID * mean_bid:
+        words = f"found {ads.bids.min():g} to {ads.bids.max():g}"
+        raise InputError(f"column {data.bid!r} must have bids that one model can learn from, {words}")
     if data.sampling_rate is not None:
         stands_for = np.where(ads.clicks == 1, 1.0, 1 / data.sampling_rate)
         weights = stands_for if weights is None else weights * stands_for
-    if weights is not None:
-        columns["weights"] = weights / weights[train_rows].mean()
-    if ads.position is not None:
-        columns["exposure"] = np.asarray(data.slots)[ads.position - 1]
-    return columns
+    columns = {
+        "clicks": ads.clicks,
+        "bids": ads.bids / mean_bid,
+        "teacher": None if data.teacher is None else ads.ctr[data.teacher],
+        "truth": ads.truth,
+        "weights": None if weights is None else weights / weights[train_rows].mean(),
+        "exposure": None if ads.position is None else np.asarray(data.slots)[ads.position - 1],
+    }
+    return {name: values for name, values in columns.items() if values is not None}
 
 
-def _write_store(
-    store: StoreWriter,
-    frame: pl.DataFrame,
-    encoder: Encoder,
-    parts: dict[str, Split],
-    arrays: dict[str, Floats],
-    show: Progress,
-) -> None:
-    features = frame.select(cs.by_name(*encoder.names))
-    for at, (name, part) in enumerate(parts.items()):
-        store.column(name, "features", width=len(encoder.columns))[:] = encoder.encode(features[part.rows])
-        for column, values in arrays.items():
-            store.column(name, column)[:] = values[part.rows]
-        if part.offsets is not None:
-            store.column(name, "offsets", length=len(part.offsets))[:] = part.offsets
-        show("reading", 0.7 + 0.3 * (at + 1) / len(SPLITS))
-
-
-def _write_test(path: Path, config: Config, auction: Any, ads: AdTable, arrays: dict[str, Floats], part: Split) -> None:
+def _write_test(path: Path, rows: NDArray[np.int64], *, auction: Any, ads: AdTable, arrays: dict[str, Floats]) -> None:
     """The test ads as `evaluate` takes them, before there are predictions."""
-    rows = part.rows
-    columns: dict[str, Any] = {"row": rows}
-    if auction is not None:
-        columns["auction"] = auction[rows]
-    columns |= {"click": ads.clicks[rows].astype(np.int8), "bid": ads.bids[rows]}
-    if "weights" in arrays:
-        columns["weight"] = arrays["weights"][rows]
-    if ads.position is not None:
-        columns["position"] = ads.position[rows]
-    if ads.truth is not None:
-        columns["truth"] = ads.truth[rows]
-    if config.data.teacher is not None:
-        columns["teacher"] = ads.ctr[config.data.teacher][rows]
-    write_parquet(path, pl.DataFrame(columns))
+    columns = {
+        "row": np.arange(ads.ads),
+        "auction": auction,
+        "click": ads.clicks.astype(np.int8),
+        "bid": ads.bids,
+        "weight": arrays.get("weights"),
+        "position": ads.position,
+        "truth": ads.truth,
+        "teacher": arrays.get("teacher"),
+    }
+    write_parquet(path, pl.DataFrame({name: x[rows] for name, x in columns.items() if x is not None}))
 
 
 def write_parquet(path: Path, frame: pl.DataFrame) -> None:

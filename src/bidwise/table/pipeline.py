@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -27,22 +27,29 @@ from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.named import LOSSES
-from bidwise.models import Ensemble
-from bidwise.run_folder import environment, locked_folder, read_json, save, write_json, write_result, write_text
+from bidwise.run_folder import (
+    environment,
+    locked_folder,
+    read_result,
+    save,
+    write_json,
+    write_result,
+    write_text,
+)
 from bidwise.runners import Progress, Show
-from bidwise.study.keep_best import Choice, Power, choose, power
-from bidwise.study.recipe import BASELINE
+from bidwise.study.compare import Power, choose, power
+from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import Search, most_passes, searched
-from bidwise.study.served import Served, calibrated, numbers, trained
-from bidwise.table.config import AUTO, RECIPES, Config, option_key, read_toml, resolved
-from bidwise.table.encode import Prepared, prepare, prepared_before, write_parquet
+from bidwise.study.served import Served, numbers, trained
+from bidwise.table.config import AUTO, RECIPES, Config, nested, option_key, read_toml, resolved
+from bidwise.table.encode import Prepared, prepare, write_parquet
 from bidwise.table.model import ModelFile
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
 from bidwise.training.validation import predict
 
-RIVAL = "rival"  # the baseline with another seed, that tells what the ads can tell
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
+TEST_ROLES = ("auction", "truth", "position", "weight")  # of columns that a test may have
 
 
 def train(
@@ -80,9 +87,7 @@ def train(
     >>> result.chosen, result.table.splits["test"].ads
     ('log_loss', 60)
     """
-    sections: dict[str, Any] = {}
-    if config is not None:
-        sections = config.sections() if isinstance(config, Config) else read_toml(Path(config))
+    sections = nested(config.flat()) if isinstance(config, Config) else read_toml(Path(config)) if config else {}
     values = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):
         values["data.table"] = str(table)
@@ -107,23 +112,26 @@ def run(
     show = progress or (lambda work, done, detail="": None)
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
-        first = distributed.first(lambda: prepare(table, config, out, progress=show))
-        distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else _unseen(out))
-        prepared = first or prepared_before(config, Path(out))
+        distributed.first(lambda: prepare(table, config, out, progress=show))
+        here, there = f"rank {distributed.rank()} on {platform.node()}", Path(out).absolute()
+        unseen = f"out must be a folder that all ranks see, found that {here} does not see {there}"
+        distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else unseen)
+        prepared = Prepared(Path(out), config)
         if opened is not None:
             opened(prepared)
-        folder = prepared.folder
-        known = (folder / "result.json").exists()  # then nothing is trained, and it was made where it was made
+        if (prepared.folder / "result.json").exists():  # it was written last: nothing is left to train
+            return read_result(prepared.folder, TrainResult)
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
-        stopping, held_out = valid, None
+        choosing, held_out = valid, None
         if config.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
-            stopping, held_out = halves(valid, config.train.seed)
-        found = _trained(prepared, stopping, held_out, device, show)
+            choosing, held_out = halves(valid, config.train.seed)
+        models, search, told_apart = _trained(prepared, choosing, held_out, device, show)
 
         def conclude() -> TrainResult:
-            result = _result(prepared, found, valid, held_out, show)
+            result = _result(prepared, models, valid, held_out, show)
+            result = replace(result, search=search, power=told_apart)
             made = {"seconds": round(time.monotonic() - started, 1), **environment(torch.device(device), command)}
-            _write(folder, result, read_json(folder / "environment.json") if known else made)
+            _write(prepared, result, models[result.chosen], made)
             return result
 
         result = distributed.first(conclude, tell=True)
@@ -131,106 +139,69 @@ def run(
     return result
 
 
-def _unseen(out: str | Path) -> str:
-    here = f"rank {distributed.rank()} on {platform.node()}"
-    return f"out must be a folder that all ranks see, found that {here} does not see {Path(out).absolute()}"
+def _trained(
+    prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, show: Progress
+) -> tuple[dict[str, Served], Search | None, Power | None]:
+    """Models by loss or recipe: the baseline, with the settings that the search finds, and after it all others.
 
-
-Found = tuple[dict[str, Served], Search | None, Power | None]  # models by loss or recipe
-
-
-def _trained(prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, show: Progress) -> Found:
-    """The baseline, with the settings that the search finds, and after it all other models of the recipe.
-
-    Contestants of recipe auto are trained only where the ads that choose among them could tell a gain.
+    Contestants of recipe auto are trained only where the ads that choose among them could tell a gain, as far as the
+    two best settings of the search tell.
     """
     config, ads, fits = prepared.config, prepared.store.ads("train"), prepared.folder / "fits"
-    train, tried = config.train, candidates(config, len(ads))
-    data = (ads, valid, prepared.store.cardinalities)
-    told: dict[str, Any] = {"seed": train.seed, "metric": train.metric, "calibrate": train.calibrate, "device": device}
+    tried = candidates(config, len(ads))
     many = len(tried) > 1
     plan = recipes(config, tried[0], len(ads), searched=many)
-    amounts = {name: recipe.epochs * recipe.members for name, recipe in plan.items()}
-    amounts |= {BASELINE: most_passes(tried)} if many else {}
-    total, done = sum(amounts.values()), 0.0
-
-    def step(name: str, number: int, epochs: float) -> Show:
-        def report(share: float, done: float = done) -> None:
-            detail = f"model {number} of {len(plan)}, epoch {share * epochs:.1f} of {epochs:g}"
-            if many and name == BASELINE:
-                detail = f"searching among {len(tried)} settings"
-            show("training", (done + share * amounts[name]) / total, detail)
-
-        report(0.0)
-        return report
-
+    step = _steps(plan, tried, show)
+    shared: dict[str, Any] = {"ads": ads, "valid": valid, "cardinalities": prepared.store.cardinalities}
+    shared |= {key: getattr(config.train, key) for key in ("seed", "metric", "calibrate")} | {"device": device}
     models: dict[str, Served] = {}
-    search, told_apart, rival = None, None, None
+    search, told_apart = None, None
     if many:
-        search, finalists = searched(tried, *data, **told, out=fits, show=step(BASELINE, 1, 0))
-        models[BASELINE], rival = finalists
-        plan, done = recipes(config, models[BASELINE].recipe, len(ads), searched=True), amounts[BASELINE]
-    for number, (name, recipe) in enumerate(plan.items(), 1):
-        if name in models:
+        search, (models[BASELINE], second) = searched(tried, **shared, out=fits, show=step(BASELINE))
+        plan = recipes(config, models[BASELINE].recipe, len(ads), searched=True)
+        if held_out is not None:
+            told_apart = distributed.first(partial(_power, config, models[BASELINE], second, held_out), tell=True)
+    for name, recipe in plan.items():
+        if name in models or (told_apart is not None and not told_apart.enough):
             continue
         base = models.get(BASELINE)
-        alike = None if base is None or replace(recipe, members=1) != base.recipe else base.fits[0]
-        if held_out is not None and base is not None and told_apart is None:
-            if rival is None:  # the same with another seed
-                two = trained(replace(base.recipe, members=2), *data, **told, first=base.fits[0], out=fits / RIVAL)
-                rival = Served(base.recipe, calibrated(Ensemble([two.model.models[1]]), valid), two.fits[1:])
-            told_apart = distributed.first(partial(_power, config, base, rival, held_out), tell=True)
-        if told_apart is not None and not told_apart.enough:
-            break
         models[name] = trained(
             recipe,
-            *data,
-            **told,
+            **shared,
             teacher=None if recipe.teacher is None else models[recipe.teacher].model,
-            first=alike,
+            first=base.fits[0] if base is not None and replace(recipe, members=1) == base.recipe else None,
             out=fits / name,
-            show=step(name, number, recipe.epochs),
+            show=step(name),
         )
-        done += amounts[name]
     show("training", 1.0)
     return models, search, told_apart
 
 
-def _power(config: Config, baseline: Served, rival: Served, ads: Ads) -> Power:
-    mine, other = (_metrics(each.model, ads, config).per_unit for each in (baseline, rival))
+def _steps(plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress) -> Callable[[str], Show]:
+    """How far all trainings are together, for each of them."""
+    many = len(tried) > 1
+    amounts = {name: recipe.epochs * recipe.members for name, recipe in plan.items()}
+    amounts |= {BASELINE: most_passes(tried)} if many else {}
+
+    def step(name: str) -> Show:
+        at = list(plan).index(name)
+        before, total, epochs = sum(list(amounts.values())[:at]), sum(amounts.values()), plan[name].epochs
+
+        def report(share: float) -> None:
+            detail = f"model {at + 1} of {len(plan)}, epoch {share * epochs:.1f} of {epochs:g}"
+            if many and name == BASELINE:
+                detail = f"searching among {len(tried)} settings"
+            show("training", (before + share * amounts[name]) / total, detail)
+
+        report(0.0)
+        return report
+
+    return step
+
+
+def _power(config: Config, baseline: Served, second: Served, ads: Ads) -> Power:
+    mine, other = (_metrics(each.model, ads, config).per_unit for each in (baseline, second))
     return power(mine, other, len(config.train.contestants), seed=config.train.seed)
-
-
-def _result(prepared: Prepared, found: Found, valid: Ads, held_out: Ads | None, show: Progress) -> TrainResult:
-    """What is kept, its model in the folder, and the test of all."""
-    config, facts, (models, search, told_apart) = prepared.config, prepared.facts, found
-    choice = None if held_out is None or len(models) == 1 else _choice(prepared, models, held_out, show)
-    chosen = choice.chosen if choice else config.train.name if held_out is None else BASELINE
-    model = models[chosen].model
-    _save_model(prepared, chosen, models[chosen])
-    return TrainResult(
-        config=config.flat(),
-        table=facts,
-        fields={field.name: field.values for field in prepared.store.fields},
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        search=search,
-        fits={name: _fit_result(each, config.train.metric) for name, each in models.items()},
-        power=told_apart,
-        choice=choice,
-        chosen=chosen,
-        validation=Scores.of(_metrics(model, valid, config).compute(), facts.mean_bid),
-        evaluation=_evaluated(prepared, models, show),
-    )
-
-
-def _choice(prepared: Prepared, models: dict[str, Served], ads: Ads, show: Progress) -> Choice:
-    """The baseline and the contestants compared, on validation auctions that chose nothing else."""
-    names, seen = (BASELINE, *prepared.config.train.contestants), {}
-    for at, name in enumerate(names):
-        show("comparing", at / len(names))
-        seen[name] = _metrics(models[name].model, ads, prepared.config).per_unit
-    show("comparing", 1.0)
-    return choose(seen, BASELINE, unit=prepared.facts.mean_bid, seed=prepared.config.train.seed)
 
 
 def _metrics(model: nn.Module, ads: Ads, config: Config) -> Metrics:
@@ -240,37 +211,55 @@ def _metrics(model: nn.Module, ads: Ads, config: Config) -> Metrics:
     return metrics.update(numbers(predict(model, ads)), numbers(ads.clicks), numbers(ads.bids), ads.offsets, **more)
 
 
-def _save_model(prepared: Prepared, chosen: str, served: Served) -> None:
-    """The chosen model as ``bidwise predict`` reads it."""
-    save(prepared.folder / "model.pt", {name: tensor.cpu() for name, tensor in served.model.state_dict().items()})
-    recipe = served.recipe
-    about = ModelFile(
-        recipe=chosen,
-        loss=recipe.loss,
-        members=recipe.members,
-        model=recipe.model,
-        options=recipe.options,
-        cardinalities=tuple(prepared.store.cardinalities),
+def _result(
+    prepared: Prepared, models: Mapping[str, Served], valid: Ads, held_out: Ads | None, show: Progress
+) -> TrainResult:
+    """What is kept, by validation auctions that chose nothing else, and the test of all."""
+    config, facts, choice = prepared.config, prepared.facts, None
+    chosen = config.train.name if held_out is None else BASELINE
+    if held_out is not None and len(models) > 1:
+        compared = (BASELINE, *config.train.contestants)
+        show("comparing", 0.0)
+        seen = {name: _metrics(models[name].model, held_out, config).per_unit for name in compared}
+        choice = choose(seen, BASELINE, unit=facts.mean_bid, seed=config.train.seed)
+        chosen = choice.chosen
+        show("comparing", 1.0)
+    model = models[chosen].model
+    return TrainResult(
+        config=config.flat(),
+        table=facts,
+        fields={field.name: field.values for field in prepared.store.fields},
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        fits={name: _fit_result(each, config.train.metric) for name, each in models.items()},
+        choice=choice,
+        chosen=chosen,
+        validation=Scores.of(_metrics(model, valid, config).compute(), facts.mean_bid),
+        evaluation=_evaluated(prepared, models, show),
     )
-    write_json(prepared.folder / "model.json", about)
 
 
-def _evaluated(prepared: Prepared, models: dict[str, Served], show: Progress) -> Evaluation:
+def _fit_result(served: Served, metric: str) -> FitResult:
+    fit = served.fits[0]
+    history = tuple(Epoch(float(each["epoch"]), float(each["loss"]), float(each[metric])) for each in fit.history)
+    best = next(each for each in history if each.epoch == float(fit.best[metric].epoch))
+    return FitResult(served.recipe, best, history, float(served.model.slope), float(served.model.intercept))
+
+
+def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress) -> Evaluation:
     """All models on the test rows, predictions as a table and `bidwise.evaluate` on it."""
     path, config = prepared.folder / "test.parquet", prepared.config
     table = pl.read_parquet(path)
     table = table.select([column for column in table.columns if column not in (*LOSSES, *RECIPES)])
     ads = prepared.store.ads("test")
-    table = table.with_columns(pl.Series(loss, numbers(predict(each.model, ads))) for loss, each in models.items())
+    table = table.with_columns(pl.Series(name, numbers(predict(each.model, ads))) for name, each in models.items())
     write_parquet(path, table)
-    roles: dict[str, Any] = {role: role if role in table.columns else None for role in ("truth", "position", "weight")}
+    roles: dict[str, Any] = {role: role for role in TEST_ROLES if role in table.columns}
     names = [*([TEACHER] if TEACHER in table.columns else []), *models]
     found = evaluate(
         path,
         ctr=names,
         click="click",
         bid="bid",
-        auction="auction" if config.data.auction else None,
         auction_size=prepared.facts.auction_size,
         **roles,
         slots=config.data.slots,
@@ -282,18 +271,21 @@ def _evaluated(prepared: Prepared, models: dict[str, Served], show: Progress) ->
     return replace(found, options=replace(found.options, table=path.name))  # run folders move
 
 
-def _fit_result(served: Served, metric: str) -> FitResult:
-    fit = served.fits[0]
-    history = tuple(Epoch(float(each["epoch"]), float(each["loss"]), float(each[metric])) for each in fit.history)
-    best = next(each for each in history if each.epoch == float(fit.best[metric].epoch))
-    return FitResult(served.recipe, best, history, float(served.model.slope), float(served.model.intercept))
-
-
-def _write(folder: Path, result: TrainResult, made: dict[str, Any]) -> None:
-    """The files of a run folder, the result last."""
+def _write(prepared: Prepared, result: TrainResult, served: Served, made: dict[str, Any]) -> None:
+    """The files of a run folder: the chosen model as ``bidwise predict`` reads it, and the result last."""
     from bidwise.report import write_page
 
-    metric = result.settings.train.metric
+    folder, recipe, metric = prepared.folder, served.recipe, result.settings.train.metric
+    save(folder / "model.pt", {name: tensor.cpu() for name, tensor in served.model.state_dict().items()})
+    about = ModelFile(
+        recipe=result.chosen,
+        loss=recipe.loss,
+        members=recipe.members,
+        model=recipe.model,
+        options=recipe.options,
+        cardinalities=tuple(prepared.store.cardinalities),
+    )
+    write_json(folder / "model.json", about)
     lines = [
         json.dumps({"loss_function": loss, "epoch": each.epoch, "loss": each.loss, metric: each.value}) + "\n"
         for loss, fit in result.fits.items()

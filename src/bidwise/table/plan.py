@@ -11,7 +11,7 @@ from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import settings
 from bidwise.table.config import DISTILLED, ENSEMBLE, SINGLE, Config, Model
 
-MEMBERS = 4
+MEMBERS = 4  # of an ensemble
 PATIENCE = 2  # epochs, with a constant learning rate
 ADS = 100_000  # that settings are said for where no table has been read
 NOT_OF_ALL = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options")
@@ -31,13 +31,13 @@ def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> li
     options = {key: list(x) if isinstance(x, tuple) else x for key, x in model.options.items()}
     known = settings(ads)
     other = {**known[0], "model": next(filter(model.may_be, MODELS)), "options": {}}  # of models that are in none
-    found: list[Recipe] = []
-    for each in [each for each in known if model.may_be(each["model"])] or [other]:
-        recipe = Recipe(**each | {"options": each.get("options", {}) | options} | own)
-        if recipe.patience is None and recipe.schedule == "constant":
-            recipe = replace(recipe, patience=PATIENCE)
-        found += [recipe] if recipe not in found else []
-    return found[: config.train.budget]
+    possible = [each for each in known if model.may_be(each["model"])] or [other]
+    tried = [Recipe(**each | {"options": each.get("options", {}) | options} | own) for each in possible]
+    tried = [
+        replace(each, patience=PATIENCE) if each.patience is None and each.schedule == "constant" else each
+        for each in tried
+    ]
+    return list(dict.fromkeys(tried))[: config.train.budget]
 
 
 def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool = False) -> dict[str, Recipe]:
@@ -49,9 +49,9 @@ def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool 
     taught = BASELINE if config.data.teacher is None else None
 
     def of(loss: str, teacher: str | None = taught, members: int = 1) -> Recipe:
-        more: dict[str, Any] = {"teacher": teacher, "click_share": train.click_share or 0.0}
-        more = {**(more if needs_teacher(loss) else {}), "lam": train.lam, "sigma": train.sigma}
-        return replace(baseline, loss=loss, members=members, **more)
+        labels: dict[str, Any] = {"teacher": teacher, "click_share": train.click_share or 0.0}
+        more = labels if needs_teacher(loss) else {}
+        return replace(baseline, loss=loss, members=members, lam=train.lam, sigma=train.sigma, **more)
 
     many = train.members or MEMBERS
     found = {BASELINE: baseline}

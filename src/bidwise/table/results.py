@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import bidwise
@@ -13,8 +13,7 @@ from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.metrics import ModelMetrics
 from bidwise.evaluation.result import Evaluation
-from bidwise.study.compare import Difference, mean_over
-from bidwise.study.keep_best import Choice, Power
+from bidwise.study.compare import Choice, Difference, Power, mean_over
 from bidwise.study.recipe import Recipe
 from bidwise.study.search import Search
 from bidwise.table.config import Config, resolved
@@ -85,7 +84,6 @@ class Scores:
     """The metrics of one model that settings are compared by."""
 
     welfare: float = math.nan
-    revenue: float = math.nan
     auc: float = math.nan
     log_loss: float = math.nan
     predicted_over_observed: float = math.nan
@@ -94,7 +92,7 @@ class Scores:
     def of(cls, metrics: ModelMetrics, unit: float = 1.0) -> Scores:
         """Those of all metrics; ``unit`` is that of bids."""
         values = {name: getattr(metrics, name) for name in cls.__dataclass_fields__}
-        return cls(**values | {name: values[name] * unit for name in ("welfare", "revenue")})
+        return cls(**values | {"welfare": metrics.welfare * unit})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +100,7 @@ class TrainResult:
     """What `train` found: the model that was chosen, why, and its test."""
 
     kind: ClassVar[str] = "train"
-    format: ClassVar[int] = 4
+    format: ClassVar[int] = 5
 
     config: dict[str, Any]  # section.key -> value
     table: TableFacts
@@ -146,13 +144,12 @@ class MeanScores:
     """The metrics of a setting: means over its seeds."""
 
     welfare: Mean
-    revenue: Mean
     auc: Mean
     log_loss: Mean
     predicted_over_observed: Mean
 
     @classmethod
-    def over(cls, scores: list[Scores]) -> MeanScores:
+    def over(cls, scores: Sequence[Scores]) -> MeanScores:
         return cls(**{name: Mean.over(getattr(each, name) for each in scores) for name in cls.__dataclass_fields__})
 
 
@@ -169,60 +166,35 @@ class TrialResult:
     kept: str = ""  # the loss or recipe whose model it kept
     validation: Scores = Scores()
     test: Scores = Scores()
-    test_ads: int = 0
     seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingDifference(Difference):
-    """A setting minus the baseline on test, within seeds: over seeds, where there are several, and over auctions."""
+    """A setting minus the baseline on test, within seeds; of one seed the interval is that over auctions alone."""
 
     auctions: Comparison
     level: float  # the baseline's mean
 
     written: ClassVar[tuple[str, ...]] = ("outcome",)
 
-    @classmethod
-    def inside_seeds(cls, repeats: Estimate, auctions: Comparison, level: float, *, several: bool) -> SettingDifference:
-        """The interval holds both of theirs; of one seed there is that over auctions alone."""
-        both = [repeats, auctions] if several else [auctions]
-        known = all(each.known for each in both)
-        return cls(
-            difference=repeats.difference,
-            ci_low=min(each.ci_low for each in both) if known else math.nan,
-            ci_high=max(each.ci_high for each in both) if known else math.nan,
-            repeats=repeats,
-            auctions=auctions,
-            level=level,
-        )
-
     @property
-    def higher_is_better(self) -> bool:
-        return self.auctions.higher_is_better
-
-    @property
-    def enough(self) -> bool:
-        return self.auctions.enough
-
-    @property
-    def same(self) -> bool:
-        return self.auctions.same
+    def outcome(self) -> Outcome:
+        """That of the auctions, with the wider interval."""
+        return replace(self.auctions, difference=self.difference, ci_low=self.ci_low, ci_high=self.ci_high).outcome
 
     @property
     def lift(self) -> Estimate:
         """As a share of the baseline; not a number where the baseline has nothing."""
-        estimate = Estimate(difference=self.difference, ci_low=self.ci_low, ci_high=self.ci_high)
-        return estimate / (self.level if self.level > 0 else 0)
+        return self / (self.level if self.level > 0 else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgainstBaseline:
-    """The differences of a setting to the baseline, in the seeds that both have."""
+    """A setting against the baseline, in the seeds that both have."""
 
     seeds: tuple[int, ...]
     welfare: SettingDifference
-    log_loss: SettingDifference
-    validation: dict[str, Estimate]  # by metric, over seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,6 +210,19 @@ class Setting:
     test: MeanScores
     difference: AgainstBaseline | None = None
 
+    @classmethod
+    def of(cls, name: str, trials: Sequence[TrialResult]) -> Setting:
+        done = [trial for trial in trials if trial.failed is None]
+        return cls(
+            name=name,
+            loss=trials[0].loss,
+            complete=len(done) == len(trials),
+            seeds=tuple(trial.seed for trial in done),
+            trials=tuple(trial.name for trial in done),
+            validation=MeanScores.over([trial.validation for trial in done]),
+            test=MeanScores.over([trial.test for trial in done]),
+        )
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -252,7 +237,7 @@ class SweepResult:
     """What `sweep` found: settings and trials in the order of the grid, and the choice by validation."""
 
     kind: ClassVar[str] = "sweep"
-    format: ClassVar[int] = 3
+    format: ClassVar[int] = 4
     written: ClassVar[tuple[str, ...]] = ("recommended",)
 
     config: dict[str, Any]  # what all trials share, section.key -> value
@@ -260,7 +245,6 @@ class SweepResult:
     by: str  # the validation metric that chooses
     seeds: tuple[int, ...]
     timed: bool  # whether the split is by time, the same for all seeds
-    welfare_of: str  # "clicks": realised; "truth": expected
     baseline: str | None = None
     chosen: Chosen | None = None  # by validation
     settings: tuple[Setting, ...]

@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+import polars as pl
 
 from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.ad_table import read_ads
 from bidwise.data.locations import written_as
 from bidwise.data.read_table import Table, scan_table, table_fingerprint, table_name
 from bidwise.data.store import SCHEMA
+from bidwise.evaluation.comparison import Units, compared
+from bidwise.evaluation.evaluate import metrics_of
 from bidwise.ray_runner import Ray, device_on_ray, one_line
 from bidwise.run_folder import (
-    check_writable,
     environment,
     locked_folder,
     read_json,
+    read_result,
+    to_toml,
     write_json,
     write_result,
     write_text,
 )
 from bidwise.runners import ENGINES, Call, Killed, Processes, Progress, Runner, Show
-from bidwise.study.select import best
-from bidwise.table.config import METRICS, SECTIONS, Config, Train, flattened, read_toml, resolved
-from bidwise.table.grid import Grid, Identity, Known, Trial, identity_of, read_grid
-from bidwise.table.pipeline import run
-from bidwise.table.results import Chosen, SweepResult
-from bidwise.table.settings import baseline_of, best_setting, settings_of, trial_result, with_differences
+from bidwise.study.compare import Difference, mean_over
+from bidwise.study.recipe import BASELINE, best
+from bidwise.table.config import METRICS, Config, nested, open_run, read_toml
+from bidwise.table.encode import Prepared
+from bidwise.table.grid import Trial, read_grid
+from bidwise.table.pipeline import TEST_ROLES, run
+from bidwise.table.plan import candidates
+from bidwise.table.results import (
+    AgainstBaseline,
+    Chosen,
+    Scores,
+    Setting,
+    SettingDifference,
+    SweepResult,
+    TrainResult,
+    TrialResult,
+)
+from bidwise.typed_json import to_json
 from bidwise.urls import scheme_of, shown
-
-ERROR = "error.txt"  # of a trial that failed for a reason that no user can fix
 
 
 class TrialFailed(Exception):
@@ -55,7 +70,7 @@ def sweep(
 ) -> SweepResult:
     """Train every combination of a grid, compare them within seeds, and choose by validation.
 
-    The same call resumes an earlier one that was cut off, and a larger grid trains only what is new. A trial that fails
+    The same call resumes an earlier one that was cut off, and longer lists train only what is new. A trial that fails
     does not end the others: ``failed`` of its result says why. Processes import the script that calls this: guard it
     with ``if __name__ == "__main__"``.
 
@@ -72,89 +87,66 @@ def sweep(
         progress: called as ``progress("trials", 0.4, "trial 3 of 12")``.
         say: called with a line that counts the trials, and with one for every trial that ends.
     """
+    from bidwise.report import write_page
+
     check_name("engine", engine, ENGINES)
     if workers is not None:
         check_whole("workers", workers, 1)
     grid = read_grid(config, settings)
-    by = by or grid.sections["train"].get("metric", Train.metric)
+    trials = grid.trials()
+    by = by or trials[0].config.train.metric
     check_name("by", by, METRICS)
-    data = grid.trials()[0].config.data
-    table = data.table
-    if table is None:
+    for each in {trial.config.model: trial.config for trial in trials}.values():
+        for recipe in candidates(each):
+            recipe.build([2, 2], 0)  # or an error, before anything runs
+    data = trials[0].config.data
+    if data.table is None:
         raise InputError("the configuration must name the table to train on, found no table in [data]")
-    if scheme_of(table) is None:  # workers may be in another folder
-        table = str(Path(table).absolute())
-    written = written_as(table, data.separator, data.header)
-    scan_table(written)
-    _check_grown(check_writable(out), grid)
+    table = data.table if scheme_of(data.table) else str(Path(data.table).absolute())  # workers may be elsewhere
+    scan_table(written_as(table, data.separator, data.header))
     show, tell = progress or (lambda work, done, detail="": None), say or (lambda line: None)
+    runner: Runner = Processes(workers or 1, tell)
     if engine == "ray":  # started, or an error, before anything is written
         device = device_on_ray(device)
-    runner: Runner = Ray(workers, device) if engine == "ray" else Processes(workers or 1, tell)
+        runner = Ray(workers, device)
     with locked_folder(out) as folder:
-        trials = grid.trials(_known(folder))
-        _check_table(folder, trials, written)
-        write_text(folder / "config.toml", grid.to_toml())
-        tell(grid.counted(trials))
-        failed = _run(folder, trials, table, runner, device, by, show, tell)
-        result = _compared(folder, grid, trials, failed, by, show)
-        _write(folder, result, device)
+        _check_folder(folder, trials, written_as(table, data.separator, data.header))
+        shared, inside = grid.shared | {"data.table": shown(data.table)}, folder / "trials"
+        write_text(folder / "config.toml", to_toml({**nested(shared), "sweep": grid.lists}))
+        counted = "1 trial" if len(trials) == 1 else f"{len(trials):,} trials"
+        fewer = f", not {grid.size:,}: what means nothing to a loss or model is left out"
+        tell(counted + (fewer if len(trials) < grid.size else ""))
+        failed = _run(inside, trials, table, runner, device, by, show, tell)
+        results = tuple(_trial_result(trial, inside, failed.get(trial.name)) for trial in trials)
+        bare = SweepResult(
+            config=shared,
+            grid=grid.lists,
+            by=by,
+            seeds=tuple(dict.fromkeys(each.seed for each in results)),
+            timed=data.time is not None,
+            settings=(),
+            trials=results,
+        )
+        result = _compared(bare, inside, show)
+        seconds = sum(trial.seconds or 0 for trial in results)  # every trial says itself where it was made
+        write_json(folder / "environment.json", {**environment(), "seconds": seconds})
+        write_page(result, folder)
+        write_result(folder, result)
     return result
 
 
-def _check_grown(folder: Path, grid: Grid) -> None:
-    """Raise unless the folder is new, or has a sweep all of whose trials with a result are in this grid."""
+def _check_folder(folder: Path, trials: Sequence[Trial], table: Table) -> None:
+    """Raise unless the folder is new, or of a sweep whose trials of these names have the same settings and rows."""
     path = folder / "config.toml"
-    if not path.exists() and not (folder / "result.json").exists():
-        return
     there = read_toml(path) if path.exists() else {}
-    if set(there) != {*SECTIONS, "sweep"}:
-        raise InputError(
-            f"must be a new folder or one of the same sweep, found {folder}, which has a run of another kind",
-            argument="out",
-        )
-    here = {identity_of(trial.config) for trial in grid.trials()}
-    lost = [
-        name
-        for identity, (name, _) in _known(folder).items()
-        if identity not in here and (folder / "trials" / name / "result.json").is_file()
-    ]
-    if not lost:
-        return
-    before, now = (
-        {key: [value] for key, value in flattened(each.shown_sections()).items()} | each.lists
-        for each in (read_grid(there), grid)
-    )
-    words = [
-        f"{key} = {before.get(key, [None])} there and {now.get(key, [None])} here"
-        for key in dict.fromkeys([*before, *now])
-        if key != "data.table" and any(value not in now.get(key, [None]) for value in before.get(key, [None]))
-    ]
-    raise InputError(
-        f"must be a new folder or one of a sweep that this one has all trials of, found {folder} with "
-        f"{', '.join(words) or 'others'}, so {len(lost)} of its trials, as {lost[0]}, are not in this grid, which may "
-        "grow but not shrink where results are; choose another folder",
-        argument="out",
-    )
-
-
-def _known(folder: Path) -> dict[Identity, Known]:
-    """Trials that are there, by what makes them the same: a grid with more keys would call them otherwise."""
-    there = {path.parent.name: resolved(read_toml(path)) for path in sorted((folder / "trials").glob("*/config.toml"))}
-    return {identity_of(config): (name, config) for name, config in there.items()}
-
-
-def _check_table(folder: Path, trials: Sequence[Trial], table: Table) -> None:
-    """Raise unless the trials that are there began with the rows that the table has now."""
-    stores = [path for trial in trials if (path := folder / "trials" / trial.name / "store" / SCHEMA).is_file()]
-    now = table_fingerprint(table) if stores else ""
-    for path in stores:
-        if read_json(path)["table"]["fingerprint"] != now:
-            raise InputError(
-                f"must be a new folder or one of the same table, found {path.parents[1]}, which began with other "
-                f"rows than {table_name(table)} has now; choose another folder, or delete that one",
-                argument="out",
-            )
+    if "sweep" not in there and (there or (folder / "result.json").exists()):
+        words = f"must be a new folder or one of the same sweep, found {folder}, which has a run of another kind"
+        raise InputError(words, argument="out")
+    folders = {open_run(folder / "trials" / trial.name, trial.config): trial.config for trial in trials}
+    stores = [Prepared(inside, config) for inside, config in folders.items() if (inside / "store" / SCHEMA).is_file()]
+    fingerprint = table_fingerprint(table) if stores else ""
+    for prepared in stores:
+        prepared.check_rows(fingerprint, table_name(table))
 
 
 def _run(
@@ -168,41 +160,35 @@ def _run(
     say: Callable[[str], None],
 ) -> dict[str, str]:
     """Run what is not finished: why each of the failed trials failed."""
-    inside, many = (folder / "trials").absolute(), len(trials)
     shared = {"table": table, "device": device, "command": list(sys.argv)}
-    missing = {each.name: each for each in trials if not (inside / each.name / "result.json").is_file()}
+    missing = {each.name: each for each in trials if not (folder / each.name / "result.json").is_file()}
     calls = [
-        Call(name, run_trial, {**shared, "config": trial.config, "folder": inside / name})
+        Call(name, run_trial, {**shared, "config": trial.config, "folder": (folder / name).absolute()})
         for name, trial in missing.items()
     ]
-    done = many - len(calls)
+    many, done = len(trials), len(trials) - len(calls)
     if done:
         say(f"{done} of {many} trials are finished already")
     shares: dict[str, float] = {}
 
-    def display() -> None:
-        show("trials", (done + sum(shares.values())) / many, f"trial {min(done + 1, many)} of {many}")
-
     def report(call: Call, share: float) -> None:
         shares[call.name] = share
-        display()
+        show("trials", (many - len(calls) + sum(shares.values())) / many, f"trial {min(done + 1, many)} of {many}")
 
-    display()
     failed: dict[str, str] = {}
     with closing(runner.run(calls, show=report)) as ended:
         for call, future in ended:
             done += 1
-            shares.pop(call.name, None)
             if (error := future.exception()) is not None:
                 failed[call.name] = _words(error)
                 words = f"failed: {failed[call.name]}"
             else:
-                found = trial_result(missing[call.name], inside / call.name, None)
+                found = _trial_result(missing[call.name], folder, None)
                 value = getattr(found.validation, by)
                 number = "none" if value != value else f"{value:.5g}"
                 words = f"validation {by.replace('_', ' ')} {number}, {found.seconds:.0f} s"
             say(f"[{done}/{many}] {call.name}: {words}")
-            display()
+            report(call, 1.0)
     return failed
 
 
@@ -215,18 +201,10 @@ def run_trial(show: Show, table: str, config: Config, folder: Path, device: str,
 
     try:
         run(table, config, folder, device, progress, command=command)
-        (folder / ERROR).unlink(missing_ok=True)
     except KeyboardInterrupt:
         raise
-    except (InputError, OSError) as error:
-        raise InputError(_words(error).replace(table, shown(table))) from None
     except BaseException as error:  # the other trials go on
-        why = _words(error).replace(table, shown(table))
-        with suppress(Exception):  # a full disk has no place for it
-            with locked_folder(folder):
-                write_text(folder / ERROR, traceback.format_exc().replace(table, shown(table)))
-            why += f"; see {folder / ERROR}"
-        raise TrialFailed(why) from None
+        raise TrialFailed(_words(error).replace(table, shown(table))) from None
 
 
 def _words(error: BaseException) -> str:
@@ -237,37 +215,90 @@ def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
-def _compared(
-    folder: Path, grid: Grid, trials: Sequence[Trial], failed: Mapping[str, str], by: str, show: Progress
-) -> SweepResult:
-    inside, data = folder / "trials", trials[0].config.data
-    results = [trial_result(trial, inside / trial.name, failed.get(trial.name)) for trial in trials]
-    settings = settings_of(results)
-    baseline, chosen = baseline_of(settings, by), best_setting([each for each in settings if each.complete], by)
+def _trial_result(trial: Trial, folder: Path, failed: str | None) -> TrialResult:
+    """One trial: its settings, and the numbers of the model that it kept."""
+    train = trial.config.train
+    found: dict[str, Any] = {}
+    if failed is None:
+        result = read_result(folder / trial.name, TrainResult)
+        found = {
+            "kept": result.chosen,
+            "validation": result.validation,
+            "test": Scores.of(result.evaluation.models[result.chosen]),
+            "seconds": read_json(folder / trial.name / "environment.json").get("seconds"),
+        }
+    about = {"name": trial.name, "setting": trial.setting, "settings": to_json(trial.settings)}
+    return TrialResult(**about, loss=train.name, seed=train.seed, failed=failed, **found)
+
+
+def _compared(result: SweepResult, folder: Path, show: Progress) -> SweepResult:
+    """The same with all settings, each against the log loss on test, and the choice by validation."""
+    by = result.by
+    groups: dict[str, list[TrialResult]] = {}
+    for trial in result.trials:
+        groups.setdefault(trial.setting, []).append(trial)
+    settings = [Setting.of(name, group) for name, group in groups.items()]
+    baseline = baseline_of(settings, by)
     if baseline is not None:
-        settings = with_differences(settings, baseline, results, inside, lambda share: show("comparing", share))
-    own = [] if chosen is None else [trial for trial in results if trial.name in chosen.trials]
-    trial = best(own, by, lambda each: getattr(each.validation, by), exact=False)
-    return SweepResult(
-        config=flattened(grid.shown_sections()),
-        grid=grid.lists,
-        by=by,
-        seeds=tuple(dict.fromkeys(each.seed for each in results)),
-        timed=data.time is not None,
-        welfare_of="clicks" if data.truth is None else "truth",
-        baseline=None if baseline is None else baseline.name,
-        chosen=None if chosen is None or trial is None else Chosen(chosen.name, trial.name),
+        base = {trial.seed: (trial, _per_unit(trial, folder)) for trial in groups[baseline.name] if not trial.failed}
+        for at, setting in enumerate(settings):
+            show("comparing", at / len(settings))
+            both = [trial for trial in groups[setting.name] if not trial.failed and trial.seed in base]
+            if setting is not baseline and both:
+                pairs = [(trial, _per_unit(trial, folder), *base[trial.seed]) for trial in both]
+                settings[at] = replace(setting, difference=_against(pairs))
+        show("comparing", 1.0)
+    chosen = best_setting([each for each in settings if each.complete], by)
+    own = [] if chosen is None else groups[chosen.name]
+    kept = best(own, by, lambda each: getattr(each.validation, by), exact=False)
+    return replace(
+        result,
         settings=tuple(settings),
-        trials=tuple(results),
+        baseline=None if baseline is None else baseline.name,
+        chosen=None if kept is None else Chosen(kept.setting, kept.name),
     )
 
 
-def _write(folder: Path, result: SweepResult, device: str) -> None:
-    """The files of the sweep, the result last; every trial says itself where it was made."""
-    from bidwise.report import write_page
+def best_setting(settings: Sequence[Setting], by: str) -> Setting | None:
+    """The setting with the best mean validation metric; the first of those tied to the digits shown."""
+    return best(settings, by, lambda setting: getattr(setting.validation, by).mean, exact=False)
 
-    seconds = sum(trial.seconds or 0 for trial in result.trials)
-    made = environment("cuda" if device == "cuda" and torch.cuda.is_available() else "cpu")
-    write_json(folder / "environment.json", {**made, "seconds": seconds})
-    write_page(result, folder)
-    write_result(folder, result)
+
+def baseline_of(settings: Sequence[Setting], by: str) -> Setting | None:
+    """What others are compared with: the log loss, with the settings that validation chooses for it.
+
+    Where all of its settings lack a seed, one of those that lack the fewest.
+    """
+    own = [setting for setting in settings if setting.loss == BASELINE and setting.seeds]
+    most = max((len(setting.seeds) for setting in own), default=0)
+    own = [setting for setting in own if len(setting.seeds) == most]
+    return best_setting(own, by) or next(iter(own), None)
+
+
+def _per_unit(trial: TrialResult, folder: Path) -> Units:
+    """The model that a trial kept in the auctions, or ads, of its test."""
+    result, path = read_result(folder / trial.name, TrainResult), folder / trial.name / "test.parquet"
+    roles: dict[str, Any] = {role: role for role in TEST_ROLES if role in pl.read_parquet_schema(path)}
+    slots = result.settings.data.slots
+    ads = read_ads(path, ctr=[trial.kept], click="click", bid="bid", slots=len(slots), **roles)
+    return metrics_of(trial.kept, ads, {"slots": slots, "size": result.table.auction_size}).per_unit
+
+
+def _against(pairs: Sequence[tuple[TrialResult, Units, TrialResult, Units]]) -> AgainstBaseline:
+    """A setting against the baseline, in pairs of trials of the same seed."""
+    mine, my_units, base, base_units = zip(*pairs, strict=True)
+    sides = {mine[0].setting: my_units, base[0].setting: base_units}
+    units = {name: {key: np.concatenate([x[key] for x in parts]) for key in parts[0]} for name, parts in sides.items()}
+    # the same ads may be in the tests of several seeds: seeds do not make intervals over auctions narrower
+    (auctions,) = compared(units, [(mine[0].setting, base[0].setting)], copies=len(pairs), metrics=("welfare",))
+    repeats = mean_over([a.test.welfare - b.test.welfare for a, b in zip(mine, base, strict=True)])
+    both = Difference.between(repeats if len(pairs) > 1 else auctions, auctions)
+    welfare = SettingDifference(
+        difference=repeats.difference,
+        ci_low=both.ci_low,
+        ci_high=both.ci_high,
+        repeats=repeats,
+        auctions=replace(auctions, distribution=None),
+        level=float(np.mean([each.test.welfare for each in base])),
+    )
+    return AgainstBaseline(seeds=tuple(each.seed for each in mine), welfare=welfare)
