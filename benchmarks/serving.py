@@ -1,6 +1,6 @@
 """What scoring an auction takes, of 1, 100 and 20,000 ads, from columns of Python lists to CTR, on one core.
 
-Ads and ids are the same for all methods; agreement is asserted first. Methods take turns, auction by auction.
+Ads and ids are the same for all methods; agreement is asserted first. Methods of one model take turns.
 Times are CPU time of the process, all of it on one core: what an idle core would take, on a machine that is not idle.
 ``encoding`` says whether the way from values to what the model takes is in the time: ids for ours, for LightGBM the
 smoothed click rate of every value by the same kind of look-up, in Python's own dictionaries.
