@@ -1,4 +1,4 @@
-"""How losses and protocols are called, explained and drawn on pages."""
+"""How losses are explained and drawn on pages."""
 
 from __future__ import annotations
 
@@ -112,19 +112,6 @@ def in_order(names: Iterable[str]) -> list[str]:
         names,
         key=lambda name: (families.index(loss_called(name).family), known.index(name) if name in LOSSES else 0, name),
     )
-
-
-PROTOCOLS = {  # name -> title
-    "converged": "Converged: trained to the end",
-    "converged_sums": "Converged, literal sums",
-    "tuned": "Tuned on validation auctions",
-}
-
-
-def families_drawn(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Title, colour and marker of each family of losses, for a legend."""
-    families = {loss_called(name).family for name in names}
-    return [(family.title, family.colour, family.marker) for key, family in FAMILIES.items() if key in families]
 
 
 def losses_section(names: Iterable[str]) -> Section:
