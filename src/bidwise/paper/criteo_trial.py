@@ -160,7 +160,7 @@ def planned(config: CriteoConfig, lams: Lams | None = None) -> list[Trial]:
     >>> [trial.name for trial in planned(config, {("deepfm", "log_plus"): 30.0})][-4:]
     ['deepfm-01-log_loss', 'deepfm-01-log_plus-30', 'deepfm-02-log_loss', 'deepfm-02-log_plus-30']
     >>> len(planned(config))
-    12
+    14
     """
     trials = {}
     for model in config.models:

@@ -59,7 +59,8 @@ def _lines(title: str, lines: Lines, label: str = "", lams: Sequence[float] = ()
     def paint(axes: Axes) -> None:
         named_lines(axes, lines, {name: look_of(name) for name in lines})
         if lams:
-            axes.set_xlabel("λ, the weight of the log loss (log scale)", x=0.32)
+            scale = " (log scale)" if axes.get_xscale() == "log" else ""
+            axes.set_xlabel(f"λ, the weight of the log loss{scale}", x=0.32)
             axes.xaxis.set_major_locator(FixedLocator(lams))
         steps = axes.yaxis.get_major_locator().tick_values(*axes.get_ylim())
         places = max(0, -math.floor(math.log10(steps[1] - steps[0]) + 1e-9))
@@ -107,14 +108,14 @@ def lam_grid(result: CriteoResult, titles: Mapping[str, str]) -> Picture:
 
 
 def _without_smallest(lines: Lines) -> Lines:
-    """Lines without the points at the smallest lam, and the next, as long as these dwarf the rest.
+    """Lines without the points at the smallest lam, and the next, as long as these dwarf the four or more others.
 
-    >>> _without_smallest({"a": ([0.1, 1.0, 3.0], [9.0, 1.2, 1.0])})
-    {'a': ([1.0, 3.0], [1.2, 1.0])}
+    >>> _without_smallest({"a": ([0.1, 1.0, 3.0, 10.0, 30.0], [9.0, 1.2, 1.0, 1.1, 1.1])})
+    {'a': ([1.0, 3.0, 10.0, 30.0], [1.2, 1.0, 1.1, 1.1])}
     """
     late = {name: (xs[1:], ys[1:]) for name, (xs, ys) in lines.items()}
     reach, rest = ([y for _, ys in some.values() for y in ys if math.isfinite(y)] for some in (lines, late))
-    if len(rest) > len(lines) and max(reach) - min(reach) > 4 * (max(rest) - min(rest)):
+    if len(rest) >= 4 * len(lines) and max(reach) - min(reach) > 4 * (max(rest) - min(rest)):
         return _without_smallest(late)
     return lines
 
