@@ -393,8 +393,8 @@ def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
 
 
 def test_a_run_that_resumes_says_so(tmp_path, capsys, monkeypatch):
-    for name in ("bidwise.report.write_page", "bidwise.report.build.write_figures"):
-        monkeypatch.setattr(name, lambda *given: None)
+    for name in ("write_page", "build.write_figures", "experiment_page.experiment_summary"):
+        monkeypatch.setattr(f"bidwise.report.{name}", lambda *given: None)
     (tmp_path / "pieces").mkdir()
 
     def run(show):
@@ -404,10 +404,10 @@ def test_a_run_that_resumes_says_so(tmp_path, capsys, monkeypatch):
         (tmp_path / "result.json").unlink(missing_ok=True)
         if number:
             (tmp_path / "pieces" / f"{number}.pt").touch()
-        reproduce_command._experiment(run, tmp_path, lambda result: "found")
+        reproduce_command._experiment(run, tmp_path)
         told = capsys.readouterr().out
         assert (words in told) if words else ("Resuming" not in told)
-    reproduce_command._experiment(run, tmp_path, lambda result: "found")  # finished: nothing resumes
+    reproduce_command._experiment(run, tmp_path)  # finished: nothing resumes
     assert "Resuming" not in capsys.readouterr().out
 
 

@@ -11,12 +11,13 @@ from test_report import Page
 
 import bidwise
 from bidwise.checks import InputError
+from bidwise.evaluation.estimate import Estimate
 from bidwise.report.build import pictures, read_run, report, runs_page, typed_result, write_figures
 from bidwise.report.curves import apart
 from bidwise.report.evaluation_sentences import verdicts
-from bidwise.report.regimes_sentences import AXES, TITLES, headline
+from bidwise.report.experiment_page import VIEWS, verdict
+from bidwise.report.experiment_views import AXES, FIGURE_2
 from bidwise.report.sections import Run
-from bidwise.report.synthetic_sentences import claims, notes, verdict
 from bidwise.study.compare import points
 
 PAPER = ["log_loss", "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher"]
@@ -247,9 +248,9 @@ def pages():
     return {name: runs_page(small(name)) for name in SMALL}
 
 
-def shown(share):
-    """A share as tables show it, in hundredths."""
-    return f"{100 * share:+.2f}".replace("-", "−")
+def said(result):
+    """The sentences of a verdict, the headline first."""
+    return verdict(VIEWS[result.kind](result))
 
 
 def test_every_number_of_the_synthetic_benchmark_is_on_the_page(pages):
@@ -258,76 +259,66 @@ def test_every_number_of_the_synthetic_benchmark_is_on_the_page(pages):
         for name, numbers in losses.items():
             assert name in page.text
             assert f"{100 * numbers['ratio']:.2f} %" in page.text
-            assert f"{numbers['welfare']:.4f}" in page.text
-            assert f"{numbers['revenue']:.4f}" in page.text
-            assert f"{numbers['auc']:.4f}" in page.text
-            assert f"{numbers['log_loss']:.4f}" in page.text
+            for key in ("welfare", "revenue", "auc", "log_loss"):
+                assert f"{numbers[key]:.4f}" in page.text
             assert f"{numbers['squared_error']:.5f}" in page.text
-            assert f"{numbers['difference_to_average']:+.4f} ± 0.0012".replace("-", "−") in page.text
-            assert all(f"{100 * ratio:.2f} %" in page.text for ratio in numbers["ratios"])
+            assert f"{numbers['difference_to_average']:.4f} ± 0.0012".replace("-", "−") in page.text
             for part in (numbers, numbers["calibrated"], numbers.get("by_clicks")):
                 if part and name != "log_loss":
-                    low, high = shown(part["ci_low"]), shown(part["ci_high"])
-                    assert f"[{low}, {high}]" in page.text
-    assert "98.30 %, λ 0.3" not in page.text  # log loss has no lam
-    assert page.text.count("λ 0.3") >= 6 * 5
-    read = typed_result(result)
-    for claim in claims(read):
-        assert all(words in page.text for words in claim[:3])
-    for words in (*verdict(read), *notes(read), *ENVIRONMENT["command"].split()):
+                    assert f"{estimate(part):%}" in page.text
+    assert page.text.count("0.3, 0.3, 0.3, 0.3, 0.3") == 6  # lam of losses that have one
+    for words in (*said(typed_result(result)), *ENVIRONMENT["command"].split()):
         assert words in page.text
     for fact in ("1a2b3c4+", "AMD EPYC 7B13", "2.13.0+cpu", "14 min", "6.123"):
         assert fact in page.text
 
 
+def estimate(part):
+    return Estimate(**{key: part[key] for key in ("difference", "ci_low", "ci_high")})
+
+
 def test_verdict_comes_first(pages):
     text = Page(pages["synthetic"].partition("</head>")[2]).text
-    assert (
-        text.index(verdict(typed_result(synthetic()))[0])
-        < text.index("Test welfare by loss")
-        < text.index("How it was done")
-    )
+    first = text.index(said(typed_result(synthetic()))[0])
+    assert first < text.index("Welfare against the baseline") < text.index("How it was done")
 
 
-def test_page_says_that_patience_shortens_tuning(pages):
-    assert "500 validation auctions" in pages["synthetic"]
-    assert "after 20 epochs without improvement" in pages["synthetic"]
-    assert "This shortens the protocol" in pages["synthetic"]
-    assert "This shortens the protocol" not in pages["tuned alone"]
-    assert "Every model trains for 100 epochs before one is selected" in pages["tuned alone"]
+def test_the_papers_figure_stands_beside_this_run(pages):
+    assert pages["synthetic"].count("Its Figure 2, which has no numbers.") == 2
+    assert all(f">{words}</td>" in pages["synthetic"] for words in FIGURE_2.values())
+    assert "Its Figure 2" not in pages["tuned alone"]
+    world = synthetic()
+    world["config"]["reading"] = "misspecified"
+    assert "Its Figure 2" not in runs_page([run("other world", world)])
 
 
 def test_protocols_that_were_not_run_are_not_told(pages):
     assert "literal sums" not in pages["tuned alone"]
-    assert "<figcaption>Converged: trained to the end" not in pages["tuned alone"]
-    assert "<figcaption>Converged: trained to the end" in pages["one repeat"]
-    assert "Tuned on validation auctions" not in pages["one repeat"]
+    assert "<figcaption>Converged (trained to the end)" not in pages["tuned alone"]
+    assert "<figcaption>Converged (trained to the end)" in pages["one repeat"]
+    assert "Tuned (on validation auctions)" not in pages["one repeat"]
 
 
 def test_a_loss_that_is_better_and_one_that_is_worse_look_alike(pages):
     rows = re.findall(r"<td class=\"finding (\w+)\">([^<]*)</td>", pages["synthetic"])
-    told = {
-        kind: {words for k, words in rows if k == kind and len(words) > 3} for kind in ("better", "worse", "unclear")
-    }
-    assert {"▲ better"} <= told["better"] <= {"▲ better", "✓ holds"}
-    assert {"▼ worse", "✗ does not hold"} == told["worse"]
-    assert {"≈ unclear"} <= told["unclear"] <= {"≈ unclear", "≈ partly"}
+    signs = {kind: {words[0] for k, words in rows if k == kind} for kind in ("better", "worse", "unclear")}
+    assert signs == {"better": {"▲"}, "worse": {"▼"}, "unclear": {"≈"}}
 
 
 def test_every_cell_of_the_regimes_is_in_a_map_and_in_tables(pages):
     text = Page(pages["regimes"]).text
     result = typed_result(regimes())
     for plot in result.maps:
-        assert TITLES.get(plot.name, plot.name) in text
+        assert f"By {plot.x.name} and {plot.y.name}" in text
         assert AXES.get(plot.x.name, plot.x.name) in text
         assert AXES[plot.y.name] in text
         for cell in (cell for rows in plot.losses.values() for row in rows for cell in row):
-            sign = "?" if cell.ci_low <= 0 <= cell.ci_high else "▲" if cell.difference > 0 else "▼"
+            sign = "≈" if cell.ci_low <= 0 <= cell.ci_high else "▲" if cell.difference > 0 else "▼"
             assert f"{points(cell).partition(' ')[0]} {sign}" in text
-            assert f"{sign} {points(cell)}" in text
-            assert points(cell.calibrated) in text
-            assert points(cell.by_clicks) in text
-    assert headline(result) in text
+            for way in (cell, cell.calibrated, cell.by_clicks):
+                assert f"{way:%}" in text
+            assert f"{sign} {cell:%}" in text
+    assert said(result)[0] in text
     for counts in regimes()["summary"].values():
         assert f">{counts['better']}</td>" in pages["regimes"]
 
@@ -347,14 +338,9 @@ def test_names_of_lines_stand_apart_and_in_order():
 def test_a_loss_that_changes_nothing_is_called_the_same():
     result = synthetic(("converged",))
     result["protocols"]["converged"]["losses"]["log"] |= {"difference": 0.0, "ci_low": 0.0, "ci_high": 0.0}
-    assert Page(runs_page([run("same", result)])).text.count("= the same") == 1
-
-
-def test_maps_of_regimes_share_a_scale(pages):
-    assert pages["regimes"].count("Scale of all maps") == 2
-    scales = re.findall(r'aria-label="(Scale of colours[^"]*)"', pages["regimes"])
-    assert len(scales) == 2
-    assert len(set(scales)) == 1
+    assert (
+        Page(runs_page([run("same", result)])).text.count("= 0.00 % [0.00, 0.00]") == 2
+    )  # the paper's table has it too
 
 
 def test_a_training_run_shows_its_best_epoch(pages):
@@ -413,7 +399,7 @@ def test_names_are_text_and_nothing_more(pages):
 
 def test_figures_follow_the_theme(pages):
     charts = re.findall(r"<svg role.*?</svg>", pages["synthetic"] + pages["regimes"], re.DOTALL)
-    assert len(charts) == 3 + 3 + 4 + 2 + 2 * (9 + 1)
+    assert len(charts) == 3 + 3 + 4 + 2 * 9
     assert not any(re.search(r"(fill|stroke): #", chart) for chart in charts)
     names = {name for chart in charts for name in re.findall(r"var\((--\w+)\)", chart)}
     assert all(pages["synthetic"].count(f"{name}:") == 2 for name in names)  # a light and a dark one
@@ -430,7 +416,7 @@ def test_page_is_small(pages):
 
 
 @pytest.mark.parametrize(
-    ("result", "count"), [(synthetic(), 4), (one_repeat(), 4), (nulled(synthetic()), 4), (regimes(), 2)]
+    ("result", "count"), [(synthetic(), 3), (one_repeat(), 3), (nulled(synthetic()), 3), (regimes(), 2)]
 )
 def test_figures_are_files_of_three_kinds_and_always_the_same(tmp_path, result, count):
     first, second = (write_figures(tmp_path / place, typed_result(result)) for place in ("first", "second"))

@@ -14,27 +14,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_experiment_page import said
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 import bidwise
 from bidwise.evaluation.estimate import Outcome
 from bidwise.losses.named import needs_teacher
-from bidwise.paper import regime_maps, regimes, synthetic
+from bidwise.paper import regimes, synthetic
 from bidwise.paper.synthetic import LOSSES, PAPER, measured
 from bidwise.report.build import typed_result
-from bidwise.report.regimes_page import regimes_summary
-from bidwise.report.regimes_sentences import headline
-from bidwise.report.regimes_sentences import notes as regimes_notes
-from bidwise.report.synthetic_page import synthetic_summary
-from bidwise.report.synthetic_sentences import claims, notes, verdict
+from bidwise.report.experiment_page import experiment_summary
 from bidwise.run_folder import read_json, result_json
 from bidwise.study import members
-from bidwise.study.compare import Gain, gain, points
+from bidwise.study.compare import Gain, gain
 from bidwise.study.members import BATCHES, INITIAL, LAST, Students, select, train
 from bidwise.study.recipe import LAMS, Recipe, grid, has_lam, joint_loss, seeds_of
 from bidwise.study.synthetic_results import (
+    Axis,
+    CellGain,
     Counts,
     LossResult,
+    MapResult,
     Protocol,
     RegimesConfig,
     RegimesResult,
@@ -308,7 +308,7 @@ def test_killed_in_the_middle_it_leaves_nothing_corrupt(tmp_path):
     done = subprocess.run([*command, "--out", str(killed)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert read_json(killed / "result.json")["protocols"] == read_json(clean / "result.json")["protocols"]
-    assert "of optimum" in done.stdout
+    assert "Of the optimum" in done.stdout
     assert (killed / "report.html").read_text().count("<table") > 2
     assert {path.suffix for path in (killed / "figures").iterdir()} == {".svg", ".png", ".pdf"}
 
@@ -387,14 +387,13 @@ def test_one_repeat_has_numbers_and_no_interval(tmp_path):
     found = result["protocols"]["tuned"]["losses"]["log_plus"]
     assert found["ci_low"] is None
     assert math.isfinite(found["difference"])
-    assert "log_plus" in synthetic_summary(typed_result(result))
-    assert "A single repeat says nothing" in verdict(typed_result(result))[-1]
+    assert "log_plus" in experiment_summary(typed_result(result))
+    assert "One repeat has no interval" in said(typed_result(result))[-1]
 
 
 def test_the_printed_reading_explains_itself(tmp_path):
     result = run(tiny(reading="printed", losses=("bid_weighted", "log", "log_plus", "log_teacher")), tmp_path / "run")
     assert all(found["welfare"] > 0 for p in result["protocols"].values() for found in p["losses"].values())
-    assert "cannot be what the paper ran" in notes(typed_result(result))[0]
     assert result["worlds"]["printed"]["highest_bid"] / result["worlds"]["printed"]["lowest_bid"] > 1e20
 
 
@@ -538,79 +537,39 @@ def _result(converged, tuned):
     return SyntheticResult("0", synthetic.checked(SyntheticConfig()), 1.0, protocols, {})
 
 
-def test_claims_follow_the_intervals():
-    gains = {"log": 0.01, "log_teacher": 0.02, "bid_weighted": -0.01, "sqrt_bid_weighted": -0.02, "ranknet": 0.02}
-    found = {c.claim: c.verdict for c in claims(_result(_losses(**gains), _losses()))}
-    assert found["All three proposed losses beat log loss."] == "partly"
-    assert found["Weighting the log loss by bids does worse."] == "holds"
-    assert found["Plain learning to rank is no substitute."] == "does not hold"
-    assert found["The gain remains once every loss is tuned."] == "unclear"
-    assert found["The gain remains once all models are calibrated."] == "unclear"
-
-
-@pytest.mark.parametrize(
-    ("gains", "claim", "said"),
-    [
-        ({"log": 0.01, "log_teacher": 0.02, "hinge_plus_teacher": 0.01}, "All three proposed", "holds"),
-        ({"log": -0.01}, "All three proposed", "does not hold"),
-        ({}, "All three proposed", "unclear"),
-        ({"log": 0.01, "log_teacher": 0.05}, "A teacher helps", "holds"),
-        ({"log": 0.05, "log_teacher": 0.01}, "A teacher helps", "does not hold"),
-        ({}, "A teacher helps", "unclear"),
-        ({"log": 0.05, "log_teacher": 0.05}, "The hinge loss gains less", "holds"),
-        ({"hinge_plus_teacher": 0.05}, "The hinge loss gains less", "does not hold"),
-        ({"ranknet": -0.05}, "Plain learning to rank", "holds"),
-    ],
-)
-def test_every_claim_has_its_direction(gains, claim, said):
-    found = [c.verdict for c in claims(_result(_losses(**gains), _losses())) if c.claim.startswith(claim)]
-    assert found == [said]
-
-
 def test_a_smaller_gain_that_is_sure_counts_before_a_larger_one_that_is_not():
     losses = _losses(log=0.05, log_plus=0.02)
     losses["log"] = replace(losses["log"], ci_low=-0.01, ci_high=0.11)
-    said = verdict(_result(_losses(), losses))[0]
-    assert "log_plus +2.00" in said
-    assert "log +" not in said
+    headline = said(_result(_losses(), losses))[0]
+    assert "1 of 9 losses is measurably above log loss, the highest log_plus at +2.00 % [+1.50, +2.50]" in headline
+    assert "not distinguished from it: bid_weighted, sqrt_bid_weighted, log, " in headline
 
 
-def test_the_choice_by_clicks_leaves_out_losses_whose_teacher_knew_the_truth():
-    told = " ".join(verdict(_result(_losses(), _losses(log_plus=0.02, log_plus_teacher=0.03)))[1:])
-    assert "log_plus +2.00" in told
-    assert "log_plus_teacher" not in told
+def test_the_headline_says_who_beats_a_tuned_log_loss():
+    nobody = said(_result(_losses(log=0.01), _losses(bid_weighted=-0.01)))
+    assert nobody[0].startswith("Tuned (on validation auctions): none of 9 losses is measurably above log loss")
+    assert "below it: bid_weighted;" in nobody[0]
+    assert nobody[1].startswith("Converged (trained to the end): 1 of 9 losses is measurably above log loss, ")
 
 
 def test_a_lam_at_either_end_of_its_grid_is_told():
     losses = _losses()
     losses["log"] = replace(losses["log"], lam=(300.0, 300.0, 10.0))
-    losses["log_plus"] = replace(losses["log_plus"], lam=(0.03, 1.0, 1.0))
-    result = _result(_losses(), losses)
-    told = verdict(replace(result, config=replace(result.config, lams=LAMS)))
+    losses["log_plus"] = replace(losses["log_plus"], lam=(0.003, 1.0, 1.0))
     assert (
-        "λ is at an end of its grid, 0.03 or 300, where one beyond may be better: log 300 in 2 of 3, "
-        "log_plus 0.03 in 1 of 3." in told
+        "λ is at an end of its grid, 0.003 or 300, where one beyond may be better: log 300 in 2 of 3, "
+        "log_plus 0.003 in 1 of 3." in said(_result(_losses(), losses))
     )
     losses["log"] = replace(losses["log"], lam=(100.0, 100.0, 10.0))
     losses["log_plus"] = replace(losses["log_plus"], lam=(0.1, 1.0, 1.0))
-    inside = _result(_losses(), losses)
-    assert "grid" not in " ".join(verdict(replace(inside, config=replace(inside.config, lams=LAMS))))
+    assert "grid" not in " ".join(said(_result(_losses(), losses)))
 
 
 def test_results_keep_the_grid_they_were_tuned_on():
     kept = read_json(RESULTS / "plotted" / "result.json")
     kept["config"]["lams"] = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
     kept["protocols"]["tuned"]["losses"]["log"]["lam"] = [10.0] * 30
-    assert "log 10 in 30 of 30" in " ".join(verdict(typed_result(kept)))
-
-
-def test_the_headline_says_who_beats_a_tuned_log_loss():
-    nobody = verdict(_result(_losses(log=0.01), _losses()))
-    assert "no other loss is measurably above it" in nobody[0]
-    somebody = verdict(_result(_losses(log=0.01), _losses(log_plus=0.02)))
-    assert "log_plus +2.00 [+1.50, +2.50]" in somebody[0]
-    assert "none of these can be distinguished from log loss any more: log 0.00" in " ".join(nobody)
-    assert points(Gain(ratio=0.9, difference=0.01)) == "+1.00"
+    assert "log 10 in 30 of 30" in " ".join(said(typed_result(kept)))
 
 
 # Regimes
@@ -618,16 +577,16 @@ def test_the_headline_says_who_beats_a_tuned_log_loss():
 
 def test_worlds_of_the_maps_differ_in_one_thing_alone():
     random = torch.Generator().manual_seed(0)
-    for share in (0.0, 0.5, regime_maps.SHARE):
-        world = regime_maps.world(share=share, spread=1.6)
+    for share in (0.0, 0.5, regimes.SHARE):
+        world = regimes.world(share=share, spread=1.6)
         ads = [world.market(random).ads(4000, random) for _ in range(40)]
         logit = torch.cat([torch.logit(a.truth.double()) for a in ads])
-        assert logit.std().item() == pytest.approx(regime_maps.LOGIT, rel=0.1)
+        assert logit.std().item() == pytest.approx(regimes.LOGIT, rel=0.1)
         assert torch.cat([a.bids for a in ads]).log().std().item() == pytest.approx(1.6, rel=0.1)
-    spreads = [regime_maps.world(spread=spread) for spread in (0.2, 0.8, 1.6)]
+    spreads = [regimes.world(spread=spread) for spread in (0.2, 0.8, 1.6)]
     means = {round(world.level + world.spread**2 / 2, 9) for world in spreads}
     assert means == {0.32}
-    base, named = regime_maps.world(), bidwise.data.WORLDS["misspecified_rare"]
+    base, named = regimes.world(), bidwise.data.WORLDS["misspecified_rare"]
     assert (base.linear, base.curve, base.level) == pytest.approx((named.linear, named.curve, 0))
     assert (base.spread, base.correlation, base.shift) == (named.spread, named.correlation, named.shift)
 
@@ -685,7 +644,7 @@ def test_every_cell_of_every_map_has_an_interval_and_resumes(monkeypatch, tmp_pa
                     assert found.ci_low <= found.difference <= found.ci_high
                 assert cell.lam is None or (len(cell.lam) == 2 and set(cell.lam) <= {0.3, 3.0, 30.0})
     assert {loss for loss, rows in result.maps[0].losses.items() if rows[0][0].lam} == set(filter(has_lam, LOSSES))
-    assert "λ is at an end of its grid, 0.3 or 30" in regimes_notes(result)[-1]
+    assert any("λ is at an end of its grid, 0.3 or 30" in words for words in said(result))
     assert set(result.maps[2].losses) == {name for name in LOSSES if needs_teacher(name)}
     assert typed_result(read_json(tmp_path / "run" / "result.json")) == result
     pieces = sorted((tmp_path / "run" / "pieces").iterdir())
@@ -694,7 +653,7 @@ def test_every_cell_of_every_map_has_an_interval_and_resumes(monkeypatch, tmp_pa
     again = regimes.run(config, tmp_path / "run")
     assert again.maps == result.maps
     assert [path.stat().st_mtime_ns for path in pieces[1:]] == times
-    assert re.search(r"log_plus +\d+ +\d+ +\d+ +\d+", regimes_summary(result))
+    assert re.search(r"log_plus +\d+ +\d+ +\d+ +\d+", experiment_summary(result))
     with pytest.raises(bidwise.InputError, match="epochs = 1 there and 2 here"):
         regimes.run(RegimesConfig(**{**SMALL_REGIMES, "epochs": 2}), tmp_path / "run")
 
@@ -706,9 +665,7 @@ def test_a_strong_teacher_is_larger_and_sees_ten_times_the_ads(monkeypatch):
         seen.append((model.layers[0].weight.shape[-1], len(ads), ads.features[0, 0, 0].item(), options["metric"]))
 
     monkeypatch.setattr(regimes, "fit", spy)
-    group = regimes._Group(
-        RegimesConfig(**SMALL_REGIMES), [regime_maps.Cell(regime_maps.world())], "cpu", lambda done: None
-    )
+    group = regimes._Group(RegimesConfig(**SMALL_REGIMES), [regimes.Cell(regimes.world())], "cpu", lambda done: None)
     for strong in (False, True):
         group.network(strong)
     (width, ads, first, metric), (wide, more, other, _) = seen
@@ -719,7 +676,7 @@ def test_a_strong_teacher_is_larger_and_sees_ten_times_the_ads(monkeypatch):
 
 def test_cells_select_by_their_own_auction_size_and_calibrate_on_validation_clicks(monkeypatch):
     config = RegimesConfig(**SMALL_REGIMES)
-    cells = [regime_maps.Cell(regime_maps.world(), size=size) for size in (10, 50)]
+    cells = [regimes.Cell(regimes.world(), size=size) for size in (10, 50)]
     group = regimes._Group(config, cells, "cpu", lambda done: None)
     asked = []
 
@@ -773,18 +730,28 @@ def test_bad_options_of_regimes_name_themselves(options, words):
         regimes.checked(RegimesConfig(**options))
 
 
+def _cells(better, worse, unclear):
+    """Gains of a loss over kinds of market with these outcomes."""
+    signs = [1] * better + [-1] * worse + [0] * unclear
+    centres = [0.01 * sign + 1e-6 * k for k, sign in enumerate(signs)]
+    common = {"ratio": 0.9, "calibrated": Gain(ratio=0.9, difference=0.0)}
+    return tuple(CellGain(difference=x, ci_low=x - 0.005, ci_high=x + 0.005, **common) for x in centres)
+
+
 @pytest.mark.parametrize(
-    ("counts", "said"),
+    ("outcomes", "headline"),
     [
-        ({"log": Counts(0, 3, 4), "log_plus": Counts(0, 0, 7)}, "No loss is measurably above"),
-        ({"log": Counts(3, 1, 3), "log_plus": Counts(0, 0, 7)}, "measurably worse in others"),
-        ({"log": Counts(3, 1, 3)}, "measurably worse in others"),
+        ({"log": (0, 3, 4), "log_plus": (0, 0, 7)}, "No candidate is measurably above its baseline in any world"),
         (
-            {"log": Counts(6, 1, 0), "log_plus": Counts(3, 0, 4)},
-            "log_plus beats .* 3 of 7 .* none; log .* 6 of 7 .* in 1",
+            {"log": (6, 1, 0), "log_plus": (3, 0, 4)},
+            "log_plus is measurably above .* 3 of 7 worlds and below it in none",
         ),
-        ({"log": Counts(1, 0, 6), "log_plus": Counts(3, 0, 4)}, r"log_plus beats .* 3 of 7 .* worse in none\.$"),
+        ({"log": (3, 1, 3), "log_plus": (0, 0, 7)}, "log is measurably above .* 3 of 7 worlds and below it in 1"),
+        ({"log": (1, 0, 6), "log_plus": (3, 0, 4)}, "log_plus is measurably above its baseline in 3 of 7"),
     ],
 )
-def test_the_headline_of_regimes_names_the_safe_loss(counts, said):
-    assert re.search(said, headline(RegimesResult("0", RegimesConfig(), (), counts)))
+def test_the_headline_of_regimes_names_the_safe_loss(outcomes, headline):
+    axes = Axis("correlation", tuple(range(7))), Axis("misspecification", (0,))
+    plot = MapResult("map", *axes, {loss: (_cells(*counts),) for loss, counts in outcomes.items()})
+    result = RegimesResult("0", RegimesConfig(), (plot,), {loss: Counts(*counts) for loss, counts in outcomes.items()})
+    assert re.search(headline, said(result)[0])

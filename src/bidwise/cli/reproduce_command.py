@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 
@@ -14,20 +15,27 @@ from bidwise.cli.terminal import Bars, device_of
 if TYPE_CHECKING:
     from bidwise.runners import Progress
 
+Config = TypeVar("Config")
+Out = Annotated[Path, Parameter(help="Folder of the run.")]
+Seed = Annotated[int, Parameter(help="Seed of all random numbers.")]
+Device = Annotated[str, Parameter(help="cpu, cuda, or auto for a GPU where there is one.")]
+Words = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
+Numbers = Annotated[list[float] | None, Parameter(consume_multiple=True, negative=())]
+
 
 def synthetic(
     *,
-    out: Path,
+    out: Out,
     reading: str = "plotted",
     protocol: str = "both",
     repeats: int = 30,
     epochs: int = 100,
-    seed: int = 0,
-    losses: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    seed: Seed = 0,
+    losses: Words = None,
     patience: int | None = None,
     validation_auctions: int = 2000,
     init: str = "glorot",
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Do pairwise losses raise welfare? The paper's synthetic experiment, and the same with every loss tuned.
 
@@ -38,8 +46,6 @@ def synthetic(
 
     Parameters
     ----------
-    out:
-        Folder of the run.
     reading:
         The world: plotted (the paper's, as its figure shows it), printed (with the weights that the paper prints),
         misspecified (a linear student, clicks that depend on squares) or misspecified_rare (the same with a click rate
@@ -50,8 +56,6 @@ def synthetic(
         Markets, each with its own ads; intervals are over repeats.
     epochs:
         Passes over the training ads.
-    seed:
-        Seed of all random numbers.
     losses:
         Names out of the ten that take part, separated by spaces; log_loss always does [default: all].
     patience:
@@ -60,41 +64,24 @@ def synthetic(
         Auctions that epoch and lam are selected by.
     init:
         Initial weights of the network: glorot or torch.
-    device:
-        cpu, cuda, or auto for a GPU where there is one.
     """
     from bidwise.paper.synthetic import checked, run
     from bidwise.study.synthetic_results import SyntheticConfig
 
-    options = SyntheticConfig(
-        reading=reading,
-        protocol=protocol,
-        repeats=repeats,
-        epochs=epochs,
-        seed=seed,
-        losses=() if losses is None else _names("losses", losses),
-        patience=patience,
-        validation_auctions=validation_auctions,
-        init=init,
-    )
-    config = checked(options)
-    from bidwise.report.synthetic_page import (
-        synthetic_summary,  # matplotlib takes a second: after the options were checked
-    )
-
-    _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out, synthetic_summary)
+    config = checked(_config(SyntheticConfig, locals()))
+    _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out)
 
 
 def regimes(
     *,
-    out: Path,
+    out: Out,
     repeats: int = 10,
     epochs: int = 20,
-    seed: int = 0,
+    seed: Seed = 0,
     training_ads: int = 40_000,
     validation_ads: int = 100_000,
     test_ads: int = 200_000,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Where does a welfare loss pay? Its gain over a tuned log loss, from one kind of market to another.
 
@@ -104,43 +91,35 @@ def regimes(
 
     Parameters
     ----------
-    out:
-        Folder of the run.
     repeats:
         Markets in each cell, at least 2.
     epochs:
         Passes over the training ads; each loss has its own best epoch of them.
-    seed:
-        Seed of all random numbers.
     training_ads:
         Ads that a student is trained on.
     validation_ads:
         Ads of the auctions that epoch and lam are selected by.
     test_ads:
         Ads of the auctions that welfare is measured on.
-    device:
-        cpu, cuda, or auto for a GPU where there is one.
     """
     from bidwise.paper.regimes import checked, run
     from bidwise.study.synthetic_results import RegimesConfig
 
-    config = checked(RegimesConfig(repeats, epochs, seed, training_ads, validation_ads, test_ads))
-    from bidwise.report.regimes_page import regimes_summary  # matplotlib takes a second: after the options were checked
-
-    _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out, regimes_summary)
+    config = checked(_config(RegimesConfig, locals()))
+    _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out)
 
 
 def criteo(
     *,
-    out: Path,
+    out: Out,
     data: Path | None = None,
     rows: int | None = None,
     world: str = "shared_tail",
-    models: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
-    losses: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    models: Words = None,
+    losses: Words = None,
     protocol: str = "both",
     repeats: int = 10,
-    seed: int = 0,
+    seed: Seed = 0,
     auction_size: int = 256,
     every: float = 0.25,
     l2: float = 0.0,
@@ -148,11 +127,11 @@ def criteo(
     epochs: float | None = None,
     schedule: str = "constant",
     batch_size: int | None = None,
-    lams: Annotated[list[float] | None, Parameter(consume_multiple=True, negative=())] = None,
+    lams: Numbers = None,
     lam_repeats: int | None = None,
     precision: str = "float32",
     workers: int = 1,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Do welfare losses pay on Criteo? The paper's experiment with DeepFM and DCN, and the same with every loss tuned.
 
@@ -166,8 +145,6 @@ def criteo(
 
     Parameters
     ----------
-    out:
-        Folder of the run.
     data:
         Folder that bidwise prepare criteo wrote.
     rows:
@@ -184,8 +161,6 @@ def criteo(
         or both.
     repeats:
         Trainings of every model, each with its own initial weights and order of ads.
-    seed:
-        Seed of all random numbers.
     auction_size:
         Ads of a validation or test auction; all that could be drawn are measured.
     every:
@@ -201,55 +176,32 @@ def criteo(
     batch_size:
         Ads in a batch [default: the paper's, 256 for DeepFM and 512 for DCN].
     lams:
-        What the tuned protocol tries [default: 0.03 0.1 0.3 1 3 10 30 100 300].
+        What the tuned protocol tries [default: 0.003 0.01 0.03 0.1 0.3 1 3 10 30 100 300].
     lam_repeats:
         Select lam once, on so many first repeats, which alone train every lam [default: in each repeat].
     precision:
         float32, or mixed for products of matrices on the tensor cores of a GPU.
     workers:
         Trainings at once: threads on a GPU, processes on a CPU.
-    device:
-        cpu, cuda, or auto for a GPU where there is one.
     """
     from bidwise.paper.criteo import run
-    from bidwise.report.criteo_sentences import summary
-    from bidwise.study.criteo_results import LOSSES, CriteoConfig
-    from bidwise.study.recipe import LAMS
+    from bidwise.study.criteo_results import CriteoConfig
 
-    config = CriteoConfig(
-        models=("deepfm", "dcn") if models is None else _names("models", models),
-        losses=LOSSES if losses is None else _names("losses", losses),
-        protocol=protocol,
-        repeats=repeats,
-        seed=seed,
-        auction_size=auction_size,
-        every=every,
-        l2=l2,
-        embeddings=embeddings,
-        rows=rows,
-        world=world,
-        epochs=epochs,
-        schedule=schedule,
-        batch_size=batch_size,
-        lams=LAMS if lams is None else tuple(lams),
-        lam_repeats=lam_repeats,
-        precision=precision,
-    )
-    where = device_of(device)
-    _experiment(lambda show: run(config, data, out, device=where, workers=workers, progress=show), out, summary)
+    config, where = _config(CriteoConfig, locals()), device_of(device)
+    _experiment(lambda show: run(config, data, out, device=where, workers=workers, progress=show), out)
 
 
 def recipes(
     *,
-    out: Path,
-    worlds: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    out: Out,
+    worlds: Words = None,
     rows: int = 2_000_000,
     repeats: int = 5,
     auction_size: int = 256,
     batch_size: int = 4096,
     precision: str = "float32",
-    seed: int = 0,
-    device: str = "auto",
+    seed: Seed = 0,
+    device: Device = "auto",
 ) -> None:
     """What raises welfare over the strongest log-loss model? Ensembles, distillation, welfare losses, in six worlds.
 
@@ -263,8 +215,6 @@ def recipes(
 
     Parameters
     ----------
-    out:
-        Folder of the run.
     worlds:
         Names of simulated worlds, separated by commas or spaces [default: all six].
     rows:
@@ -277,34 +227,25 @@ def recipes(
         Ads in a batch.
     precision:
         float32, or mixed for products of matrices on the tensor cores of a GPU.
-    seed:
-        Seed of all random numbers.
-    device:
-        cpu, cuda, or auto for a GPU where there is one.
     """
     from bidwise.paper.recipes import run
-    from bidwise.report.recipes_page import recipes_summary
     from bidwise.study.recipes_results import RecipesConfig
 
-    given = {} if worlds is None else {"worlds": _names("worlds", worlds)}
-    config = RecipesConfig(
-        rows=rows,
-        repeats=repeats,
-        auction_size=auction_size,
-        batch_size=batch_size,
-        precision=precision,
-        seed=seed,
-        **given,
-    )
-    _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out, recipes_summary)
+    config = _config(RecipesConfig, locals())
+    _experiment(lambda show: run(config, out, device=device_of(device), progress=show), out)
 
 
-def _names(argument: str, words: list[str]) -> tuple[str, ...]:
-    """Names that are separated by commas, by spaces or by both."""
-    names = tuple(name.strip() for word in words for name in word.split(",") if name.strip())
-    if not names:
-        raise bidwise.InputError("must be names, separated by commas or spaces, found none", argument=argument)
-    return names
+def _config(kind: type[Config], options: Mapping[str, Any]) -> Config:
+    """The configuration of an experiment: the options of its command that were given and are called as its fields."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    given = {name: options[name] for name in names if options.get(name) is not None}
+    for name, value in given.items():
+        given[name] = tuple(value) if isinstance(value, list) else value
+        if isinstance(value, list) and isinstance(value[0], str):  # separated by commas, by spaces or by both
+            given[name] = tuple(part.strip() for word in value for part in word.split(",") if part.strip())
+            if not given[name]:
+                raise bidwise.InputError("must be names, separated by commas or spaces, found none", argument=name)
+    return kind(**given)
 
 
 def report(*runs: Path, out: Path = Path("report.html")) -> None:
@@ -325,7 +266,7 @@ def report(*runs: Path, out: Path = Path("report.html")) -> None:
     print(f"Written: {out}")
 
 
-def _experiment(run: Callable[[Progress], Any], out: Path, summary: Callable[[Any], str]) -> None:
+def _experiment(run: Callable[[Progress], Any], out: Path) -> None:
     """Run an experiment with a progress bar, say what it found, and leave a page and figures."""
     from bidwise.report.formatting import counted
     from bidwise.run_folder import locked_folder
@@ -335,11 +276,11 @@ def _experiment(run: Callable[[Progress], Any], out: Path, summary: Callable[[An
         print(f"Resuming after {counted(kept, 'part')} of this run, in {out}", flush=True)
     with locked_folder(out), Bars() as bars:
         result = run(bars.show)
-        print(summary(result))
-        bars.show("drawing", 0.0)
-        from bidwise.report import write_page
+        from bidwise.report import experiment_page, write_page  # matplotlib takes a second: after options were checked
         from bidwise.report.build import write_figures
 
+        print(experiment_page.experiment_summary(result))
+        bars.show("drawing", 0.0)
         write_figures(out, result)
         bars.show("drawing", 0.9)
         write_page(result, out)

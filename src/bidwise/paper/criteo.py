@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from bidwise.checks import check_whole, derived_seed
-from bidwise.paper.criteo_data import Dataset, load_dataset
-from bidwise.paper.criteo_numbers import Numbers, selected_lams
-from bidwise.paper.criteo_trial import Trained, Trial, planned, train
-from bidwise.paper.epoch_times import epoch_times
+from bidwise.paper.criteo_trial import Lams, Measured, Trained, Trial, load_dataset, planned, train, trial_of
 from bidwise.run_folder import environment, open_folder
 from bidwise.runners import Processes, Progress, Runner, Task, TaskCache, Threads
-from bidwise.study.criteo_results import CriteoConfig, CriteoResult, EpochTime, ModelResult
-from bidwise.study.recipe import has_lam
-from bidwise.training.run import matmul_precision
+from bidwise.study.compare import Difference, mean_and_error, paired
+from bidwise.study.criteo_results import (
+    CONVERGED,
+    TUNED,
+    AtLam,
+    CriteoConfig,
+    CriteoResult,
+    Curve,
+    Levels,
+    LossResult,
+    ModelResult,
+    Protocol,
+    Selected,
+)
+from bidwise.study.recipe import BASELINE, best, has_lam
 
-TIMING = 0.2  # of the work of a training: how long its steps take
+SELECTIONS = {"by_welfare": "welfare", "by_truth": "expected_welfare"}  # beside validation log loss
 
 
 def run(
@@ -42,25 +54,18 @@ def run(
         runner: in place of these.
     """
     check_whole("workers", workers, 1)
-    dataset = load_dataset(config, data, device, verify=True)  # the same ads in every precision
+    dataset = load_dataset(config, data, device, verify=True)
     of_folder = {"experiment": "criteo", "data": dataset.name, "checksum": dataset.checksum, **asdict(config)}
     folder, made_by = open_folder(out, of_folder), environment(device)  # now: the sources may change while it runs
     tasks = TaskCache(folder, progress)
+    if runner is None and workers > 1:
+        runner = Threads(workers, device) if torch.device(device).type == "cuda" else Processes(workers)
     shared = {"data": None if data is None else str(Path(data).absolute()), "config": config, "device": device}
-    trained = _train_all(config, tasks, runner or _runner(workers, device), shared)
-    result = CriteoResult(
-        config=config,
-        data=dataset.about(config),
-        models={name: _model_result(Numbers(config, trained, name), dataset, tasks, device) for name in config.models},
-    )
+    trained = _train_all(config, tasks, runner or Runner(), shared)
+    models = {name: Numbers(config, trained, name).result(len(dataset.train)) for name in config.models}
+    result = CriteoResult(config=config, data=dataset.about(config), models=models)
     tasks.write(result, made_by)
     return result
-
-
-def _runner(workers: int, device: str) -> Runner:
-    if workers == 1:
-        return Runner()
-    return Threads(workers, device) if torch.device(device).type == "cuda" else Processes(workers)
 
 
 def _train_all(config: CriteoConfig, tasks: TaskCache, runner: Runner, shared: dict[str, Any]) -> dict[Trial, Trained]:
@@ -77,39 +82,124 @@ def _train_all(config: CriteoConfig, tasks: TaskCache, runner: Runner, shared: d
         trained.update(zip(trials, map(Trained.of, tasks.all(todo, runner)), strict=True))
 
     first = planned(config)
-    once = config.lam_repeats is not None and "tuned" in config.protocols
     lams = {(model, loss): config.lams[0] for model in config.models for loss in config.losses}
-    timing = TIMING * len(config.models)
-    tasks.expected = len(planned(config, lams)) + timing  # at most: the selected lam may be one that is trained anyway
+    tasks.expected = len(planned(config, lams))  # at most: the selected lam may be one that is trained anyway
     for taught in (False, True):
         train_these([trial for trial in first if (trial.recipe.teacher is not None) == taught])
-    if once:
+    if config.lam_repeats is not None and "tuned" in config.protocols:
         every = planned(config, selected_lams(config, trained))
-        tasks.expected = len(every) + timing
+        tasks.expected = len(every)
         train_these([trial for trial in every if trial not in trained])
     return trained
 
 
-def _model_result(numbers: Numbers, dataset: Dataset, tasks: TaskCache, device: str) -> ModelResult:
-    config, recipe = numbers.config, numbers.config.recipe(numbers.model)
-    recipes = [config.recipe(numbers.model, loss, config.lam if has_lam(loss) else None) for loss in config.losses]
-    tuned = "tuned" in config.protocols
+def selected_lams(config: CriteoConfig, trained: Mapping[Trial, Trained]) -> Lams:
+    """For each model and loss the lam that is used in all repeats."""
+    numbers = {model: Numbers(config, trained, model) for model in config.models}
+    return {(m, loss): of.best_lam(loss) for m, of in numbers.items() for loss in filter(has_lam, config.losses)}
 
-    def timed(show: Any) -> dict[str, dict[str, Any]]:
-        with matmul_precision(config.precision):
-            return epoch_times(
-                show, recipes=recipes, ads=dataset.train, cardinalities=dataset.cardinalities, device=device
-            )
 
-    times = tasks.get(f"{numbers.model}-runtime", f"{recipes} on {device}", TIMING, timed)
-    return ModelResult(
-        parameters=numbers.of_trial(0, recipe.loss, None).parameters,
-        batch_size=recipe.batch_size,
-        epochs=recipe.epochs,
-        steps=round(-(-len(dataset.train) // recipe.batch_size) * recipe.epochs),
-        protocols={name: numbers.protocol(name) for name in config.protocols},
-        grid=numbers.grid() if tuned else {},
-        grid_log_loss=numbers.grid_log_loss() if tuned and any(map(has_lam, config.losses)) else None,
-        curves=numbers.curves() if tuned else {},
-        runtime={loss: EpochTime(**values) for loss, values in times.items()},
-    )
+@dataclass(frozen=True)
+class Numbers:
+    """What the trials of a run found about one model: what was selected, means over repeats, paired differences."""
+
+    config: CriteoConfig
+    trained: Mapping[Trial, Trained]
+    model: str
+
+    def result(self, ads: int) -> ModelResult:
+        """Everything, of a model trained on so many ads."""
+        config, recipe = self.config, self.config.recipe(self.model)
+        tuned = "tuned" in config.protocols
+        with_lam = [loss for loss in config.losses if tuned and has_lam(loss)]
+        return ModelResult(
+            parameters=self.of_trial(0, BASELINE, None).parameters,
+            batch_size=recipe.batch_size,
+            epochs=recipe.epochs,
+            steps=round(-(-ads // recipe.batch_size) * recipe.epochs),
+            protocols={name: self.protocol(name) for name in config.protocols},
+            grid={
+                loss: tuple(AtLam(lam=lam, **_levels(self._at(loss, lam))) for lam in config.lams) for loss in with_lam
+            },
+            grid_log_loss=Levels(**_levels(self._at(BASELINE, None))) if with_lam else None,
+            curves={loss: self.curve(loss) for loss in config.losses} if tuned else {},
+        )
+
+    def of_trial(self, repeat: int, loss: str, lam: float | None, protocol: str = "tuned") -> Trained:
+        return self.trained[trial_of(self.config, self.model, repeat, loss, lam, protocol)]
+
+    def _at(self, loss: str, lam: float | None) -> list[Measured]:
+        """At its best epoch, in the repeats that tried every lam."""
+        return [self.of_trial(repeat, loss, lam).selections[TUNED] for repeat in self.config.trying_lams]
+
+    def best_lam(self, loss: str) -> float:
+        """The lam with the lowest validation log loss, summed over the repeats that tried all."""
+
+        def value(lam: float) -> float:
+            return sum(each.value for each in self._at(loss, lam))
+
+        return best(self.config.lams, TUNED, value) or self.config.lam
+
+    def chosen(self, loss: str, protocol: str, selection: str) -> list[Measured]:
+        """For each repeat the model that a selection takes, of all epochs and lams; ``last`` takes the end.
+
+        With ``lam_repeats`` lam is already selected, and a selection takes the epoch alone.
+        """
+        lams = self.config.lams_of(loss, protocol)
+        if self.config.lam_repeats is not None and len(lams) > 1:
+            lams = (self.best_lam(loss),)
+        tried = [
+            [self.of_trial(repeat, loss, lam, protocol).selections[selection] for lam in lams]
+            for repeat in range(self.config.repeats)
+        ]
+        if selection == CONVERGED:
+            return [each[0] for each in tried]
+        return [best(each, selection, lambda tested: tested.value) or each[0] for each in tried]
+
+    def protocol(self, name: str) -> Protocol:
+        """The numbers of every loss; in the tuned protocol also as other selections have them."""
+        selections = {"": CONVERGED} if name == "converged" else {"": TUNED, **SELECTIONS}
+        known = self.of_trial(0, BASELINE, None).selections
+        bases = {by: self.chosen(BASELINE, name, some) for by, some in selections.items() if some in known}
+        losses = {}
+        for loss in self.config.losses:
+            tested = {by: self.chosen(loss, name, selections[by]) for by in bases}
+            more: dict[str, Any] = {by: Selected(**_selected(tested[by], bases[by], loss)) for by in bases if by}
+            for key in ("revenue", "calibration_error", "predicted_over_observed"):
+                more[key] = float(np.mean([getattr(each, key) for each in tested[""]]))
+            losses[loss] = LossResult(**_selected(tested[""], bases[""], loss), **more)
+        return Protocol(losses)
+
+    def curve(self, loss: str) -> Curve:
+        """Validation metrics over the epochs, at the lam that was selected most often."""
+        lam = Counter(each.lam for each in self.chosen(loss, "tuned", TUNED)).most_common(1)[0][0]
+        seen = [self.of_trial(repeat, loss, lam).curve for repeat in range(self.config.repeats)]
+        names = [name for name in ("welfare", "log_loss", "expected_welfare") if name in seen[0]]
+        means = {name: tuple(np.mean([curve[name] for curve in seen], axis=0).tolist()) for name in names}
+        return Curve(epoch=tuple(seen[0]["epoch"]), lam=lam, **means)
+
+
+def _selected(tested: Sequence[Measured], base: Sequence[Measured], loss: str) -> dict[str, Any]:
+    """The fields of :class:`Selected`."""
+    tuned = not np.isnan(tested[0].epoch)
+
+    def difference(values: Callable[[Measured], Tensor]) -> Difference | None:
+        return None if loss == BASELINE else paired(*([values(m).numpy() for m in each] for each in (tested, base)))
+
+    return {
+        **_levels(tested),
+        "difference": difference(lambda measured: measured.main_welfare),
+        "calibrated": difference(lambda measured: measured.calibrated),
+        "epoch": float(np.mean([each.epoch for each in tested])),
+        "lam": tuple(each.lam for each in tested if tuned and each.lam is not None),
+    }
+
+
+def _levels(tested: Sequence[Measured]) -> dict[str, float]:
+    """The fields of :class:`Levels`: means over repeats and their standard errors, where there are any."""
+    levels = {}
+    for name in ("welfare", "expected_welfare", "auc", "log_loss"):
+        values = [getattr(each, name) for each in tested]
+        if values[0] is not None:
+            levels[name], levels[f"{name}_error"] = mean_and_error([float(np.mean(np.asarray(x))) for x in values])
+    return levels

@@ -10,7 +10,7 @@ measure expected welfare on test ads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,8 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
 STUDENTS = ("distilled", TAUGHT_SMALL)  # are chosen by log loss, other changes by welfare
 MEMBERS = 4
 TUNING = 3.5  # repeats that tuning takes as long as, about
+Settings = Mapping[str, Any]
+Wanted = dict[str, tuple[Recipe, int, nn.Module | None]]  # by name: a recipe, the number of its seed, its teacher
 
 
 def run(
@@ -87,32 +89,25 @@ def run(
     tasks = TaskCache(folder, progress, expected=2 * len(config.worlds) * (config.repeats + TUNING))
     worlds = {}
     for world in config.worlds:
-        tuned, repeats = _all(tasks, config, world, device, "", _tuned, _repeated, {})
-        small, of_small = _all(tasks, config, world, device, "small-", _tuned_small, _repeated_small, {"full": tuned})
-        both = [{**each, "recipes": {**each["recipes"], **s}} for each, s in zip(repeats, of_small, strict=True)]
+        tuned, repeats = _of_world(tasks, config, world, device, None)
+        small, of_small = _of_world(tasks, config, world, device, tuned["chosen"][BASELINE])
+        both = [{**full, **few} for full, few in zip(repeats, of_small, strict=True)]
         worlds[world] = _numbers(Tuned(**{name: {**tuned[name], **small[name]} for name in tuned}), both)
     result = RecipesResult(config, worlds)
     tasks.write(result, made_by)
     return result
 
 
-def _all(
-    tasks: TaskCache,
-    config: RecipesConfig,
-    world: str,
-    device: str,
-    prefix: str,
-    tune: Callable[..., Any],
-    repeat: Callable[..., Any],
-    options: dict[str, Any],
-) -> tuple[dict[str, Any], list[Any]]:
-    """What tuning found in a world, and every repeat with it."""
-    shared = {"config": config, "world": world, "device": device, **options}
-    grids = SMALL_SETTINGS if prefix else FAMILIES
-    key = f"{replace(config, worlds=(world,), repeats=1)}, {grids}, {EPOCHS}, {CHANGES}, {options}"
-    (tuned,) = tasks.all([Task(f"{world}-{prefix}tuning", tune, shared, amount=TUNING, key=key)])
+def _of_world(
+    tasks: TaskCache, config: RecipesConfig, world: str, device: str, teacher: Settings | None
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What tuning found in a world, and every repeat with it; small models where a ``teacher`` has settings."""
+    shared = {"config": config, "world": world, "device": device, "teacher": teacher}
+    grids, name = (FAMILIES, world) if teacher is None else (SMALL_SETTINGS, f"{world}-small")
+    key = f"{replace(config, worlds=(world,), repeats=1)}, {grids}, {EPOCHS}, {CHANGES}, {teacher}"
+    (tuned,) = tasks.all([Task(f"{name}-tuning", _tuned, shared, amount=TUNING, key=key)])
     repeats = [
-        Task(f"{world}-{prefix}{k:02d}", repeat, {**shared, "tuned": tuned, "repeat": k}, key=f"{key}, {tuned}")
+        Task(f"{name}-{k:02d}", _repeated, {**shared, "chosen": tuned["chosen"], "repeat": k}, key=f"{key}, {tuned}")
         for k in range(config.repeats)
     ]
     return tuned, tasks.all(repeats)
@@ -121,14 +116,10 @@ def _all(
 def _numbers(tuned: Tuned, repeats: Sequence[Mapping[str, Any]]) -> WorldNumbers:
     recipes = {}
     for name in RECIPES:
-        welfare, base = (
-            np.array([each["recipes"][n]["welfare"] for each in repeats]) for n in (name, baseline_of(name))
-        )
-        measured = {
-            key: tuple(each["recipes"][name][key] for each in repeats) for key in ("welfare", "auc", "log_loss")
-        }
-        gain = None if name == baseline_of(name) else Estimate.over_repeats((welfare / base - 1).tolist())
-        recipes[name] = RecipeNumbers(**measured, gain=gain)
+        measured = {key: tuple(each[name][key] for each in repeats) for key in ("welfare", "auc", "log_loss")}
+        base = np.array([each[baseline_of(name)]["welfare"] for each in repeats])
+        gain = Estimate.over_repeats((np.array(measured["welfare"]) / base - 1).tolist())
+        recipes[name] = RecipeNumbers(**measured, gain=None if name == baseline_of(name) else gain)
     return WorldNumbers(tuned, tuple(each["optimal"] for each in repeats), recipes)
 
 
@@ -147,184 +138,146 @@ class _Draw:
         drawn = simulated_ads(config.rows, world=world, world_seed=seed % 2**31, seed=seed, device=device)
         mean = drawn.train.bids.mean()  # lam is in its units
         parts: dict[str, Any] = {name: replace(ads, bids=ads.bids / mean) for name, ads in drawn.splits.items()}
+        parts["valid"] = replace(parts["valid"], auction_size=config.auction_size)
         return cls(config, replace(drawn, **parts), device, seed)
 
-    @property
-    def valid(self) -> Ads:
-        return replace(self.drawn.valid, auction_size=self.config.auction_size)
-
-    def recipe(self, settings: Mapping[str, Any], **more: Any) -> Recipe:
+    def recipe(self, settings: Settings) -> Recipe:
         l2 = settings["l2"] / len(self.drawn.train)
-        ours: dict[str, Any] = {"batch_size": self.config.batch_size, "precision": self.config.precision}
-        return Recipe(**{**settings, "l2": l2, "epochs": EPOCHS, "schedule": "cosine", **ours, **more})
+        config = {"batch_size": self.config.batch_size, "precision": self.config.precision}
+        return Recipe(**{**settings, "l2": l2, "epochs": EPOCHS, "schedule": "cosine", **config})
 
-    def together(self, wanted: Mapping[str, tuple[Recipe, int, nn.Module | None]], show: Show) -> dict[str, nn.Module]:
-        """Models by name of recipes, with the number of their seed and their teacher, several at once on a GPU."""
-        calls = [
-            Call(
-                name,
-                _trained,
-                {
-                    "recipe": recipe,
-                    "ads": self.drawn.train,
-                    "valid": self.valid,
-                    "cardinalities": self.drawn.cardinalities,
-                    "seed": derived_seed(self.seed, "member", member),
-                    "device": self.device,
-                    "teacher": teacher,
-                    "calibrate": False,
-                },
-            )
-            for name, (recipe, member, teacher) in wanted.items()
-        ]
+    def trained(self, wanted: Wanted, show: Show) -> dict[str, nn.Module]:
+        """Models by name, several at once on a GPU."""
+        ads = {"ads": self.drawn.train, "valid": self.drawn.valid, "cardinalities": self.drawn.cardinalities}
+        calls = []
+        for name, (recipe, member, teacher) in wanted.items():
+            seed = derived_seed(self.seed, "member", member)
+            own = {"recipe": recipe, "seed": seed, "teacher": teacher, "device": self.device, "calibrate": False}
+            calls.append(Call(name, _trained, ads | own))
         with matmul_precision(self.config.precision):
             return dict(zip(wanted, together(calls, self.device, show), strict=True))
 
-    def members(self, settings: Mapping[str, Any], show: Show) -> list[nn.Module]:
-        """An ensemble's."""
-        wanted = {str(k): (self.recipe(settings), k, None) for k in range(MEMBERS)}
-        return list(self.together(wanted, show).values())
-
     def served(self, models: Sequence[nn.Module]) -> Ensemble:
         """The mean logit of models, calibrated."""
-        return calibrated(Ensemble([part for each in models for part in each.models]).to(self.device), self.valid)  # type: ignore[union-attr]
+        parts = [part for each in models for part in each.models]  # type: ignore[union-attr]
+        return calibrated(Ensemble(parts).to(self.device), self.drawn.valid)
+
+    def ensemble(self, settings: Settings, show: Show) -> Ensemble:
+        members: Wanted = {str(k): (self.recipe(settings), k, None) for k in range(MEMBERS)}
+        return self.served(list(self.trained(members, show).values()))
 
     def measured(self, logits: Tensor) -> dict[str, float]:
         ads = self.drawn.test
         return {
-            "welfare": self.welfare(ctr_of(logits.double()), ads),
+            "welfare": self.welfare(ctr_of(logits.double()), ads, ads.truth),
             "auc": auc(logits.double(), ads.clicks.double()),
             "log_loss": float(cross_entropy(logits.double(), ads.clicks.double(), None, "mean")),
         }
 
-    def welfare(self, ctr: Tensor, ads: Ads, by_clicks: bool = False) -> float:
+    def welfare(self, ctr: Tensor, ads: Ads, worth: Tensor | None) -> float:
+        assert worth is not None
         bids = ads.bids.double()
-        worth = ads.clicks if by_clicks or ads.truth is None else ads.truth
         return Pool(bids * ctr, self.config.auction_size).welfare(bids * worth.double(), (1.0,)).mean
 
     def tried(
-        self, settings: Mapping[str, Sequence[Mapping[str, Any]]], show: Show, teacher: nn.Module | None = None
+        self, settings: Mapping[str, Sequence[Settings]], show: Show, teacher: nn.Module | None = None
     ) -> dict[str, tuple[dict[str, Any], ...]]:
         """Settings of each name with what validation says of them once they are calibrated, the best first."""
-        wanted = {
+        wanted: Wanted = {
             f"{name} {k}": (self.recipe(x), 0, teacher) for name, some in settings.items() for k, x in enumerate(some)
         }
-        models, found = self.together(wanted, show), {}
+        models, found, valid = self.trained(wanted, show), {}, self.drawn.valid
         for name, some in settings.items():
             by_welfare = name in CHANGES and name not in STUDENTS
-            measure = "valid_welfare" if by_welfare else "valid_log_loss"
-            values = [self.on_validation(models[f"{name} {k}"], by_welfare) for k in range(len(some))]
-            told = [{**each, measure: value} for each, value in zip(some, values, strict=True)]
-            found[name] = tuple(sorted(told, key=lambda each: each[measure], reverse=by_welfare))
+            measure, rated = "valid_welfare" if by_welfare else "valid_log_loss", []
+            for k, each in enumerate(some):
+                logits = logits_across(self.served([models[f"{name} {k}"]]), valid.features).double()
+                if by_welfare:
+                    value = self.welfare(ctr_of(logits), valid, valid.clicks)
+                else:
+                    value = float(cross_entropy(logits, valid.clicks.double(), None, "mean"))
+                rated.append({**each, measure: value})
+            found[name] = tuple(sorted(rated, key=lambda each: each[measure], reverse=by_welfare))
         return found
-
-    def on_validation(self, model: nn.Module, by_welfare: bool) -> float:
-        """Pooled welfare by clicks, or log loss, of the calibrated model."""
-        valid = self.drawn.valid
-        logits = logits_across(self.served([model]), valid.features).double()
-        if by_welfare:
-            return self.welfare(ctr_of(logits), valid, by_clicks=True)
-        return float(cross_entropy(logits, valid.clicks.double(), None, "mean"))
 
 
 def _trained(show: Show, **options: Any) -> nn.Module:
     return trained(**options, show=show).model
 
 
-def _tuned(show: Show, *, config: RecipesConfig, world: str, device: str) -> dict[str, Any]:
-    """The fields of :class:`Tuned`."""
+def _part(show: Show, start: float, end: float) -> Show:
+    """The progress of a part."""
+    return lambda share: show(start + (end - start) * share)
+
+
+def _tuned(
+    show: Show, *, config: RecipesConfig, world: str, device: str, teacher: Settings | None
+) -> dict[str, dict[str, Any]]:
+    """The fields of :class:`Tuned`, of all models or of small ones, whose teacher has given settings."""
     draw = _Draw.of(config, world, -1, device)
-    alone = {family: [{"model": family, **each} for each in some] for family, some in FAMILIES.items()}
-    tried = draw.tried(alone, lambda share: show(0.4 * share))
-    families = sorted(FAMILIES, key=lambda family: tried[family][0]["valid_log_loss"])
-    best = {name: _settings(some[0]) for name, some in tried.items()}
-    other = next(family for family in families[1:] if family != "logistic_regression")
-    chosen = {BASELINE: best[families[0]], "other": best[other]}
-    teacher = draw.served(draw.members(chosen[BASELINE], lambda share: show(0.4 + 0.1 * share)))
+    alone: dict[str, list[Settings]] = {SMALL: list(SMALL_SETTINGS)}
+    if teacher is None:
+        alone = {family: [{"model": family, **each} for each in some] for family, some in FAMILIES.items()}
+    tried = draw.tried(alone, _part(show, 0, 0.4))
+    chosen = {name: _settings(some) for name, some in tried.items()}
+    if teacher is None:
+        first, *others = sorted(FAMILIES, key=lambda family: tried[family][0]["valid_log_loss"])
+        other = next(family for family in others if family != "logistic_regression")
+        chosen = {BASELINE: chosen[first], "other": chosen[other]}
+    ensemble = draw.ensemble(teacher or chosen[BASELINE], _part(show, 0.4, 0.6))
     changed = {
-        name: [_changed(chosen[BASELINE], change) for change in changes]
+        name: [{**base, **change, "l2": base["l2"] * change.get("l2", 1.0)} for change in changes]
         for name, changes in CHANGES.items()
-        if baseline_of(name) == BASELINE
+        if (base := chosen.get(baseline_of(name)))
     }
-    later = draw.tried(changed, lambda share: show(0.5 + 0.5 * share), teacher)
-    chosen |= {name: _settings(some[0]) for name, some in later.items()}
-    return {"chosen": chosen, "tried": {**tried, **later}}
+    later = draw.tried(changed, _part(show, 0.6, 1), ensemble)
+    return {"chosen": chosen | {name: _settings(some) for name, some in later.items()}, "tried": {**tried, **later}}
 
 
-def _tuned_small(
-    show: Show, *, config: RecipesConfig, world: str, device: str, full: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The same of small models, whose teacher is the ensemble of the baseline."""
-    draw = _Draw.of(config, world, -1, device)
-    alone = draw.tried({SMALL: SMALL_SETTINGS}, lambda share: show(0.3 * share))
-    small = _settings(alone[SMALL][0])
-    teacher = draw.served(draw.members(full["chosen"][BASELINE], lambda share: show(0.3 + 0.4 * share)))
-    changed = {TAUGHT_SMALL: [_changed(small, change) for change in CHANGES[TAUGHT_SMALL]]}
-    taught = draw.tried(changed, lambda share: show(0.7 + 0.3 * share), teacher)
-    return {"chosen": {SMALL: small, TAUGHT_SMALL: _settings(taught[TAUGHT_SMALL][0])}, "tried": {**alone, **taught}}
-
-
-def _settings(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in told.items() if not key.startswith("valid_")}
-
-
-def _changed(settings: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    return {**settings, **change, "l2": settings["l2"] * change.get("l2", 1.0)}
+def _settings(tried: Sequence[Settings]) -> dict[str, Any]:
+    """The best."""
+    return {key: value for key, value in tried[0].items() if not key.startswith("valid_")}
 
 
 def _repeated(
-    show: Show, *, config: RecipesConfig, world: str, device: str, tuned: Mapping[str, Any], repeat: int
-) -> dict[str, Any]:
-    """All recipes on one draw: test numbers by recipe, and the welfare of the true CTR."""
-    draw = _Draw.of(config, world, repeat, device)
-    of = {name: draw.recipe(settings) for name, settings in tuned["chosen"].items()}
-    wanted: dict[str, tuple[Recipe, int, nn.Module | None]] = {
-        f"{name} {k}": (of[name], k, None) for name, some in ((BASELINE, MEMBERS), ("other", 2)) for k in range(some)
-    }
-    wanted |= {name: (of[name], 0, None) for name in ("bid_weighted", "log_plus")}
-    models = draw.together(wanted, lambda share: show(0.6 * share))
-    base, others = ([models[f"{name} {k}"] for k in range(some)] for name, some in ((BASELINE, MEMBERS), ("other", 2)))
-    served: dict[str, nn.Module] = {
-        BASELINE: draw.served(base[:1]),
-        "other": draw.served(others[:1]),
-        "ensemble": draw.served(base),
-        "mixed": draw.served(base[:2] + others),
-    }
-    taught: dict[str, tuple[Recipe, int, nn.Module | None]] = {
-        "distilled": (of["distilled"], 0, served["ensemble"]),
-        "distilled_mixed": (of["distilled"], 0, served["mixed"]),
-        "distilled_one": (of["distilled"], 0, served[BASELINE]),
-        "log_plus_teacher": (of["log_plus_teacher"], 0, served["ensemble"]),
-    }
-    models |= draw.together(taught, lambda share: show(0.6 + 0.4 * share))
-    served |= {name: draw.served([model]) for name, model in models.items() if name in RECIPES}
-    test = draw.drawn.test
-    logits = {name: logits_across(model, test.features) for name, model in served.items()}
-    logits["bid_calibrated"] = _bid_calibrated(served[BASELINE], draw.drawn.valid, test)
-    return {
-        "optimal": draw.welfare(test.truth.double(), test) if test.truth is not None else float("nan"),
-        "recipes": {name: draw.measured(logits[name]) for name in RECIPES if baseline_of(name) == BASELINE},
-    }
-
-
-def _repeated_small(
     show: Show,
     *,
     config: RecipesConfig,
     world: str,
     device: str,
-    full: Mapping[str, Any],
-    tuned: Mapping[str, Any],
+    teacher: Settings | None,
+    chosen: Mapping[str, Settings],
     repeat: int,
 ) -> dict[str, Any]:
-    """Test numbers of a small model alone and of one that the baseline's ensemble teaches, on the same draw."""
+    """Test numbers by recipe on one draw, and the welfare of the true CTR; of small models where there is a teacher."""
     draw = _Draw.of(config, world, repeat, device)
-    of = {name: draw.recipe(settings) for name, settings in tuned["chosen"].items()}
-    teacher = draw.served(draw.members(full["chosen"][BASELINE], lambda share: show(0.6 * share)))
-    wanted = {name: (recipe, 0, teacher) for name, recipe in of.items()}
-    models = draw.together(wanted, lambda share: show(0.6 + 0.4 * share))
-    features = draw.drawn.test.features
-    return {name: draw.measured(logits_across(draw.served([model]), features)) for name, model in models.items()}
+    test, of = draw.drawn.test, {name: draw.recipe(settings) for name, settings in chosen.items()}
+    logits: dict[str, Tensor] = {}
+    if teacher is not None:
+        ensemble = draw.ensemble(teacher, _part(show, 0, 0.6))
+        small: Wanted = {name: (recipe, 0, ensemble) for name, recipe in of.items()}
+        served = {name: draw.served([model]) for name, model in draw.trained(small, _part(show, 0.6, 1)).items()}
+    else:
+        alone: Wanted = {f"{BASELINE} {k}": (of[BASELINE], k, None) for k in range(MEMBERS)}
+        alone |= {f"other {k}": (of["other"], k, None) for k in range(2)}
+        alone |= {name: (of[name], 0, None) for name in ("bid_weighted", "log_plus")}
+        models = draw.trained(alone, _part(show, 0, 0.6))
+        base, others = [models[f"{BASELINE} {k}"] for k in range(MEMBERS)], [models[f"other {k}"] for k in range(2)]
+        members = {BASELINE: base[:1], "other": others[:1], "ensemble": base, "mixed": base[:2] + others}
+        served = {name: draw.served(some) for name, some in members.items()}
+        taught: Wanted = {
+            "distilled": (of["distilled"], 0, served["ensemble"]),
+            "distilled_mixed": (of["distilled"], 0, served["mixed"]),
+            "distilled_one": (of["distilled"], 0, served[BASELINE]),
+            "log_plus_teacher": (of["log_plus_teacher"], 0, served["ensemble"]),
+        }
+        models |= draw.trained(taught, _part(show, 0.6, 1))
+        served |= {name: draw.served([model]) for name, model in models.items() if name in RECIPES}
+        logits["bid_calibrated"] = _bid_calibrated(served[BASELINE], draw.drawn.valid, test)
+    logits |= {name: logits_across(model, test.features) for name, model in served.items()}
+    measured: dict[str, Any] = {name: draw.measured(each) for name, each in logits.items()}
+    assert test.truth is not None
+    return {"optimal": draw.welfare(test.truth.double(), test, test.truth), **measured}
 
 
 def _bid_calibrated(model: nn.Module, valid: Ads, test: Ads) -> Tensor:

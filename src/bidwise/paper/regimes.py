@@ -1,9 +1,10 @@
-"""Where a welfare loss pays: its gain over a tuned log loss, from one kind of world to another."""
+"""Where a welfare loss pays: its gain over a tuned log loss, from one kind of market to another, in three maps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,26 +15,86 @@ import bidwise
 from bidwise.auctions.columns import Floats
 from bidwise.checks import check_seed, check_whole
 from bidwise.data.ads import Ads, stack
-from bidwise.data.worlds import World
+from bidwise.data.worlds import WORLDS, World
 from bidwise.evaluation.calibration import platt_scaled
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import MLP
-from bidwise.paper.regime_maps import GAINS, MAPS, SIZE, SIZES, TAUGHT, Cell
 from bidwise.paper.synthetic import BY_CLICKS, BY_TRUTH, LOSSES, Fits
 from bidwise.run_folder import environment, open_folder
 from bidwise.runners import Progress, Runner, Show, Task, TaskCache, cores
-from bidwise.study.compare import gain
+from bidwise.study.compare import Gain, gain
 from bidwise.study.members import BATCHES, Selected, Students, select, train
 from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, seeds_of
-from bidwise.study.synthetic_results import Axis, CellGain, Counts, MapResult, RegimesConfig, RegimesResult
+from bidwise.study.synthetic_results import Axis, CellGain, Counts, MapResult, RegimesConfig, RegimesResult, TunedGain
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
 from bidwise.typed_json import from_json, to_json
 
+BASE = WORLDS["misspecified_rare"]
+LOGIT = math.hypot(BASE.linear, BASE.curve * math.sqrt(2 * BASE.curves))  # standard deviation without noise
+SHARE = (BASE.curve * math.sqrt(2 * BASE.curves) / LOGIT) ** 2  # of its variance that is squares, 0.77
+SIZE = 50
+SIZES = (10, 50, 200, 1000)
+TEACHERS = ("student", "network", "strong network", "true CTR")
 TEACHERS_ADS = 500_000  # beside the seed of a repeat, for the ads of a strong teacher
 STUDENT = "logistic_regression"
+GAINS = tuple(loss for loss in LOSSES if loss != BASELINE)
+TAUGHT = tuple(loss for loss in GAINS if needs_teacher(loss))
 UNTAUGHT = tuple(loss for loss in LOSSES if not needs_teacher(loss))
 Gains = dict[str, CellGain]  # by loss
+
+
+def world(share: float = SHARE, correlation: float = BASE.correlation, spread: float = BASE.spread) -> World:
+    """The base world with another share of squares, correlation or spread; logit variance and mean bid stay."""
+    return replace(
+        BASE,
+        linear=LOGIT * math.sqrt(1 - share),
+        curve=LOGIT * math.sqrt(share / (2 * BASE.curves)),
+        correlation=correlation,
+        spread=spread,
+        level=(BASE.spread**2 - spread**2) / 2,
+    )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A kind of market, the size of its auctions, and who teaches."""
+
+    world: World
+    size: int = SIZE
+    teacher: str = "student"
+
+
+@dataclass(frozen=True)
+class Map:
+    """Cells over two axes, ``at(x, y)``."""
+
+    name: str
+    x: Axis
+    y: Axis
+    losses: tuple[str, ...]
+    at: Callable[[Any, Any], Cell]
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """Rows along y, in them cells along x."""
+        return [[self.at(x, y) for x in self.x.levels] for y in self.y.levels]
+
+
+MISSPECIFIED = Axis("misspecification", (0.0, 0.25, 0.5, SHARE))
+CORRELATION, SPREAD = Axis("correlation", (0.0, 0.25, 0.5, 0.75)), Axis("bid spread", (0.2, 0.4, 0.8, 1.6))
+AUCTION_SIZE, TEACHER = Axis("auction size", SIZES), Axis("teacher", TEACHERS)
+MAPS = (
+    Map(
+        "misspecification_correlation",
+        CORRELATION,
+        MISSPECIFIED,
+        GAINS,
+        lambda x, y: Cell(world(share=y, correlation=x)),
+    ),
+    Map("spread_size", AUCTION_SIZE, SPREAD, GAINS, lambda x, y: Cell(world(spread=y), size=x)),
+    Map("teacher", TEACHER, MISSPECIFIED, TAUGHT, lambda x, y: Cell(world(share=y), teacher=x)),
+)
 
 
 def checked(config: RegimesConfig) -> RegimesConfig:
@@ -66,20 +127,12 @@ def run(
         for group, all_found in zip(groups, kept.all(tasks), strict=True)
         for cell, found in zip(group, all_found, strict=True)
     }
-    result = RegimesResult(
-        bidwise.__version__,
-        config,
-        tuple(
-            MapResult(
-                m.name,
-                _rounded(m.x),
-                _rounded(m.y),
-                {loss: tuple(tuple(gains[cell][loss] for cell in row) for row in m.cells) for loss in m.losses},
-            )
-            for m in MAPS
-        ),
-        {loss: Counts.of([found[loss] for found in gains.values() if loss in found]) for loss in GAINS},
-    )
+    maps = []
+    for m in MAPS:
+        losses = {loss: tuple(tuple(gains[cell][loss] for cell in row) for row in m.cells) for loss in m.losses}
+        maps.append(MapResult(m.name, _rounded(m.x), _rounded(m.y), losses))
+    counts = {loss: Counts.of([found[loss] for found in gains.values() if loss in found]) for loss in GAINS}
+    result = RegimesResult(bidwise.__version__, config, tuple(maps), counts)
     kept.write(result, where)
     return result
 
@@ -169,27 +222,26 @@ class _Group:
         def welfare(loss: str, teacher: str, size: int, metric: str, calibrated: bool) -> Floats:
             return self.welfare(selected(loss, teacher, size, metric), size, calibrated)
 
-        found = []
-        for cell in self.cells:
+        def in_cell(cell: Cell, loss: str) -> CellGain:
             first = self.worlds.index(cell.world) * self.config.repeats
             rows = slice(first, first + self.config.repeats)
-            optimal = self.optimal(cell.size)[rows]
-            gains: Gains = {}
-            for loss in GAINS if cell.teacher == "student" else TAUGHT:  # others do not depend on the teacher
-                teacher = cell.teacher if needs_teacher(loss) else ""
-                by_truth, calibrated, by_clicks = (
-                    gain(welfare(loss, teacher, *way)[rows], welfare(BASELINE, "", *way)[rows], optimal)
-                    for way in (
-                        (cell.size, BY_TRUTH, False),
-                        (cell.size, BY_TRUTH, True),
-                        (cell.size, BY_CLICKS, False),
-                    )
-                )
-                lam = selected(loss, teacher, cell.size, BY_TRUTH).lam
-                lam = None if lam is None else lam[rows]
-                gains[loss] = CellGain(**vars(by_truth), calibrated=calibrated, by_clicks=by_clicks, lam=lam)
-            found.append(gains)
-        return found
+            teacher, optimal = cell.teacher if needs_teacher(loss) else "", self.optimal(cell.size)[rows]
+
+            def over_log_loss(metric: str, calibrated: bool = False) -> Gain:
+                way = (cell.size, metric, calibrated)
+                return gain(welfare(loss, teacher, *way)[rows], welfare(BASELINE, "", *way)[rows], optimal)
+
+            lam = selected(loss, teacher, cell.size, BY_TRUTH).lam
+            return CellGain(
+                **vars(over_log_loss(BY_TRUTH)),
+                calibrated=over_log_loss(BY_TRUTH, calibrated=True),
+                by_clicks=TunedGain(**vars(over_log_loss(BY_CLICKS))),
+                lam=None if lam is None else lam[rows],
+            )
+
+        # losses without a teacher do not depend on who teaches
+        losses = {cell: GAINS if cell.teacher == "student" else TAUGHT for cell in self.cells}
+        return [{loss: in_cell(cell, loss) for loss in losses[cell]} for cell in self.cells]
 
     def trained(self, losses: Sequence[str], ads: Ads) -> Fits:
         """Students of these losses, with the best epoch of each for every size of auctions."""
@@ -219,7 +271,7 @@ class _Group:
 
     def network(self, strong: bool) -> MLP:
         """A network that can represent squares: 50 units, or 200 that saw ten times the ads."""
-        ads, seeds = self.ads, self.students.seeds
+        ads = self.ads
         if strong:
             more = []
             for world, seed in self.markets:
@@ -229,7 +281,7 @@ class _Group:
             ads = stack(more)
         hidden, epochs = ((200,), max(1, self.config.epochs // 2)) if strong else ((50,), self.config.epochs)
         model = replace(self.students, hidden=hidden, init="torch").untrained()
-        batches = [seed + BATCHES for seed in seeds]
+        batches = [seed + BATCHES for seed in self.students.seeds]
         fit(model, ads, valid=self.valid, metric="log_loss", epochs=epochs, seed=batches)
         return model
 

@@ -44,6 +44,7 @@ PAPER = (BASELINE, "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "h
 LOSSES = (*PAPER, "ranknet", "log_plus", "log_plus_teacher", "distilled")
 LAM = 3.0  # the paper's
 BY_TRUTH, BY_CLICKS = "expected_welfare", "welfare"  # by the true CTR of validation ads, and by their clicks
+MEANS = ("welfare", "revenue", "auc", "log_loss", "squared_error")  # over repeats, that a result has
 HIDDEN = {"mlp": (50,), "logistic_regression": ()}
 Fits = dict[str, list[Trained]]  # by loss
 
@@ -100,13 +101,8 @@ def run(
     config = checked(config)
     folder = open_folder(out, {"experiment": "synthetic", **asdict(config)})
     where = environment(device)  # now: the sources may change while it runs
-    recipe = Recipe(
-        model=config.student,
-        epochs=config.epochs,
-        learning_rate=config.learning_rate,
-        batch_size=config.batch_size,
-        every=config.every,
-    )
+    options = {name: getattr(config, name) for name in ("epochs", "learning_rate", "batch_size", "every")}
+    recipe = Recipe(model=config.student, **options)
     tuned = grid(replace(recipe, patience=config.patience), config.losses, config.lams)
     recipe = replace(recipe, every=max(config.every, 5))  # nothing is selected there, so a coarser curve will do
     converged = grid(recipe, config.losses, (LAM,))
@@ -143,14 +139,9 @@ def drawn(config: SyntheticConfig, seeds: Sequence[int]) -> tuple[Ads, Ads, Ads]
     repeats = []
     for seed in seeds:
         random = torch.Generator().manual_seed(seed)
-        market = WORLDS[config.reading].market(random)
-        repeats.append(
-            (
-                market.ads(config.training_ads, random),
-                market.auctions(config.validation_auctions, config.auction_size, random),
-                market.auctions(config.test_auctions, config.auction_size, random),
-            )
-        )
+        market, size = WORLDS[config.reading].market(random), config.auction_size
+        some = market.ads(config.training_ads, random), market.auctions(config.validation_auctions, size, random)
+        repeats.append((*some, market.auctions(config.test_auctions, size, random)))
     ads, valid, test = (stack(column) for column in zip(*repeats, strict=True))
     return ads, valid, test
 
@@ -193,26 +184,24 @@ class _Study:
         if metric != LAST:  # what a user could have selected, who does not know the true CTR
             others = {loss: select(each, BY_CLICKS) for loss, each in trained.items()}
             welfare = {loss: self._measured(each).welfare for loss, each in others.items()}
-            for loss, each in others.items():
-                found = gain(welfare[loss], welfare[BASELINE], self.optimal)
-                by_clicks[loss] = TunedGain(**vars(found), **_choice(each))
+            by_clicks = {
+                loss: TunedGain(**vars(gain(welfare[loss], welfare[BASELINE], self.optimal)), **_choice(each))
+                for loss, each in others.items()
+            }
         measures = {loss: self._measured(each) for loss, each in selected.items()}
         six = [measures[loss].welfare for loss in PAPER if loss in measures]
         average = np.mean(six, axis=0) if len(six) == len(PAPER) else np.full_like(self.optimal, math.nan)
         base, losses = measures[BASELINE], {}
         for loss, mine in measures.items():
             to_average, error = mean_and_error((mine.welfare - average).tolist())
+            means: dict[str, Any] = {name: float(getattr(mine, name).mean()) for name in MEANS}
             losses[loss] = LossResult(
                 **vars(gain(mine.welfare, base.welfare, self.optimal)),
                 **_choice(selected[loss]),
-                welfare=float(mine.welfare.mean()),
+                **means,
                 difference_to_average=to_average,
                 error_to_average=error,
                 calibrated=gain(mine.calibrated, base.calibrated, self.optimal),
-                revenue=float(mine.revenue.mean()),
-                auc=float(mine.auc.mean()),
-                log_loss=float(mine.log_loss.mean()),
-                squared_error=float(mine.squared_error.mean()),
                 ratios=tuple((mine.welfare / self.optimal).tolist()),
                 by_clicks=by_clicks.get(loss),
             )

@@ -31,18 +31,15 @@ class Kind(NamedTuple):
 
 KINDS = {
     "evaluation": Kind("evaluation.result.Evaluation", "evaluation_page.evaluation_page"),
-    "synthetic": Kind(
-        "study.synthetic_results.SyntheticResult",
-        "synthetic_page.synthetic_page",
-        "synthetic_figures.synthetic_pictures",
-    ),
-    "regimes": Kind(
-        "study.synthetic_results.RegimesResult", "regimes_page.regimes_page", "regimes_page.regime_pictures"
-    ),
-    "criteo": Kind("study.criteo_results.CriteoResult", "criteo_page.criteo_page", "criteo_figures.criteo_pictures"),
-    "recipes": Kind(
-        "study.recipes_results.RecipesResult", "recipes_page.recipes_page", "recipes_page.recipes_pictures"
-    ),
+    **{
+        kind: Kind(f"study.{result}", "experiment_page.experiment_page", "experiment_page.experiment_pictures")
+        for kind, result in (
+            ("synthetic", "synthetic_results.SyntheticResult"),
+            ("regimes", "synthetic_results.RegimesResult"),
+            ("criteo", "criteo_results.CriteoResult"),
+            ("recipes", "recipes_results.RecipesResult"),
+        )
+    },
     "train": Kind("table.results.TrainResult", "train_page.train_page"),
     "sweep": Kind("table.results.SweepResult", "sweep_page.sweep_page"),
     "fit": Kind("report.fit_page.FitResult", "fit_page.fit_page", "fit_page.fit_pictures"),

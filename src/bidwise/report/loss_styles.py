@@ -1,4 +1,4 @@
-"""How losses and protocols are called, explained and drawn on pages."""
+"""How losses are explained and drawn on pages."""
 
 from __future__ import annotations
 
@@ -40,48 +40,18 @@ class Loss:
 
 
 LOSSES = {
-    "log_loss": Loss("baseline", "Log loss: the usual way to train, and what all others are compared with.", BLACK),
+    "log_loss": Loss("baseline", "The usual way to train, and what all others are compared with.", BLACK),
     "bid_weighted": Loss("baseline", "Log loss in which an ad counts as much as it bids.", SKY, "--"),
-    "sqrt_bid_weighted": Loss(
-        "baseline", "Log loss in which an ad counts as much as the square root of its bid.", BLUE, "--"
-    ),
+    "sqrt_bid_weighted": Loss("baseline", "Log loss weighted by the square root of the bid.", BLUE, "--"),
     "log": Loss("paper", "Pairs of ads, logistic surrogate (equation 5), plus λ times the log loss.", VERMILION),
-    "log_weighted": Loss(
-        "paper",
-        "Equation 5 as the paper uses it on Criteo: pairs of ads, logistic surrogate, pairs weighted towards ads whose "
-        "eCPM is high (by the teacher for the one, by the model itself for the other), plus λ times the log loss.",
-        VERMILION,
-        "--",
-    ),
-    "hinge": Loss(
-        "paper",
-        "Pairs of ads, hinge surrogate (equation 6): up to rounding the same as the logistic one where pairs have "
-        "no weights.",
-        PINK,
-        "--",
-    ),
-    "log_teacher": Loss(
-        "paper",
-        "Pairs of ads with a teacher’s CTR in place of clicks, weighted towards high eCPM, plus λ times the log loss. "
-        "The teacher is the model trained with log loss.",
-        ORANGE,
-    ),
-    "hinge_plus_teacher": Loss(
-        "paper", "Equation 7: hinge surrogate; only pairs in the wrong order count; teacher and weights as above.", PINK
-    ),
-    "log_plus": Loss(
-        "ours",
-        "Pairs of ads, logistic surrogate, but a pair counts only with its better ad first: little is gained by "
-        "widening a margin that is right already.",
-        GREEN,
-    ),
+    "log_weighted": Loss("paper", "The same with pairs weighted towards ads of high eCPM.", VERMILION, "--"),
+    "hinge": Loss("paper", "Hinge surrogate (equation 6): without weights the same as the logistic one.", PINK, "--"),
+    "log_teacher": Loss("paper", "log_weighted with a teacher’s CTR, that of the log loss, for clicks.", ORANGE),
+    "hinge_plus_teacher": Loss("paper", "Equation 7: hinge; only pairs in the wrong order; teacher, weights.", PINK),
+    "log_plus": Loss("ours", "Pairs, logistic surrogate, but a pair counts only with its better ad first.", GREEN),
     "log_plus_teacher": Loss("ours", "The same with the teacher’s CTR in place of clicks.", GREEN, "--"),
-    "ranknet": Loss(
-        "control", "Plain learning to rank: which ad of a pair is worth more, but not how much.", UNCLEAR, ":"
-    ),
-    "distilled": Loss(
-        "control", "Log loss on the teacher’s CTR: shows what a teacher gives without any pairs.", SOFT, "-."
-    ),
+    "ranknet": Loss("control", "Learning to rank: which ad of a pair is worth more, not how much.", UNCLEAR, ":"),
+    "distilled": Loss("control", "Log loss on the teacher’s CTR: what a teacher gives without pairs.", SOFT, "-."),
     "ensemble": Loss("control", "Several models that differ in their seeds, served as their mean logit.", SKY, ":"),
 }
 UNKNOWN = Loss("other", "A loss that this page has no words for.", UNCLEAR, "-.")
@@ -112,19 +82,6 @@ def in_order(names: Iterable[str]) -> list[str]:
         names,
         key=lambda name: (families.index(loss_called(name).family), known.index(name) if name in LOSSES else 0, name),
     )
-
-
-PROTOCOLS = {  # name -> title
-    "converged": "Converged: trained to the end",
-    "converged_sums": "Converged, literal sums",
-    "tuned": "Tuned on validation auctions",
-}
-
-
-def families_drawn(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Title, colour and marker of each family of losses, for a legend."""
-    families = {loss_called(name).family for name in names}
-    return [(family.title, family.colour, family.marker) for key, family in FAMILIES.items() if key in families]
 
 
 def losses_section(names: Iterable[str]) -> Section:

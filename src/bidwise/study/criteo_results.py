@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import bidwise
 from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
 from bidwise.data.criteo_world import CRITEO_WORLDS
-from bidwise.evaluation.estimate import Outcome
 from bidwise.models import MODELS
 from bidwise.study.compare import Difference
 from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, has_lam
@@ -19,7 +18,13 @@ from bidwise.training.adam import UPDATES
 from bidwise.training.arguments import PRECISIONS, SCHEDULES
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
-PROTOCOLS = ("converged", "tuned", "both")
+CHOICES = {
+    "protocol": ("converged", "tuned", "both"),
+    "embeddings": UPDATES,
+    "precision": PRECISIONS,
+    "schedule": SCHEDULES,
+    "world": CRITEO_WORLDS,
+}
 CONVERGED, TUNED = "last", "log_loss"  # the weights that a protocol takes, of the model and of its teacher
 PAPER_SETTINGS = {  # model -> ads in a batch, epochs; 150,000 steps of DCN are 2.09 epochs of the full data
     "deepfm": (256, 3.0),
@@ -76,29 +81,25 @@ class CriteoConfig:
         object.__setattr__(self, "models", tuple(dict.fromkeys(self.models)))
         asked = (BASELINE, *self.losses)  # what all others are compared with, and their teacher
         object.__setattr__(self, "losses", tuple(loss for loss in LOSSES if loss in asked))
-        check_name("protocol", self.protocol, PROTOCOLS)
-        check_name("embeddings", self.embeddings, UPDATES)
-        check_name("precision", self.precision, PRECISIONS)
-        check_name("schedule", self.schedule, SCHEDULES)
-        check_name("world", self.world, CRITEO_WORLDS)
+        for name, choices in CHOICES.items():
+            check_name(name, getattr(self, name), choices)
         check_seed("seed", self.seed)
         check_whole("repeats", self.repeats, 1, MOST_REPEATS)
-        check_whole("auction_size", self.auction_size, 2)
-        for name, least in (("rows", 10), ("batch_size", 2), ("lam_repeats", 1)):
+        for name, least in (("auction_size", 2), ("rows", 10), ("batch_size", 2), ("lam_repeats", 1)):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), least)
         if self.lam_repeats is not None and self.lam_repeats > self.repeats:
-            raise InputError(
-                f"must be at most {{}}, {self.repeats}, found {self.lam_repeats}",
-                argument="lam_repeats",
-                others=("repeats",),
-            )
+            message = f"must be at most {{}}, {self.repeats}, found {self.lam_repeats}"
+            raise InputError(message, argument="lam_repeats", others=("repeats",))
         if not self.lams:
             raise InputError("must be at least one, found none", argument="lams")
-        for name, values in (("every", [self.every]), ("epochs", [self.epochs]), ("lams", self.lams)):
+        for name, values in (
+            ("every", [self.every]),
+            ("epochs", [1 if self.epochs is None else self.epochs]),
+            ("lams", self.lams),
+        ):
             for value in values:
-                if value is not None:
-                    check_positive(name, value)
+                check_positive(name, value)
         check_positive("l2", self.l2, or_zero=True)
 
     @property
@@ -111,11 +112,6 @@ class CriteoConfig:
         """The repeats that train every lam."""
         return range(self.repeats if self.lam_repeats is None else self.lam_repeats)
 
-    @property
-    def other_batch_size(self) -> int | None:
-        """Ads of a batch, where a model has more or fewer than in the paper."""
-        return self.batch_size if {PAPER_SETTINGS[model][0] for model in self.models} != {self.batch_size} else None
-
     def lams_of(self, loss: str, protocol: str) -> Sequence[float | None]:
         """The lam that a protocol tries; losses without one have ``None``."""
         if not has_lam(loss):
@@ -125,21 +121,10 @@ class CriteoConfig:
     def recipe(self, model: str, loss: str = BASELINE, lam: float | None = None, teacher: str | None = None) -> Recipe:
         """How a model is trained; docs/criteo.md lists what differs from the paper."""
         batch_size, epochs = PAPER_SETTINGS[model]
-        return Recipe(
-            loss=loss,
-            lam=lam,
-            sigma=self.sigma,
-            teacher=teacher,
-            model=model,
-            epochs=self.epochs or epochs,
-            schedule=self.schedule,
-            batch_size=self.batch_size or batch_size,
-            learning_rate=self.learning_rate,
-            every=self.every,
-            l2=self.l2,
-            embeddings=self.embeddings,
-            precision=self.precision,
-        )
+        names = ("sigma", "schedule", "learning_rate", "every", "l2", "embeddings", "precision")
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        options |= {"epochs": self.epochs or epochs, "batch_size": self.batch_size or batch_size}
+        return Recipe(loss=loss, lam=lam, teacher=teacher, model=model, **options)
 
 
 @dataclass(frozen=True)
@@ -168,10 +153,6 @@ class SplitSizes:
     train: int
     valid: int
     test: int
-
-    @property
-    def ads(self) -> int:
-        return self.train + self.valid + self.test
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +183,6 @@ class AdsOfRun:
 class Levels:
     """Means over repeats on the test auctions, with standard errors; expected welfare is NaN for ads of unknown CTR."""
 
-    written: ClassVar[tuple[str, ...]] = ("auc_loss",)
-
     welfare: float
     welfare_error: float = math.nan
     expected_welfare: float = math.nan
@@ -212,11 +191,6 @@ class Levels:
     auc_error: float = math.nan
     log_loss: float
     log_loss_error: float = math.nan
-
-    @property
-    def auc_loss(self) -> float:
-        """1 − AUC, as the paper reports it."""
-        return 1 - self.auc
 
     @property
     def main_welfare(self) -> float:
@@ -244,21 +218,6 @@ class Selected(Levels):
     epoch: float = math.nan  # of trainings whose last weights are taken
     lam: tuple[float, ...] = ()
 
-    @property
-    def outcome(self) -> Outcome | None:
-        """Against the log loss, by both sources of chance."""
-        return None if self.difference is None else self.difference.outcome
-
-
-@dataclass(frozen=True)
-class EachRepeat:
-    """The means of every repeat; none of expected welfare for ads of unknown CTR."""
-
-    welfare: tuple[float, ...]
-    expected_welfare: tuple[float, ...]
-    auc: tuple[float, ...]
-    log_loss: tuple[float, ...]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LossResult(Selected):
@@ -270,8 +229,6 @@ class LossResult(Selected):
     revenue: float
     calibration_error: float
     predicted_over_observed: float
-    difference_realised: Difference | None
-    repeats: EachRepeat
     by_log_loss: Selected | None = None
     by_welfare: Selected | None = None
     by_truth: Selected | None = None
@@ -282,11 +239,6 @@ class Protocol:
     """The losses of a protocol, the log loss among them."""
 
     losses: dict[str, LossResult]
-
-    @property
-    def others(self) -> dict[str, LossResult]:
-        """All losses but the log loss."""
-        return {name: loss for name, loss in self.losses.items() if name != BASELINE}
 
     def selected(self, by: str = "") -> dict[str, Selected]:
         """The losses as tuned, or as selected ``by_log_loss``, ``by_welfare`` or ``by_truth``."""
@@ -312,18 +264,6 @@ class Curve:
     lam: float | None = None
 
 
-@dataclass(frozen=True)
-class EpochTime:
-    """Seconds of an epoch over timed segments of ``steps``; ``relative`` is to the log loss in the same round."""
-
-    segments: int
-    steps: int
-    seconds: float
-    sd: float
-    relative: float
-    relative_sd: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelResult:
     """Everything of one model; ``grid`` are the losses at every lam, over the repeats that tried all of them."""
@@ -336,7 +276,6 @@ class ModelResult:
     grid: dict[str, tuple[AtLam, ...]] = field(default_factory=dict)
     grid_log_loss: Levels | None = None  # over the repeats of the grid
     curves: dict[str, Curve] = field(default_factory=dict)
-    runtime: dict[str, EpochTime]
 
 
 @dataclass(frozen=True, kw_only=True)

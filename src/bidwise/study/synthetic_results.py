@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bidwise.evaluation.estimate import Estimate, Outcome
+from bidwise.evaluation.estimate import Outcome
 from bidwise.evaluation.intervals import holm, student_p_value
 from bidwise.study.compare import Gain
 
@@ -19,23 +19,25 @@ class TunedGain(Gain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossResult(TunedGain):
+class CellGain(TunedGain):
+    """The gain of a loss in one kind of market, and measured in other ways."""
+
+    calibrated: Gain  # after Platt scaling of both models on validation clicks
+    by_clicks: TunedGain | None = None  # selected by clicks, which is all that a platform has
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossResult(CellGain):
     """A loss on the test auctions: means over repeats, and its gain over log loss in shares of the optimal welfare."""
 
     welfare: float
     difference_to_average: float  # welfare minus the mean of the paper's losses, as the paper draws it
     error_to_average: float
-    calibrated: Gain  # after Platt scaling of both models on validation clicks
     revenue: float
     auc: float
     log_loss: float
     squared_error: float
     ratios: tuple[float, ...]  # share of the optimal welfare in each repeat
-    by_clicks: TunedGain | None = None  # selected by clicks, which is all that a platform has
-
-    def minus(self, other: LossResult) -> Estimate:
-        """The difference to another loss over the same repeats."""
-        return Estimate.over_repeats([a - b for a, b in zip(self.ratios, other.ratios, strict=True)])
 
 
 Losses = dict[str, LossResult]
@@ -139,15 +141,6 @@ class Axis:
 
     name: str
     levels: tuple[float | str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellGain(Gain):
-    """The gain of a loss in one kind of market, and the lam of each repeat."""
-
-    calibrated: Gain
-    by_clicks: Gain
-    lam: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
