@@ -128,7 +128,7 @@ def _against(
     differences = {
         each.metric: SettingDifference.inside_seeds(
             mean_over([getattr(trial.test, each.metric) - getattr(other.test, each.metric) for trial, other in pairs]),
-            replace(each, distribution=None),
+            each,
             level=float(np.mean([getattr(other.test, each.metric) for _, other in pairs])),
             several=len(pairs) > 1,
         )
