@@ -49,7 +49,7 @@ def sweep(
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """
-    from bidwise.report.sweep_sentences import summary
+    from bidwise.report.sweep_page import summary
     from bidwise.table.sweep import sweep as run
 
     where = device if engine == "ray" else device_of(device)  # a cluster has GPUs of its own

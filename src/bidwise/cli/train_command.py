@@ -125,7 +125,7 @@ def train(
         name: value for name, value in locals().items() if name not in ("table", "out", "settings", "device")
     }
     from bidwise import distributed
-    from bidwise.report.train_sentences import described, summary
+    from bidwise.report.train_page import described, summary
     from bidwise.table import train as run
 
     source: dict[str, Any] = {"config": table} if table.lower().endswith(".toml") else {"table": table}

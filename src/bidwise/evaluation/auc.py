@@ -103,7 +103,8 @@ def auction_auc(
 def _row_auc(score: Floats, clicked: NDArray[np.bool_], mass: Floats) -> Floats:
     """The AUC of every row of ``(auctions, width)``; padding has no mass."""
     order = np.argsort(score, axis=1)
-    ranked, mine, mass = (np.take_along_axis(each, order, 1) for each in (score, clicked, mass))
+    ranked, mass = np.take_along_axis(score, order, 1), np.take_along_axis(mass, order, 1)
+    mine = np.take_along_axis(clicked, order, 1)
     up, down = mass * mine, mass * ~mine
     first = np.broadcast_to(np.arange(score.shape[1]), score.shape).copy()  # where the run of equal scores began
     first[:, 1:][ranked[:, 1:] == ranked[:, :-1]] = 0

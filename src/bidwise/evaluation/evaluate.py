@@ -109,8 +109,8 @@ def evaluate(
     columns["slots"] = len(slots)
     keys = {name: lists[f] for name, f in (("pool", "pool_by"), ("cluster", "cluster")) if lists[f]}
     keys |= {BY + column: [column] for column in lists["by"]}
-    roles = {"bid": bid, "auction": auctions or None, "truth": truth, "propensity": propensity, "keys": keys}
-    ads = read_ads(written_as(table, separator, header), **roles, **columns)
+    roles: dict[str, Any] = {"bid": bid, "auction": auctions or None, "truth": truth, "propensity": propensity}
+    ads = read_ads(written_as(table, separator, header), keys=keys, **roles, **columns)
     ads = _large_pools(_corrected(ads, sampling_rate), auction_size)
     exploration = None
     if ads.propensity is not None:

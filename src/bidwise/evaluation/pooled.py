@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -52,15 +52,11 @@ class Pooled:
             ad the mean of its pool of n is (n theta - m h) / (n - m), so they are theta + stretch (h - theta), with
             stretch = m (n - 1) / (n - m); NaN in a pool that is a single auction.
         own: what the ad itself adds to the mean.
-        pool_mean: theta of the ad's pool; one number where there is one pool.
-        stretch: likewise.
     """
 
     mean: float
     values: Tensor
     own: Tensor
-    pool_mean: Tensor
-    stretch: Tensor
 
     def __sub__(self, other: Pooled) -> Pooled:
         """The difference of two models over the same ads, pair by pair."""
@@ -68,13 +64,7 @@ class Pooled:
 
     def plus(self, other: Pooled, sign: int = 1) -> Pooled:
         """Both added up over the same ads."""
-        names = ("mean", "values", "own", "pool_mean")
-        return replace(self, **{name: getattr(self, name) + sign * getattr(other, name) for name in names})
-
-    @property
-    def per_ad(self) -> Tensor:
-        """h, the mean over the auctions with each ad; of revenue, for tied ads, up to m / n of their part."""
-        return self.pool_mean + (self.values - self.pool_mean) / self.stretch
+        return Pooled(self.mean + sign * other.mean, self.values + sign * other.values, self.own + sign * other.own)
 
     @property
     def standard_error(self) -> float:
@@ -203,11 +193,11 @@ class _Ranked(ABC):
             )
             self.starts = self.sizes.cumsum(0) - self.sizes
         # runs of equal score inside a pool
-        first = torch.ones_like(self.score, dtype=torch.bool)
-        first[1:] = self.score[1:] != self.score[:-1]
+        begins = torch.ones_like(self.score, dtype=torch.bool)
+        begins[1:] = self.score[1:] != self.score[:-1]
         if self.starts is not None:
-            first[self.starts] = True
-        self.run = first.cumsum(0) - 1
+            begins[self.starts] = True
+        self.run = begins.cumsum(0) - 1
         self.count = torch.bincount(self.run)
         self.tied = len(self.count) < len(self.score)
 
@@ -372,9 +362,7 @@ class Pool(_Ranked):
         stretch = stretch.where(self.of_pool > self.size, torch.nan)
         back = partial(_scattered, order=self.order, ads=self.ads)
         values = back(pool_mean + stretch * (here - pool_mean), rest=mean + float(stretch[0]) * (rest - mean))
-        if self.sizes is not None:
-            pool_mean, stretch = back(pool_mean), back(stretch)
-        return Pooled(mean, values, back(own * (self.size / self.ads)), pool_mean, stretch)
+        return Pooled(mean, values, back(own * (self.size / self.ads)))
 
 
 class _Bill:
@@ -526,8 +514,7 @@ class WeightedPool(_Ranked):
         mean = float(parts.sum())
         values = mean + total * slope - float(self.weights @ slope)
         back = partial(_scattered, order=self.order, ads=self.ads)
-        pool_mean, stretch = parts.new_tensor([mean]), parts.new_tensor([float(self.size)])
-        return Pooled(mean, back(values), back(parts), pool_mean, stretch)
+        return Pooled(mean, back(values), back(parts))
 
 
 def check_closed_form(pricing: str, slots: int, *, reserve: float = 0.0, weighted: bool = False) -> None:

@@ -15,7 +15,7 @@ from bidwise.report.sections import Cell, Measure, Table, by_column, measure_col
 
 FEW_CLUSTERS = 30
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world
-IN_THE_AUCTION = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
+IN_THE_AUCTION: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
     "welfare": (
         "Welfare",
         "Bids of the ads shown times their clicks, mean per auction: what ranking by eCPM is for.",
@@ -30,7 +30,7 @@ IN_THE_AUCTION = {  # metric -> heading, meaning, decimals (None: five digits of
         3,
     ),
 }
-AS_PREDICTIONS = {
+AS_PREDICTIONS: dict[str, Measure] = {
     "auc": ("AUC", "Chance that a clicked ad is predicted above an unclicked one, over all ads.", 4),
     "auc_in_auctions": ("gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", 4),
     "log_loss": ("Log loss", "Mean −log of the probability given to what happened; lower is better.", 4),
