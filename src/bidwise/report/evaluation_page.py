@@ -49,7 +49,7 @@ def evaluation_page(run: Run, key: str) -> RunPage:
         [
             models_section(evaluation),
             differences_section(evaluation, key),
-            _segments(evaluation, key),
+            _segments(evaluation),
             _calibration(evaluation, key),
             _comparisons(evaluation),
             notes_section(evaluation),
@@ -92,8 +92,9 @@ def differences_section(evaluation: Evaluation, key: str) -> Section:
         rows = []
         for heading, members in groups.items():
             rows += [Whisker(heading)] if members else []
-            rows += [_whisker(pairs[p][metric], p[0], style[p[0]].colour) for p in members]
-        about = f"Difference of {metric} with 95 % intervals, in per cent of the baseline. {_said(rows)}"
+            rows += [_whisker(pairs[p][metric], style[p[0]].colour) for p in members]
+        said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
+        about = f"Difference of {metric} with 95 % intervals, in per cent of the baseline. {said}"
         panel = whiskers(metric.capitalize(), rows, f"difference of {metric}, % of the baseline", about)
         drawings.append(drawing(key + metric, panel))
     lead = (
@@ -108,42 +109,26 @@ def _style(evaluation: Evaluation) -> dict[str, Look]:
     return style | {twin: style[model] for twin, model in evaluation.twins.items()}
 
 
-def _said(rows: Sequence[Whisker]) -> str:
-    return "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
-
-
-def _whisker(comparison: Comparison, name: str, colour: str) -> Whisker:
+def _whisker(comparison: Comparison, colour: str) -> Whisker:
     words = _interval(comparison.lift)
     if math.isnan(comparison.relative):
         words = "not defined: the baseline has none"
     elif comparison.outcome is Outcome.TOO_FEW and comparison.lift.known:
         words += ", too few"
-    return Whisker.of(name, words, 100 * comparison.lift, comparison.outcome, colour)
+    return Whisker.of(comparison.model, words, 100 * comparison.lift, comparison.outcome, colour)
 
 
 def _interval(lift: Estimate) -> str:
     return f"{lift:%}" if lift.known else f"{lift:%}, no finite interval"
 
 
-def _segments(evaluation: Evaluation, key: str) -> Section:
-    drawings, style, tables = [], _style(evaluation), segment_tables(evaluation)
-    for at, table in enumerate(tables):
-        shown = [
-            each
-            for each in evaluation.segments
-            if f"{each.welfare.model} against {evaluation.baseline} by {each.column}" == table.caption
-        ]
-        shown = [each for each in shown if each.welfare.outcome is not Outcome.TOO_FEW] or shown
-        rows = [_whisker(each.welfare, each.value, style[each.welfare.model].colour) for each in shown]
-        axis = "difference of welfare, % of the baseline’s of these ads"
-        panel = whiskers(table.caption, rows, axis, f"{table.caption}. {_said(rows)}")
-        drawings.append(drawing(f"{key}segment{at}", panel))
+def _segments(evaluation: Evaluation) -> Section:
     lead = (
         "The welfare that the ads of each segment bring, in the auctions of all; all segments of a column add up to "
-        "the whole. The 50 values with the most ads are shown; figures leave out those with too little to tell. "
-        "Intervals are corrected for their number: all hold at once in 95 of 100 data sets."
+        "the whole. The 50 values with the most ads are shown. Intervals are corrected for their number: all hold at "
+        "once in 95 of 100 data sets."
     )
-    return Section("Segments", lead, figures=drawings, tables=tables)
+    return Section("Segments", lead, tables=segment_tables(evaluation))
 
 
 def _calibration(evaluation: Evaluation, key: str) -> Section:
