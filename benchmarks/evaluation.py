@@ -72,7 +72,7 @@ def beside_sklearn(ads: pl.DataFrame) -> list[dict[str, object]]:
         rows += [row(case, name, ADS, timing) for name, timing in timings.items()]
     timings = together(
         {
-            "bidwise": lambda: Metrics().update(ctr, clicks, bids, offsets).compute(),
+            "bidwise": lambda: Metrics(ctr, clicks, bids, offsets).compute(),
             "scikit-learn": lambda: (roc_auc_score(clicks, ctr), log_loss(clicks, ctr)),
         },
         seconds=1.0,

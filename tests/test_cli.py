@@ -61,7 +61,7 @@ def test_evaluate_prints_a_verdict_and_writes_its_files(ads, tmp_path, monkeypat
     out = tmp_path / "out"
     assert evaluate(monkeypatch, ads, "--auction", "auction", "--out", out) in (0, None)
     printed = capsys.readouterr().out
-    assert "* model_b" in printed
+    assert "model_b · ★ highest welfare" in printed
     assert "model_b raises welfare by " in printed
     assert f"{out / 'report.html'}" in printed
     result = json.loads((out / "result.json").read_text())

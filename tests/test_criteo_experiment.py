@@ -15,7 +15,6 @@ import bidwise
 from bidwise.data.criteo_text import simulate
 from bidwise.data.criteo_world import CRITEO_WORLDS
 from bidwise.data.store import Store
-from bidwise.evaluation.auc import _auc_on_device, auc
 from bidwise.models import SparseLogisticRegression
 from bidwise.paper.criteo import Numbers, run, selected_lams
 from bidwise.paper.criteo_trial import Measured, Trained, Trial, load_dataset, measured, planned, trial_of
@@ -181,7 +180,7 @@ def test_measures_agree_with_the_library(store):
     assert float(blind.calibrated.mean()) == pytest.approx(by_clicks, rel=1e-6)
     by_clicks = bidwise.pooled_revenue(ctr, test.clicks, test.bids, 32)
     assert blind.revenue == pytest.approx(by_clicks, rel=1e-6)
-    metrics = bidwise.evaluation.Metrics(size=32).update(ctr, test.clicks, test.bids).compute()
+    metrics = bidwise.evaluation.Metrics(ctr, test.clicks, test.bids, size=32).compute()
     for key in ("auc", "log_loss", "calibration_error", "predicted_over_observed"):
         assert getattr(found, key) == pytest.approx(getattr(metrics, key), rel=1e-6)
 
@@ -482,24 +481,6 @@ def test_memory_that_is_too_small_is_reported_in_one_line(tmp_path):
 
     with pytest.raises(bidwise.InputError, match="workers must fit into memory, found that 2 do not"):
         TaskCache(tmp_path).all([Task(f"{k}", full) for k in range(3)], Threads(2))
-
-
-@pytest.mark.parametrize("ties", [None, 50, 3, 1])
-def test_auc_on_a_device_is_that_of_the_evaluation(ties):
-    random = torch.Generator().manual_seed(0)
-    ctr = torch.rand(20_001, generator=random, dtype=torch.float64)
-    ctr = ctr if ties is None else (ctr * ties).floor() / ties
-    clicks = (torch.rand(20_001, generator=random) < 0.3).double()
-    assert _auc_on_device(ctr, clicks) == auc(ctr, clicks)
-
-
-def test_auc_on_a_device_refuses_what_auc_refuses():
-    ctr = torch.tensor([0.1, 0.2, 0.3])
-    with pytest.raises(bidwise.InputError, match=r"clicks must be 0 or 1, found 0.5 at \[1\]"):
-        _auc_on_device(ctr, torch.tensor([1.0, 0.5, 0.0]))
-    with pytest.raises(bidwise.InputError, match="ctr must be in"):
-        _auc_on_device(torch.tensor([0.1, math.nan, 0.3]), torch.tensor([1.0, 0.0, 0.0]))
-    assert math.isnan(_auc_on_device(ctr, torch.ones(3)))
 
 
 def command(monkeypatch, *words):

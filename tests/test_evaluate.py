@@ -81,21 +81,9 @@ def test_a_comparison_is_model_minus_baseline_over_the_same_auctions():
     assert one.changed_auctions == (difference != 0).sum()
     assert one.standard_error == pytest.approx(difference.std(ddof=1) / math.sqrt(500))
     assert one.ci_low < one.difference < one.ci_high
-    assert sum(one.distribution.auctions) + one.distribution.unchanged == 500
     losses = comparison(found, "log_loss")
     assert losses.difference == pytest.approx(
         log_loss(table["click"], table["fine"]) - log_loss(table["click"], table["rough"])
-    )
-
-
-def test_difference_to_the_average_model():
-    table = ads_of(500)
-    found = evaluate(table)
-    value = table["bid"] * table["click"]
-    half = (value[shown(table, "fine")] - value[shown(table, "rough")]) / 2
-    assert found.models["fine"].difference_to_average.welfare == pytest.approx(half.mean())
-    assert found.models["rough"].difference_to_average.standard_error == pytest.approx(
-        half.std(ddof=1) / math.sqrt(500)
     )
 
 
@@ -109,7 +97,6 @@ def test_with_the_truth_welfare_is_expected():
     for model in ("rough", "fine"):
         welfare = value[shown(table, model)].mean()
         assert found.models[model].welfare == pytest.approx(welfare)
-        assert found.models[model].regret == pytest.approx(best - welfare)
         assert found.models[model].share_of_optimum == pytest.approx(welfare / best)
     assert "expected under the true CTR" in " ".join(notes(found))
 
@@ -120,7 +107,7 @@ def test_a_better_model_is_found_better():
     assert one.ci_low > 0
     assert found.best == "fine"
     assert verdicts(found)[0].text.startswith("fine raises welfare by ")
-    assert "* fine" in str(found)
+    assert "fine · ★ highest welfare" in str(found)
 
 
 def test_a_worse_model_is_said_to_be_worse():
@@ -178,7 +165,7 @@ def test_equal_welfare_has_no_winner():
     table = ads_of(100)
     found = evaluate(table | {"fine": table["rough"]})
     assert found.best is None
-    assert "*" not in str(found)
+    assert "★" not in str(found)
     three = evaluate(table | {"fine": table["rough"], "third": table["rough"]}, ctr=["rough", "fine", "third"])
     assert headline(three) == "All models have the same welfare."
 
@@ -193,7 +180,6 @@ def test_the_optimum_keeps_the_reserve():
     table = ads_of(300)
     found = evaluate(table, ctr=["truth", "fine"], truth="truth", reserve=1.0)
     assert found.models["truth"].share_of_optimum == pytest.approx(1)
-    assert found.models["truth"].regret == pytest.approx(0)
 
 
 def test_predictions_far_off_are_noted():
@@ -307,18 +293,6 @@ def test_scattered_auctions_change_nothing():
     shuffled = np.random.default_rng(1).permutation(len(table["bid"]))
     found = evaluate({name: column[shuffled] for name, column in table.items()})
     assert found.models["fine"].welfare == pytest.approx(evaluate(table).models["fine"].welfare)
-    assert "sorted by 'auction'" in notes(found)[0]
-
-
-def test_many_pieces_are_one_table(monkeypatch):
-    table = ads_of(500)
-    whole = evaluate(table)
-    monkeypatch.setattr("bidwise.evaluation.evaluate.ADS_AT_ONCE", 100)
-    pieces = evaluate(table)
-    for model, numbers in whole.models.items():
-        for name in ("welfare", "revenue", "auc", "log_loss", "calibration_error", "rank_agreement"):
-            assert getattr(pieces.models[model], name) == pytest.approx(getattr(numbers, name), rel=1e-12)
-    assert comparison(pieces).ci_low == pytest.approx(comparison(whole).ci_low)
 
 
 def test_sampled_negatives_are_corrected():
@@ -353,8 +327,6 @@ def test_weights_of_auctions():
     assert found.models["fine"].welfare == pytest.approx(np.average(value, weights=weight[::6]))
     assert found.models["fine"].log_loss == pytest.approx(log_loss(table["click"], table["fine"], sample_weight=weight))
     other = (table["bid"] * table["click"])[shown(table, "rough")]
-    half = found.models["fine"].difference_to_average.welfare
-    assert half == pytest.approx(np.average(value - other, weights=weight[::6]) / 2)
     assert comparison(found).difference == pytest.approx(np.average(value - other, weights=weight[::6]))
 
 
@@ -418,10 +390,6 @@ def test_all_options_together_are_what_each_means(fitted_on, with_truth):
         difference = np.average(welfare[model] - welfare[baseline], weights=weight)
         assert one.difference == pytest.approx(difference)
         assert one.relative == pytest.approx(difference / np.average(welfare[baseline], weights=weight))
-    share = (welfare["fine"] - welfare["rough"]) / 2 * weight / weight.mean()
-    average = found.models["fine"].difference_to_average
-    assert average.welfare == pytest.approx(share.mean())
-    assert average.standard_error == pytest.approx(share.std(ddof=1) / 20)
     if with_truth:
         best = (-np.sort(-value.reshape(-1, 6), axis=1)[:, :3] * alpha).sum(1)
         assert found.optimal_welfare == pytest.approx(np.average(best, weights=weight))
@@ -477,7 +445,7 @@ def test_no_ad_is_calibrated_by_its_own_click():
             patch.setattr(
                 "bidwise.evaluation.evaluate.metrics_of", lambda model, ads, *_: seen.update({model: ads}) or 1 / 0
             )
-            patch.setattr("bidwise.evaluation.evaluate.Metrics", lambda **_: None)
+            patch.setattr("bidwise.evaluation.evaluate.Metrics", lambda *_, **__: None)
             with pytest.raises(ZeroDivisionError):
                 evaluate(changed, auction_size=6, calibrate="piecewise")
         return seen["rough"]
@@ -506,7 +474,6 @@ def test_one_class_data_says_that_auc_is_undefined(click):
     assert math.isnan(found.models["fine"].auc)
     assert any("AUC and normalised entropy are not defined" in note for note in notes(found))
     assert json.loads(found.to_json())["models"]["fine"]["auc"] is None
-    assert "–" in str(found)
 
 
 def test_json_has_the_fields_and_no_nan():

@@ -109,13 +109,13 @@ def test_numbers_are_those_of_the_library(weighted, slots):
     for model, numbers in found.models.items():
         assert numbers.welfare == pytest.approx(bidwise.pooled_welfare(*columns(table, model), 16, **more))
         assert numbers.revenue == pytest.approx(bidwise.pooled_revenue(*columns(table, model), 16, **more))
-        assert (numbers.auctions, numbers.auc_in_auctions, numbers.rank_agreement) == (None, None, None)
+        assert numbers.auc_in_auctions is None
     one, base = found.models["fine"], found.models["rough"]
     for metric in ("welfare", "revenue", "surplus", "log_loss", "auc"):
         difference = getattr(one, metric) - getattr(base, metric)
         assert comparison(found, metric).difference == pytest.approx(difference)
     assert (found.auctions, found.ads, found.ads_left_out) == (None, 3_000, 0)
-    assert "no seed decides anything" in " ".join(notes(found))
+    assert "The auctions are not real" in " ".join(notes(found))
 
 
 def test_revenue_with_weights_reserve_and_squash_is_that_of_the_library():
@@ -142,9 +142,7 @@ def test_errors_of_differences_are_those_of_paired_ads():
     assert comparison(found).effective_clicks == pytest.approx(own.sum() ** 2 / (own @ own))
     assert comparison(found).decisive_auctions is None
     one = comparison(found)
-    ratio = (welfare.values - one.relative * base[0].values).numpy()
     assert one.relative == pytest.approx(one.difference / base[0].mean)
-    assert one.relative_standard_error == pytest.approx(ratio.std(ddof=1) / math.sqrt(3_000) / base[0].mean, rel=1e-3)
 
 
 def test_no_seed_decides_anything():
@@ -241,8 +239,6 @@ def test_shuffled_rows_change_nothing_in_clustered_auctions():
     found, expected = (
         json.loads(evaluate(each, cluster="site", by="site").to_json()) for each in (taken(table, rows), table)
     )
-    assert found.pop("scattered")
-    assert not expected.pop("scattered")
     assert_same_json(found, expected)
 
 
@@ -254,7 +250,7 @@ def test_small_pools_are_left_out_and_counted():
     pool = np.where(np.arange(1_000) < 16, 0, np.where(np.arange(1_000) < 33, 1, 2))  # of 16, 17 and 967 ads
     found = drawn(table | {"pool": pool}, pool_by="pool")
     assert (found.pools, found.ads, found.ads_left_out) == (2, 984, 16)
-    assert "16 ads of 1 pool with no more than 16 ads were left out" in " ".join(notes(found))
+    assert "16 ads of pools with no more than 16 ads were left out" in " ".join(notes(found))
     kept = taken(table | {"pool": pool}, np.arange(16, 1_000))
     assert_same_json(json.loads(found.to_json())["models"], json.loads(drawn(kept, pool_by="pool").to_json())["models"])
 
@@ -320,8 +316,6 @@ def test_clusters_of_one_ad_change_nothing():
         one, other = comparison(found, metric), comparison(expected, metric)
         for name in ("difference", "ci_low", "ci_high", "standard_error", "relative_ci_low", "effective_clicks"):
             assert getattr(one, name) == pytest.approx(getattr(other, name)), (metric, name)
-    assert comparison(found).error_over_ads == pytest.approx(comparison(expected).standard_error)
-    assert "times that over ads" not in " ".join(notes(found))
 
 
 def test_copies_of_ads_make_nothing_surer():
@@ -333,8 +327,6 @@ def test_copies_of_ads_make_nothing_surer():
         assert other.standard_error == pytest.approx(one.standard_error, rel=0.03), metric
     alone = comparison(drawn(four))
     assert alone.standard_error == pytest.approx(comparison(once).standard_error / 2, rel=0.03)
-    assert comparison(copied).error_over_ads == pytest.approx(alone.standard_error)
-    assert "the standard error over clusters is 2.0 times that over ads" in " ".join(notes(copied))
 
 
 def test_few_clusters_have_students_interval():
@@ -367,7 +359,6 @@ def test_few_clusters_are_not_few_auctions_or_clicks():
         counts = (other.decisive_auctions, other.changed_auctions)
         assert (one.decisive_auctions, one.changed_auctions) == counts
         assert one.outcome != "few"
-    assert comparison(clustered).distribution == comparison(plain).distribution
     assert clustered.concentration.share == pytest.approx(plain.concentration.share)
     for one, other in zip(clustered.segments, plain.segments, strict=True):
         assert one.welfare.changed_auctions == other.welfare.changed_auctions
@@ -475,7 +466,7 @@ def test_clipped_bids_stand_beside_the_others():
     most = np.quantile(table["bid"], 0.999)
     expected = drawn(table | {"bid": np.minimum(table["bid"], most)})
     cut = found.clipped_bids
-    assert (cut.quantile, cut.most, cut.bids) == (0.999, most, (table["bid"] > most).sum())
+    assert (cut.most, cut.bids) == (most, (table["bid"] > most).sum())
     assert {each.metric for each in cut.comparisons} == {"welfare", "revenue"}
     for each in cut.comparisons:
         other = comparison(expected, each.metric)
@@ -573,9 +564,7 @@ def test_what_it_takes_to_see_a_difference():
     found = drawn(table)
     one = comparison(found)
     assert one.outcome == "unclear"
-    assert one.needed == pytest.approx((one.smallest_lift / one.difference) ** 2)
     assert f"{100 * one.relative_smallest_lift:.2f} % would have been seen in 4 of 5 data sets" in str(found)
-    assert " ads." in verdicts(found)[0].text
 
 
 @pytest.mark.parametrize(
@@ -629,7 +618,7 @@ def test_results_are_written_read_and_shown(tmp_path, options):
         assert sentence.text in page
     for each in found.segments:
         assert f"{each.ads:,}" in page
-    assert written["format"] == 3
+    assert written["format"] == 4
 
 
 def test_clustered_auctions_and_single_ads_are_written_and_shown(tmp_path):
@@ -641,7 +630,7 @@ def test_clustered_auctions_and_single_ads_are_written_and_shown(tmp_path):
 
 def test_results_of_an_older_format_are_refused():
     found = json.loads(drawn(logged(200)).to_json())
-    with pytest.raises(InputError, match="must be of format 3, found 2, of an older bidwise"):
+    with pytest.raises(InputError, match="must be of format 4, found 2, of an older bidwise"):
         result_from_json(Evaluation, found | {"format": 2})
 
 
@@ -656,7 +645,7 @@ def test_light_pools_are_left_out_too():
     table = logged()
     weight = np.where(table["advertiser"] == 3, 1e-3, 1.0)
     found = drawn(table | {"w": weight}, pool_by="advertiser", weight="w", auction_size=8)
-    assert (found.pools, found.pools_left_out) == (79, 1)
+    assert found.pools == 79
     assert found.ads_left_out == (table["advertiser"] == 3).sum()
 
 
@@ -671,4 +660,3 @@ def test_a_cluster_that_is_nearly_all_ads_leaves_little_to_tell():
     one = np.where(np.arange(len(table["bid"])) % 10, 0, 1 + table["advertiser"] % 59)
     wide, narrow = (comparison(drawn(table | {"c": c}, cluster="c")) for c in (one, np.arange(len(one)) % 60))
     assert wide.ci_high - wide.ci_low > 3 * (narrow.ci_high - narrow.ci_low)
-    assert "clusters by c anew, worth 1.2" in " ".join(notes(drawn(table | {"c": one}, cluster="c")))

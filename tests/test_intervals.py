@@ -177,14 +177,6 @@ def test_the_smallest_lift_is_found_in_4_of_5_samples():
     assert found == pytest.approx(0.8, abs=0.06)
 
 
-def test_progress_ends_at_the_last_auction():
-    seen = []
-    auction_intervals(np.zeros(20_000), rounds=999, progress=seen.append)
-    assert seen == sorted(seen)
-    assert len(seen) > 1
-    assert seen[-1] == 20_000
-
-
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 10, 29, 30, 100, 1001])
 @pytest.mark.parametrize("probability", [0.5, 0.6, 0.9, 0.975, 0.9995])
 def test_student_quantiles_are_those_of_scipy(probability, freedom):

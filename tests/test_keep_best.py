@@ -139,7 +139,7 @@ def pooled_candidates(seed, *, ads=1500, size=8, candidates=5, better=None):
     for name in ["log_loss", *(f"candidate_{k}" for k in range(1, candidates))]:
         noise = 0.2 if name == better else 1.0
         ctr = 1 / (1 + np.exp(-logits - noise * random.normal(size=ads)))
-        found[name] = bidwise.evaluation.Metrics(size=size).update(ctr, clicks, bids).per_unit
+        found[name] = bidwise.evaluation.Metrics(ctr, clicks, bids, size=size).per_unit
     return found
 
 

@@ -73,6 +73,12 @@ def test_brute_force(pricing, slots, size, tied):
     assert found == pytest.approx(revenue, rel=1e-10, abs=1e-12)
 
 
+def with_each(found, size):
+    """The mean over the auctions with each ad, from the values: theta + m (n - 1) / (n - m) (h - theta)."""
+    ads = len(found.values)
+    return found.mean + (found.values - found.mean) * (ads - size) / (size * (ads - 1))
+
+
 @pytest.mark.parametrize("pricing", ["gsp", "vcg"])
 @pytest.mark.parametrize("slots", [(1,), (1, Fraction(1, 2)), (1, Fraction(3, 4), Fraction(1, 4))])
 @pytest.mark.parametrize("size", [1, 2, 4, 6])
@@ -85,11 +91,11 @@ def test_means_with_each_ad_are_those_of_brute_force(pricing, slots, size):
     alpha = [float(x) for x in slots]
     pool = Pool(bids * ctr, size, len(slots) + 1)
     found = pool.welfare(bids * truth, alpha)
-    np.testing.assert_allclose(found.per_ad, welfare, rtol=1e-10, atol=1e-12)
-    assert float(found.per_ad.mean()) == pytest.approx(found.mean)
+    np.testing.assert_allclose(with_each(found, size), welfare, rtol=1e-10, atol=1e-12)
+    assert float(found.values.mean()) == pytest.approx(found.mean)
     found = pool.revenue(truth, bids, ctr, alpha, pricing)
-    np.testing.assert_allclose(found.per_ad, revenue, rtol=1e-10, atol=1e-12)
-    assert float(found.per_ad.mean()) == pytest.approx(found.mean)
+    np.testing.assert_allclose(with_each(found, size), revenue, rtol=1e-10, atol=1e-12)
+    assert float(found.values.mean()) == pytest.approx(found.mean)
 
 
 @pytest.mark.parametrize("slots", [(1.0,), (1.0, 0.5, 0.2)])
@@ -132,8 +138,8 @@ def test_a_reserve(pricing, slots, size, tied):
         if not tied and len({ctr * bid for ctr, _, bid in ads if bid >= reserve}) == sum(
             ad[2] >= reserve for ad in ads
         ):
-            np.testing.assert_allclose(found.per_ad, per_ad[1], rtol=1e-10, atol=1e-12)
-            np.testing.assert_allclose(shown.per_ad, per_ad[0], rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(with_each(found, size), per_ad[1], rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(with_each(shown, size), per_ad[0], rtol=1e-10, atol=1e-12)
         ones = pool_of(pool_score(bids, ctr, reserve), size, weights=torch.ones(7, dtype=torch.float64))
         assert ones.revenue(truth, bids, ctr, alpha, pricing, float(reserve)).mean == pytest.approx(revenue, abs=1e-12)
 
@@ -193,7 +199,6 @@ def test_several_pools_are_each_its_own(tied, reserve):
                 strict=True,
             )
         ):
-            np.testing.assert_allclose(found[k].per_ad[rows], alone.per_ad, rtol=1e-9, atol=1e-13)
             np.testing.assert_allclose(found[k].values[rows], alone.values, rtol=1e-9, atol=1e-12)
             np.testing.assert_allclose(found[k].own[rows] * 300 / len(rows), alone.own, rtol=1e-9, atol=1e-13)
             means[k].append(alone.mean * len(rows) / 300)
@@ -327,7 +332,7 @@ def test_ads_that_hardly_ever_win_may_be_left_out(monkeypatch):
     ):
         a, b = measure(some), measure(every)
         assert a.mean == pytest.approx(b.mean, rel=1e-14)
-        torch.testing.assert_close(a.per_ad, b.per_ad, rtol=1e-11, atol=0)
+        torch.testing.assert_close(with_each(a, 400), with_each(b, 400), rtol=1e-11, atol=1e-14)
 
 
 def test_a_constant_model_gains_nothing_by_the_order_of_rows():

@@ -215,7 +215,7 @@ def test_page_leaves_matplotlib_as_it_was(results):
 def test_page_of_three_models_is_small(pages):
     assert len(pages["three calibrated"].encode()) < 600_000
     charts = re.findall(r"<svg role.*?</svg>", pages["three calibrated"], re.DOTALL)
-    assert len(charts) == 9  # two of whiskers, two of curves before and after, three distributions
+    assert len(charts) == 6  # two of whiskers, two of curves before and after
     assert max(map(len, charts)) < 40_000
 
 
@@ -260,7 +260,6 @@ def test_too_few_and_equal_are_told_apart(pages):
     assert "Too little to tell" in pages["too few"]
     assert "Same ads shown" in pages["equal"]
     assert "nothing to compare it with" in pages["single"]
-    assert "Welfare is the same in 150 of 150 auctions." in pages["equal"]
 
 
 def test_numbers_in_the_tables_are_the_results(results, pages):
@@ -271,10 +270,8 @@ def test_numbers_in_the_tables_are_the_results(results, pages):
     for comparison in results["three calibrated"].comparisons:
         assert f"{comparison.lift:%}" in text
         assert f"{comparison.changed_auctions:,}" in text
-    spread = results["three calibrated"].comparisons[0].distribution
-    assert f"Welfare is the same in {spread.unchanged:,} of 700 auctions" in text
     optimum = results["known truth"].models["second"].share_of_optimum
-    assert f"{100 * optimum:.2f} %" in Page(pages["known truth"]).text
+    assert f"{optimum:.4f}" in Page(pages["known truth"]).text
 
 
 def test_models_without_room_are_named(results, pages):
@@ -285,21 +282,21 @@ def test_models_without_room_are_named(results, pages):
 
 def test_results_of_another_format_are_refused(results, tmp_path):
     data = json.loads(results["known truth"].to_json())
-    assert (data.pop("kind"), data.pop("format")) == ("evaluation", 3)
-    for old in (data, data | {"format": 2}):  # format 1 had neither
-        with pytest.raises(bidwise.InputError, match=r"must be of format 3, found [12], of an older bidwise; make it"):
+    assert (data.pop("kind"), data.pop("format")) == ("evaluation", 4)
+    for old in (data, data | {"format": 3}):  # format 1 had neither
+        with pytest.raises(bidwise.InputError, match=r"must be of format 4, found [13], of an older bidwise; make it"):
             result_from_json(Evaluation, old)
-    (tmp_path / "result.json").write_text(json.dumps(data | {"format": 4}))
-    with pytest.raises(bidwise.InputError, match=r"result.json must be of format 3 or older, found 4; upgrade bidwise"):
+    (tmp_path / "result.json").write_text(json.dumps(data | {"format": 5}))
+    with pytest.raises(bidwise.InputError, match=r"result.json must be of format 4 or older, found 5; upgrade bidwise"):
         read_result(tmp_path, Evaluation)
     with pytest.raises(bidwise.InputError, match=r"must have the keys .*, found new_key"):
-        result_from_json(Evaluation, data | {"new_key": 1, "format": 3})
+        result_from_json(Evaluation, data | {"new_key": 1, "format": 4})
 
 
 def test_a_handful_of_ads_is_the_first_thing_a_page_says(results, pages):
     assert results["segments"].concentrated
     leading = re.search(r'<p class="headline[^"]*">(.*?)</p>', pages["segments"], re.DOTALL)[1]
-    assert "of the welfare of first: what follows hangs on it. The largest bid is 1e+06" in leading
+    assert "of the welfare of first: what follows hangs on it." in leading
 
 
 def test_segments_are_tables_of_the_page(results, pages):

@@ -12,9 +12,7 @@ from test_cli import bidwise_command as typed
 from test_urls import SECRET, Bucket
 
 import bidwise
-from bidwise.report.drawing import Whisker
-from bidwise.report.sweep_page import labels, uncut
-from bidwise.report.sweep_sentences import notes, verdict
+from bidwise.report.sweep_page import labels, notes, verdict
 from bidwise.run_folder import read_result
 from bidwise.runners import Runner
 from bidwise.table import predict
@@ -193,7 +191,6 @@ def test_a_log_loss_that_lacks_seeds_is_not_called_absent(table, tmp_path, monke
     if failing == 1:
         assert found.baseline == "log_loss"
         assert found.settings[1].difference.seeds == (0,)
-        assert "(in seed 0, which both have)" in said
         assert "log_loss lacks seed 1, whose trials failed" in said
     else:
         assert found.baseline is None
@@ -224,22 +221,16 @@ def test_a_sweep_of_which_every_trial_fails_has_a_page(table, tmp_path, monkeypa
     assert "All trials" not in page  # a table without rows
 
 
-def test_labels_of_charts_are_whole_and_different(table, tmp_path):
+def test_labels_of_charts_are_short_and_different(table, tmp_path):
     names = [f"log_plus, lam {lam}, learning_rate {rate}, l2 0" for lam in (1, 3, 10) for rate in (0.001, 0.003)]
     short = labels(names)
     assert short[names[1]] == "lam 1, learning_rate 0.003"
-    long = [f"log_plus_teacher, {label}, weights of ads that are long to tell of" for label in short.values()]
-    rows = uncut([Whisker(name, "+1 %") for name in long])
-    assert all(len(row.name) <= (26 if row.words else 56) for row in rows)
-    drawn = " ".join(row.name for row in rows if not row.words)
-    assert all(name in drawn for name in long)
     sections = told(
         table, LOSSES | {"train.lam": [1, 3], "train.learning_rate": [0.01, 0.02], "train.schedule": ["constant"]}
     )
     sweep(sections, out=tmp_path / "out", settings=["train.epochs=0.5"])
     page = (tmp_path / "out" / "report.html").read_text()
-    assert ">log_plus, lam 3, learning_rate 0.02</text>" in page
-    assert "…" not in page
+    assert page.count("lam 3, learning_rate 0.02") > 1
 
 
 def test_stores_of_finished_trials_may_be_deleted(table, tmp_path):

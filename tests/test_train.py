@@ -21,7 +21,7 @@ from bidwise.data.read_table import auction_ids
 from bidwise.data.splits import auction_size, halves, split, times_of
 from bidwise.evaluation.auc import auc
 from bidwise.report.build import read_run, runs_page
-from bidwise.report.train_sentences import described, notes, summary, verdict
+from bidwise.report.train_page import described, notes, summary, verdict
 from bidwise.run_folder import read_result, to_toml
 from bidwise.study import compare, search
 from bidwise.study.compare import CONTESTANTS
@@ -695,7 +695,7 @@ def test_the_command_says_what_it_does_and_what_is_next(run, tmp_path, capsys, m
         "brand_id  categorical",
         "whole numbers whose name says id",
         "training",
-        "parameters, on cpu",
+        "columns, on cpu",
         "On test (",
         f"Next: bidwise predict {out} NEW_TABLE",
     ):

@@ -117,16 +117,10 @@ def evaluate(
     check_folder(out)
     with Bars() as bars:
         evaluation = bidwise.evaluate(table, **options, progress=bars.show)
-    failed = None
     try:
         evaluation.write(out)
-    except OSError as error:  # a full disk does not cost the result: it is shown
-        failed = error
-    try:
+    finally:  # a full disk does not cost the result: it is shown
         say(str(evaluation))
-    finally:
-        if failed is not None:
-            raise failed
     print(f"\nWritten: {out / 'result.json'} and {out / 'report.html'}, a page that explains every column")
 
 

@@ -128,7 +128,7 @@ def train(
         name: value for name, value in locals().items() if name not in ("table", "out", "settings", "device")
     }
     from bidwise import distributed
-    from bidwise.report.train_sentences import described, summary
+    from bidwise.report.train_page import described, summary
     from bidwise.table import train as run
 
     source: dict[str, Any] = {"config": table} if table.lower().endswith(".toml") else {"table": table}
@@ -188,7 +188,7 @@ def sweep(
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """
-    from bidwise.report.sweep_sentences import summary
+    from bidwise.report.sweep_page import summary
     from bidwise.table.sweep import sweep as run
 
     where = device if engine == "ray" else device_of(device)  # a cluster has GPUs of its own

@@ -1,6 +1,6 @@
 """Honest measurement: metrics, calibration, paired comparison, and `evaluate`, which does all of it for a table."""
 
-from bidwise.evaluation.auc import auc, auction_auc, rank_agreement
+from bidwise.evaluation.auc import auc, auction_auc
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import compared
 from bidwise.evaluation.intervals import (
@@ -23,7 +23,6 @@ __all__ = [
     "compared",
     "cross_fitted",
     "difference_to_average",
-    "rank_agreement",
     "repeat_interval",
     "student_quantile",
 ]

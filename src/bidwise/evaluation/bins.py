@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bin:
+    """Ads of similar predicted CTR, or of similar bids: the least and the greatest, mean prediction and mean label."""
+
+    low: float
+    high: float
+    ads: int
+    predicted: float
+    observed: float
+    written: ClassVar[tuple[str, ...]] = ("ratio",)
+
+    @property
+    def ratio(self) -> float:
+        """Predicted / observed; above 1 where a model overrates."""
+        return self.predicted / self.observed if self.observed > 0 else math.nan
 
 
 def equal_mass_bins(key: Floats, bins: int, weights: Floats | None = None) -> NDArray[np.intp]:
@@ -50,42 +66,19 @@ def calibration_error(sums: dict[str, Floats]) -> float:
     return gap / weight if weight > 0 else math.nan
 
 
-@dataclass(frozen=True, kw_only=True)
-class CtrBin:
-    """Ads of similar predicted CTR: their least and greatest, mean prediction and mean label."""
-
-    low: float
-    high: float
-    ads: int
-    predicted: float
-    observed: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class BidBin:
-    """Ads of similar bids."""
-
-    bid_low: float
-    bid_high: float
-    ads: int
-    predicted: float
-    observed: float
-    written: ClassVar[tuple[str, ...]] = ("ratio",)
-
-    @property
-    def ratio(self) -> float:
-        """Predicted / observed; above 1 where a model overrates."""
-        return self.predicted / self.observed if self.observed > 0 else math.nan
-
-
-def curve(
-    bins: NDArray[np.intp], key: Floats, sums: dict[str, Floats]
-) -> Iterator[tuple[float, float, dict[str, Any]]]:
-    """The bins that weigh anything: their least and greatest key, and what both kinds of bins hold."""
+def curve(bins: NDArray[np.intp], key: Floats, sums: dict[str, Floats]) -> tuple[Bin, ...]:
+    """The bins that weigh anything."""
     ads = np.bincount(bins)
     low, high = np.full(len(ads), np.inf), np.full(len(ads), -np.inf)
     np.minimum.at(low, bins, key)
     np.maximum.at(high, bins, key)
-    for k in np.flatnonzero(sums["weight"]):
-        means = {name: float(sums[name][k] / sums["weight"][k]) for name in ("predicted", "observed")}
-        yield float(low[k]), float(high[k]), {"ads": int(ads[k]), **means}
+    return tuple(
+        Bin(
+            low=float(low[k]),
+            high=float(high[k]),
+            ads=int(ads[k]),
+            predicted=float(sums["predicted"][k] / sums["weight"][k]),
+            observed=float(sums["observed"][k] / sums["weight"][k]),
+        )
+        for k in np.flatnonzero(sums["weight"])
+    )

@@ -26,7 +26,6 @@ COMPARED = {  # weight of a unit -> metric -> unit of its difference
 METRICS = tuple(metric for metrics in COMPARED.values() for metric in metrics)
 Units = Mapping[str, NDArray[Any]]  # Metrics.per_unit
 HANDFUL = 10  # ads, or auctions, that are looked at for how much of the welfare they hold
-BARS = 41  # of the distribution over auctions; an odd number, so that no bar hides the sign
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +65,6 @@ def effective(own: Floats) -> float:
     return effective_units(np.abs(own) / size)
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """How a difference is spread over the auctions, or clicks of a pool, where it is not 0: one edge more than bars."""
-
-    edges: tuple[float, ...]
-    auctions: tuple[int, ...]
-    unchanged: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Comparison(AuctionEstimate):
     """One metric of a model against a baseline's, over the same auctions.
@@ -90,14 +80,11 @@ class Comparison(AuctionEstimate):
     unit: str
     decisive_auctions: int | None = None  # real ones, where the two show different ads
     standard_error: float = math.nan
-    error_over_ads: float | None = None  # the standard error if ads were independent, where they are clustered
     smallest_lift: float = math.nan  # the least difference that 4 of 5 data sets like this one would show
-    relative: float = math.nan  # these five as shares of the baseline
+    relative: float = math.nan  # these four as shares of the baseline
     relative_ci_low: float = math.nan
     relative_ci_high: float = math.nan
-    relative_standard_error: float = math.nan
     relative_smallest_lift: float = math.nan
-    distribution: Distribution | None = None  # of welfare
 
     @property
     def higher_is_better(self) -> bool:
@@ -112,11 +99,6 @@ class Comparison(AuctionEstimate):
     @property
     def same(self) -> bool:
         return super().same and not self.decisive_auctions
-
-    @property
-    def needed(self) -> float:
-        """How many times the data it would take to see the difference, if it is what it looks like, 4 times in 5."""
-        return (self.smallest_lift / self.difference) ** 2 if self.difference else math.inf
 
     @property
     def lift(self) -> Estimate:
@@ -196,31 +178,21 @@ def compared(
         metrics: those that are compared.
         progress: called with the share that is done.
     """
-    comparisons: list[Comparison] = []
+    comparisons = []
     for at, (model, baseline) in enumerate(pairs):
         mine, base = seen[model], seen[baseline]
-        units = len(base["weight"])
-        for weight, of_weight in COMPARED.items():
-            asked = {metric: unit for metric, unit in of_weight.items() if metric in metrics}
-            if not asked:
-                continue
-            weights = base[weight]
-            change = {metric: _weighted(mine, metric) - _weighted(base, metric) for metric in asked}
-            if len(base.get("winners", ())) == units:
-
-                def report(done: int, at: int = at, units: int = units) -> None:
-                    if progress is not None:
-                        progress((at + done / units) / len(pairs))
-
-                columns = np.stack([*change.values()], axis=1)
-                intervals = auction_intervals(
-                    columns, weights, level=level, rounds=rounds, seed=seed, copies=copies, progress=report
-                )
+        real = len(base.get("winners", ())) == len(base["weight"])  # and in no clusters
+        for weight, units in COMPARED.items():
+            asked = [metric for metric in units if metric in metrics]
+            change = [_weighted(mine, metric) - _weighted(base, metric) for metric in asked]
+            options: dict[str, Any] = {"level": level, "copies": copies}
+            if real and asked:
+                intervals = auction_intervals(np.stack(change, 1), base[weight], rounds=rounds, seed=seed, **options)
             else:
-                intervals = [unit_interval(d, weights, level=level, copies=copies) for d in change.values()]
-            for (metric, d), interval in zip(change.items(), intervals, strict=True):
-                names = {"model": model, "baseline": baseline, "metric": metric, "unit": asked[metric]}
-                comparisons.append(_comparison(mine, base, interval, d, weights, copies, names))
+                intervals = [unit_interval(d, base[weight], **options) for d in change]
+            for metric, interval, d in zip(asked, intervals, change, strict=True):
+                names = {"model": model, "baseline": baseline, "metric": metric, "unit": units[metric]}
+                comparisons.append(_comparison(mine, base, interval, d, base[weight], copies, names))
         if progress is not None:
             progress((at + 1) / len(pairs))
     return comparisons
@@ -230,19 +202,16 @@ def _comparison(
     mine: Units, base: Units, interval: Interval, change: Floats, weights: Floats, copies: int, names: dict[str, Any]
 ) -> Comparison:
     metric = names["metric"]
-    counts: dict[str, Any] = {}
-    own = _own(mine, metric) - _own(base, metric)
+    counts: dict[str, Any]
+    own, level = _own(mine, metric) - _own(base, metric), _own(base, metric)
+    moved = np.abs(own) > ROUNDING * np.abs(level)
     if "winners" in base:
         different = (mine["winners"] != base["winners"]).any(axis=1)
-        moved = np.abs(own) > ROUNDING * np.abs(_own(base, metric))
         decisive, changed = (math.ceil(np.count_nonzero(x) / copies) for x in (different, moved))
         counts = {"decisive_auctions": decisive, "changed_auctions": changed}
         nothing = decisive and not changed  # other ads, and none of them clicked: there is no bound
-        spread = own if "own_welfare" in base else mine["welfare"] - base["welfare"]
     else:
-        own = np.where(np.abs(own) > ROUNDING * np.abs(_own(base, metric)), own, 0.0)
-        counts = {"effective_clicks": effective(own) / copies}
-        spread = own * float(base.get("ad_weight", weights).sum())
+        counts = {"effective_clicks": effective(np.where(moved, own, 0.0)) / copies}
         nothing = not len(own)  # no clicks
     if nothing:
         interval = Interval(0.0, -math.inf, math.inf, math.nan)
@@ -255,7 +224,6 @@ def _comparison(
         standard_error=interval.standard_error,
         smallest_lift=interval.smallest,
         **_shares(interval, change, _weighted(base, metric), weights),
-        distribution=_distribution(spread) if metric == "welfare" else None,
     )
 
 
@@ -291,7 +259,6 @@ def _shares(interval: Interval, change: Floats, level: Floats, weights: Floats) 
         "relative": ratio,
         "relative_ci_low": low,
         "relative_ci_high": high,
-        "relative_standard_error": interval.standard_error / mean * wider,
         "relative_smallest_lift": interval.smallest / mean,
     }
 
@@ -302,12 +269,3 @@ def _weighted(seen: Mapping[str, NDArray[Any]], metric: str) -> NDArray[Any]:
         return seen[metric]
     values = seen["welfare"] - seen["revenue"] if metric == "surplus" else seen[metric]
     return values if seen["weight"].strides == (0,) else values * seen["weight"]  # a broadcast 1 weighs nothing
-
-
-def _distribution(change: Floats) -> Distribution:
-    moved = change[change != 0]
-    if not len(moved):
-        return Distribution((), (), len(change))
-    reach = float(np.abs(moved).max())
-    auctions, edges = np.histogram(moved, bins=BARS, range=(-reach, reach))
-    return Distribution(tuple(edges.tolist()), tuple(auctions.tolist()), len(change) - len(moved))

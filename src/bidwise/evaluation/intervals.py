@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -50,7 +50,6 @@ def auction_intervals(
     rounds: int = 999,
     seed: int = 0,
     copies: int = 1,
-    progress: Callable[[int], None] | None = None,
 ) -> list[Interval]:
     """Mean paired differences over auctions, each with an interval by the symmetric studentised bootstrap.
 
@@ -66,7 +65,6 @@ def auction_intervals(
         level: of the intervals.
         rounds: of the bootstrap.
         copies: how often the same ads are among the auctions, which makes nothing surer.
-        progress: called with the number of finished auctions.
 
     >>> (interval,) = auction_intervals([0.0, 1.0, 0.0, 2.0] * 50)
     >>> interval.estimate, round(interval.low, 2), round(interval.high, 2)
@@ -91,8 +89,6 @@ def auction_intervals(
         times = TIMES_DRAWN[random.integers(2**16, size=(rounds, len(e)), dtype=np.uint16)]
         drawn += times @ np.concatenate([e, e**2, e * v, v, v**2], axis=1)
         square += (e**2).sum(0)
-        if progress is not None:
-            progress(first + len(e))
     e, ee, ew = np.split(drawn[:, :-2], 3, axis=1)
     total, ww = drawn[:, -2:-1], drawn[:, -1:]
     freedom = auctions / (auctions - 1)

@@ -13,8 +13,9 @@ m sd(h) sqrt(N - 1) / (N - m). All sums have positive terms.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -51,31 +52,19 @@ class Pooled:
             ad the mean of its pool of n is (n theta - m h) / (n - m), so they are theta + stretch (h - theta), with
             stretch = m (n - 1) / (n - m); NaN in a pool that is a single auction.
         own: what the ad itself adds to the mean.
-        pool_mean: theta of the ad's pool; one number where there is one pool.
-        stretch: likewise.
     """
 
     mean: float
     values: Tensor
     own: Tensor
-    pool_mean: Tensor
-    stretch: Tensor
-
-    def __add__(self, other: Pooled) -> Pooled:
-        return self._with(other, 1)
 
     def __sub__(self, other: Pooled) -> Pooled:
         """The difference of two models over the same ads, pair by pair."""
-        return self._with(other, -1)
+        return self.plus(other, -1)
 
-    def _with(self, other: Pooled, sign: int) -> Pooled:
-        names = ("mean", "values", "own", "pool_mean")
-        return replace(self, **{name: getattr(self, name) + sign * getattr(other, name) for name in names})
-
-    @property
-    def per_ad(self) -> Tensor:
-        """h, the mean over the auctions with each ad; of revenue, for tied ads, up to m / n of their part."""
-        return self.pool_mean + (self.values - self.pool_mean) / self.stretch
+    def plus(self, other: Pooled, sign: int = 1) -> Pooled:
+        """Both added up over the same ads."""
+        return Pooled(self.mean + sign * other.mean, self.values + sign * other.values, self.own + sign * other.own)
 
     @property
     def standard_error(self) -> float:
@@ -115,13 +104,8 @@ def pooled_welfare(
     >>> pooled_welfare(ctr, clicks, bids, 2, slots=(1.0, 0.5))
     0.8333333333333334
     """
-    ctr, truth, bids = _columns(ctr, truth, bids)
-    check_positive("reserve", reserve, or_zero=True)
-    check_positive("squash", squash, or_zero=True)
-    weights = None if weights is None else ad_numbers("weights", weights, like=ctr)
-    score = ranking_score(bids, power(ctr, squash), reserve)
-    shown = (bids * truth).where(bids >= reserve, 0.0)
-    return pool_of(score, size, len(slots), weights=weights).mean_welfare(shown, slots)
+    pool, truth, bids, _ = _drawn(ctr, truth, bids, size, len(slots), reserve, squash, weights)
+    return pool.mean_welfare((bids * truth).where(bids >= reserve, 0.0), slots)
 
 
 def pooled_revenue(
@@ -144,27 +128,36 @@ def pooled_revenue(
     >>> pooled_revenue([0.5, 0.4, 0.1], [1, 1, 1], [1.0, 1.0, 1.0], 2)  # prices 0.8, 0.2 and 0.25 per click
     0.4166666666666667
     """
-    ctr, truth, bids = _columns(ctr, truth, bids)
-    check_positive("reserve", reserve, or_zero=True)
-    check_positive("squash", squash, or_zero=True)
-    weights = None if weights is None else ad_numbers("weights", weights, like=ctr)
-    quality = power(ctr, squash)
-    pool = pool_of(ranking_score(bids, quality, reserve), size, len(slots) + 1, weights=weights)
+    pool, truth, bids, quality = _drawn(ctr, truth, bids, size, len(slots) + 1, reserve, squash, weights)
     return pool.revenue(truth, bids, quality, slots, pricing, reserve).mean
 
 
-def ranking_score(bids: Tensor, quality: Tensor, reserve: float) -> Tensor:
-    """What the auction ranks; ads that bid less than the reserve take part in the draw and are never shown."""
-    return (bids * quality).masked_fill(bids < reserve, -math.inf)
-
-
-def _columns(ctr: ArrayLike, truth: ArrayLike, bids: ArrayLike) -> tuple[Tensor, Tensor, Tensor]:
+def _drawn(
+    ctr: ArrayLike,
+    truth: ArrayLike,
+    bids: ArrayLike,
+    size: int,
+    depth: int,
+    reserve: float,
+    squash: float,
+    weights: ArrayLike | None,
+) -> tuple[Pool | WeightedPool, Tensor, Tensor, Tensor]:
+    """The pool of checked columns, truth, bids and ctr^squash."""
     ctr = ad_numbers("ctr", ctr)
     truth, bids = ad_numbers("truth", truth, like=ctr), ad_numbers("bids", bids, like=ctr)
     check_between("ctr", ctr, 0, 1)
     check_not_negative("truth", truth)
     check_bids(bids)
-    return ctr, truth, bids
+    check_positive("reserve", reserve, or_zero=True)
+    check_positive("squash", squash, or_zero=True)
+    weights = None if weights is None else ad_numbers("weights", weights, like=ctr)
+    quality = power(ctr, squash)
+    return pool_of(ranking_score(bids, quality, reserve), size, depth, weights=weights), truth, bids, quality
+
+
+def ranking_score(bids: Tensor, quality: Tensor, reserve: float) -> Tensor:
+    """What the auction ranks; ads that bid less than the reserve take part in the draw and are never shown."""
+    return (bids * quality).masked_fill(bids < reserve, -math.inf)
 
 
 def pool_of(
@@ -184,7 +177,7 @@ def pool_of(
     return Pool(score, size, depth, pools)
 
 
-class _Ranked:
+class _Ranked(ABC):
     """Ads from the lowest score to the highest, pool by pool, and sums along that order."""
 
     def __init__(self, score: Tensor, size: int, pools: Tensor | None, first: int = 0) -> None:
@@ -199,14 +192,12 @@ class _Ranked:
                 pools[self.order], return_inverse=True, return_counts=True
             )
             self.starts = self.sizes.cumsum(0) - self.sizes
-
-    def runs(self) -> None:
-        """Runs of equal score inside a pool."""
-        first = torch.ones_like(self.score, dtype=torch.bool)
-        first[1:] = self.score[1:] != self.score[:-1]
+        # runs of equal score inside a pool
+        begins = torch.ones_like(self.score, dtype=torch.bool)
+        begins[1:] = self.score[1:] != self.score[:-1]
         if self.starts is not None:
-            first[self.starts] = True
-        self.run = first.cumsum(0) - 1
+            begins[self.starts] = True
+        self.run = begins.cumsum(0) - 1
         self.count = torch.bincount(self.run)
         self.tied = len(self.count) < len(self.score)
 
@@ -241,6 +232,31 @@ class _Ranked:
         found[order] = place
         return found[: len(threshold)]
 
+    @abstractmethod
+    def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
+        """Mean of sum_k alpha_k value of the ad in slot k; ``value`` = b truth, ``(ads,)``."""
+
+    @abstractmethod
+    def _second_prices(
+        self, truth: Tensor, quality: Tensor, slots: Sequence[float], pricing: str, reserve: float
+    ) -> Pooled: ...
+
+    def revenue(
+        self,
+        truth: Tensor,
+        bids: Tensor,
+        quality: Tensor,
+        slots: Sequence[float],
+        pricing: str = "gsp",
+        reserve: float = 0.0,
+    ) -> Pooled:
+        """Mean of sum_k alpha_k truth price of the ad in slot k."""
+        check_closed_form(pricing, len(slots), reserve=reserve, weighted=isinstance(self, WeightedPool))
+        truth = truth.where(bids >= reserve, 0.0)
+        if pricing == "first_price":
+            return self.welfare(bids * truth, slots)
+        return self._second_prices(truth, quality, slots, pricing, reserve)
+
 
 class Pool(_Ranked):
     """Every auction of ``size`` ads, exactly, with :func:`pool_of`'s arguments.
@@ -261,7 +277,6 @@ class Pool(_Ranked):
             self.of_pool = self.sizes.double()[self.pool]
             self.rank -= self.starts[self.pool]
         self.auctions = _log_choose(self.of_pool - 1, self.size - 1)  # log of those with a given ad
-        self.runs()
 
     def run_mean(self, numbers: Tensor) -> Tensor:
         """The mean over each run of ties, at every place of it."""
@@ -297,7 +312,6 @@ class Pool(_Ranked):
         return float(self.run_mean(value[self.order]) @ self._shown(slots)) * self.size / self.ads
 
     def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
-        """Mean of sum_k alpha_k value of the ad in slot k; ``value`` = b truth, ``(ads,)``."""
         m, value = self.size, value[self.order]
         mean_value = self.run_mean(value)
         higher, lower = torch.zeros_like(self.rank), torch.zeros_like(self.rank)
@@ -312,20 +326,9 @@ class Pool(_Ranked):
             others = self.run_mean(others) + inside * (mean_value - value) / (count - 1).clamp(min=1)
         return self._pooled(value * self.run_mean(self._shown(slots)), others, shared=True)
 
-    def revenue(
-        self,
-        truth: Tensor,
-        bids: Tensor,
-        quality: Tensor,
-        slots: Sequence[float],
-        pricing: str = "gsp",
-        reserve: float = 0.0,
+    def _second_prices(
+        self, truth: Tensor, quality: Tensor, slots: Sequence[float], pricing: str, reserve: float
     ) -> Pooled:
-        """Mean of sum_k alpha_k truth price of the ad in slot k."""
-        check_closed_form(pricing, len(slots), reserve=reserve)
-        truth = truth.where(bids >= reserve, 0.0)
-        if pricing == "first_price":
-            return self.welfare(bids * truth, slots)
         alpha = slot_multipliers(slots).tolist()
         drops = [a - b for a, b in zip(alpha, [*alpha[1:], 0.0], strict=True)]
         pairs = {}
@@ -341,7 +344,7 @@ class Pool(_Ranked):
                 for total, part in zip((own, others), bill.paid(k, rival), strict=True):
                     total += factor * part
         paid = self._pooled(own, others)
-        return paid + self.welfare(reserve * truth, slots) if reserve > 0 else paid
+        return paid.plus(self.welfare(reserve * truth, slots)) if reserve > 0 else paid
 
     def _pooled(self, own: Tensor, others: Tensor, *, shared: bool = False) -> Pooled:
         """``own``: what an ad that takes part adds itself; ``others``: what the rest of its auctions do, by places of a
@@ -359,9 +362,7 @@ class Pool(_Ranked):
         stretch = stretch.where(self.of_pool > self.size, torch.nan)
         back = partial(_scattered, order=self.order, ads=self.ads)
         values = back(pool_mean + stretch * (here - pool_mean), rest=mean + float(stretch[0]) * (rest - mean))
-        if self.sizes is not None:
-            pool_mean, stretch = back(pool_mean), back(stretch)
-        return Pooled(mean, values, back(own * (self.size / self.ads)), pool_mean, stretch)
+        return Pooled(mean, values, back(own * (self.size / self.ads)))
 
 
 class _Bill:
@@ -400,10 +401,7 @@ class _Bill:
         further = self.mean_value * below[between]  # by an ad, whatever its k
         if self.flat is not None:
             rivals, mean_high = pool.before(low), pool.run_mean(high)
-            low_value, low_flat = (
-                self.value * below[0][self.at],
-                self.flat * rivals[self.at],
-            )  # of those below the floor
+            low_value, low_flat = self.value * below[0][self.at], self.flat * rivals[self.at]  # below the floor
             own += (low_flat - low_value) * mean_high - self.flat * pool.run_mean(high * rivals)
             further += pool.run_mean(low_flat - low_value) - self.mean_flat * rivals
             later = [torch.zeros_like(low).index_add(0, self.at, x * mean_high) for x in (self.value, self.flat)]
@@ -434,7 +432,6 @@ class WeightedPool(_Ranked):
         check_whole("size", size, 1)
         check_not_negative("weights", weights)
         super().__init__(score, size, pools)
-        self.runs()
         self.weights = weights[self.order]
         first = self.count.cumsum(0) - self.count
         self.of_run = None if self.starts is None else self.pool[first]  # the pool of each run
@@ -455,23 +452,12 @@ class WeightedPool(_Ranked):
         return float(self._welfare(self.weights, value[self.order], slots).sum())
 
     def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
-        """As of :class:`Pool`."""
         return self._pooled(lambda weights: self._welfare(weights, value[self.order], slots))
 
-    def revenue(
-        self,
-        truth: Tensor,
-        bids: Tensor,
-        quality: Tensor,
-        slots: Sequence[float],
-        pricing: str = "gsp",
-        reserve: float = 0.0,
+    def _second_prices(
+        self, truth: Tensor, quality: Tensor, slots: Sequence[float], pricing: str, reserve: float
     ) -> Pooled:
-        """As of :class:`Pool`, but for ``vcg`` of several slots."""
-        check_closed_form(pricing, len(slots), reserve=reserve, weighted=True)
-        truth = truth.where(bids >= reserve, 0.0)
-        if pricing == "first_price":
-            return self.welfare(bids * truth, slots)
+        """Of one slot ``vcg`` is ``gsp``; of several it has no closed form here."""
         alpha = slot_multipliers(slots).tolist()[: self.size]
         truth, quality = truth[self.order], quality[self.order]
         value = (truth / quality).where(quality > 0, 0.0)
@@ -528,8 +514,7 @@ class WeightedPool(_Ranked):
         mean = float(parts.sum())
         values = mean + total * slope - float(self.weights @ slope)
         back = partial(_scattered, order=self.order, ads=self.ads)
-        pool_mean, stretch = parts.new_tensor([mean]), parts.new_tensor([float(self.size)])
-        return Pooled(mean, back(values), back(parts), pool_mean, stretch)
+        return Pooled(mean, back(values), back(parts))
 
 
 def check_closed_form(pricing: str, slots: int, *, reserve: float = 0.0, weighted: bool = False) -> None:

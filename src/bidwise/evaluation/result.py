@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import bidwise
 from bidwise.checks import InputError
@@ -24,43 +23,10 @@ from bidwise.run_folder import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
-    """What :func:`bidwise.evaluate` was asked for, and means by it; tables by name, if they have one."""
-
-    table: str | None = None
-    ctr: tuple[str, ...]
-    click: str
-    bid: str | float
-    auction: tuple[str, ...] = ()
-    auction_size: int | None = None
-    pool_by: tuple[str, ...] = ()
-    cluster: tuple[str, ...] = ()
-    by: tuple[str, ...] = ()
-    seed: int = 0
-    truth: str | None = None
-    baseline: str | None = None
-    slots: tuple[float, ...] = (1.0,)
-    pricing: str = "gsp"
-    reserve: float = 0.0
-    squash: float = 1.0
-    calibrate: str = "none"
-    calibration_table: str | None = None
-    position: str | None = None
-    propensity: str | None = None
-    sampling_rate: float | None = None
-    weight: str | None = None
-    clip_bids: float | None = None
-    separator: str | None = None
-    header: bool = True
-    rounds: int = 999
-
-
 @dataclass(frozen=True)
 class ClippedBids:
     """Welfare and revenue compared again, with the highest bids cut down to a quantile."""
 
-    quantile: float
     most: float
     bids: int  # that were above it
     comparisons: tuple[Comparison, ...]
@@ -91,7 +57,7 @@ class Evaluation:
     """What was found, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
 
     kind: ClassVar[str] = "evaluation"
-    format: ClassVar[int] = 3
+    format: ClassVar[int] = 4
     written: ClassVar[tuple[str, ...]] = ("best",)
 
     models: dict[str, ModelMetrics]
@@ -100,24 +66,17 @@ class Evaluation:
     ads: int
     pools: int | None = None  # inside which auctions are drawn
     clusters: int | None = None
-    effective_clusters: float | None = None  # so many of one size are worth as much
     ads_left_out: int = 0  # of pools that are too small
-    pools_left_out: int = 0
     single_ads: int = 0  # real auctions with one ad
     baseline: str
     welfare_of: str  # "clicks": realised; "truth": expected
     optimal_welfare: float | None = None  # of any prediction, where the true CTR is known
     bid_spread: float  # standard deviation of log bids
-    median_bid: float = math.nan
-    largest_bid: float = math.nan
     concentration: Concentration  # of the baseline's welfare
     clipped_bids: ClippedBids | None = None
     exploration: Exploration | None = None
     segments: tuple[Segment, ...] = ()
-    segments_left_out: dict[str, int] = field(default_factory=dict)  # of a column, beyond the largest
-    scattered: bool = False  # whether the ads of an auction were not next to each other in the table
-    calibration_ads: int | None = None  # of the calibration table, where there is one
-    options: EvaluationOptions
+    options: dict[str, Any]  # what was asked for; tables by name
     version: str = bidwise.__version__
 
     @property
@@ -157,8 +116,7 @@ class Evaluation:
     def without_curves(self) -> Evaluation:
         """The same without what only figures need and without the table's name: for results that hold an evaluation."""
         models = {name: replace(each, by_bid=(), calibration_curve=()) for name, each in self.models.items()}
-        comparisons = tuple(replace(each, distribution=None) for each in self.comparisons)
-        return replace(self, models=models, comparisons=comparisons, options=replace(self.options, table=None))
+        return replace(self, models=models, options={k: v for k, v in self.options.items() if k != "table"})
 
     def __str__(self) -> str:
         from bidwise.report.evaluation_sentences import summary  # late: sentences are made when they are shown

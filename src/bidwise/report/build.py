@@ -42,7 +42,18 @@ KINDS = {
     },
     "train": Kind("table.results.TrainResult", "train_page.train_page"),
     "sweep": Kind("table.results.SweepResult", "sweep_page.sweep_page"),
-    "fit": Kind("report.fit_page.FitResult", "fit_page.fit_page", "fit_page.fit_pictures"),
+    "fit": Kind("report.curves.FitResult", "curves.fit_page", "curves.fit_pictures"),
+}
+
+RECORDED = {  # what environment.json has -> what a page calls it
+    "command": "command",
+    "commit": "commit of bidwise",
+    "machine": "machine",
+    "cores": "cores",
+    "threads": "threads",
+    "python": "Python",
+    "torch": "torch",
+    "bidwise": "bidwise",
 }
 
 
@@ -103,12 +114,10 @@ def typed_result(data: Any, where: str = "result.json") -> Any:
 def kind_of(result: Any) -> str | None:
     """Which kind of run a result is of; ``None`` for what no page can be made of.
 
-    >>> kind_of({"models": {}, "comparisons": []}), kind_of({"kind": "fit"}), kind_of({"kind": "?"}), kind_of(3)
-    ('evaluation', 'fit', None, None)
+    >>> kind_of({"kind": "fit"}), kind_of({"kind": "?"}), kind_of(3)
+    ('fit', None, None)
     """
     kind = result.get("kind") if isinstance(result, dict) else getattr(result, "kind", None)
-    if kind is None and isinstance(result, dict) and {"models", "comparisons"} <= set(result):
-        return "evaluation"  # of format 1
     return kind if kind in KINDS else None
 
 
@@ -170,36 +179,17 @@ def _page(run: Run, key: str) -> RunPage:
 
 def _source(run: Run) -> Section:
     """Where the numbers come from: command, commit, machine, settings."""
-    words = {
-        "command": "command",
-        "commit": "commit of bidwise",
-        "machine": "machine",
-        "cores": "cores",
-        "threads": "threads",
-        "python": "Python",
-        "torch": "torch",
-        "seconds": "run time of all parts, added up",
-    }
     recorded = run.environment
     terms = [("run folder", run.name)]
-    terms += [
-        (title, duration(recorded[key]) if key == "seconds" else str(recorded[key]))
-        for key, title in words.items()
-        if recorded.get(key) is not None
-    ]
-    fields: Mapping[str, Any] = run.result if isinstance(run.result, dict) else vars(run.result)
-    version = recorded.get("bidwise") or fields.get("version")
-    terms += [("bidwise", str(version))] if version else []
-    config = fields.get("config") or fields.get("options") or run.config
-    terms += settings_of(vars(config) if is_dataclass(config) else config)
+    terms += [(title, str(recorded[key])) for key, title in RECORDED.items() if recorded.get(key) is not None]
+    if recorded.get("seconds") is not None:
+        terms.append(("run time of all parts, added up", duration(recorded["seconds"])))
+    config = getattr(run.result, "config", None) or getattr(run.result, "options", None) or run.config
+    settings: Mapping[str, Any] = vars(config) if is_dataclass(config) else config
+    words = (f"{k} = {shortened(setting(value), 80)}" for k, value in settings.items() if value is not None)
+    terms += [("settings", text)] if (text := "; ".join(words)) else []
     lead = "" if recorded else "This run has not recorded its command and machine."
     return Section("Where these numbers come from", lead, terms=terms)
-
-
-def settings_of(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Settings that were made, in one term."""
-    words = (f"{k} = {shortened(setting(value), 80)}" for k, value in settings.items() if value is not None)
-    return [("settings", text)] if (text := "; ".join(words)) else []
 
 
 def pictures(run: Run) -> list[Picture]:

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bidwise.evaluation.comparison import CHANGED, DECISIVE, EFFECTIVE, Comparison
 from bidwise.evaluation.estimate import NONE, Outcome
 from bidwise.evaluation.metrics import MANY_POOLS
 from bidwise.evaluation.result import Evaluation, Segment
-from bidwise.report.formatting import aligned, decimals, number
-from bidwise.report.sections import Cell, Table, outcome_cell
+from bidwise.report.formatting import counted
+from bidwise.report.sections import Cell, Measure, Table, by_column, measure_columns, outcome_cell
 
 FEW_CLUSTERS = 30
-ABSURD = 100  # times the median bid
-WIDER = 1.5  # times the standard error over ads, that is worth a word
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world
-COLUMNS = {  # heading -> (metric, decimals; None: five digits of the largest)
-    "welfare": ("welfare", None),
-    "revenue": ("revenue", None),
-    "AUC": ("auc", 4),
-    "gAUC": ("auc_in_auctions", 4),
-    "log loss": ("log_loss", 4),
-    "pred/obs": ("predicted_over_observed", 3),
-    "calib. error": ("calibration_error", 4),
+IN_THE_AUCTION: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
+    "welfare": (
+        "Welfare",
+        "Bids of the ads shown times their clicks, mean per auction: what ranking by eCPM is for.",
+        None,
+    ),
+    "revenue": ("Revenue", "What the advertisers of the shown ads pay, mean per auction.", None),
+    "surplus": ("Surplus", "Welfare − revenue: what is left to the advertisers, mean per auction.", None),
+    "share_of_optimum": ("Share of optimum", "Welfare / the most that any prediction could reach.", 4),
+    "winners_predicted_over_observed": (
+        "Winners’ pred./obs.",
+        "Predicted / observed clicks of the ads shown, weighted by bid: winning selects what was overrated.",
+        3,
+    ),
 }
+AS_PREDICTIONS: dict[str, Measure] = {
+    "auc": ("AUC", "Chance that a clicked ad is predicted above an unclicked one, over all ads.", 4),
+    "auc_in_auctions": ("gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", 4),
+    "log_loss": ("Log loss", "Mean −log of the probability given to what happened; lower is better.", 4),
+    "normalised_entropy": ("Norm. entropy", "Log loss / that of always predicting the mean CTR; below 1 beats it.", 4),
+    "calibration_error": ("Calib. error", "Mean |predicted − observed CTR| over 20 bins of equal mass.", 4),
+    "predicted_over_observed": ("Pred./obs.", "Predicted clicks / observed clicks; above 1 overrates.", 3),
+}
+PRINTED = ("welfare", "revenue", "auc", "auc_in_auctions", "log_loss", "predicted_over_observed", "calibration_error")
 
 
 class Sentence(NamedTuple):
@@ -38,38 +51,38 @@ class Sentence(NamedTuple):
 
 
 def summary(evaluation: Evaluation) -> str:
-    """The table of models, best welfare marked with ``*``, then the verdict and the notes."""
-    columns = [
-        ["  model", *(f"* {model}" if model == evaluation.best else f"  {model}" for model in evaluation.models)]
-    ]
-    for heading, (metric, places) in COLUMNS.items():
-        values = [getattr(numbers, metric) for numbers in evaluation.models.values()]
-        if all(value is None for value in values):
-            continue
-        columns.append([heading, *(number(x, decimals(values, 5) if places is None else places) for x in values)])
-    lines = aligned(list(zip(*columns, strict=True)))
+    """The table of models, then the verdict and the notes."""
+    measures = {name: (IN_THE_AUCTION | AS_PREDICTIONS)[name] for name in PRINTED}
     kind = "realised" if evaluation.welfare_of == "clicks" else "expected"
-    counts = f"{_count(evaluation.ads, 'ad')} in {drawn(evaluation)}"
-    counts += f"; {kind} welfare and revenue per auction" + ("; * highest welfare" if evaluation.best else "")
-    first = [*filter(None, [concentrated(evaluation), headline(evaluation)])]
-    sentences = [*first, *(sentence.text for sentence in verdicts(evaluation)), *clipped(evaluation)]
+    counts = f"{counted(evaluation.ads, 'ad')} in {drawn(evaluation)}; {kind} welfare and revenue per auction"
     segments = [line for table in segment_tables(evaluation) for line in (table.caption, "", *table.text(), "")]
-    return "\n".join(
-        [counts, "", *lines, "", *sentences, "", *segments, *(f"Note: {note}" for note in notes(evaluation))]
-    )
+    lines = [counts, "", *models_table("", measures, evaluation).text(), "", *leading(evaluation)]
+    lines += [*(sentence.text for sentence in verdicts(evaluation)), *clipped(evaluation), "", *segments]
+    return "\n".join([*lines, *(f"Note: {note}" for note in notes(evaluation))])
+
+
+def models_table(caption: str, measures: Mapping[str, Measure], evaluation: Evaluation) -> Table:
+    """All models by some of their metrics."""
+    tags: dict[str, list[str]] = {evaluation.baseline: ["baseline"]} if len(evaluation.models) > 1 else {}
+    if (best := evaluation.best) is not None and len(evaluation.models) > 1:
+        tags[best] = ["★ highest welfare", *tags.get(best, [])]
+    models = evaluation.models
+    return by_column(caption, "Model", measure_columns(measures, models.values()), models, tags=tags, best=best)
 
 
 def drawn(evaluation: Evaluation) -> str:
     """The auctions: real ones, or all that could be drawn."""
     if evaluation.auctions is not None:
-        return _count(evaluation.auctions, "auction")
-    words = f"all auctions of {evaluation.options.auction_size} that could be drawn from them"
+        return counted(evaluation.auctions, "auction")
+    words = f"all auctions of {evaluation.options['auction_size']} that could be drawn from them"
     if evaluation.pools is None:
         return words
-    words += f", inside {_count(evaluation.pools, 'pool')} by {_list(list(evaluation.options.pool_by))}"
-    if not evaluation.ads_left_out:
-        return words
-    return f"{words} ({_count(evaluation.ads_left_out, 'ad')} of {evaluation.pools_left_out:,} smaller pools left out)"
+    return f"{words}, inside {counted(evaluation.pools, 'pool')} by {_list(evaluation.options['pool_by'])}"
+
+
+def leading(evaluation: Evaluation) -> list[str]:
+    """What is said before the verdict of each model: that few ads hold most of the welfare, and who leads."""
+    return [*filter(None, (concentrated(evaluation), headline(evaluation)))]
 
 
 def concentrated(evaluation: Evaluation) -> str:
@@ -77,30 +90,25 @@ def concentrated(evaluation: Evaluation) -> str:
     if not evaluation.concentrated:
         return ""
     few, what = evaluation.concentration, "ad" if evaluation.auctions is None else "auction"
-    one = few.count == 1
-    text = f"{_count(few.count, what)} {'holds' if one else 'hold'} {100 * few.share:.0f} % of the welfare of "
-    text += f"{evaluation.baseline}: what follows hangs on {'it' if one else 'them'}."
-    if evaluation.largest_bid > ABSURD * evaluation.median_bid:
-        text += f" The largest bid is {evaluation.largest_bid:.4g}, the median {evaluation.median_bid:.4g}."
-        hint = " Are some bids absurd? --clip-bids 0.999 shows the comparison with higher bids cut down."
-        return text if evaluation.clipped_bids else text + hint
-    if evaluation.options.auction_size:
-        text += " There are few clicks for auctions of this size: smaller ones (--auction-size) rest on more of them."
-    return text
+    hold, them = ("holds", "it") if few.count == 1 else ("hold", "them")
+    text = f"{counted(few.count, what)} {hold} {100 * few.share:.0f} % of the welfare of {evaluation.baseline}: what "
+    text += f"follows hangs on {them}."
+    hint = " Are some bids absurd? --clip-bids 0.999 shows the comparison with higher bids cut down."
+    return text if evaluation.clipped_bids else text + hint
 
 
 def clipped(evaluation: Evaluation) -> list[str]:
     """What the comparisons say with the highest bids cut down."""
     cut = evaluation.clipped_bids
-    if cut is None or not cut.bids:
-        return [] if cut is None else [f"No bid is above {cut.most:.4g}, the quantile {cut.quantile:g} of --clip-bids."]
+    if cut is None:
+        return []
+    if not cut.bids:
+        return [f"No bid is above {cut.most:.4g}, the quantile of --clip-bids."]
     welfare, revenue = ([c for c in cut.comparisons if c.metric == metric] for metric in ("welfare", "revenue"))
-    shown = {(sentence.model, sentence.baseline) for sentence in verdicts(evaluation)}
-    many = f"{_count(cut.bids, 'bid')} above {cut.most:.4g}"
     return [
-        f"With {many} cut down to it: {_sentence(each, paid, evaluation)}"
+        f"With {counted(cut.bids, 'bid')} above {cut.most:.4g} cut down to it: {_sentence(each, paid, evaluation)}"
         for each, paid in zip(welfare, revenue, strict=True)
-        if (each.model, each.baseline) in shown
+        if each.baseline == evaluation.baseline and each.model not in evaluation.twins
     ]
 
 
@@ -109,23 +117,15 @@ def segment_tables(evaluation: Evaluation) -> list[Table]:
     groups: dict[tuple[str, str], list[Segment]] = {}
     for segment in evaluation.segments:
         groups.setdefault((segment.column, segment.welfare.model), []).append(segment)
-    headings = [
-        ("Ads", ""),
-        ("Clicks", ""),
-        (
-            "Change of welfare",
-            "In per cent of the baseline's welfare of these ads; intervals hold for all rows at once.",
-        ),
-        ("Finding", ""),
-    ]
+    meaning = "In per cent of the baseline's welfare of these ads; intervals hold for all rows at once."
+    headings = [("Ads", ""), ("Clicks", ""), ("Change of welfare", meaning), ("Finding", "")]
     tables = []
     for (column, model), segments in groups.items():
         rows = []
         for each in segments:
-            change = each.welfare
-            size = f"{change.lift:%}" if change.lift.known else NONE
-            cells = [f"{each.ads:,}", f"{each.clicks:,}", size]
-            rows.append((each.value, [*map(Cell, cells), outcome_cell(change.outcome)]))
+            size = f"{each.welfare.lift:%}" if each.welfare.lift.known else NONE
+            cells = [Cell(f"{each.ads:,}"), Cell(f"{each.clicks:,}"), Cell(size), outcome_cell(each.welfare.outcome)]
+            rows.append((each.value, cells))
         tables.append(Table(f"{model} against {evaluation.baseline} by {column}", column, headings, rows))
     return tables
 
@@ -168,61 +168,35 @@ def headline(evaluation: Evaluation) -> str:
 
 def notes(evaluation: Evaluation) -> list[str]:
     """What a reader must know to read the numbers rightly."""
-    return [*_notes_on_data(evaluation), *_notes_on_numbers(evaluation)]
+    return [*_notes_on_data(evaluation), *_notes_on_models(evaluation)]
 
 
 def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
-    options = evaluation.options
-    if evaluation.scattered:
-        columns = ", ".join(map(repr, options.auction))
-        yield f"The ads of an auction were not next to each other in the table: they were sorted by {columns}."
+    options, size = evaluation.options, evaluation.options.get("auction_size")
     if evaluation.single_ads:
         hint = ": is this column an impression?" if 2 * evaluation.single_ads > (evaluation.auctions or 0) else "."
-        yield (
-            f"{evaluation.single_ads:,} of {evaluation.auctions:,} auctions have one ad, which every model shows{hint}"
-        )
-    if options.auction_size:
-        yield (
-            f"The auctions are not real: every auction of {options.auction_size} ads that could be drawn counts, in "
-            "closed form; no seed decides anything."
-        )
+        many = f"{evaluation.single_ads:,} of {evaluation.auctions:,}"
+        yield f"{many} auctions have one ad, which every model shows{hint}"
+    if size:
+        yield f"The auctions are not real: every auction of {size} ads that could be drawn counts, in closed form."
     if evaluation.ads_left_out:
-        yield (
-            f"{_count(evaluation.ads_left_out, 'ad')} of {_count(evaluation.pools_left_out, 'pool')} with no more than "
-            f"{options.auction_size} ads were left out: no two auctions can be drawn there."
-        )
-    if evaluation.pools is not None and not evaluation.clusters:
+        left = f"{counted(evaluation.ads_left_out, 'ad')} of pools with no more than {size} ads"
+        yield f"{left} were left out: no two auctions can be drawn there."
+    if evaluation.clusters:
+        few = ": few, and intervals are wide for that" if evaluation.clusters < FEW_CLUSTERS else ""
+        yield f"Intervals draw {evaluation.clusters:,} clusters by {_list(options['cluster'])} anew{few}."
+    elif evaluation.pools:
         what = "pools" if evaluation.pools >= MANY_POOLS else "ads of the same pools"
         yield f"Intervals say what other {what} would show."
-    if evaluation.clusters:
-        yield from _note_on_clusters(evaluation)
-    if evaluation.exploration is not None:
-        found = evaluation.exploration
+    if (found := evaluation.exploration) is not None:
         cut = f" {found.clipped:,} of them would have counted more often." if found.clipped else ""
         yield (
-            f"Clicks count 1 / {options.propensity}, at most {found.most:.0f} times;{cut} together they are worth "
+            f"Clicks count 1 / {options['propensity']}, at most {found.most:.0f} times;{cut} together they are worth "
             f"{found.effective_clicks:,.0f} clicks of one weight."
         )
-    for model, numbers in evaluation.models.items():
-        if numbers.tied and numbers.tied >= 0.0005 and model not in evaluation.twins:
-            share = f"{100 * numbers.tied:.2g} %"
-            yield f"A tie decides {share} of the auctions of {model}: all tied ads are equally likely to be shown."
-    for column, more in evaluation.segments_left_out.items():
-        yield f"Of {column} the values with the most ads are shown; {more:,} more are not."
-    if not evaluation.concentrated and evaluation.largest_bid > ABSURD * evaluation.median_bid:
-        yield (
-            f"The largest bid is {evaluation.largest_bid:.4g}, the median {evaluation.median_bid:.4g}: where such an "
-            "ad is clicked it decides, and where it is not it hides others (--clip-bids)."
-        )
-    if options.sampling_rate is not None:
-        yield f"Predictions were corrected for negatives sampled at {options.sampling_rate:g}."
     if evaluation.twins:
-        kind = options.calibrate
-        source = f"the other {'ads' if evaluation.auctions is None else 'auctions'}, in 5 folds"
-        if evaluation.auctions is not None and evaluation.auctions < 5:
-            source = f"the other auctions, in {evaluation.auctions} folds"
-        source = source if evaluation.calibration_ads is None else f"{evaluation.calibration_ads:,} other ads"
-        yield f"Models with +{kind} are calibrated ({kind}, fitted on {source})."
+        source = "calibration_table" if "calibration_table" in options else "other ads or auctions of the table"
+        yield f"Models with +{options['calibrate']} are calibrated, each ad by a fit on the {source}."
     if evaluation.welfare_of == "clicks":
         yield (
             "Welfare and revenue are realised on logged ads: they count the clicks of ads that were shown, with bids "
@@ -230,44 +204,8 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         )
     else:
         yield "Welfare and revenue are expected under the true CTR that the table holds, with bids held fixed."
-    if options.position is not None:
+    if "position" in options:
         yield "Clicks in lower slots count 1/alpha of their slot, except in AUC, which takes them as they are."
-
-
-def _note_on_clusters(evaluation: Evaluation) -> Iterator[str]:
-    assert evaluation.clusters is not None
-    alike = evaluation.effective_clusters or evaluation.clusters
-    few = f", worth {alike:.3g} of one size" if alike < 0.9 * evaluation.clusters else ""
-    few += ": few, and intervals are wide for that" if alike < FEW_CLUSTERS else ""
-    yield f"Intervals draw {evaluation.clusters:,} clusters by {_list(list(evaluation.options.cluster))} anew{few}."
-    for each in evaluation.of_metric("welfare"):
-        if each.error_over_ads and each.standard_error > WIDER * each.error_over_ads:
-            yield (
-                f"{each.model} against {each.baseline}: the standard error over clusters is "
-                f"{each.standard_error / each.error_over_ads:.1f} times that over ads, which share their luck."
-            )
-
-
-def _notes_on_numbers(evaluation: Evaluation) -> Iterator[str]:
-    one = next(iter(evaluation.models.values()))
-    if not 0 < one.clicks < one.ads:
-        yield (
-            f"AUC and normalised entropy are not defined: {'all' if one.clicks else 'none'} of the ads were clicked."
-        )
-    for model, numbers in evaluation.models.items():
-        if numbers.clipped:
-            yield (
-                f"{model} predicts exactly 0 or 1 for {numbers.clipped:,} ads. Log loss takes 2.2e-16 for 0: a few "
-                "such ads that were clicked can dominate it."
-            )
-        ratio = numbers.predicted_over_observed
-        if ratio < 0.5 or ratio > 2:  # and not where it is undefined
-            yield (
-                f"{model} predicts {ratio:.2g} times the clicks that were observed: calibrate it, or check the "
-                "sampling rate of its training data."
-            )
-    if all(numbers.fill_rate == 0 for numbers in evaluation.models.values()):
-        yield "No ad is shown: no bid reaches the reserve."
     if evaluation.bid_spread > HEAVY and not evaluation.concentrated:
         yield (
             "Bids are very heavy-tailed (the standard deviation of their logarithm is "
@@ -278,28 +216,46 @@ def _notes_on_numbers(evaluation: Evaluation) -> Iterator[str]:
         yield f"{pairs} pairs of models were compared; of equal models, 1 pair in 20 looks different by chance."
 
 
+def _notes_on_models(evaluation: Evaluation) -> Iterator[str]:
+    one = next(iter(evaluation.models.values()))
+    if not 0 < one.clicks < one.ads:
+        which = "all" if one.clicks else "none"
+        yield f"AUC and normalised entropy are not defined: {which} of the ads were clicked."
+    if all(numbers.fill_rate == 0 for numbers in evaluation.models.values()):
+        yield "No ad is shown: no bid reaches the reserve."
+    for model, numbers in evaluation.models.items():
+        if numbers.tied and numbers.tied >= 0.0005 and model not in evaluation.twins:
+            share = f"{100 * numbers.tied:.2g} %"
+            yield f"A tie decides {share} of the auctions of {model}: all tied ads are equally likely to be shown."
+        if numbers.clipped:
+            yield f"{model} predicts exactly 0 or 1 for {numbers.clipped:,} ads, which can dominate its log loss."
+        ratio = numbers.predicted_over_observed
+        if ratio < 0.5 or ratio > 2:  # and not where it is undefined
+            yield (
+                f"{model} predicts {ratio:.2g} times the clicks that were observed: calibrate it, or check the "
+                "sampling rate of its training data."
+            )
+
+
 def _sentence(welfare: Comparison, revenue: Comparison, evaluation: Evaluation) -> str:
-    model, baseline = welfare.model, welfare.baseline
+    model, baseline, clicks = welfare.model, welfare.baseline, welfare.effective_clicks
     if welfare.outcome is Outcome.SAME:
-        same = (
-            "chooses the same ads as" if welfare.decisive_auctions is not None else "ranks the clicked ads as well as"
-        )
+        same = "chooses the same ads as" if clicks is None else "ranks the clicked ads as well as"
         return f"{model} {same} {baseline} in every auction; revenue {_change(revenue)}."
     if welfare.outcome is Outcome.TOO_FEW:
         said = "" if revenue.outcome is Outcome.TOO_FEW else f" Revenue {_change(revenue)}."
         return f"{model} against {baseline}: too few {_too_few(welfare)}.{said}"
-    text = f"{model} {_change(welfare, 'welfare')} against {baseline}; revenue {_change(revenue)}. {_decided(welfare)}"
+    made_of = (
+        f"{clicks:,.0f} effective clicks make up the difference."
+        if clicks is not None
+        else f"They show different ads in {welfare.decisive_auctions:,} auctions; welfare differs in "
+        f"{welfare.changed_auctions:,}."
+    )
+    text = f"{model} {_change(welfare, 'welfare')} against {baseline}; revenue {_change(revenue)}. {made_of}"
     if welfare.outcome is Outcome.UNCLEAR and not evaluation.concentrated:
         share = welfare.relative_smallest_lift
         lift = f"{100 * share:.2f} %" if math.isfinite(share) else f"{welfare.smallest_lift:.3g} per auction"
-        text += f" A change of {lift} would have been seen in 4 of 5 data sets like this"
-        size, what = (evaluation.ads, "ads") if evaluation.auctions is None else (evaluation.auctions, "auctions")
-        needed = welfare.needed * size
-        text += (
-            f"; one of {_size(welfare).split(' [')[0]} takes about {number(needed, 0)} {what}."
-            if needed < 1e12
-            else "."
-        )
+        text += f" A change of {lift} would have been seen in 4 of 5 data sets like this."
     return text
 
 
@@ -314,16 +270,6 @@ def _too_few(welfare: Comparison) -> str:
         few = f"they show different ads in {decisive:,}, but welfare differs in {welfare.changed_auctions} only; "
         few += f"{CHANGED} are needed"
     return f"decisive auctions to tell ({few})"
-
-
-def _decided(welfare: Comparison) -> str:
-    """What the difference is made of."""
-    if welfare.effective_clicks is not None:
-        return f"{welfare.effective_clicks:,.0f} effective clicks make up the difference."
-    return (
-        f"They show different ads in {welfare.decisive_auctions:,} auctions; welfare differs in "
-        f"{welfare.changed_auctions:,}."
-    )
 
 
 def _change(comparison: Comparison, noun: str = "") -> str:
@@ -348,9 +294,5 @@ def _size(comparison: Comparison, *, up: bool = True) -> str:
     return f"{comparison if up else -comparison} per auction"
 
 
-def _list(names: list[str]) -> str:
+def _list(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -43,6 +43,10 @@ class Cell:
     word: bool = False  # flush left
 
 
+def as_cell(cell: Cell | str) -> Cell:
+    return cell if isinstance(cell, Cell) else Cell(cell)
+
+
 class TableRow(NamedTuple):
     """A row with its name, which may stand for the rows below it too: they have ``lines`` 0."""
 
@@ -68,12 +72,7 @@ class Table:
     @property
     def lines(self) -> list[TableRow]:
         """The rows, all of one type."""
-        return [
-            row
-            if isinstance(row, TableRow)
-            else TableRow(row[0], [cell if isinstance(cell, Cell) else Cell(cell) for cell in row[1]])
-            for row in self.rows
-        ]
+        return [row if isinstance(row, TableRow) else TableRow(row[0], list(map(as_cell, row[1]))) for row in self.rows]
 
     def text(self) -> list[str]:
         """The table in lines for the terminal: words flush left, numbers flush right."""
@@ -84,17 +83,30 @@ class Table:
 
 
 Column = tuple[str, str, Callable[[Any], Cell | str]]  # heading, meaning, and the cell of what a row is about
+Measure = tuple[str, str, int | None]  # heading, meaning and decimals, without which five digits
 
 
-def by_column(caption: str, first: str, columns: Sequence[Column], rows: Mapping[str, Any], **options: bool) -> Table:
+def by_column(
+    caption: str,
+    first: str,
+    columns: Sequence[Column],
+    rows: Mapping[str, Any],
+    *,
+    tags: Mapping[str, Sequence[str]] | None = None,
+    best: str | None = None,
+    **options: bool,
+) -> Table:
     """A table whose columns say how their cells are made; the meaning of its headings is listed below it."""
     headings = [(heading, meaning) for heading, meaning, _ in columns]
-    cells = [(name, [of(row) for *_, of in columns]) for name, row in rows.items()]
-    return Table(caption, first, headings, cells, explained=any(meaning for _, meaning in headings), **options)
+    lines = [
+        TableRow(name, [as_cell(of(row)) for *_, of in columns], tags=(tags or {}).get(name, ()), best=name == best)
+        for name, row in rows.items()
+    ]
+    return Table(caption, first, headings, lines, explained=any(meaning for _, meaning in headings), **options)
 
 
-def measure_columns(measures: Mapping[str, tuple[str, str, int | None]], rows: Collection[Any]) -> list[Column]:
-    """A column for each field that rows have: its heading, meaning and decimals, without which five digits."""
+def measure_columns(measures: Mapping[str, Measure], rows: Collection[Any]) -> list[Column]:
+    """A column for each field that rows have."""
     columns: list[Column] = []
     for key, (heading, meaning, places) in measures.items():
         values = [x for row in rows if (x := getattr(row, key)) is not None and math.isfinite(x)]

@@ -1,46 +1,58 @@
-"""The page of a training run: the choice, learning curves, the test, what the columns were taken for."""
+"""A training run in words, tables and a page: what the table is taken for, what was chosen and why, the test."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterator
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from bidwise.report.curves import named_lines
+from bidwise import distributed
+from bidwise.data.infer_types import LEFT_OUT
+from bidwise.data.splits import AUCTIONS
+from bidwise.evaluation.estimate import Outcome, signed
+from bidwise.report.curves import BestEpoch, fit_curves, named_lines
 from bidwise.report.drawing import Panel, Picture, Whisker, whiskers
 from bidwise.report.evaluation_page import differences_section, models_section, notes_section
-from bidwise.report.evaluation_sentences import headline
-from bidwise.report.fit_page import BestEpoch, fit_curves
-from bidwise.report.formatting import change, signed
+from bidwise.report.evaluation_sentences import AS_PREDICTIONS, IN_THE_AUCTION, headline, models_table, verdicts
+from bidwise.report.formatting import NONE, change, counted, decimals, number
 from bidwise.report.loss_styles import look_of, loss_called
-from bidwise.report.sections import Cell, Run, RunPage, Section, Table, drawings
-from bidwise.report.train_sentences import (
-    calibration_words,
-    choice_lead,
-    choice_table,
-    columns_table,
-    notes,
-    search_lead,
-    search_table,
-    setting_words,
-    splits_table,
-    verdict,
+from bidwise.report.sections import (
+    Cell,
+    Run,
+    RunPage,
+    Section,
+    Table,
+    TableRow,
+    drawing,
+    drawings,
+    outcome_cell,
+    setting,
 )
-from bidwise.study.compare import Choice
-from bidwise.table.results import FitResult, TrainResult
+from bidwise.study.compare import Choice, Power
+from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
+from bidwise.table.config import Config
+from bidwise.table.encode import CAP, Prepared
+from bidwise.table.plan import candidates, recipes
+from bidwise.table.results import FitResult, TableFacts, TrainResult
+
+SPLITS = {"train": "training", "valid": "validation", "test": "test"}
+PRINTED = ("welfare", "auc", "log_loss", "predicted_over_observed")
 
 
 def train_page(run: Run, key: str) -> RunPage:
     """Which recipe was kept and why, how training went, what the test rows say, and what the columns were taken for."""
     result: TrainResult = run.result
-    facts, evaluation = result.table, result.evaluation
+    facts, evaluation, search = result.table, result.evaluation, result.search
     (outcome, leading), *sentences = verdict(result)
     lead = "Oldest to newest; auctions are never cut." if facts.timed else "At random; auctions are never cut."
-    rare = (
-        f"Values seen less than {facts.min_count} times in training count as rare; numbers are cut into bins of "
-        "equally many training ads."
-    )
+    rare = f"Values seen less than {facts.min_count} times in training count as rare; numbers are cut into bins."
+    auctions = ("all", "test auctions that could be drawn")
+    if evaluation.auctions is not None:
+        auctions = (f"{evaluation.auctions:,}", "test auctions")
     return RunPage(
         run.name,
         "A model trained on a table",
@@ -49,19 +61,21 @@ def train_page(run: Run, key: str) -> RunPage:
         [
             (f"{facts.splits['train'].ads:,}", "training ads"),
             (f"{evaluation.ads:,}", "test ads"),
-            ("all", "test auctions that could be drawn")
-            if evaluation.auctions is None
-            else (f"{evaluation.auctions:,}", "test auctions"),
+            auctions,
             (f"{len(result.fields)}", "columns that the model sees"),
             (f"{result.parameters:,}", "parameters"),
         ],
         [
             *([] if result.choice is None else [_choice(key, result.choice)]),
-            *([] if result.search is None else [_search(result)]),
+            *(
+                []
+                if search is None
+                else [Section("The baseline", _search_lead(search), tables=[_search_table(search)])]
+            ),
             _curves(key, result),
             _test(key, result),
-            Section("Columns", rare, tables=[columns_table(facts, result.fields)]),
-            Section("Splits", lead, tables=[splits_table(facts)]),
+            Section("Columns", rare, tables=[_columns_table(facts)]),
+            Section("Splits", lead, tables=[_splits_table(facts)]),
             Section("The recipes", terms=[(loss, loss_called(loss).about) for loss in result.fits]),
             Section("Notes", points=list(notes(facts, result.settings))),
         ],
@@ -70,67 +84,48 @@ def train_page(run: Run, key: str) -> RunPage:
 
 
 def _choice(key: str, choice: Choice) -> Section:
-    baseline, *others = choice.candidates
-    base = baseline.welfare
+    base, lines = choice.candidates[0].welfare, []
     unit = f"% of {choice.baseline}" if base > 0 else "per auction"
-    lines = []
-    for each in others:
-        look = look_of(each.name)
-        scaled = 100 * each / base if base > 0 else each
-        lines.append(
-            Whisker.of(each.name, change(each, base).replace(" %", ""), scaled, each.outcome, look.colour, look.marker)
-        )
+    for each in choice.candidates[1:]:
+        look, scaled = look_of(each.name), 100 * each / base if base > 0 else each
+        words = change(each, base).replace(" %", "")
+        lines.append(Whisker.of(each.name, words, scaled, each.outcome, look.colour, look.marker))
     said = "; ".join(f"{line.name}: {line.words}" for line in lines)
     about = f"Difference of validation welfare to {choice.baseline} with corrected intervals, {unit}. {said}"
     panel = whiskers("Validation welfare", lines, f"difference of welfare, {unit}", about)
-    figures = drawings(key, Picture("choice", (panel,)))
-    return Section("Which recipe?", choice_lead(choice), figures=figures, tables=[choice_table(choice)])
-
-
-def _search(result: TrainResult) -> Section:
-    assert result.search is not None
-    lead = search_lead(result.search, result.table.splits["train"].ads)
-    return Section("The baseline", lead, tables=[search_table(result.search)])
+    figures = [drawing(f"{key}choice", panel)]
+    return Section("Which recipe?", _choice_lead(choice), figures=figures, tables=[_choice_table(choice)])
 
 
 def _curves(key: str, result: TrainResult) -> Section:
-    metric, fits = result.settings.train.metric, result.fits
-    words, chosen = metric.replace("_", " "), fits[result.chosen]
+    metric, fits, chosen = result.settings.train.metric, result.fits, result.fits[result.chosen]
+    words = metric.replace("_", " ")
     history = [{"epoch": each.epoch, "loss": each.loss, metric: each.value} for each in chosen.history]
     panels = fit_curves(history, {metric: BestEpoch(chosen.best.epoch, chosen.best.value)}).panels
-    if len(fits) > 1:
-        panels = (_together(words, fits), *panels)
-    rows = []
-    for name, fit in fits.items():
-        epochs = (f"{fit.best.epoch:g}", f"{fit.history[-1].epoch:g}")
-        numbers = (*epochs, f"{fit.best.value:.5g}", f"{fit.recipe.members}", calibration_words(fit))
-        rows.append((name, [*map(Cell, numbers), Cell(setting_words(fit.recipe), word=True)]))
-    headings = [
-        ("Best epoch", ""),
-        ("Epochs trained", ""),
-        (f"Validation {words}", "Of the first model at its best epoch, before calibration."),
-    ]
-    headings += [("Models", "Of several the first is shown."), ("Calibration", "On validation."), ("Settings", "")]
-    in_bids = "; bids are in units of their mean" if metric == "welfare" else ""
-    return Section(
-        "Over the epochs",
-        f"The epoch is chosen by {words} on validation auctions{in_bids}. Loss and rings: {result.chosen}.",
-        figures=drawings(key, Picture("epochs", panels)),
-        tables=[Table("Trainings", "Recipe", headings, rows)],
-    )
-
-
-def _together(words: str, fits: Mapping[str, FitResult]) -> Panel:
-    """The metric of all models over their epochs."""
     lines = {loss: ([e.epoch for e in fit.history], [e.value for e in fit.history]) for loss, fit in fits.items()}
-    ends = "; ".join(f"{loss}: {fit.history[-1].value:.5g} at last" for loss, fit in fits.items())
 
     def paint(axes: Axes) -> None:
         named_lines(axes, lines, {name: look_of(name) for name in lines})
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: signed(y, ".5g").removeprefix("+")))
         axes.set_ylabel(f"validation {words}")
 
-    return Panel(f"Validation {words}, all recipes", f"Validation {words} over epochs. {ends}.", 3.2, paint)
+    if len(fits) > 1:
+        ends = "; ".join(f"{loss}: {values[-1]:.5g} at last" for loss, (_, values) in lines.items())
+        about = f"Validation {words} over epochs. {ends}."
+        panels = (Panel(f"Validation {words}, all recipes", about, 3.2, paint), *panels)
+    rows = []
+    for name, fit in fits.items():
+        numbers = (f"{fit.best.epoch:g} of {fit.history[-1].epoch:g}", f"{fit.best.value:.5g}", f"{fit.recipe.members}")
+        words_of = [Cell(_calibration(fit)), Cell(setting_words(fit.recipe), word=True)]
+        rows.append((name, [*map(Cell, numbers), *words_of]))
+    headings = [("Best epoch", ""), (f"Validation {words}", "Of the first model, before calibration.")]
+    headings += [("Models", "Of several the first is shown."), ("Calibration", "On validation."), ("Settings", "")]
+    return Section(
+        "Over the epochs",
+        f"The epoch is chosen by {words} on validation auctions. Loss and rings: {result.chosen}.",
+        figures=drawings(key, Picture("epochs", panels)),
+        tables=[Table("Trainings", "Recipe", headings, rows)],
+    )
 
 
 def _test(key: str, result: TrainResult) -> Section:
@@ -144,3 +139,243 @@ def _test(key: str, result: TrainResult) -> Section:
         tables=[table for part in parts for table in part.tables],
         points=[point for part in parts for point in part.points],
     )
+
+
+def described(prepared: Prepared, device: str) -> str:
+    """The columns, the splits and the model, before anything is trained; what resumes, if something does."""
+    facts, config, store = prepared.facts, prepared.config, prepared.store
+    ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
+    models = list(dict.fromkeys(each.model for each in candidates(config, facts.splits["train"].ads)))
+    training = _planned(prepared)
+    if (prepared.folder / "result.json").is_file():
+        training = [f"Nothing is trained: the run in {prepared.folder} is finished, and this is what it found."]
+    lines = [
+        *_columns_table(facts).text(),
+        "",
+        *_splits_table(facts).text(),
+        "",
+        f"Model: {' or '.join(models)} over {len(store.fields)} columns, on {device}{ranks}",
+        *training,
+        *(f"Note: {note}" for note in notes(facts, config)),
+    ]
+    for metrics in sorted((prepared.folder / "fits").glob("*/metrics.jsonl")):
+        if not metrics.with_name("result.json").is_file():
+            last, name = metrics.read_text(encoding="utf-8").splitlines()[-1:], metrics.parent.name
+            lines += [f"Training: {name} resumes after epoch {json.loads(entry)['epoch']:g}" for entry in last]
+    return "\n".join(lines)
+
+
+def _planned(prepared: Prepared) -> list[str]:
+    """What is going to be trained, and at what cost."""
+    config, ads = prepared.config, prepared.facts.splits["train"].ads
+    first, *others = tried = candidates(config, ads)
+    plan = recipes(config, first, ads, searched=bool(others))
+    names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
+    lines = []
+    if others:
+        cost = (
+            f"as long as at most {most_passes(tried):g} epochs over {ads:,} training ads; --budget N tries N settings"
+        )
+        lines.append(f"Search: {len(tried)} settings of {names.pop(0)} are tried; it takes {cost}")
+    if names:
+        epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
+        more = "; other recipes where validation ads can tell a gain" if config.train.contestants else ""
+        words = "" if others else f" ({setting_words(first)})"
+        lines.append(f"{'Then' if others else 'Training'}: {', '.join(names)}; {epochs}{words}{more}")
+    return lines
+
+
+def setting_words(recipe: Recipe) -> str:
+    """What a model was trained with: ``deepfm, l2 0.001, 4 epochs, cosine, batch 256, rate 0.001``."""
+    options = [f"{name} {setting(value)}" for name, value in recipe.options.items()]
+    numbers = [f"l2 {recipe.l2:g}", counted(recipe.epochs, "epoch"), recipe.schedule]
+    return ", ".join([recipe.model, *options, *numbers, f"batch {recipe.batch_size}", f"rate {recipe.learning_rate:g}"])
+
+
+def _search_table(search: Search) -> Table:
+    """The settings of the baseline that were tried."""
+    tried: dict[int, list[Attempt]] = {}
+    for each in search.attempts:
+        tried.setdefault(each.setting, []).append(each)
+    stages = max(map(len, tried.values()))
+    rows = []
+    for at, attempts in tried.items():
+        cells = [Cell(f"{each.value:.5g} ({counted(each.epochs, 'epoch')})") for each in attempts]
+        cells += [Cell(NONE)] * (stages - len(cells))
+        chosen = at == search.chosen
+        rows.append(TableRow(setting_words(attempts[0].recipe), cells, tags=["chosen"] if chosen else [], best=chosen))
+    metric = search.metric.replace("_", " ")
+    headings = [(f"Validation {metric}, short", "After a quarter of the epochs."), (f"Validation {metric}", "In full.")]
+    return Table("Settings of the baseline", "Setting", headings[-stages:], rows)
+
+
+def _search_lead(search: Search) -> str:
+    tried = len({each.setting for each in search.attempts})
+    short = f"each for a quarter of its epochs and the best {FINALISTS} in full" if tried > FINALISTS else "in full"
+    return (
+        f"{tried} settings of {BASELINE} were compared on the same validation ads, {short}: {search.passes:g} epochs "
+        "over the training ads. All recipes have the settings of the best."
+    )
+
+
+def _columns_table(facts: TableFacts) -> Table:
+    rows = []
+    for column in facts.columns:
+        values = f"{column.values:,}" if column.values else NONE
+        missing = f"{column.missing:.1%}" if column.missing else NONE
+        cells = [Cell(column.use, word=True), Cell(values), Cell(missing), Cell(column.reason, word=True)]
+        rows.append((column.name, cells))
+    headings = [("Used as", ""), ("Values", "Different ones."), ("Missing", "Share of the rows."), ("Why", "")]
+    return Table("What each column was taken for", "Column", headings, rows)
+
+
+def _splits_table(facts: TableFacts) -> Table:
+    rows = []
+    for name, part in facts.splits.items():
+        auctions = facts.auctions(name)
+        pooled = NONE if facts.auction_size is None or name == "train" else f"all of {facts.auction_size}"
+        words = pooled if auctions is None else f"{auctions:,}"
+        times = [Cell(str(part.first)), Cell(str(part.last))] if facts.timed else []
+        rows.append((SPLITS[name], [Cell(f"{part.ads:,}"), Cell(words), Cell(f"{part.click_rate:.2%}"), *times]))
+    headings = [("Ads", ""), ("Auctions", ""), ("Clicked", ""), *([("From", ""), ("To", "")] if facts.timed else [])]
+    return Table("Training, validation and test", "Split", headings, rows)
+
+
+def _choice_table(choice: Choice) -> Table:
+    """The baseline and the contestants compared on held-out validation auctions."""
+    base = choice.candidates[0].welfare
+    places = decimals((each.welfare for each in choice.candidates), 5)
+    rows = []
+    for each in choice.candidates:
+        welfare, chosen = Cell(number(each.welfare, places)), each.name == choice.chosen
+        cells = [Cell(NONE), Cell("baseline", word=True)]
+        if each.name != choice.baseline:
+            cells = [Cell(change(each, base)), outcome_cell(each.outcome)]
+        rows.append(TableRow(each.name, [welfare, *cells], tags=["chosen"] if chosen else [], best=chosen))
+    headings = [("Welfare", "Mean per auction, from logged clicks.")]
+    headings += [(f"Against {choice.baseline}", "With its corrected interval."), ("Outcome", "")]
+    return Table("The recipes on validation auctions", "Recipe", headings, rows)
+
+
+def _choice_lead(choice: Choice) -> str:
+    many, what = _size(choice)
+    return (
+        f"Every recipe trained a model on the same ads. Half of the validation {what} chose settings and epochs and "
+        f"calibrated each model; the other {many:,} compared the recipes. Intervals hold all at once in 95 of 100 "
+        f"runs; {choice.baseline} is kept unless one is above 0."
+    )
+
+
+def verdict(result: TrainResult) -> list[tuple[str, str]]:
+    """What was chosen and why, then what the test rows say of it: outcomes and sentences, the headline first."""
+    evaluation, fit = result.evaluation, result.fits[result.chosen]
+    chosen = evaluation.models[result.chosen]
+    kind = "realised" if evaluation.welfare_of == "clicks" else "expected"
+    facts = [f"{kind} welfare {chosen.welfare:.5g} per auction"]
+    facts += [] if math.isnan(chosen.auc) else [f"AUC {chosen.auc:.4f}"]
+    facts.append(f"log loss {chosen.log_loss:.4f}")
+    if not math.isnan(entropy := chosen.normalised_entropy):
+        worse = "; it is worse than no model" if entropy > 1 else ""
+        facts[-1] += f" ({entropy:.3f} of that of always predicting the mean{worse})"
+    said = [_chosen(result)]
+    if result.search is not None:
+        tried = len({each.setting for each in result.search.attempts})
+        said.append(("", f"Settings, the best of {tried} on validation: {setting_words(fit.recipe)}."))
+    if (fit.slope, fit.intercept) != (1, 0):
+        said.append(("", f"Calibrated on validation ads: {_calibration(fit)}."))
+    many = f"{evaluation.ads:,} {'newest ads' if result.table.timed else 'ads'}, held out from all selection"
+    said.append(("", f"On test ({many}): {', '.join(facts)}."))
+    return said + [
+        (sentence.outcome, f"On test: {sentence.text}")
+        for sentence in verdicts(evaluation)
+        if sentence.outcome is not None and result.chosen in (sentence.model, sentence.baseline)
+    ]
+
+
+def _chosen(result: TrainResult) -> tuple[str, str]:
+    choice, chosen, metric = result.choice, result.chosen, result.settings.train.metric.replace("_", " ")
+    recipe, best = result.fits[chosen].recipe, result.fits[chosen].best.epoch
+    when = f"validation {metric} was best after {counted(best, 'epoch')}"
+    if best >= recipe.epochs and recipe.schedule == "constant":
+        when += ", the last allowed (--set train.epochs=N allows more)"
+    if result.power is not None and choice is None:
+        many, what = _size(result.power)
+        half = result.power.half_width
+        told = f"could tell no gain below {100 * half:.2g} %"
+        if math.isnan(half):
+            told = "hold too few clicks, or auctions, in which two models would differ to tell a gain"
+        return "few", (
+            f"{chosen} is kept: {many:,} validation {what}, held out from all other choices, {told}, so no other "
+            f"recipe was trained (--recipe distilled --budget {result.settings.train.budget} in another folder trains "
+            f"one anyway); {when}."
+        )
+    if choice is None:
+        who = f"{recipe.members} models, served as their mean logit, were" if recipe.members > 1 else "The model was"
+        return "", f"{who} trained with {recipe.loss}; {when}."
+    many, what = _size(choice)
+    where = f"{many:,} validation {what}, held out from all other choices"
+    baseline, *others = choice.candidates
+    if chosen != choice.baseline:
+        lift = change(next(each for each in others if each.name == chosen), baseline.welfare).replace("+", "")
+        return "better", f"{chosen} is chosen: on {where}, it raises welfare by {lift} over {choice.baseline}; {when}."
+    few = {each.outcome for each in others} <= {Outcome.TOO_FEW, Outcome.SAME}
+    why = "too few to distinguish any other recipe from it" if few else "no other recipe is measurably better"
+    return "few" if few else "unclear", f"{choice.baseline} is kept: on {where}, {why}; {when}."
+
+
+def _calibration(fit: FitResult) -> str:
+    """``logit × 0.931 − 0.120``."""
+    return f"logit × {fit.slope:.3f} {'−' if fit.intercept < 0 else '+'} {abs(fit.intercept):.3f}"
+
+
+def _size(compared: Choice | Power) -> tuple[int, str]:
+    return (compared.ads, "ads") if compared.auctions is None else (compared.auctions, "auctions")
+
+
+def notes(facts: TableFacts, config: Config) -> Iterator[str]:
+    """What to know about the table."""
+    left = [each for each in facts.columns if each.use == LEFT_OUT and each.name not in config.data.ignore]
+    if left:
+        words = "; ".join(f"{column.name} ({column.reason})" for column in left)
+        yield f"Columns that the model does not see: {words}."
+    if not facts.timed:
+        yield "The split is at random. Models serve the future: a split by time (--time) is the fairer test."
+    if facts.cut == "auctions":
+        yield "Some auctions last beyond the cut in time: each went, whole, to where its oldest ad belongs."
+    if facts.cut == "time":
+        yield "Ads of the same time stand on both sides of a cut: the times are coarse."
+    if facts.auction_size is not None:
+        fewer = ""
+        if facts.auction_size < config.data.auction_size:
+            fewer = f" (not {config.data.auction_size}: of these there would not be {AUCTIONS} in all)"
+        yield (
+            "The table names no auctions: training takes random batches of ads as auctions, validation and test "
+            f"measure all auctions of {facts.auction_size} that could be drawn{fewer}."
+        )
+    if config.data.sampling_rate is not None:
+        yield (
+            f"Every ad without a click stands for {1 / config.data.sampling_rate:g}, in training and in all measures. "
+            "Auctions hold fewer rivals than they had: read welfare with care."
+        )
+    if facts.capped_bids:
+        yield (
+            f"Bids are divided by {facts.mean_bid:.3g}, their mean up to a cap: {counted(facts.capped_bids, 'bid')} "
+            f"above {CAP} times the median, {facts.median_bid:.3g} (largest {facts.largest_bid:.3g}), count as "
+            f"{facts.bid_cap:.3g} in training and validation, in full in the test."
+        )
+    for column, area in facts.leaks.items():
+        yield (
+            f"Column {column!r} alone predicts the clicks with an AUC of {area:.3f}. Is it known before the click? If "
+            f"not, leave it out: --ignore {column}."
+        )
+
+
+def summary(result: TrainResult) -> str:
+    """The search, the comparison of recipes and the verdict, as they are printed at the end."""
+    lines = [] if result.search is None else [*_search_table(result.search).text(), ""]
+    if result.choice is not None:
+        lines += [_choice_lead(result.choice), "", *_choice_table(result.choice).text(), ""]
+    if len(result.evaluation.models) > 1:
+        measures = {name: (IN_THE_AUCTION | AS_PREDICTIONS)[name] for name in PRINTED}
+        lines += ["Test", "", *models_table("", measures, result.evaluation).text(), ""]
+    return "\n".join([*lines, *(text for _, text in verdict(result))])

@@ -207,8 +207,8 @@ def _power(config: Config, baseline: Served, second: Served, ads: Ads) -> Power:
 def _metrics(model: nn.Module, ads: Ads, config: Config) -> Metrics:
     """A model's metrics over ads of a store, whose bids are in units of their mean."""
     more = {key: numbers(values) for key in ("exposure", "weights") if (values := getattr(ads, key)) is not None}
-    metrics = Metrics(slots=config.data.slots, size=ads.auction_size)
-    return metrics.update(numbers(predict(model, ads)), numbers(ads.clicks), numbers(ads.bids), ads.offsets, **more)
+    columns = (numbers(predict(model, ads)), numbers(ads.clicks), numbers(ads.bids), ads.offsets)
+    return Metrics(*columns, **more, slots=config.data.slots, size=ads.auction_size)
 
 
 def _result(
@@ -268,7 +268,7 @@ def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress)
         out=prepared.folder / "evaluation",
         progress=lambda work, done: show("testing", done, work),
     ).without_curves()
-    return replace(found, options=replace(found.options, table=path.name))  # run folders move
+    return replace(found, options=found.options | {"table": path.name})  # run folders move
 
 
 def _write(prepared: Prepared, result: TrainResult, served: Served, made: dict[str, Any]) -> None:

@@ -298,7 +298,7 @@ def _against(pairs: Sequence[tuple[TrialResult, Units, TrialResult, Units]]) -> 
         ci_low=both.ci_low,
         ci_high=both.ci_high,
         repeats=repeats,
-        auctions=replace(auctions, distribution=None),
+        auctions=auctions,
         level=float(np.mean([each.test.welfare for each in base])),
     )
     return AgainstBaseline(seeds=tuple(each.seed for each in mine), welfare=welfare)
