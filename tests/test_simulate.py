@@ -5,12 +5,12 @@ import shutil
 import tracemalloc
 
 import pytest
-from sklearn.metrics import roc_auc_score
+from criteo_helpers import chunks
 
 from bidwise import InputError
 from bidwise.cli.simulate_command import simulate_criteo
-from bidwise.data.criteo_text import lines, simulate
-from bidwise.data.criteo_world import CHUNK, chunks
+from bidwise.data.criteo_text import chunk_of, lines, simulate
+from bidwise.data.criteo_world import CHUNK
 
 SHORT = 5000
 
@@ -18,8 +18,9 @@ SHORT = 5000
 def test_memory_does_not_grow_with_rows():
     def peak(rows):
         tracemalloc.start()
-        for chunk in chunks(rows, 0):
-            lines(chunk.clicks, chunk.integers, chunk.categories, chunk.missing)
+        for number in range(rows // CHUNK):
+            chunk = chunk_of(0, number, rows)
+            lines(chunk.clicks, chunk.values, chunk.missing)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -65,7 +66,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
         ("ads.tsv", 1.5, 0, "rows must be a whole number, found 1.5"),
         ("ads.tsv", 1, -1, "seed must be at least 0, found -1"),
         ("folder", 1, 0, "out must be a file to write, found the folder .*folder; add a name, such as .*ads.tsv"),
-        ("file/ads.tsv", 1, 0, "out must be in a folder, found the file .*file in place of one"),
+        ("file/ads.tsv", 1, 0, "out must be in a folder that can be written to, found .*file"),
         ("/dev/null", 1, 0, "out must be a file to write, found /dev/null"),
     ],
 )
@@ -76,9 +77,6 @@ def test_bad_input_is_said_in_one_line(tmp_path, name, rows, seed, message):
         simulate(tmp_path / name, rows, seed=seed)
     assert "\n" not in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
-    if name == "ads.tsv":
-        with pytest.raises(InputError, match=message):
-            chunks(rows, seed)
 
 
 def test_the_folder_must_be_writable(tmp_path, monkeypatch):
@@ -92,12 +90,8 @@ def test_the_command_says_what_it_made(tmp_path, capsys):
     simulate_criteo(tmp_path / "my ads.tsv", rows=SHORT, seed=4)
     said = capsys.readouterr().out
     (chunk,) = chunks(SHORT, 4)
-    best = roc_auc_score(chunk.clicks, chunk.ctr)
     assert said == (
         f"5,000 ads, {chunk.clicks.mean():.2%} of them clicked\n"
-        f"The true CTR has AUC {best:.4f}: the most that any model can reach on these ads\n"
         f"Written: {tmp_path / 'my ads.tsv'}; {tmp_path / 'my ads.tsv.ctr.npy'}, the true CTR of every line\n"
         f"Next: bidwise prepare criteo '{tmp_path / 'my ads.tsv'}' STORE\n"
     )
-    simulate_criteo(tmp_path / "one.tsv", rows=1)
-    assert "AUC" not in capsys.readouterr().out

@@ -32,19 +32,13 @@ def simulate_criteo(
     seed:
         Seed of the ads and clicks; what makes people click is the same for all seeds.
     """
-    import numpy as np
-
     from bidwise.data.bids import Bids
     from bidwise.data.criteo_text import simulate
     from bidwise.data.criteo_world import world_of
-    from bidwise.evaluation.auc import auc
 
     with Bars() as bars:
         made = simulate(out, rows, world=world, world_seed=world_seed, seed=seed, progress=bars.show)
-    best = auc(np.array(np.load(made.truth, mmap_mode="r")[: len(made.first_clicks)]), made.first_clicks)
     print(f"{made.rows:,} ads, {made.click_rate:.2%} of them clicked")
-    if not np.isnan(best):  # there are ads of both kinds
-        print(f"The true CTR has AUC {best:.4f}: the most that any model can reach on these ads")
     print(f"Written: {made.out}; {made.truth}, the true CTR of every line")
     made_by, options = world_of(world, world_seed), ""
     if made_by.drift:
