@@ -217,9 +217,11 @@ def _read_lines(
     known = {path: Truth(beside) for path, beside in zip(files, truth, strict=False)}
     lines, runs = dict.fromkeys(files, 0), 0
 
+    parts = [] if engine.shares_memory else counted_parts(files, engine, show)
+
     def tasks() -> Iterator[tuple[Iterable[Block], Truth | None]]:
-        if not engine.shares_memory:
-            for part in counted_parts(files, engine, show):
+        if parts:
+            for part in parts:
                 lines[part.path] = part.line + part.lines
                 yield part, known.get(part.path)
         else:
