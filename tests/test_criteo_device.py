@@ -18,7 +18,7 @@ from bidwise.data.criteo_text import MAPS, simulate
 from bidwise.data.criteo_world import COUNTS, FIELDS
 from bidwise.evaluation.auc import auc
 from bidwise.models import SparseLogisticRegression
-from bidwise.paper.preprocessing.prepare_criteo import prepare
+from bidwise.paper.prepare_criteo import prepare
 
 ROWS = 200_000
 

@@ -21,7 +21,7 @@ from bidwise.paper.criteo import run
 from bidwise.paper.criteo_data import load_dataset
 from bidwise.paper.criteo_numbers import Numbers, selected_lams
 from bidwise.paper.criteo_trial import Measured, Trained, Trial, measured, planned, trial_of
-from bidwise.paper.preprocessing.prepare_criteo import prepare
+from bidwise.paper.prepare_criteo import prepare
 from bidwise.report.criteo_sentences import notes, verdict
 from bidwise.run_folder import read_json, read_result
 from bidwise.runners import Processes, Task, TaskCache, Threads, kept_result

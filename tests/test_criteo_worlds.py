@@ -235,7 +235,7 @@ def test_a_file_in_order_is_split_by_time(tmp_path, capsys):
     truth = np.concatenate([store.column(split, "truth") for split in ("train", "valid", "test")])
     assert np.array_equal(truth, np.load(tmp_path / "ads.tsv.ctr.npy"))
     assert [store.cardinalities[index] for index in DRIFT.hidden] == [2] * 12
-    with pytest.raises(InputError, match="order = 'file' there and None here"):
+    with pytest.raises(InputError, match="order = 'file' there and 'random' here"):
         prepare_criteo(tmp_path / "ads.tsv", tmp_path / "store", min_count=2)
 
 

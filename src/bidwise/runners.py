@@ -110,8 +110,8 @@ class Runner:
         """
         tell = show or (lambda call, share: None)
         if type(self) is Runner and self.workers == 1:
-            for call in calls:
-                yield call, _inline(call, partial(tell, call))
+            for each in calls:
+                yield each, _inline(each, partial(tell, each))
             return
         self.stopping.clear()
         shares: dict[Call, float] = {}

@@ -76,7 +76,7 @@ def prepare_criteo(
 
     from bidwise.data.bids import Bids
     from bidwise.data.store import SCHEMA
-    from bidwise.paper.preprocessing.prepare_criteo import prepare
+    from bidwise.paper.prepare_criteo import prepare
 
     there = (out / SCHEMA).is_file()
     with Bars() as bars:
@@ -109,9 +109,7 @@ def summary(store: Store) -> str:
     skipped = schema["skipped"]
     if skipped["lines"]:
         reasons = ", ".join(f"{kind} {count:,}" for kind, count in skipped["reasons"].items())
-        lines.append(
-            f"{skipped['lines']:,} malformed lines were skipped ({reasons}); see {store.folder / 'skipped.log'}"
-        )
+        lines.append(f"{skipped['lines']:,} malformed lines were skipped ({reasons}), such as {skipped['samples'][0]}")
     if "bids" in schema:
         bids = schema["bids"]
         low, high = bids["quantiles"]["0.01"], bids["quantiles"]["0.99"]

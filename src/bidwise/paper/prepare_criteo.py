@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,30 +18,29 @@ from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data.bids import SOURCES, Bids, attach
 from bidwise.data.criteo_text import INTEGERS, MAPS, NAMES
 from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter, split_sizes
-from bidwise.paper.preprocessing.lines import faults, parse
-from bidwise.paper.preprocessing.raw_text import (
-    Block,
-    Truth,
-    blocks,
-    check_seen,
-    check_whole_gzip,
-    counted_parts,
-    ends,
-    raw_files,
-    truth_files,
+from bidwise.paper.raw_text import Block, blocks, check_whole_file, ends, faults, parse, raw_files, truth_files
+from bidwise.paper.sorted_blocks import (
+    CELLS,
+    KINDS,
+    Counts,
+    Runs,
+    Tally,
+    Vocabulary,
+    count_values,
+    encoded,
+    finished,
+    keys,
+    write_run,
 )
-from bidwise.paper.preprocessing.sorted_blocks import CELLS, CLICKED, Runs, finished, keys, write_run
-from bidwise.paper.preprocessing.vocabulary import Vocabulary, count_values
-from bidwise.run_folder import locked_folder, open_folder, write_text
+from bidwise.run_folder import locked_folder, open_folder
 from bidwise.runners import Runner, runner_of
 
-WORK = "unfinished-2"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
+WORK = "unfinished-3"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
 ON_ERROR = ("strict", "skip")
 ORDERS = ("random", "file")
 SAMPLES = 10  # lines that were skipped, shown in full
 
 Progress = Callable[[str, float], None]
-Ads = tuple[tuple[int, int], dict[str, NDArray[Any]]]  # a range of cells, and columns of its rows
 
 
 @dataclass(frozen=True)
@@ -122,9 +121,6 @@ def prepare(
     ready, show = runner_of(engine), progress or (lambda work, share: None)
     with locked_folder(folder):
         open_folder(folder, _config(files, truth, options, bids))
-        for other in folder.glob("unfinished*"):  # of earlier versions, whose runs hold other lines
-            if other.name != WORK:
-                shutil.rmtree(other, ignore_errors=True)
         if (folder / SCHEMA).is_file():
             store = Store(folder)
         else:
@@ -142,16 +138,13 @@ def prepare(
 def _config(files: list[Path], truth: list[Path], options: Options, bids: Bids | None) -> dict[str, Any]:
     """What must be the same for a store to be the same: options, and files by name, size and both ends."""
     drawn = {"kind": "none"} if bids is None else asdict(bids)
-    ordered = asdict(options)
-    if options.order == "random":  # stores that were made before there was a choice
-        del ordered["order"]
     return {
         "experiment": "prepare criteo",
         "raw": [path.name for path in files],
         "raw_bytes": [path.stat().st_size for path in files],
         "raw_ends": [ends(path) for path in files],
         "truth": [ends(path) for path in truth],
-        **ordered,
+        **asdict(options),
         **{"bids" if option == "kind" else f"bid_{option}": value for option, value in drawn.items()},
     }
 
@@ -160,7 +153,7 @@ def _withdraw(folder: Path) -> None:
     """Remove what an attempt left, and the folder if nothing else is in it."""
     for name in (WORK, *SPLITS):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("config.toml", "skipped.log", "vocabulary.json"):
+    for name in ("config.toml", "vocabulary.json"):
         (folder / name).unlink(missing_ok=True)
     if not any(folder.iterdir()):
         folder.rmdir()
@@ -172,18 +165,16 @@ def _prepared(
     work = folder / WORK
     work.mkdir(exist_ok=True)
     runs = Runs(work, _read_lines(files, truth, work, options, engine, show))
-    skipped = _skipped_lines(runs, folder)
+    reasons = sum((Counter(about["skipped"]) for about in runs.about), Counter[str]())
     if not runs.rows:
-        raise InputError(
-            f"must have good lines, found {skipped['lines']:,} malformed ones and no other", argument="raw"
-        )
+        raise InputError(f"must have good lines, found {reasons.total():,} malformed ones and no other", argument="raw")
     sizes = dict(zip(SPLITS, split_sizes(runs.rows, options.split), strict=True))
     if min(sizes.values()) < 1:
         shares = ",".join(map(str, options.split))
         raise InputError(
             f"must have lines enough for every part of the split {shares}, found {runs.rows:,}", argument="raw"
         )
-    counted = count_values(runs, sizes["train"], work / "vocabulary.npz", options.min_count, engine, show)
+    counted = _vocabularies(runs, sizes["train"], options.min_count, engine, show)
     vocabularies = dict(zip(NAMES, counted, strict=True))
     writer = StoreWriter(folder, sizes)
     _write_ads(runs, counted, work, writer, bool(truth), engine, show)
@@ -203,7 +194,11 @@ def _prepared(
             "click_rate": {name: float(writer.written(name, "clicks").mean()) for name in sizes},
             "rare": {name: field.rare / sizes["train"] for name, field in vocabularies.items()},
             "missing": {name: field.missing / sizes["train"] for name, field in vocabularies.items()},
-            "skipped": skipped,
+            "skipped": {
+                "lines": reasons.total(),
+                "reasons": dict(sorted(reasons.items())),
+                "samples": [words for about in runs.about for words in about["samples"]][:SAMPLES],
+            },
         },
     )
     show("Checksums", 1.0)
@@ -214,80 +209,63 @@ def _read_lines(
     files: list[Path], truth: list[Path], work: Path, options: Options, engine: Runner, show: Progress
 ) -> int:
     """First pass: lines into sorted runs; how many runs there are. Blocks with a run are not parsed again."""
-    known = {path: Truth(beside) for path, beside in zip(files, truth, strict=False)}
-    lines, runs = dict.fromkeys(files, 0), 0
+    runs = 0
 
-    parts = [] if engine.shares_memory else counted_parts(files, engine, show)
-
-    def tasks() -> Iterator[tuple[Iterable[Block], Truth | None]]:
-        if parts:
-            for part in parts:
-                lines[part.path] = part.line + part.lines
-                yield part, known.get(part.path)
-        else:
-            for block in blocks(files):
-                lines[block.path] = block.line + block.lines
-                yield [block], known.get(block.path)
-
-    def then(done: tuple[int, float]) -> None:
+    def tasks() -> Iterator[Block]:
         nonlocal runs
-        runs += done[0]
-        show("Reading lines", done[1])
+        for block in blocks(files, truth):
+            runs += 1
+            if finished(work, block.number):
+                show("Reading lines", block.share)
+            else:
+                yield block
 
-    engine.in_order(partial(_runs, work, options), tasks(), then)
-    for path, beside in known.items():
-        if len(beside.ctr) != lines[path]:
-            raise InputError(
-                f"{path.name}.ctr.npy must have one CTR for each of the {lines[path]:,} lines of {path}, "
-                f"found {len(beside.ctr):,}"
-            )
+    engine.in_order(partial(_run, work, options), tasks(), partial(show, "Reading lines"))
     return runs
 
 
-def _runs(work: Path, options: Options, task: tuple[Iterable[Block], Truth | None]) -> tuple[int, float]:
-    """A run for each of some blocks of a file; how many, and the share of the last."""
-    check_seen("out", work)
-    some, known = task
-    count, share = 0, 0.0
-    for block in some:
-        if not finished(work, block.number):
-            _run(block, known, work, options)
-        count, share = count + 1, block.share
-    return count, share
-
-
-def _run(block: Block, known: Truth | None, work: Path, options: Options) -> None:
+def _run(work: Path, options: Options, block: Block) -> float:
+    """The run of a block; returns its share."""
+    if not work.exists():
+        raise OSError(
+            "out must be on a file system that all machines of the cluster share, under the same path, "
+            f"found no {work} on {socket.gethostname()}"
+        )
     parsed = parse(block.text)
     bad = faults(block, parsed.good)
     if bad and options.on_error == "strict":
-        check_whole_gzip(block.path)
+        check_whole_file(block.path)
         line, _, words = bad[0]
         raise InputError(f"{block.path}:{line}: {words}; fix the line, or leave such lines out with --on-error skip")
-    truth = None if known is None else known.of(block, len(parsed.good))[parsed.good]
-    tokens = np.concatenate([MAPS[options.integers].tokens(parsed.integers).view(np.uint32), parsed.categories])
     about = {
         "skipped": dict(Counter(kind for _, kind, _ in bad)),
         "samples": [f"{block.path.name}:{line}: {words}" for line, _, words in bad[:SAMPLES]],
     }
     key = keys(options.seed if options.order == "random" else None, block.row, len(parsed.good))[parsed.good]
+    tokens = np.concatenate([MAPS[options.integers].tokens(parsed.integers).view(np.uint32), parsed.categories])
+    truth = None if block.truth is None else block.truth[parsed.good]
     write_run(work, block.number, key, parsed.clicks, tokens, parsed.missing, truth, about)
+    return block.share
 
 
-def _skipped_lines(runs: Runs, folder: Path) -> dict[str, Any]:
-    """Malformed lines: how many of each kind, and some of them, which also go into ``skipped.log``."""
-    reasons: Counter[str] = Counter()
-    for about in runs.about:
-        reasons.update(about["skipped"])
-    samples = [words for about in runs.about for words in about["samples"]][:SAMPLES]
-    if reasons:
-        counts = "".join(f"{kind}: {count:,} lines\n" for kind, count in sorted(reasons.items()))
-        write_text(folder / "skipped.log", counts + "".join(f"{words}\n" for words in samples))
-    return {"lines": reasons.total(), "reasons": dict(sorted(reasons.items())), "samples": samples}
+def _vocabularies(runs: Runs, training: int, min_count: int, engine: Runner, show: Progress) -> list[Vocabulary]:
+    """Second pass: values of the training ads, the first ``training`` in random order."""
+    tallies, done = [Tally(kind) for kind in KINDS], 0
+
+    def then(counted: list[Counts]) -> None:
+        nonlocal done
+        for tally, counts in zip(tallies, counted, strict=True):
+            tally.add(*counts)
+        done += 1
+        show("Counting values", done / len(runs.paths))
+
+    engine.in_order(partial(count_values, runs, runs.key(training)), range(len(runs.paths)), then)
+    return [tally.vocabulary(1 if name in INTEGERS else min_count) for name, tally in zip(NAMES, tallies, strict=True)]
 
 
 def _write_ads(
     runs: Runs,
-    vocabularies: list[Vocabulary],
+    vocabularies: Sequence[Vocabulary],
     work: Path,
     writer: StoreWriter,
     truth: bool,
@@ -296,52 +274,32 @@ def _write_ads(
 ) -> None:
     """Third pass: rows in their random order as ids. A range that is written leaves a mark.
 
-    Workers of a cluster hand ids back and only this process writes: on a network's file system two machines that write
-    to one page of a file can undo each other.
+    Workers hand ids back and only this process writes: on a network's file system two machines that write to one page
+    of a file can undo each other.
     """
     columns = {"features": len(NAMES), "clicks": None} | ({"truth": None} if truth else {})
-    opening = Lock()  # the head of a column is a line of Python, which 3.11 cannot parse in two threads at once
     left = [cells for cells in runs.ranges() if not _mark(work, cells).is_file()]
     if left:
         for name in writer.splits:
             for column, width in columns.items():
                 writer.column(name, column, width=width)
+    waiting = iter(left)
 
-    def write(ads: Ads) -> float:
-        cells, values = ads
+    def write(values: dict[str, NDArray[Any]]) -> None:
+        cells = next(waiting)
         start, begin = int(runs.cells[cells[0]]), 0
         for name, size in writer.splits.items():
             first, last = max(start, begin), min(start + len(values["clicks"]), begin + size)
             if first < last:
                 for column, width in columns.items():  # opened for this range alone: pages are given back
-                    with opening:
-                        part = writer.column(name, column, width=width)
+                    part = writer.column(name, column, width=width)
                     part[first - begin : last - begin] = values[column][first - start : last - start]
             begin += size
         _mark(work, cells).touch()
-        return cells[1] / CELLS
+        show("Writing ads", cells[1] / CELLS)
 
-    def shown(share: float) -> None:
-        show("Writing ads", share)
-
-    encode = partial(_ads, runs, vocabularies, truth)
-    if not engine.shares_memory:
-        engine.in_order(encode, left, lambda ads: shown(write(ads)))
-    else:
-        engine.in_order(lambda cells: write(encode(cells)), left, shown)
+    engine.in_order(partial(encoded, runs, vocabularies), left, write)
 
 
 def _mark(work: Path, cells: tuple[int, int]) -> Path:
     return work / f"{cells[0]}.written"
-
-
-def _ads(runs: Runs, vocabularies: list[Vocabulary], truth: bool, cells: tuple[int, int]) -> Ads:
-    """Columns of the rows in a range of cells."""
-    rows = runs.gather(*cells)
-    tokens, flags = np.ascontiguousarray(rows["tokens"].T), np.ascontiguousarray(rows["flags"])
-    ids = np.empty(tokens.shape, np.int32)
-    for field, vocabulary in enumerate(vocabularies):
-        missing = (flags & np.uint64(1 << field)) != 0
-        ids[field] = vocabulary.ids(tokens[field].view(vocabulary.values.dtype), missing)
-    columns = {"features": ids.T, "clicks": (flags & CLICKED) != 0}
-    return cells, columns | ({"truth": rows["truth"]} if truth else {})
