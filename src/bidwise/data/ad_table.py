@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import polars as pl
 import polars.selectors as cs
 from numpy.typing import NDArray
 
@@ -15,11 +16,10 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.read_table import (
     Table,
-    auction_ids,
-    auction_rows,
     bad_row,
+    check_flat,
+    check_known,
     column_names,
-    group_ids,
     known_numbers,
     read_table,
     table_name,
@@ -154,6 +154,51 @@ def read_ads(
     if order is None:
         return replace(ads, offsets=offsets)
     return ads.rows(order, offsets, scattered=True)
+
+
+def group_ids(keys: pl.DataFrame, table: str = "table") -> tuple[NDArray[np.int64], list[str]]:
+    """The group of every row, rows with the same values in all columns, and what groups are called.
+
+    Groups count from 0 in the order of their first rows; missing values are a group of their own.
+
+    >>> group_ids(pl.DataFrame({"keyword": ["a", "b", "a"], "day": [2, 1, 2]}))
+    (array([0, 1, 0]), ['a, 2', 'b, 1'])
+    """
+    for column in keys:
+        check_flat(column, table)
+    keys = keys.with_columns(cs.string().str.strip_chars().replace("", None), cs.float().fill_nan(None))
+    keys = keys.rename(dict(zip(keys.columns, map(str, range(keys.width)), strict=True)))
+    changes = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in keys.columns)
+    starts = np.array(keys.select(changes).to_series())  # of runs: ads of an auction are often together
+    starts[:1] = True
+    runs = keys.filter(starts)
+    first = runs.with_row_index("row").select(pl.col("row").min().over(keys.columns)).to_series().to_numpy()
+    new = first == np.arange(len(first))
+    ids = (np.cumsum(new) - 1)[first][np.cumsum(starts) - 1]
+    words = cs.float().cast(pl.String).str.strip_suffix(".0"), (~cs.float()).cast(pl.String)
+    labels = runs.filter(new).with_columns(*words).fill_null("(missing)")
+    return ids, labels.select(pl.concat_str(labels.columns, separator=", ")).to_series().to_list()
+
+
+def auction_ids(keys: pl.DataFrame, table: str = "table") -> NDArray[np.int64]:
+    """:func:`group_ids` of columns that name the auction; missing values are refused."""
+    for column in keys:
+        known = column.str.strip_chars().replace("", None) if column.dtype == pl.String else column
+        check_known(known, table, "every ad needs an auction")
+    return group_ids(keys, table)[0]
+
+
+def auction_rows(auction: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+    """Rows that put the ads of each auction together, auctions (:func:`auction_ids`) in their order, and their bounds.
+
+    The rows are ``None`` where the ads are together already.
+
+    >>> auction_rows(np.array([0, 1, 0]))
+    (array([0, 2, 1]), array([0, 2, 3]))
+    """
+    offsets = np.append(0, np.cumsum(np.bincount(auction)))
+    together = bool((np.diff(auction) >= 0).all())
+    return None if together else np.argsort(auction, kind="stable"), offsets
 
 
 def _column_or_number(table: Table, bid: Any) -> tuple[str | None, float]:

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
+from bidwise.data.ad_table import auction_rows
 from bidwise.data.ads import Ads
-from bidwise.data.read_table import auction_rows, bad_row, check_known
+from bidwise.data.read_table import bad_row, check_known
 from bidwise.data.store import SPLITS
 
 SHARES = (0.8, 0.1, 0.1)

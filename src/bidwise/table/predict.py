@@ -15,8 +15,16 @@ from torch import nn
 
 from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
-from bidwise.data.locations import FROM_AFAR, location_of, same_place, written_as
-from bidwise.data.read_table import Table, scan_table, table_error, table_name
+from bidwise.data.read_table import (
+    FROM_AFAR,
+    Table,
+    location_of,
+    same_place,
+    scan_table,
+    table_error,
+    table_name,
+    written_as,
+)
 from bidwise.models import MODELS, Ensemble
 from bidwise.run_folder import load, read_json, whole_file
 from bidwise.table.config import read_toml

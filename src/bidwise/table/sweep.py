@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.locations import written_as
-from bidwise.data.read_table import Table, scan_table, table_fingerprint, table_name
+from bidwise.data.read_table import Table, scan_table, table_fingerprint, table_name, written_as
 from bidwise.data.store import SCHEMA
 from bidwise.ray_runner import Ray, device_on_ray, one_line
 from bidwise.run_folder import (
