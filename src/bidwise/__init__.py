@@ -26,45 +26,16 @@ _HOMES = {
     "bidwise.evaluation.evaluate": ("evaluate",),
     "bidwise.evaluation.pooled": ("pooled_revenue", "pooled_welfare"),
     "bidwise.evaluation.result": ("Evaluation",),
-    "bidwise.losses": (
-        "LOSSES",
-        "BidWeightedLogLoss",
-        "WelfareLoss",
-        "log_loss",
-        "pairwise_welfare_loss",
-    ),
+    "bidwise.losses": ("LOSSES", "BidWeightedLogLoss", "WelfareLoss", "log_loss", "pairwise_welfare_loss"),
     "bidwise.training": ("fit", "predict"),
 }
 _PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "table", "theory", "training")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = [
-    "LOSSES",
-    "BidWeightedLogLoss",
-    "Evaluation",
-    "InputError",
-    "Outcome",
-    "WelfareLoss",
-    "data",
-    "diagnose",
-    "evaluate",
-    "evaluation",
-    "fit",
-    "log_loss",
-    "models",
-    "optimal_welfare",
-    "pairwise_welfare_loss",
-    "pooled_revenue",
-    "pooled_welfare",
-    "predict",
-    "regret",
-    "revenue",
-    "run_auction",
-    "surplus",
-    "table",
-    "theory",
-    "training",
-    "welfare",
-]
+
+__all__ = ["LOSSES", "BidWeightedLogLoss", "Evaluation", "InputError", "Outcome", "WelfareLoss", "log_loss"]
+__all__ += ["data", "evaluation", "models", "table", "theory", "training"]
+__all__ += ["diagnose", "evaluate", "fit", "pairwise_welfare_loss", "pooled_revenue", "pooled_welfare", "predict"]
+__all__ += ["optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare"]
 
 
 def __getattr__(name: str) -> Any:

@@ -49,7 +49,7 @@ class InputError(ValueError):
 def check_name(argument: str, found: object, names: Collection[str]) -> None:
     """Raise unless ``found`` is one of ``names``; suggests the nearest."""
     if not (isinstance(found, str) and found in names):
-        raise InputError(_unknown(found, names), argument=argument)
+        raise InputError(_unknown(found, names), argument)
 
 
 def _unknown(found: object, names: Collection[str]) -> str:
@@ -166,11 +166,8 @@ def check_logits(found: object, offsets: object = None) -> Tensor:
 
 def check_between(argument: str, found: Tensor, low: float, high: float) -> None:
     """Raise unless every number is in ``[low, high]``; NaN is outside."""
-    if found.numel() == 0 or found.dtype == torch.bool:
-        return
-    least, most = torch.aminmax(found)
-    if not (least.item() >= low and most.item() <= high):
-        _raise_at(argument, found, ~((found >= low) & (found <= high)), f"in [{low:g}, {high:g}]")
+    if found.dtype != torch.bool:
+        _check_range(argument, found, f"in [{low:g}, {high:g}]", lambda x: (x >= low) & (x <= high))
 
 
 def check_values(**columns: Tensor | None) -> None:
@@ -182,11 +179,7 @@ def check_values(**columns: Tensor | None) -> None:
 
 def check_bids(found: Tensor) -> None:
     """Raise unless every bid is finite and above 0."""
-    if found.numel() == 0:
-        return
-    least, most = torch.aminmax(found)
-    if not (least.item() > 0 and most.item() < float("inf")):
-        _raise_at("bids", found, ~((found > 0) & (found < float("inf"))), "finite and above 0")
+    _check_range("bids", found, "finite and above 0", lambda x: (x > 0) & (x < float("inf")))
 
 
 def check_weights(found: Tensor) -> None:
@@ -196,11 +189,19 @@ def check_weights(found: Tensor) -> None:
 
 def check_not_negative(argument: str, found: Tensor) -> None:
     """Raise unless every number is finite and no less than 0."""
-    if found.numel() == 0:
+    _check_range(argument, found, "finite and no less than 0", lambda x: (x >= 0) & (x < float("inf")))
+
+
+def _check_range(argument: str, found: Tensor, expected: str, inside: Callable[[Tensor], Tensor]) -> None:
+    """Raise unless all numbers are ``inside`` a range; its ends alone are looked at where they are."""
+    if found.numel() == 0 or bool(inside(torch.stack(torch.aminmax(found))).all()):
         return
-    least, most = torch.aminmax(found)
-    if not (least.item() >= 0 and most.item() < float("inf")):
-        _raise_at(argument, found, ~((found >= 0) & (found < float("inf"))), "finite and no less than 0")
+    bad = ~inside(found)
+    where = tuple(bad.nonzero()[0].tolist())
+    others = int(bad.sum()) - 1
+    more = f" and {others} more" if others else ""
+    at = ", ".join(map(str, where))
+    raise InputError(f"must be {expected}, found {found[where].item():g} at [{at}]{more}", argument=argument)
 
 
 def check_offsets(found: object, ads: int, device: torch.device, *, values: bool) -> Tensor:
@@ -226,11 +227,3 @@ def check_offsets(found: object, ads: int, device: torch.device, *, values: bool
                 f"offsets must not decrease, found {found[at].item()} after {found[at - 1].item()} at {at}"
             )
     return found
-
-
-def _raise_at(argument: str, found: Tensor, bad: Tensor, expected: str) -> None:
-    where = tuple(bad.nonzero()[0].tolist())
-    index = ", ".join(map(str, where))
-    others = int(bad.sum()) - 1
-    more = f" and {others} more" if others else ""
-    raise InputError(f"must be {expected}, found {found[where].item():g} at [{index}]{more}", argument=argument)

@@ -104,18 +104,24 @@ def read_ads(
     for column in [*numeric, *text]:
         if not isinstance(column, str):
             raise InputError(f"columns must be named by text, found {type(column).__name__}")
-    roles = {"ctr": ctr, "click": [click], "bid": [bid], "truth": [truth], "position": [position], "weight": [weight]}
-    own = {"click": (click, ["ctr"]), "bid": (bid, ["ctr", "click"]), "propensity": (propensity, [*roles])}
-    alone = [*((role, *each) for role, each in own.items()), *(("auction", column, [*roles]) for column in named)]
-    for role, own_column, rest in alone:
-        again = [other for other in rest if own_column is not None and own_column in roles[other]]
+    roles = {
+        "ctr": [*ctr],
+        "click": [click],
+        "bid": [bid],
+        "truth": [truth],
+        "position": [position],
+        "weight": [weight],
+    }
+    own = [("click", click, ["ctr"]), ("bid", bid, ["ctr", "click"]), ("propensity", propensity, [*roles])]
+    for role, column, others in [*own, *(("auction", column, [*roles]) for column in named)]:
+        again = [other for other in others if column is not None and column in roles[other]]
         if again:
             raise InputError(
-                f"must be a column of its own, not that of {{}}, found {own_column!r}", argument=role, others=again[:1]
+                f"must be a column of its own, not that of {{}}, found {column!r}", argument=role, others=again[:1]
             )
-    twice = {column for column in ctr if list(ctr).count(column) > 1}
+    twice = sorted(column for column in ctr if [*ctr].count(column) > 1)
     if twice:
-        raise InputError(f"must name every column once, found {sorted(twice)[0]!r} twice", argument="ctr")
+        raise InputError(f"must name every column once, found {twice[0]!r} twice", argument="ctr")
     frame = read_table(table, numeric=numeric, text=text, name=name)
     name = table_name(table, name)
     read = {
@@ -124,17 +130,16 @@ def read_ads(
     }
     for column in ctr:
         hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
-        _check(read, column, name, f"a CTR must be in [0, 1]; {hint}", between=(0, 1))
-    _check(read, click, name, "a click must be 0 or 1", between=(0, 1), whole=True)
-    expected = "a bid must be above 0, from 1e-100 to 1e100; leave out ads without a bid"
-    _check(read, bid, name, expected, between=USUAL)
-    _check(read, truth, name, "a true CTR must be in [0, 1]", between=(0, 1))
-    _check(read, weight, name, "a weight must be above 0, from 1e-100 to 1e100", between=USUAL)
+        _check(read, column, name, f"a CTR must be in [0, 1]; {hint}", (0, 1))
+    _check(read, click, name, "a click must be 0 or 1", (0, 1), whole=True)
+    _check(read, bid, name, "a bid must be above 0, from 1e-100 to 1e100; leave out ads without a bid", USUAL)
+    _check(read, truth, name, "a true CTR must be in [0, 1]", (0, 1))
+    _check(read, weight, name, "a weight must be above 0, from 1e-100 to 1e100", USUAL)
     expected = "a propensity must be above 0 and at most 1: the probability with which the log chose the ad"
-    _check(read, propensity, name, expected, between=(USUAL[0], 1))
+    _check(read, propensity, name, expected, (USUAL[0], 1))
     last = np.inf if slots is None else slots
     expected = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
-    _check(read, position, name, expected, between=(1, last), whole=True)
+    _check(read, position, name, expected, (1, last), whole=True)
     grouped = {key: group_ids(frame.select(cs.by_name(*columns)), name) for key, columns in keys.items()}
     ads = AdTable(
         ctr={column: read[column] for column in ctr},
@@ -221,7 +226,6 @@ def _check(
     column: str | None,
     table: str,
     expected: str,
-    *,
     between: tuple[float, float],
     whole: bool = False,
 ) -> None:

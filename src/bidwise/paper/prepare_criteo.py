@@ -182,10 +182,10 @@ def _prepared(
     names = MAPS[options.integers].names
     store = writer.finish(
         fields=[Field(name, field.size) for name, field in vocabularies.items()],
-        vocabulary=(
-            (name, names(field.values) if name in INTEGERS else [f"{value:08x}" for value in field.values.tolist()])
+        vocabulary={
+            name: names(field.values) if name in INTEGERS else [f"{value:08x}" for value in field.values.tolist()]
             for name, field in vocabularies.items()
-        ),
+        },
         about={
             "source": "criteo",
             "raw": [path.name for path in files],

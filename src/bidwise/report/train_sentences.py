@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from bidwise import distributed
-from bidwise.data.infer_types import LEFT_OUT
+from bidwise.data.encoding import LEFT_OUT
 from bidwise.data.splits import AUCTIONS
 from bidwise.evaluation.estimate import Outcome
 from bidwise.report.evaluation_sentences import drawn, verdicts
