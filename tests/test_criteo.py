@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bidwise.checks import InputError
-from bidwise.cli.prepare_command import prepare_criteo
+from bidwise.cli.data_commands import prepare_criteo
 from bidwise.data.store import Store, split_sizes
 from bidwise.paper import prepare_criteo as criteo_prepare
 from bidwise.paper import raw_text as criteo_files
@@ -425,7 +425,7 @@ def test_the_command_says_what_it_made_and_what_comes_next(tmp_path, capsys):
     raw, out = write(tmp_path / "raw.txt", lines), tmp_path / "out"
     prepare_criteo(raw, out, on_error="skip")
     shown = capsys.readouterr().out
-    for words in ("199 ads", "train           159 ads, click rate 0.", "1 malformed lines", "bids deepfm: mean", "C26"):
+    for words in ("199 ads", "train           159 ads, click rate 0.", "1 malformed lines", "bids deepfm: mean"):
         assert words in shown
     assert f"bidwise reproduce criteo --data {out} --models deepfm --repeats 3 --out runs/criteo" in shown
     prepare_criteo(raw, out, on_error="skip")

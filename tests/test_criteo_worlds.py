@@ -9,8 +9,7 @@ import torch
 from criteo_helpers import chunk_of, chunks, drawn_on_cpu, true_ctr
 
 from bidwise import InputError
-from bidwise.cli.prepare_command import prepare_criteo
-from bidwise.cli.simulate_command import simulate_criteo
+from bidwise.cli.data_commands import prepare_criteo, simulate_criteo
 from bidwise.data import criteo_world
 from bidwise.data.criteo_device import simulated_ads
 from bidwise.data.criteo_text import simulate

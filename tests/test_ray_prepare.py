@@ -14,7 +14,7 @@ import pytest
 
 from bidwise import ray_runner, runners
 from bidwise.checks import InputError
-from bidwise.cli.prepare_command import prepare_criteo
+from bidwise.cli.data_commands import prepare_criteo
 from bidwise.data.bids import Bids
 from bidwise.data.criteo_text import simulate
 from bidwise.data.store import Store

@@ -13,10 +13,9 @@ from typing import Any
 from cyclopts import App, CycloptsError
 
 import bidwise
+from bidwise.cli.data_commands import prepare_criteo, simulate_criteo
 from bidwise.cli.evaluate_command import evaluate
-from bidwise.cli.prepare_command import prepare_criteo
 from bidwise.cli.reproduce_command import criteo, recipes, regimes, report, synthetic
-from bidwise.cli.simulate_command import simulate_criteo
 from bidwise.cli.sweep_command import sweep
 from bidwise.cli.terminal import as_typed
 from bidwise.cli.train_command import predict, train
