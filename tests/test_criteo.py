@@ -142,7 +142,7 @@ def test_splits_have_exact_sizes():
 
 
 def test_every_split_has_an_ad(tmp_path):
-    with pytest.raises(InputError, match=r"lines enough for every part of the split 8,1,1, found 4"):
+    with pytest.raises(InputError, match=r"raw must be enough for every part of the split 8,1,1, found 4"):
         prepare(write(tmp_path / "raw.txt", raw_lines(4)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -193,7 +193,7 @@ def test_training_ads_alone_are_drawn_where_asked():
     ("options", "message"),
     [
         ({"rows": 0}, "rows must be at least 1"),
-        ({"rows": 4}, "rows must be enough for every part of the split 8,1,1, found 4; ask for more"),
+        ({"rows": 4}, "rows must be enough for every part of the split 8,1,1, found 4"),
         ({"rows": 100, "split": (8, 2)}, "split must be three shares"),
         ({"rows": 100, "split": (0, 1, 1)}, "split must be at least 1"),
         ({"rows": 100, "integers": "winner"}, "did you mean 'winners'"),

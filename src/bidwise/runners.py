@@ -53,6 +53,14 @@ class Call:
     amount: float = 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class Task(Call):
+    """A call whose result is kept in a file, unless its ``key``, what it is of, has changed; ``epochs`` are shown."""
+
+    key: str = ""
+    epochs: float | None = None
+
+
 class Killed(Exception):
     """A call whose process ended without a word, in every try; ``code`` is its last exit code."""
 
@@ -314,17 +322,6 @@ def runner_of(engine: str, workers: int | None = None) -> Runner:
     from bidwise.ray_runner import Ray
 
     return Ray(workers)
-
-
-@dataclass(frozen=True, eq=False)
-class Task(Call):
-    """A call whose result is kept in a file; ``key`` says what it is of: a file with another is computed anew.
-
-    ``epochs`` is how many a training has, for the display.
-    """
-
-    key: str = ""
-    epochs: float | None = None
 
 
 class TaskCache:

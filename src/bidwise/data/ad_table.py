@@ -104,14 +104,8 @@ def read_ads(
     for column in [*numeric, *text]:
         if not isinstance(column, str):
             raise InputError(f"columns must be named by text, found {type(column).__name__}")
-    roles = {
-        "ctr": [*ctr],
-        "click": [click],
-        "bid": [bid],
-        "truth": [truth],
-        "position": [position],
-        "weight": [weight],
-    }
+    roles: dict[str, list[Any]] = {"ctr": [*ctr], "click": [click], "bid": [bid], "truth": [truth]}
+    roles |= {"position": [position], "weight": [weight]}
     own = [("click", click, ["ctr"]), ("bid", bid, ["ctr", "click"]), ("propensity", propensity, [*roles])]
     for role, column, others in [*own, *(("auction", column, [*roles]) for column in named)]:
         again = [other for other in others if column is not None and column in roles[other]]

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bidwise.checks import InputError, check_name, check_seed, check_whole
+from bidwise.checks import check_name, check_seed, check_whole
 from bidwise.data.ads import Ads
 from bidwise.data.bids import Bids, drawn
 from bidwise.data.criteo_text import MAPS, NAMES
 from bidwise.data.criteo_world import COUNTS, FIELDS, CriteoWorld, Sample, sampled, world_of
-from bidwise.data.store import FIRST, MISSING, RARE, SPLITS, Field, split_sizes
+from bidwise.data.store import FIRST, MISSING, RARE, SPLITS, Field, check_shares, split_sizes
 
 CHUNK = 2**20  # ads that are drawn together, from the seed and the number of the chunk: half a GB
 LEAST = -2  # no column has a smaller integer
@@ -87,7 +87,8 @@ def simulated_ads(
     check_seed("seed", seed)
     check_whole("min_count", min_count, 1)
     check_name("integers", integers, MAPS)
-    sizes = _sizes(rows, split)
+    check_shares(split, least=0)
+    sizes = split_sizes(rows, split)
     device = torch.device(device)
     features = torch.empty(rows, len(FIELDS), dtype=torch.int32, device=device)
     clicks = torch.empty(rows, dtype=torch.uint8, device=device)
@@ -172,17 +173,3 @@ def _encode(column: Tensor, train: int, min_count: int) -> tuple[int, float, flo
     column.copy_(ids.index_select(0, codes))
     missing, common = int(counts[0]), int(counts[kept].sum())
     return FIRST + len(kept), (train - missing - common) / train, missing / train
-
-
-def _sizes(rows: int, split: Sequence[int]) -> list[int]:
-    if len(split) != 3:
-        raise InputError(f"must be three shares such as (8, 1, 1), found {tuple(split)}", argument="split")
-    for share, least in zip(split, (1, 0, 0), strict=True):
-        check_whole("split", share, least)
-    sizes = split_sizes(rows, split)
-    if any(size < 1 for size, share in zip(sizes, split, strict=True) if share):
-        words = ",".join(map(str, split))
-        raise InputError(
-            f"must be enough for every part of the split {words}, found {rows:,}; ask for more", argument="rows"
-        )
-    return sizes

@@ -292,14 +292,14 @@ def logits(world: CriteoWorld, values: Any, missing: Any, time: Any, effects: Ta
     effects = effects or tables(world, values.device if xp is torch else None)
     turns = [xp.cos(world.drift * time), xp.sin(world.drift * time)] if world.drift else []
     total: Any = world.intercept
-    sides: list[list[Any]] = [[0.0] * DIMENSIONS for _ in range(3)]
+    sides: list[list[Any]] = [[0.0] * DIMENSIONS for _ in range(3)]  # user, ad, context
     for index, field in enumerate(FIELDS):
         if isinstance(field, Integer):
             token = xp.take(effects.buckets, xp.asarray(xp.clip(values[index], -1, LARGE) + 1, dtype=xp.int64))
         else:
             token = xp.asarray(xp.clip(values[index], 0, HEAD - 1), dtype=xp.int64) + 1
         token = token * ~missing[index]
-        side = side_of(field) if field.vector else 2 if world.three_way and index in CONTEXT else None
+        side = int(field.hidden >= HIDDEN // 2) if field.vector else 2 if world.three_way and index in CONTEXT else None
         for part in range(1 if side is None else 1 + DIMENSIONS):
             found = [xp.take(turn[index, part], token) for turn in effects.effects]
             effect = found[0] * turns[0] + found[1] * turns[1] if turns else found[0]
@@ -315,11 +315,6 @@ def logits(world: CriteoWorld, values: Any, missing: Any, time: Any, effects: Ta
     for user, ad, context in zip(*sides, strict=True):
         total += user * ad * (1 + world.three_way * context) if world.three_way else user * ad
     return total
-
-
-def side_of(field: Integer | Category) -> int:
-    """0 for the user's columns, 1 for the ad's."""
-    return int(field.hidden >= HIDDEN // 2)
 
 
 @lru_cache(maxsize=1)

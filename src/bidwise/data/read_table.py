@@ -27,7 +27,7 @@ INFERRED = {"infer_schema_length": None}  # types of columns by all rows
 UNREADABLE = (pl.exceptions.PolarsError, OSError)
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 ENDINGS = ".parquet, .csv, .tsv, .csv.gz or .tsv.gz"
-PATTERN = "*["  # in the name of a table: several files
+PATTERN = re.compile(r"[*[]")  # in the name of a table: several files
 S3 = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL"
 GOOGLE = "GOOGLE_SERVICE_ACCOUNT, the file of a key"
 AZURE = "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN"
@@ -99,13 +99,13 @@ def location_of(table: str | Path | Location) -> Location:
             raise InputError(f"{name} must be a file or a URL of a kind that can be read: {SCHEMES}; copy it to one")
         if scheme in WEB and "*" in name:
             raise InputError(f"{name} must be one file, found a pattern: {scheme}:// cannot list files")
-        return Location(name, url_of(table), _kind(name), scheme not in WEB and _is_pattern(name))
+        return Location(name, url_of(table), _kind(name), scheme not in WEB and bool(PATTERN.search(name)))
     path = Path(table)
     if path.is_dir():
         raise InputError(
             f"{path} must be a file, found a folder; for all its files name a pattern, {path / '*.parquet'}"
         )
-    several = not path.exists() and _is_pattern(name)
+    several = not path.exists() and bool(PATTERN.search(name))
     if not path.exists() and not several:
         raise InputError(f"{path}: no such file")
     return Location(name, path, _kind(name), several)
@@ -143,10 +143,6 @@ def same_place(one: object, other: object) -> bool:
     return Path(one).resolve() == Path(other).resolve()
 
 
-def _is_pattern(name: str) -> bool:
-    return any(mark in name for mark in PATTERN)
-
-
 def _kind(name: str) -> str:
     lower = name.lower()
     kind = "." + lower.removesuffix(".gz").rpartition(".")[2]
@@ -180,10 +176,10 @@ def table_fingerprint(table: Table, frame: pl.DataFrame | None = None) -> str:
     return f"{int(frame.hash_rows(seed=0).sum() or 0) % 2**32:08x}"
 
 
-def scan_table(table: Table, *, dates: bool = False) -> pl.LazyFrame:
-    """The table without reading more of it than columns and their types; with ``dates``, text that is one is."""
+def scan_table(table: Table) -> pl.LazyFrame:
+    """The table without reading more of it than columns and their types."""
     if isinstance(table, PLACES):
-        return _scan_file(location_of(table), **INFERRED, try_parse_dates=dates)
+        return _scan_file(location_of(table), **INFERRED)
     return table if isinstance(table, pl.LazyFrame) else _frame(table, [], "table").lazy()
 
 
@@ -226,16 +222,17 @@ def numbers_of(column: pl.Series, table: str = "table") -> Floats:
 def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> None:
     """Raise unless all columns are there; suggests the nearest."""
     for column in wanted:
-        if column not in there:
-            near = get_close_matches(column, map(str, there), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, there[:12]))}"
-            if list(there) == ["column_1"]:
-                hint = "is another character between the columns? Name it: --separator"
-            elif any(str(name).replace(".", "", 1).isdigit() for name in there):
-                hint += "; is the first line no line of names? Say so: --no-header"
-            if "," in column and set(column.split(",")) <= set(there):
-                hint = "separate columns by spaces"
-            raise InputError(f"{table} has no column {column!r}; {hint}")
+        if column in there:
+            continue
+        near = get_close_matches(column, map(str, there), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, there[:12]))}"
+        if list(there) == ["column_1"]:
+            hint = "is another character between the columns? Name it: --separator"
+        elif "," in column and set(column.split(",")) <= set(there):
+            hint = "separate columns by spaces"
+        elif any(str(name).replace(".", "", 1).isdigit() for name in there):
+            hint += "; is the first line no line of names? Say so: --no-header"
+        raise InputError(f"{table} has no column {column!r}; {hint}")
 
 
 def check_known(column: pl.Series, table: str, expected: str) -> None:

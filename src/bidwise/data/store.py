@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from bidwise.checks import InputError, check_name
+from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ads import Ads
 from bidwise.run_folder import checksum, read_json, whole_file, write_json
 
@@ -45,7 +45,15 @@ class Field:
     values: int
 
 
-def split_sizes(rows: int, shares: Sequence[int]) -> list[int]:
+def check_shares(shares: Sequence[int], least: int) -> None:
+    """Raise unless these are three shares, one of them for training and two of at least ``least``."""
+    if len(shares) != 3:
+        raise InputError(f"must be three shares such as 8,1,1, found {','.join(map(str, shares))!r}", argument="split")
+    for share, smallest in zip(shares, (1, least, least), strict=True):
+        check_whole("split", share, smallest)
+
+
+def split_sizes(rows: int, shares: Sequence[int], argument: str = "rows") -> list[int]:
     """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
 
     >>> split_sizes(45_840_617, (8, 1, 1))
@@ -53,7 +61,11 @@ def split_sizes(rows: int, shares: Sequence[int]) -> list[int]:
     """
     total = sum(shares)
     others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
-    return [rows - sum(others), *others]
+    sizes = [rows - sum(others), *others]
+    if any(size < 1 for size, share in zip(sizes, shares, strict=True) if share):
+        words = ",".join(map(str, shares))
+        raise InputError(f"must be enough for every part of the split {words}, found {rows:,}", argument=argument)
+    return sizes
 
 
 class Store:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data.bids import SOURCES, Bids, attach
 from bidwise.data.criteo_text import INTEGERS, MAPS, NAMES
-from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter, split_sizes
+from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter, check_shares, split_sizes
 from bidwise.paper.raw_text import Block, blocks, check_whole_file, ends, faults, parse, raw_files, truth_files
 from bidwise.paper.sorted_blocks import (
     CELLS,
@@ -45,14 +45,23 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What ads of a store depend on besides the files; see :func:`prepare`."""
+    """What ads of a store depend on besides the files.
 
-    min_count: int
-    split: tuple[int, ...]
-    seed: int
-    integers: str
-    on_error: str
-    order: str
+    Args:
+        min_count: categories seen less often in the training ads are id 0, rare. Integers are not thinned out.
+        split: shares of training, validation and test ads; sizes are exact.
+        order: ``random``, or ``file``: ads stay in the order of their lines, so that the split is one by time.
+        seed: of the random order of the ads. It depends on the seed and the number of a line alone.
+        integers: how integers become categories, ``winners`` or ``printed``, see :mod:`bidwise.data.criteo_text`.
+        on_error: ``strict`` raises at the first malformed line, ``skip`` leaves such lines out and counts them.
+    """
+
+    min_count: int = 10
+    split: tuple[int, ...] = (8, 1, 1)
+    seed: int = 0
+    integers: str = "winners"
+    on_error: str = "strict"
+    order: str = "random"
 
     def __post_init__(self) -> None:
         check_whole("min_count", self.min_count, 1)
@@ -60,26 +69,17 @@ class Options:
         check_name("integers", self.integers, MAPS)
         check_name("on_error", self.on_error, ON_ERROR)
         check_name("order", self.order, ORDERS)
-        if len(self.split) != 3:
-            found = ",".join(map(str, self.split))
-            raise InputError(f"must be three shares such as 8,1,1, found {found!r}", argument="split")
-        for share in self.split:
-            check_whole("split", share, 1)
+        check_shares(self.split, least=1)
 
 
 def prepare(
     raw: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
-    min_count: int = 10,
-    split: Sequence[int] = (8, 1, 1),
-    order: str = "random",
-    seed: int = 0,
-    integers: str = "winners",
-    on_error: str = "strict",
     bids: Bids | None = Bids(),  # noqa: B008 (frozen)
     engine: str = "local",
     progress: Progress | None = None,
+    **options: Any,
 ) -> Store:
     """Raw Criteo text as a store in ``out``; a run that was cut off resumes.
 
@@ -91,19 +91,14 @@ def prepare(
         raw: files in the challenge's layout, plain or gzip, one data set in order. A file ``RAW.ctr.npy`` beside each,
             one CTR for each line, becomes the column ``truth``.
         out: folder of the store, new or of the same options.
-        min_count: categories seen less often in the training ads are id 0, rare. Integers are not thinned out.
-        split: shares of training, validation and test ads; sizes are exact.
-        order: ``random``, or ``file``: ads stay in the order of their lines, so that the split is one by time.
-        seed: of the random order of the ads. It depends on the seed and the number of a line alone.
-        integers: how integers become categories, ``winners`` or ``printed``, see :mod:`bidwise.data.criteo_text`.
-        on_error: ``strict`` raises at the first malformed line, ``skip`` leaves such lines out and counts them.
         bids: which bids the ads get; ``None``: none.
-        engine: ``local``, threads of this process, or ``ray``, the machines of a Ray cluster, which must all see the
-            same files. The store is the same to the byte, and one may finish what the other began.
+        engine: ``local``, threads of this process, or ``ray``, the machines of a Ray cluster, which must all see
+            ``out``. The store is the same to the byte, and one may finish what the other began.
         progress: called with the work and the share of it that is done.
+        options: see :class:`Options`.
     """
+    chosen = Options(**{**options, "split": tuple(options.get("split", Options.split))})
     files = raw_files([raw] if isinstance(raw, str | Path) else raw)
-    options = Options(min_count, tuple(split), seed, integers, on_error, order)
     truth = truth_files(files)
     if bids is not None and "truth" in SOURCES[bids.kind] and not truth:
         raise InputError(
@@ -120,12 +115,12 @@ def prepare(
         )
     ready, show = runner_of(engine), progress or (lambda work, share: None)
     with locked_folder(folder):
-        open_folder(folder, _config(files, truth, options, bids))
+        open_folder(folder, _config(files, truth, chosen, bids))
         if (folder / SCHEMA).is_file():
             store = Store(folder)
         else:
             try:
-                store = _prepared(files, truth, folder, options, ready, show)
+                store = _prepared(files, truth, folder, chosen, ready, show)
             except InputError:  # the user will change the files or the options: nothing of this attempt is of use
                 _withdraw(folder)
                 raise
@@ -168,12 +163,7 @@ def _prepared(
     reasons = sum((Counter(about["skipped"]) for about in runs.about), Counter[str]())
     if not runs.rows:
         raise InputError(f"must have good lines, found {reasons.total():,} malformed ones and no other", argument="raw")
-    sizes = dict(zip(SPLITS, split_sizes(runs.rows, options.split), strict=True))
-    if min(sizes.values()) < 1:
-        shares = ",".join(map(str, options.split))
-        raise InputError(
-            f"must have lines enough for every part of the split {shares}, found {runs.rows:,}", argument="raw"
-        )
+    sizes = dict(zip(SPLITS, split_sizes(runs.rows, options.split, "raw"), strict=True))
     counted = _vocabularies(runs, sizes["train"], options.min_count, engine, show)
     vocabularies = dict(zip(NAMES, counted, strict=True))
     writer = StoreWriter(folder, sizes)
