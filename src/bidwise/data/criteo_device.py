@@ -62,10 +62,9 @@ def simulated_ads(
 ) -> Drawn:
     """``rows`` ads of a world whose text :func:`~bidwise.data.criteo_text.simulate` writes, on ``device``.
 
-    The world is the same: how often values are drawn, what is missing, what makes people click. The ads are others, for
-    uniform numbers come from a generator of the device; a seed means one sample on CPUs and another one on GPUs. The
-    first ads are for training and the next ones for validation: a split by time where the world drifts, and as good as
-    a random one elsewhere, for ads are independent.
+    The world is the same; the ads are others, for uniform numbers come from a generator of the device: a seed means one
+    sample on CPUs and another on GPUs. The first ads are for training and the next ones for validation: a split by time
+    where the world drifts, and as good as a random one elsewhere.
 
     Args:
         rows: ads of all splits together.

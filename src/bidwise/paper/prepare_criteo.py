@@ -18,20 +18,9 @@ from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data.bids import SOURCES, Bids, attach
 from bidwise.data.criteo_text import INTEGERS, MAPS, NAMES
 from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter, check_shares, split_sizes
+from bidwise.paper import sorted_blocks
 from bidwise.paper.raw_text import Block, blocks, check_whole_file, ends, faults, parse, raw_files, truth_files
-from bidwise.paper.sorted_blocks import (
-    CELLS,
-    KINDS,
-    Counts,
-    Runs,
-    Tally,
-    Vocabulary,
-    count_values,
-    encoded,
-    finished,
-    keys,
-    write_run,
-)
+from bidwise.paper.sorted_blocks import CELLS, Counts, Runs, Tally, Vocabulary, count_values, encoded
 from bidwise.run_folder import locked_folder, open_folder
 from bidwise.runners import Runner, runner_of
 
@@ -205,7 +194,7 @@ def _read_lines(
         nonlocal runs
         for block in blocks(files, truth):
             runs += 1
-            if finished(work, block.number):
+            if sorted_blocks.finished(work, block.number):
                 show("Reading lines", block.share)
             else:
                 yield block
@@ -231,16 +220,18 @@ def _run(work: Path, options: Options, block: Block) -> float:
         "skipped": dict(Counter(kind for _, kind, _ in bad)),
         "samples": [f"{block.path.name}:{line}: {words}" for line, _, words in bad[:SAMPLES]],
     }
-    key = keys(options.seed if options.order == "random" else None, block.row, len(parsed.good))[parsed.good]
+    key = sorted_blocks.keys(options.seed if options.order == "random" else None, block.row, len(parsed.good))[
+        parsed.good
+    ]
     tokens = np.concatenate([MAPS[options.integers].tokens(parsed.integers).view(np.uint32), parsed.categories])
     truth = None if block.truth is None else block.truth[parsed.good]
-    write_run(work, block.number, key, parsed.clicks, tokens, parsed.missing, truth, about)
+    sorted_blocks.write_run(work, block.number, key, parsed.clicks, tokens, parsed.missing, truth, about)
     return block.share
 
 
 def _vocabularies(runs: Runs, training: int, min_count: int, engine: Runner, show: Progress) -> list[Vocabulary]:
     """Second pass: values of the training ads, the first ``training`` in random order."""
-    tallies, done = [Tally(kind) for kind in KINDS], 0
+    tallies, done = [Tally(kind) for kind in sorted_blocks.KINDS], 0
 
     def then(counted: list[Counts]) -> None:
         nonlocal done

@@ -61,7 +61,7 @@ def blocks(files: Sequence[Path], truth: Sequence[Path] = ()) -> Iterator[Block]
         line, ctr = 0, known.get(path)
         for text, read in _texts(path):
             count = text.count(b"\n")
-            some = None if ctr is None else _checked_truth(path, line, ctr[line : line + count])
+            some = None if ctr is None else _truth_of(path, ctr, line, count)
             yield Block(number, path, line, row, text, some, (sum(sizes[:at]) + read) / sum(sizes))
             number, line, row = number + 1, line + count, row + count
         if not line:
@@ -153,12 +153,16 @@ def _truth(path: Path) -> NDArray[Any]:
     return ctr
 
 
-def _checked_truth(path: Path, line: int, ctr: NDArray[Any]) -> NDArray[np.float32]:
-    wrong = np.flatnonzero(~((ctr >= 0) & (ctr <= 1)))
+def _truth_of(path: Path, ctr: NDArray[Any], line: int, count: int) -> NDArray[np.float32]:
+    """The CTR of some lines; zeros where there is none, which is an error once all lines are counted."""
+    truth = np.zeros(count, np.float32)
+    there = ctr[line : line + count]
+    truth[: len(there)] = there
+    wrong = np.flatnonzero(~((truth >= 0) & (truth <= 1)))
     if len(wrong):
-        at = f"{ctr[wrong[0]]} for line {line + int(wrong[0]) + 1}"
+        at = f"{truth[wrong[0]]} for line {line + int(wrong[0]) + 1}"
         raise InputError(f"{path}.ctr.npy must be between 0 and 1, found {at}")
-    return ctr.astype(np.float32)
+    return truth
 
 
 def ends(path: Path) -> str:
@@ -171,21 +175,13 @@ def ends(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Lines:
-    """The good lines of a block as columns, and which they are.
+    """The good lines of a block as columns, and which they are."""
 
-    Args:
-        clicks: ``(rows,)``, 0 or 1.
-        integers: ``(13, rows)``; 0 where missing.
-        categories: ``(26, rows)``, the number that eight hex digits write; 0 where missing.
-        missing: ``(39, rows)``, integers first.
-        good: one for each line of the block, whether it is a row.
-    """
-
-    clicks: NDArray[np.uint8]
-    integers: NDArray[np.int64]
-    categories: NDArray[np.uint32]
-    missing: NDArray[np.bool_]
-    good: NDArray[np.bool_]
+    clicks: NDArray[np.uint8]  # (rows,)
+    integers: NDArray[np.int64]  # (13, rows), 0 where missing
+    categories: NDArray[np.uint32]  # (26, rows), the number that eight hex digits write; 0 where missing
+    missing: NDArray[np.bool_]  # (39, rows), integers first
+    good: NDArray[np.bool_]  # whether each line of the block is a row
 
 
 def parse(text: bytes) -> Lines:
