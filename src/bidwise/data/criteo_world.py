@@ -59,7 +59,7 @@ class Integer(NamedTuple):
     def drawn(self, uniform: Any, xp: Any) -> Any:
         """The value at quantile ``uniform``."""
         counts = self.scale * xp.exp(self.shape * xp.log(uniform / (1 - uniform))) - self.shift
-        return xp.clip(xp.floor(counts), -np.inf, self.most)
+        return xp.clip(xp.floor(counts), None, self.most)
 
     def below(self, count: NDArray[Any]) -> Floats:
         """P(x < count), for whole counts from 0 on; nothing is below -1, which stands for all negative ones."""
