@@ -100,9 +100,8 @@ class Store:
                     f"{file} must have the {stated['bytes']:,} bytes that {SCHEMA} tells, found {state}; {AGAIN}"
                 )
             if verify and (crc := checksum(file)) != stated["crc32"]:
-                raise InputError(
-                    f"{file} must have checksum {stated['crc32']}, found {crc}: the file was changed or damaged"
-                )
+                found = f"{crc}: the file was changed or damaged"
+                raise InputError(f"{file} must have checksum {stated['crc32']}, found {found}; {AGAIN}")
 
     @property
     def cardinalities(self) -> list[int]:
