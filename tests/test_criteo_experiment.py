@@ -18,7 +18,7 @@ from bidwise.data.store import Store
 from bidwise.models import SparseLogisticRegression
 from bidwise.paper.criteo import Numbers, run, selected_lams
 from bidwise.paper.criteo_trial import Measured, Trained, Trial, load_dataset, measured, planned, trial_of
-from bidwise.paper.preprocessing.prepare_criteo import prepare
+from bidwise.paper.prepare_criteo import prepare
 from bidwise.run_folder import read_json, read_result
 from bidwise.runners import Processes, Task, TaskCache, Threads, kept_result
 from bidwise.study.criteo_results import LOSSES, CriteoConfig, CriteoResult

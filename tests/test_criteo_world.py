@@ -6,13 +6,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from criteo_helpers import chunks, true_ctr
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
 
 from bidwise.data import criteo_text, criteo_world
 from bidwise.data.criteo_text import hex_names, lines, simulate
-from bidwise.data.criteo_world import CHUNK, COUNTS, NAMES, Category, chunks, true_ctr
+from bidwise.data.criteo_world import CHUNK, COUNTS, NAMES, Category
 
 SHORT, LONG = 5000, CHUNK + 3000  # LONG goes over the border of a chunk
 HEX = set("0123456789abcdef")
@@ -70,7 +71,7 @@ def test_the_text_tells_what_the_chunks_hold(parsed, ads):
 
 def test_integers_of_every_length_are_written_in_full():
     numbers = [0, 9, 10, 9999, 10_000, 10_001, 100_070, 1_000_000, 23_159_456, 99_999_999, -1, -2, 5]
-    text = lines(np.zeros(1, int), np.array([numbers]), np.zeros((1, 26), int), np.zeros((1, 39), bool))
+    text = lines(np.zeros(1, int), np.array([numbers + [0] * 26]).T, np.zeros((39, 1), bool))
     assert [int(word) for word in text.decode().split("\t")[1:14]] == numbers
 
 
@@ -80,7 +81,6 @@ def test_the_true_ctr_lies_beside_the_file(written, ads):
     assert found.dtype == np.float32
     assert np.array_equal(found, ads[4])
     assert written.click_rate == ads[0].mean()
-    assert np.array_equal(written.first_clicks, ads[0])
 
 
 def test_gzip_holds_the_same_text(written, tmp_path):
@@ -187,7 +187,7 @@ def test_large_vocabularies_go_on_beyond_any_file(ads):
     more = len(np.unique(together(2 * CHUNK, 1)[2][:, 2]))
     assert seen[2] > 15_000
     assert more > 1.5 * seen[2]
-    assert Category(10**7, 1.1, 0).drawn(np.array([0.0, 1 - 2.0**-53])).tolist() == pytest.approx([0, 10**7], abs=2)
+    assert Category(10**7, 1.1, 0).drawn(np.array([0.0, 1 - 2.0**-53]), np).tolist() == pytest.approx([0, 10**7], abs=2)
 
 
 def test_columns_are_correlated(ads):

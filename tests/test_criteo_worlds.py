@@ -6,25 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from criteo_helpers import chunk_of, chunks, drawn_on_cpu, true_ctr
 
 from bidwise import InputError
 from bidwise.cli.data_command import prepare_criteo, simulate_criteo
-from bidwise.data import criteo_device, criteo_world
+from bidwise.data import criteo_world
 from bidwise.data.criteo_device import simulated_ads
 from bidwise.data.criteo_text import simulate
-from bidwise.data.criteo_world import (
-    CHUNK,
-    CRITEO_WORLDS,
-    FIELDS,
-    chunk_of,
-    chunks,
-    true_ctr,
-    world_effects,
-    world_of,
-)
+from bidwise.data.criteo_world import CHUNK, CRITEO_WORLDS, FIELDS, world_effects, world_of
 from bidwise.data.store import Store
 
-CPU = torch.device("cpu")
 DRIFT = CRITEO_WORLDS["drift"]
 RATES = {
     "shared_tail": 0.256,
@@ -95,11 +86,12 @@ def test_the_ctr_of_every_world_is_its_formula(name, world_seed):
 
 @pytest.mark.parametrize("name", CRITEO_WORLDS)
 def test_text_and_device_agree_on_the_ctr(name):
-    drawn = criteo_device._chunk(1, 0, 5_000, CPU)
-    values, missing = drawn.values.numpy(), drawn.missing.T.numpy()
+    drawn = drawn_on_cpu(1, 5_000)
     time = torch.arange(5_000, dtype=torch.float64) / 5_000
-    found = criteo_device._true_ctr(drawn, *criteo_device._world(name, None, CPU), time)
-    expected = true_ctr(values[:13].T, values[13:].T.astype(np.uint32), missing, CRITEO_WORLDS[name], time.numpy())
+    found = criteo_world.true_ctr(drawn.values, drawn.missing, CRITEO_WORLDS[name], time)
+    columns = drawn.values.numpy(), drawn.missing.numpy()
+    expected = criteo_world.true_ctr(*columns, CRITEO_WORLDS[name], time.numpy())
+    assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)
 
 
@@ -205,9 +197,9 @@ def test_drift_knows_where_in_the_file_an_ad_is():
         time = (start + np.arange(len(chunk.ctr))) / rows
         assert np.array_equal(true_ctr(full.integers, full.categories, full.missing, clear, time), chunk.ctr)
     ads = simulated_ads(40_000, world="drift", split=(1, 1, 1))
-    drawn = criteo_device._chunk(0, 0, 40_000, CPU)
-    world = criteo_device._world("drift", None, CPU)
-    at_the_end = criteo_device._true_ctr(drawn, *world, torch.ones(40_000, dtype=torch.float64))[-len(ads.test) :]
+    drawn = drawn_on_cpu(0, 40_000)
+    end = torch.ones(40_000, dtype=torch.float64)
+    at_the_end = criteo_world.true_ctr(drawn.values, drawn.missing, DRIFT, end)[-len(ads.test) :]
     apart = [(ads.test.truth - at_the_end).abs()[part].mean() for part in (slice(100), slice(-100, None))]
     assert apart[1] < 1e-3 < apart[0]
 
@@ -220,12 +212,12 @@ def test_bids_of_threeway_are_by_advertiser_and_follow_the_residual():
     counts = np.bincount(advertiser)
     means = np.bincount(advertiser, logs) / np.maximum(counts, 1)
     assert np.var(means[advertiser]) == pytest.approx(0.75, abs=0.05)
-    drawn = criteo_device._chunk(0, 0, 60_000, CPU)
-    world, effects = criteo_device._world("threeway", None, CPU)
-    whole = criteo_world.logits(world, effects, drawn.values, drawn.missing, 0.0, torch)
+    drawn, world = drawn_on_cpu(0, 60_000), CRITEO_WORLDS["threeway"]
+    effects = criteo_world.tables(world, torch.device("cpu"))
+    whole = criteo_world.logits(world, drawn.values, drawn.missing, 0.0)
     alone = effects.effects.clone()
     alone[:, :, 1:] = 0  # no products
-    sums = criteo_world.logits(world, effects._replace(effects=alone), drawn.values, drawn.missing, 0.0, torch)
+    sums = criteo_world.logits(world, drawn.values, drawn.missing, 0.0, effects._replace(effects=alone))
     products = (whole - sums)[: len(logs)].numpy()
     own = logs - means[advertiser]  # of the advertiser's ads
     assert np.corrcoef(own, products)[0, 1] > 0.85
@@ -242,7 +234,7 @@ def test_a_file_in_order_is_split_by_time(tmp_path, capsys):
     truth = np.concatenate([store.column(split, "truth") for split in ("train", "valid", "test")])
     assert np.array_equal(truth, np.load(tmp_path / "ads.tsv.ctr.npy"))
     assert [store.cardinalities[index] for index in DRIFT.hidden] == [2] * 12
-    with pytest.raises(InputError, match="order = 'file' there and None here"):
+    with pytest.raises(InputError, match="order = 'file' there and 'random' here"):
         prepare_criteo(tmp_path / "ads.tsv", tmp_path / "store", min_count=2)
 
 

@@ -15,12 +15,12 @@ from test_train import market
 
 from bidwise.checks import InputError
 from bidwise.data.criteo_text import simulate
-from bidwise.paper.preprocessing import prepare_criteo as criteo_prepare
-from bidwise.paper.preprocessing import raw_text as criteo_files
-from bidwise.paper.preprocessing import sorted_blocks as criteo_runs
-from bidwise.paper.preprocessing.prepare_criteo import prepare
-from bidwise.paper.preprocessing.raw_text import blocks, counted_parts
-from bidwise.paper.preprocessing.vocabulary import Tally
+from bidwise.paper import prepare_criteo as criteo_prepare
+from bidwise.paper import raw_text as criteo_files
+from bidwise.paper import sorted_blocks as criteo_runs
+from bidwise.paper.prepare_criteo import prepare
+from bidwise.paper.raw_text import blocks
+from bidwise.paper.sorted_blocks import Tally
 
 
 class Apart:
@@ -102,27 +102,28 @@ def some_text(draw, size):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_parts_have_the_blocks_and_lines_of_files_read_in_order(tmp_path, monkeypatch, seed):
+def test_blocks_are_the_lines_of_all_files_in_order(tmp_path, monkeypatch, seed):
     draw = random.Random(seed)
     size = draw.randrange(12, 30)
     monkeypatch.setattr(criteo_files, "BLOCK", size)
-    monkeypatch.setattr(criteo_files, "PIECE", draw.randrange(1, 40))
     files, whole = [], []
     for number in range(4):
         text = some_text(draw, size)
         files.append(tmp_path / str(number))
         files[-1].write_bytes(gzip.compress(text) if draw.random() < 0.4 else text)
         whole.append(text if text.endswith(b"\n") else text + b"\n")
-    shown = []
-    found = [block for part in counted_parts(files, Apart(), lambda work, share: shown.append(share)) for block in part]
-    told = [(block.number, block.path, block.line, block.row, block.text) for block in blocks(files)]
-    assert [(block.number, block.path, block.line, block.row, block.text) for block in found] == told
-    assert [number for number, *_ in told] == list(range(len(told)))
-    assert b"".join(text for *_, text in told) == b"".join(whole)
-    assert shown == sorted(shown)
-    assert shown[-1] == 1
-    rows = np.cumsum([0, *(text.count(b"\n") for *_, text in told)])
-    assert [row for _, _, _, row, _ in told] == rows[:-1].tolist()
+    found = list(blocks(files))
+    assert [block.number for block in found] == list(range(len(found)))
+    assert b"".join(block.text for block in found) == b"".join(whole)
+    assert all(block.text.endswith(b"\n") for block in found)
+    rows = np.cumsum([0, *(block.text.count(b"\n") for block in found)])
+    assert [block.row for block in found] == rows[:-1].tolist()
+    for path in files:
+        own = [block for block in found if block.path == path]
+        assert [block.row - own[0].row for block in own] == [block.line for block in own]
+    shares = [block.share for block in found]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
 
 
 def test_tasks_need_no_memory_of_the_process_that_asks(tmp_path, monkeypatch):
@@ -168,7 +169,7 @@ def test_two_attempts_at_one_run_do_not_disturb_each_other(tmp_path, monkeypatch
 def test_counts_of_a_worker_are_let_go():
     values, tally = np.arange(5, dtype=np.uint32), Tally(np.uint32)
     counts, seen = np.full(5, 3), weakref.ref(values)
-    tally.add(values, counts)
+    tally.add(values, counts, 0)
     del values
     assert seen() is None
     assert tally.vocabulary(3).values.tolist() == [0, 1, 2, 3, 4]

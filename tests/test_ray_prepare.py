@@ -17,9 +17,10 @@ from bidwise.checks import InputError
 from bidwise.cli.data_command import prepare_criteo
 from bidwise.data.bids import Bids
 from bidwise.data.criteo_text import simulate
-from bidwise.paper.preprocessing import raw_text as criteo_files
-from bidwise.paper.preprocessing import sorted_blocks as criteo_runs
-from bidwise.paper.preprocessing.prepare_criteo import WORK, prepare
+from bidwise.data.store import Store
+from bidwise.paper import raw_text as criteo_files
+from bidwise.paper import sorted_blocks as criteo_runs
+from bidwise.paper.prepare_criteo import WORK, prepare
 
 ray = pytest.importorskip("ray")
 pytestmark = [  # what Ray leaves to the garbage collector when it starts and ends its own processes
@@ -69,12 +70,9 @@ def test_every_file_of_the_store_is_the_same(tmp_path, raw):
         options = {"on_error": "skip", "min_count": 3, "seed": 5, "bids": Bids("ctr")}
         prepare(raw, tmp_path / engine, engine=engine, progress=shown.__setitem__, **options)
     found = contents(tmp_path / "local")
-    assert {"store.json", "vocabulary.json", "config.toml", "skipped.log", "test/bids.npy", "valid/truth.npy"} <= {
-        *found
-    }
-    assert len(found["skipped.log"].splitlines()) == 2 + 9
+    assert {"store.json", "vocabulary.json", "config.toml", "test/bids.npy", "valid/truth.npy"} <= {*found}
+    assert Store(tmp_path / "ray").schema["skipped"]["lines"] == 9
     assert found == contents(tmp_path / "ray")
-    assert bars["ray"].pop("Counting lines") == 1
     assert bars["local"] == bars["ray"]
     assert set(bars["ray"].values()) == {1}
 
@@ -177,7 +175,7 @@ def test_a_task_whose_worker_is_killed_is_tried_again(tmp_path, raw, monkeypatch
 
     monkeypatch.setattr(ray_runner.Ray, "in_order", deadly_in_order)
     prepare(raw, tmp_path / "out", on_error="skip", engine="ray", progress=lambda work, share: None)
-    assert steps == ["_runs", "counted", "_counts", "_ads"]
+    assert steps == ["_run", "count_values", "encoded"]
     died = [int(path.name.split()[1]) for path in killed.iterdir()]
     assert {path.name.split()[0] for path in killed.iterdir()} == {*steps}
     assert not [process for process in died if Path(f"/proc/{process}").exists()]
@@ -208,7 +206,7 @@ import os, signal, threading, time
 from pathlib import Path
 from bidwise import ray_runner
 from bidwise.cli import main
-from bidwise.paper.preprocessing import prepare_criteo
+from bidwise.paper import prepare_criteo
 def slow(*words):
     time.sleep(60)
 def name(process):
@@ -219,7 +217,7 @@ def started_ray(started=ray_runner.started_ray):
     (raylet,) = [process for process in children if name(process) == "raylet"]
     threading.Timer(2, os.kill, (int(raylet), signal.SIGKILL)).start()
     return ray
-prepare_criteo._runs, ray_runner.started_ray = slow, started_ray
+prepare_criteo._run, ray_runner.started_ray = slow, started_ray
 main()
 """
 
@@ -254,16 +252,16 @@ def test_a_broken_pipe_to_a_raylet_that_died_is_told_as_that(cluster, monkeypatc
         engine.execute(runners.Call("", abs), print)
 
 
-def test_files_that_a_worker_does_not_see_are_named(tmp_path, raw, monkeypatch):
+def test_a_folder_that_a_worker_does_not_see_is_named(tmp_path, raw, monkeypatch):
     in_order = ray_runner.Ray.in_order
 
     def elsewhere(engine, work, tasks, then):
         tasks = list(tasks)
-        raw[0].unlink()
+        (tmp_path / "out" / WORK).rmdir()
         in_order(engine, work, tasks, then)
 
     monkeypatch.setattr(ray_runner.Ray, "in_order", elsewhere)
-    with pytest.raises(OSError, match=r"raw must be on a file system that all machines .* found no .*a\.txt on"):
+    with pytest.raises(OSError, match=r"out must be on a file system that all machines .* found no .*out.* on"):
         prepare(raw, tmp_path / "out", on_error="skip", engine="ray")
 
 

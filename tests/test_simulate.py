@@ -1,15 +1,15 @@
 """``bidwise simulate``: files that are whole or absent, in little memory, and bad input in one line."""
 
 import resource
-import shutil
 import tracemalloc
 
 import pytest
+from criteo_helpers import chunks
 
 from bidwise import InputError
 from bidwise.cli.data_command import simulate_criteo
-from bidwise.data.criteo_text import lines, simulate
-from bidwise.data.criteo_world import CHUNK, chunks
+from bidwise.data.criteo_text import chunk_of, lines, simulate
+from bidwise.data.criteo_world import CHUNK
 
 SHORT = 5000
 
@@ -17,8 +17,9 @@ SHORT = 5000
 def test_memory_does_not_grow_with_rows():
     def peak(rows):
         tracemalloc.start()
-        for chunk in chunks(rows, 0):
-            lines(chunk.clicks, chunk.integers, chunk.categories, chunk.missing)
+        for number in range(rows // CHUNK):
+            chunk = chunk_of(0, number, rows)
+            lines(chunk.clicks, chunk.values, chunk.missing)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -40,7 +41,7 @@ def test_what_is_cut_off_leaves_nothing(tmp_path):
     assert (tmp_path / "old.tsv").read_text() == "old"
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, hard))
     try:
@@ -49,12 +50,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
-    usage = shutil.disk_usage(tmp_path)._replace(free=10**6)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(
-        InputError, match=r"^rows must fit on the disk, found 45,840,617, about 11.5 GB, with 0.0 GB free"
-    ):
-        simulate(tmp_path / "ads.tsv", 45_840_617)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +59,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
         ("ads.tsv", 1.5, 0, "rows must be a whole number, found 1.5"),
         ("ads.tsv", 1, -1, "seed must be at least 0, found -1"),
         ("folder", 1, 0, "out must be a file to write, found the folder .*folder; add a name, such as .*ads.tsv"),
-        ("file/ads.tsv", 1, 0, "out must be in a folder, found the file .*file in place of one"),
+        ("file/ads.tsv", 1, 0, "out must be in a folder that can be written to, found .*file"),
         ("/dev/null", 1, 0, "out must be a file to write, found /dev/null"),
     ],
 )
@@ -75,9 +70,6 @@ def test_bad_input_is_said_in_one_line(tmp_path, name, rows, seed, message):
         simulate(tmp_path / name, rows, seed=seed)
     assert "\n" not in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
-    if name == "ads.tsv":
-        with pytest.raises(InputError, match=message):
-            chunks(rows, seed)
 
 
 def test_the_folder_must_be_writable(tmp_path, monkeypatch):

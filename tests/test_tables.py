@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidwise.checks import InputError
-from bidwise.data.ad_table import read_ads
-from bidwise.data.locations import written_as
-from bidwise.data.read_table import column_names, group_ids, read_table
+from bidwise.data.ad_table import group_ids, read_ads
+from bidwise.data.read_table import column_names, read_table, written_as
 
 COLUMNS = {
     "model": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],

@@ -16,8 +16,8 @@ import torch
 
 import bidwise
 from bidwise.cli import app
-from bidwise.data.infer_types import inferred
-from bidwise.data.read_table import auction_ids
+from bidwise.data.ad_table import auction_ids
+from bidwise.data.encoding import inferred
 from bidwise.data.splits import auction_size, halves, split, times_of
 from bidwise.evaluation.auc import auc
 from bidwise.report.build import read_run, runs_page

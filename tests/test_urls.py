@@ -19,8 +19,7 @@ from test_train import SMALL, market
 import bidwise
 from bidwise import run_folder
 from bidwise.data.ad_table import read_ads
-from bidwise.data.locations import location_of, same_place
-from bidwise.data.read_table import read_table
+from bidwise.data.read_table import location_of, read_table, same_place
 from bidwise.table import predict, train
 from bidwise.urls import shown, url_of
 
@@ -244,16 +243,13 @@ def test_a_signature_is_used_and_not_kept(host, local, tmp_path, monkeypatch):
         ("s3://ads/broken.parquet", "s3://ads/broken.parquet cannot be read: parquet: "),
         ("s3://ads/log.xlsx", "s3://ads/log.xlsx must end in .parquet, .csv"),
         ("s3://ads/", "for all files of a folder name a pattern, s3://ads/*.parquet"),
-        ("s3://locked/a.parquet", "access was denied; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
-        ("s3://elsewhere/a.parquet", "its bucket is in another region; set AWS_REGION"),
+        ("s3://locked/a.parquet", "; check the network, the URL and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"),
+        ("s3://elsewhere/a.parquet", "cannot be read: "),
         ("s3://busy/a.parquet", "s3://busy/a.parquet cannot be read: Server returned non-2xx status code: 503"),
-        ("az://box/a.parquet", "there are no credentials; set AZURE_STORAGE_ACCOUNT_NAME"),
+        ("az://box/a.parquet", "; check the network, the URL and AZURE_STORAGE_ACCOUNT_NAME"),
         ("hdfs://ads/a.parquet", "must be a file or a URL of a kind that can be read: s3://, gs://"),
-        (
-            "{host}/elsewhere/a.csv",
-            "a.csv cannot be read: the server says that it has moved and not where to; check the",
-        ),
-        ("{host}/locked/a.csv", "access was denied; does it need a password or a signature?"),
+        ("{host}/elsewhere/a.csv", "a.csv cannot be read: "),
+        ("{host}/locked/a.csv", "; check the network, the URL and its signature"),
         ("{host}/ads/*.csv", "must be one file, found a pattern: http:// cannot list files"),
     ],
 )
@@ -274,9 +270,7 @@ def test_without_credentials_the_variables_are_named(host, monkeypatch):
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("HOME", "/nowhere")  # nor those of a file
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", host)  # the machine has none either
-    with pytest.raises(
-        bidwise.InputError, match=r"^s3://mine/a.parquet cannot be read: there are no cred.* set AWS_ACC"
-    ):
+    with pytest.raises(bidwise.InputError, match=r"^s3://mine/a.parquet cannot be read: .*; check the .* AWS_ACC"):
         read_table("s3://mine/a.parquet")
 
 
@@ -312,7 +306,7 @@ def test_a_bucket_without_a_region(host, monkeypatch):
         monkeypatch.delenv(name)
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")  # nothing answers
-    words = "check the network, AWS_REGION and, for a store of your own, AWS_ENDPOINT_URL$"
+    words = "check the network, the URL and .* AWS_REGION, AWS_ENDPOINT_URL$"
     with warnings.catch_warnings(record=True) as warned:  # polars swallows what a warning raises
         warnings.simplefilter("always")
         with pytest.raises(bidwise.InputError, match=words):
@@ -322,9 +316,7 @@ def test_a_bucket_without_a_region(host, monkeypatch):
 
 def test_a_store_that_does_not_answer(host, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    with pytest.raises(
-        bidwise.InputError, match=r"^s3://gone/a.csv cannot be reached: Connection refused; check the n"
-    ):
+    with pytest.raises(bidwise.InputError, match=r"^s3://gone/a.csv cannot be read: .*; check the network"):
         read_table("s3://gone/a.csv")
 
 

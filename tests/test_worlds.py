@@ -274,7 +274,7 @@ def test_stacked_ads_stand_side_by_side():
     [
         ([], "at least one"),
         ([some_ads(), some_ads(truth=torch.zeros(4))], "all have truth"),
-        ([some_ads(), some_ads(offsets=torch.tensor([0, 4]))], "same offsets"),
+        ([some_ads(), some_ads(offsets=torch.tensor([0, 4]))], "all have offsets"),
         ([some_ads(offsets=torch.tensor([0, 2, 4])), some_ads(offsets=torch.tensor([0, 1, 4]))], "same offsets"),
         ([some_ads(4), some_ads(5)], "one size"),
     ],

@@ -39,54 +39,27 @@ _HOMES = {
     "bidwise.evaluation.evaluate": ("evaluate",),
     "bidwise.evaluation.pooled": ("pooled_revenue", "pooled_welfare"),
     "bidwise.evaluation.result": ("Evaluation",),
-    "bidwise.losses": (
-        "LOSSES",
-        "BidWeightedLogLoss",
-        "WelfareLoss",
-        "log_loss",
-        "pairwise_welfare_loss",
-    ),
+    "bidwise.losses": ("LOSSES", "BidWeightedLogLoss", "WelfareLoss", "log_loss", "pairwise_welfare_loss"),
     "bidwise.table.model": ("load",),
     "bidwise.training": ("fit", "predict"),
 }
 _PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "table", "theory", "training")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
 __all__ = [
     "LOSSES",
-    "AuctionBatchSampler",
     "BidWeightedLogLoss",
     "Evaluation",
     "InputError",
     "Outcome",
     "WelfareLoss",
-    "boosted_ctr",
-    "collate_auctions",
-    "data",
-    "diagnose",
-    "evaluate",
-    "evaluation",
-    "fit",
-    "load",
     "log_loss",
     "loss_runs",
-    "models",
-    "offsets",
-    "optimal_welfare",
-    "pairwise_welfare_loss",
-    "pooled_revenue",
-    "pooled_welfare",
-    "predict",
-    "regret",
-    "revenue",
-    "run_auction",
-    "surplus",
-    "table",
-    "theory",
-    "training",
-    "welfare",
-    "welfare_metric",
-    "welfare_objective",
 ]
+__all__ += ["data", "evaluation", "models", "table", "theory", "training"]
+__all__ += ["AuctionBatchSampler", "boosted_ctr", "collate_auctions", "load", "loss_runs", "offsets", "welfare_metric"]
+__all__ += ["diagnose", "evaluate", "fit", "pairwise_welfare_loss", "pooled_revenue", "pooled_welfare", "predict"]
+__all__ += ["optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare", "welfare_objective"]
 
 
 def __getattr__(name: str) -> Any:

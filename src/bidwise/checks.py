@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from hashlib import blake2b
 from numbers import Integral, Real
@@ -22,7 +22,7 @@ Entry = TypeVar("Entry")
 def check_name(argument: str, found: object, names: Collection[str]) -> None:
     """Raise unless ``found`` is one of ``names``; suggests the nearest."""
     if not (isinstance(found, str) and found in names):
-        raise InputError(_unknown(found, names), argument=argument)
+        raise InputError(_unknown(found, names), argument)
 
 
 def _unknown(found: object, names: Collection[str]) -> str:
@@ -139,11 +139,8 @@ def check_logits(found: object, offsets: object = None) -> Tensor:
 
 def check_between(argument: str, found: Tensor, low: float, high: float) -> None:
     """Raise unless every number is in ``[low, high]``; NaN is outside."""
-    if found.numel() == 0 or found.dtype == torch.bool:
-        return
-    least, most = torch.aminmax(found)
-    if not (least.item() >= low and most.item() <= high):
-        _raise_at(argument, found, ~((found >= low) & (found <= high)), f"in [{low:g}, {high:g}]")
+    if found.dtype != torch.bool:
+        _check_range(argument, found, f"in [{low:g}, {high:g}]", lambda x: (x >= low) & (x <= high))
 
 
 def check_values(**columns: Tensor | None) -> None:
@@ -155,11 +152,7 @@ def check_values(**columns: Tensor | None) -> None:
 
 def check_bids(found: Tensor) -> None:
     """Raise unless every bid is finite and above 0."""
-    if found.numel() == 0:
-        return
-    least, most = torch.aminmax(found)
-    if not (least.item() > 0 and most.item() < float("inf")):
-        _raise_at("bids", found, ~((found > 0) & (found < float("inf"))), "finite and above 0")
+    _check_range("bids", found, "finite and above 0", lambda x: (x > 0) & (x < float("inf")))
 
 
 def check_weights(found: Tensor) -> None:
@@ -169,11 +162,19 @@ def check_weights(found: Tensor) -> None:
 
 def check_not_negative(argument: str, found: Tensor) -> None:
     """Raise unless every number is finite and no less than 0."""
-    if found.numel() == 0:
+    _check_range(argument, found, "finite and no less than 0", lambda x: (x >= 0) & (x < float("inf")))
+
+
+def _check_range(argument: str, found: Tensor, expected: str, inside: Callable[[Tensor], Tensor]) -> None:
+    """Raise unless all numbers are ``inside`` a range; its ends alone are looked at where they are."""
+    if found.numel() == 0 or bool(inside(torch.stack(torch.aminmax(found))).all()):
         return
-    least, most = torch.aminmax(found)
-    if not (least.item() >= 0 and most.item() < float("inf")):
-        _raise_at(argument, found, ~((found >= 0) & (found < float("inf"))), "finite and no less than 0")
+    bad = ~inside(found)
+    where = tuple(bad.nonzero()[0].tolist())
+    others = int(bad.sum()) - 1
+    more = f" and {others} more" if others else ""
+    at = ", ".join(map(str, where))
+    raise InputError(f"must be {expected}, found {found[where].item():g} at [{at}]{more}", argument=argument)
 
 
 def check_offsets(found: object, ads: int, device: torch.device, *, values: bool) -> Tensor:
@@ -210,11 +211,3 @@ def _ids_or_sizes(found: Tensor, ads: int) -> str:
     add_up = int(found.sum()) == ads and bool((found >= 0).all())
     sizes = "sizes of auctions, which add up to the ads? Pass bidwise.offsets(sizes=sizes)" if add_up else ""
     return "; are these " + ", or ".join(filter(None, (sizes, ids))) if ids or sizes else ""
-
-
-def _raise_at(argument: str, found: Tensor, bad: Tensor, expected: str) -> None:
-    where = tuple(bad.nonzero()[0].tolist())
-    index = ", ".join(map(str, where))
-    others = int(bad.sum()) - 1
-    more = f" and {others} more" if others else ""
-    raise InputError(f"must be {expected}, found {found[where].item():g} at [{index}]{more}", argument=argument)

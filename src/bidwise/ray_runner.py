@@ -25,6 +25,7 @@ class Ray(Runner):
     """
 
     shares_memory = False
+    ahead = 2
 
     def __init__(self, workers: int | None = None, device: str = "cpu") -> None:
         self.ray = started_ray()
@@ -36,10 +37,6 @@ class Ray(Runner):
         options = {"num_cpus": self.threads, "num_gpus": int(device == "cuda"), "max_retries": TRIES - 1}
         self.remote = self.ray.remote(**options)(_call)
         self.under_way: set[Any] = set()
-
-    @property
-    def ahead(self) -> int:
-        return 2 * self.workers
 
     def execute(self, call: Call, show: Show) -> Any:
         ray, ticket = self.ray, None

@@ -38,8 +38,7 @@ BYTES_AT_ONCE = 2**24
 def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
     """A temporary name to write to, which becomes ``path`` in the end: a full disk or a kill leaves the old file.
 
-    ``scratch`` is for intermediate files that two workers may write at once: each has a temporary name of its own, and
-    nothing is forced onto the disk.
+    ``scratch`` files may be written by two workers at once, each under its own name; nothing is forced onto the disk.
     """
     part = path.with_name(f"{path.name}{'.' + uuid.uuid4().hex if scratch else ''}.part")
     try:
@@ -146,14 +145,12 @@ def result_from_json(kind: type[R], data: Any, where: str = "result.json") -> R:
     """What :func:`result_json` made; files without a format are of format 1."""
     if not isinstance(data, dict):
         raise InputError(f"{where} must be a result that bidwise wrote, found {type(data).__name__}")
-    found = data.get("format", 1)
+    found, fix = data.get("format", 1), "make it again in a new folder, or read it with the version that wrote it"
     if not isinstance(found, int) or found > kind.format:
         raise InputError(f"{where} must be of format {kind.format} or older, found {found}; upgrade bidwise")
-    fields = {name: value for name, value in data.items() if name not in ("kind", "format")}
     if found < kind.format:
-        fix = "make it again in a new folder, or read it with the version that wrote it"
         raise InputError(f"{where} must be of format {kind.format}, found {found}, of an older bidwise; {fix}")
-    return from_json(kind, fields, where)
+    return from_json(kind, {name: value for name, value in data.items() if name not in ("kind", "format")}, where)
 
 
 def save(path: Path, value: Any) -> None:

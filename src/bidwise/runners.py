@@ -13,10 +13,11 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_pipes
 from pathlib import Path
@@ -52,35 +53,40 @@ class Call:
     amount: float = 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class Task(Call):
+    """A call whose result is kept in a file, unless its ``key``, what it is of, has changed; ``epochs`` are shown."""
+
+    key: str = ""
+    epochs: float | None = None
+
+
 class Killed(Exception):
-    """A call whose process ended without a word, in every try."""
+    """A call whose process ended without a word, in every try; ``code`` is its last exit code."""
 
     def __init__(self, tries: int, code: int | None) -> None:
         self.tries, self.code = tries, code
         super().__init__(tries, code)
 
     def __str__(self) -> str:
-        """What became of the process, by its exit code.
-
-        >>> str(Killed(3, -signal.SIGSEGV)), str(Killed(3, 1))
-        ('its process was ended 3 times, by SIGSEGV', 'its process ended 3 times, with exit code 1')
-        """
         if self.code == -signal.SIGKILL:
             return f"it was killed {self.tries} times; does it fit into memory? Fewer workers leave more for each"
-        if self.code is not None and self.code < 0:
-            return f"its process was ended {self.tries} times, by {signal.Signals(-self.code).name}"
         return f"its process ended {self.tries} times, with exit code {self.code}"
+
+
+class _Stopped(Exception):
+    """Raised in a thread when no more calls are wanted."""
 
 
 class Runner:
     """Calls in threads of this process, ``workers`` at once; with one worker, in this thread."""
 
     shares_memory = True  # with what it runs
+    ahead = 1  # calls under way or waiting, for each worker
 
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
         self.stopping = threading.Event()
-        self.depth = 0  # of runs: the calls of one may be made by another
 
     def execute(self, call: Call, show: Show) -> Any:
         """Carry out a call in a thread of the pool."""
@@ -112,11 +118,10 @@ class Runner:
         """
         tell = show or (lambda call, share: None)
         if type(self) is Runner and self.workers == 1:
-            yield from self._inline(calls, tell)
+            for each in calls:
+                yield each, _inline(each, partial(tell, each))
             return
-        if not self.depth:
-            self.stopping.clear()
-        self.depth += 1
+        self.stopping.clear()
         shares: dict[Call, float] = {}
 
         def work(call: Call) -> Any:
@@ -132,7 +137,7 @@ class Runner:
         source = iter(calls)
         try:
             while True:
-                while len(under_way) < self.ahead and (call := next(source, None)) is not None:
+                while len(under_way) < self.ahead * self.workers and (call := next(source, None)) is not None:
                     under_way.append((call, pool.submit(work, call)))
                 if not under_way:
                     return
@@ -145,40 +150,24 @@ class Runner:
                     shares.pop(pair[0], None)
                     yield pair
         finally:
-            self.depth -= 1
+            self.stopping.set()
             for _, future in under_way:
                 future.cancel()
-            if not self.depth:
-                self.stopping.set()
-                self.stop()
+            self.stop()
             pool.shutdown(cancel_futures=True)
-
-    @property
-    def ahead(self) -> int:
-        """Calls under way or waiting for a worker."""
-        return self.workers
-
-    @staticmethod
-    def _inline(calls: Iterable[Call], tell: Callable[[Call, float], None]) -> Iterator[tuple[Call, Future[Any]]]:
-        for call in calls:
-            future: Future[Any] = Future()
-
-            def report(share: float, call: Call = call) -> None:
-                tell(call, share)
-
-            try:
-                future.set_result(call.function(report, **call.options))
-            except Exception as error:
-                future.set_exception(error)
-            yield call, future
 
 
 def _apply(show: Show, work: Callable[[Any], Any], task: Any) -> Any:
     return work(task)
 
 
-class _Stopped(Exception):
-    """Raised in a thread when no more calls are wanted."""
+def _inline(call: Call, show: Show) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call.function(show, **call.options))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 class Threads(Runner):
@@ -190,11 +179,11 @@ class Threads(Runner):
 
     def __init__(self, workers: int, device: torch.device | str = "cpu", torch_threads: int | None = None) -> None:
         super().__init__(workers)
-        self.device, self.torch_threads = torch.device(device), torch_threads
-        self.streams: list[Any] = []  # kept: torch keeps the memory of a stream for that stream
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # what threads share was made on another stream
-            self.streams = [torch.cuda.Stream(self.device) for _ in range(workers)]  # type: ignore[no-untyped-call]
+        self.torch_threads = torch_threads
+        self.streams: list[Any] = [None] * workers  # kept: torch keeps the memory of a stream for that stream
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize(device)  # what threads share was made on another stream
+            self.streams = [torch.cuda.Stream(device) for _ in range(workers)]  # type: ignore[no-untyped-call]
 
     def run(self, calls: Iterable[Call], **options: Any) -> Generator[tuple[Call, Future[Any]], None, None]:
         before = torch.get_num_threads()
@@ -205,13 +194,12 @@ class Threads(Runner):
             torch.set_num_threads(before)
 
     def execute(self, call: Call, show: Show) -> Any:
-        stream = self.streams.pop() if self.streams else None
+        stream = self.streams.pop()
         try:
             with nullcontext() if stream is None else torch.cuda.stream(stream):
                 return super().execute(call, show)
         finally:
-            if stream is not None:
-                self.streams.append(stream)
+            self.streams.append(stream)
 
 
 class Processes(Runner):
@@ -235,6 +223,9 @@ class Processes(Runner):
                 self.busy.add(process)
             try:
                 value = process.call(call, show)
+                with self.lock:
+                    if not self.stopping.is_set():
+                        self.idle.append(process)
             except GONE:
                 code = process.end(patience=5)
                 if self.stopping.is_set():
@@ -242,20 +233,16 @@ class Processes(Runner):
                 if attempt == TRIES:
                     raise Killed(TRIES, code) from None
                 self.say(f"{call.name} was killed; it resumes in a new process, try {attempt + 1} of {TRIES}")
+                continue
             except BaseException:  # no more calls are wanted, or this one cannot travel
                 process.end()
                 raise
-            else:
-                with self.lock:
-                    self.busy.discard(process)
-                    if not self.stopping.is_set():
-                        self.idle.append(process)
-                if isinstance(value, BaseException):
-                    raise value
-                return value
             finally:
                 with self.lock:
                     self.busy.discard(process)
+            if isinstance(value, BaseException):
+                raise value
+            return value
         raise AssertionError
 
     def stop(self) -> None:
@@ -337,17 +324,6 @@ def runner_of(engine: str, workers: int | None = None) -> Runner:
     return Ray(workers)
 
 
-@dataclass(frozen=True, eq=False)
-class Task(Call):
-    """A call whose result is kept in a file; ``key`` says what it is of: a file with another is computed anew.
-
-    ``epochs`` is how many a training has, for the display.
-    """
-
-    key: str = ""
-    epochs: float | None = None
-
-
 class TaskCache:
     """Results of tasks as files in the folder ``pieces`` of a run, so that a run that was cut off resumes.
 
@@ -376,37 +352,34 @@ class TaskCache:
         Finished results are kept whatever happens; the first error ends the others.
         """
         runner = runner or Runner()
-        missing = [task for task in tasks if _kept(self.path(task.name), task.key) is None]
+        calls = [
+            Call(task.name, _compute, {"path": self.path(task.name), "task": task}, task.amount)
+            for task in tasks
+            if _kept(self.path(task.name), task.key) is None
+        ]
         shares: dict[str, float] = {}
 
         def show(call: Call, share: float) -> None:
             shares[call.name] = call.amount * share
             self._show(sum(shares.values()), call.options["task"], share)
 
-        calls = [
-            Call(task.name, _compute, {"path": self.path(task.name), "task": task}, task.amount) for task in missing
-        ]
         try:
             for call, future in runner.run(calls, show=show):
                 future.result()
                 self.computed = True
                 show(call, 1.0)
         except (torch.OutOfMemoryError, Killed) as error:
-            out_of_memory = not isinstance(error, Killed) or error.code == -signal.SIGKILL
-            if runner.workers == 1 or not out_of_memory:
-                raise OSError(
-                    f"a task failed: {error}; the same command resumes after the last finished part"
-                ) from None
+            after = "the same command resumes after the last finished part"
+            if runner.workers == 1 or (isinstance(error, Killed) and error.code != -signal.SIGKILL):
+                raise OSError(f"a task failed: {error}; {after}") from None
+            fix = f"use fewer, and {after}"
             raise InputError(
-                f"must fit into memory, found that {runner.workers} do not; use fewer. The same command resumes after "
-                "the last finished part",
-                argument="workers",
+                f"must fit into memory, found that {runner.workers} do not; {fix}", argument="workers"
             ) from None
         return [self._counted(task) for task in tasks]
 
     def _counted(self, task: Task) -> Any:
         kept = _kept(self.path(task.name), task.key)
-        assert kept is not None
         self.seconds += kept["seconds"]
         self.done += task.amount
         self._show(0.0)
@@ -440,21 +413,17 @@ def kept_result(path: Path) -> Any:
     return load(path)["found"]
 
 
-def _key(key: str) -> str:
-    return f"bidwise {bidwise.__version__}: {key}"
-
-
 def _kept(path: Path, key: str) -> Any:
     """What a file holds; ``None`` for one that is not there, damaged or of something else: it is computed again."""
     try:
         kept = load(path)
     except (FileNotFoundError, InputError):
         return None
-    whole = isinstance(kept, dict) and kept.keys() == {"of", "found", "seconds"}
-    return kept if whole and kept["of"] == _key(key) else None
+    return kept if isinstance(kept, dict) and kept.get("of") == f"bidwise {bidwise.__version__}: {key}" else None
 
 
 def _compute(show: Show, path: Path, task: Task) -> None:
     started = time.perf_counter()
     found = task.function(show, **task.options)
-    save(path, {"of": _key(task.key), "found": found, "seconds": time.perf_counter() - started})
+    of = f"bidwise {bidwise.__version__}: {task.key}"
+    save(path, {"of": of, "found": found, "seconds": time.perf_counter() - started})

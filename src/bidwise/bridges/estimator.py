@@ -15,9 +15,8 @@ from bidwise.auctions.columns import Floats
 from bidwise.bridges.logged_rows import LEAST, LoggedRows, auctions_of, bids_of, with_parts_of_dates
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
-from bidwise.data.encoding import Encoder, least_count
+from bidwise.data.encoding import Encoder, inferred, least_count
 from bidwise.data.groups import offsets
-from bidwise.data.infer_types import inferred
 from bidwise.data.read_table import read_table
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import LOSSES

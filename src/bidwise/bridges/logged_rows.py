@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
+from bidwise.data.ad_table import auction_ids
 from bidwise.data.ads import Ads
 from bidwise.data.encoding import Encoder
 from bidwise.data.groups import offsets
-from bidwise.data.read_table import auction_ids, read_table
+from bidwise.data.read_table import read_table
 from bidwise.table.encode import CAP
 
 LEAST = 10  # clicks, and other ads, of which validation rows can tell anything

@@ -1,4 +1,4 @@
-"""``bidwise simulate`` and ``bidwise prepare``: raw data of Criteo's shape, and a store to train models on."""
+"""``bidwise simulate`` and ``bidwise prepare``: raw data of known CTR, and raw data as a store to train on."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ def simulate_criteo(
     bids, options = made_by.bids, " --order file" if made_by.drift else ""
     if bids.kind != Bids().kind:
         options += f" --bids {bids.kind} --bid-sigma {bids.sigma:g} --bid-field {bids.field} --bid-noise {bids.noise:g}"
+    if world_seed is not None:
+        print("Bids of this world on a device have a seed of their own, which text cannot be given.")
     print(f"Next: bidwise prepare criteo {shlex.quote(str(made.out))} STORE{options}")
 
 
@@ -103,8 +105,8 @@ def prepare_criteo(
         Field that stands for advertisers.
     engine:
         local, the cores of this machine; or ray, a Ray cluster (RAY_ADDRESS, or one that this machine belongs to): all
-        of its machines must see RAW and OUT under the same names, on a shared file system. The store is the same, and
-        one may finish what the other began.
+        of its machines must see OUT under the same name, on a shared file system. The store is the same, and one may
+        finish what the other began.
     """
     if len(paths) < 2:
         raise bidwise.InputError(
@@ -112,15 +114,11 @@ def prepare_criteo(
             "as in bidwise prepare criteo train.txt stores/criteo"
         )
     *raw, out = paths
-    try:
-        shares = tuple(map(int, split.split(",")))
-    except ValueError:
-        words = f"must be three whole numbers such as 8,1,1, found {split!r}"
-        raise bidwise.InputError(words, argument="split") from None
+    shares = _shares(split)
 
     from bidwise.data.bids import Bids
     from bidwise.data.store import SCHEMA
-    from bidwise.paper.preprocessing.prepare_criteo import prepare
+    from bidwise.paper.prepare_criteo import prepare
 
     there = (out / SCHEMA).is_file()
     with Bars() as bars:
@@ -139,27 +137,33 @@ def prepare_criteo(
         )
     if there:
         print(f"{out} is complete already, from the same files with the same options; nothing to do\n")
-    print(_summary(store))
+    print(summary(store))
     written = "" if there else f"Written: {out}. "
     print(f"\n{written}Next: bidwise reproduce criteo --data {out} --models deepfm --repeats 3 --out runs/criteo")
 
 
-def _summary(store: Store) -> str:
+def summary(store: Store) -> str:
     """What a store holds, in a few lines."""
     schema = store.schema
-    skipped = schema["skipped"]
     lines = [f"{schema['rows']:,} ads" + (", with their true CTR" if store.has("truth") else "")]
-    lines += [
-        f"  {name:<6} {ads:>12,} ads, click rate {schema['click_rate'][name]:.4f}" for name, ads in store.splits.items()
-    ]
+    for name, ads in store.splits.items():
+        lines.append(f"  {name:<6} {ads:>12,} ads, click rate {schema['click_rate'][name]:.4f}")
+    skipped = schema["skipped"]
     if skipped["lines"]:
         reasons = ", ".join(f"{kind} {count:,}" for kind, count in skipped["reasons"].items())
-        where = store.folder / "skipped.log"
-        lines.append(f"{skipped['lines']:,} malformed lines were skipped ({reasons}); see {where}")
+        lines.append(f"{skipped['lines']:,} malformed lines were skipped ({reasons}), such as {skipped['samples'][0]}")
     if "bids" in schema:
         bids = schema["bids"]
         low, high = bids["quantiles"]["0.01"], bids["quantiles"]["0.99"]
         lines.append(f"bids {bids['kind']}: mean {bids['mean']:.3f}, 98 % between {low:.3f} and {high:.3f}")
-    ids = [field.values for field in store.fields]
-    lines.append(f"{len(ids)} fields with {sum(ids):,} ids, at most {max(ids):,} in one")
     return "\n".join(lines)
+
+
+def _shares(split: str) -> tuple[int, ...]:
+    """``8,1,1`` as numbers."""
+    try:
+        return tuple(int(word) for word in split.split(","))
+    except ValueError:
+        raise bidwise.InputError(
+            f"must be three whole numbers such as 8,1,1, found {split!r}", argument="split"
+        ) from None

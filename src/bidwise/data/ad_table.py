@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import polars as pl
 import polars.selectors as cs
 from numpy.typing import NDArray
 
@@ -15,11 +16,10 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.read_table import (
     Table,
-    auction_ids,
-    auction_rows,
     bad_row,
+    check_flat,
+    check_known,
     column_names,
-    group_ids,
     known_numbers,
     read_table,
     table_name,
@@ -104,18 +104,18 @@ def read_ads(
     for column in [*numeric, *text]:
         if not isinstance(column, str):
             raise InputError(f"columns must be named by text, found {type(column).__name__}")
-    roles = {"ctr": ctr, "click": [click], "bid": [bid], "truth": [truth], "position": [position], "weight": [weight]}
-    own = {"click": (click, ["ctr"]), "bid": (bid, ["ctr", "click"]), "propensity": (propensity, [*roles])}
-    alone = [*((role, *each) for role, each in own.items()), *(("auction", column, [*roles]) for column in named)]
-    for role, own_column, rest in alone:
-        again = [other for other in rest if own_column is not None and own_column in roles[other]]
+    roles: dict[str, list[Any]] = {"ctr": [*ctr], "click": [click], "bid": [bid], "truth": [truth]}
+    roles |= {"position": [position], "weight": [weight]}
+    own = [("click", click, ["ctr"]), ("bid", bid, ["ctr", "click"]), ("propensity", propensity, [*roles])]
+    for role, column, others in [*own, *(("auction", column, [*roles]) for column in named)]:
+        again = [other for other in others if column is not None and column in roles[other]]
         if again:
             raise InputError(
-                f"must be a column of its own, not that of {{}}, found {own_column!r}", argument=role, others=again[:1]
+                f"must be a column of its own, not that of {{}}, found {column!r}", argument=role, others=again[:1]
             )
-    twice = {column for column in ctr if list(ctr).count(column) > 1}
+    twice = sorted(column for column in ctr if [*ctr].count(column) > 1)
     if twice:
-        raise InputError(f"must name every column once, found {sorted(twice)[0]!r} twice", argument="ctr")
+        raise InputError(f"must name every column once, found {twice[0]!r} twice", argument="ctr")
     frame = read_table(table, numeric=numeric, text=text, name=name)
     name = table_name(table, name)
     read = {
@@ -124,17 +124,16 @@ def read_ads(
     }
     for column in ctr:
         hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
-        _check(read, column, name, f"a CTR must be in [0, 1]; {hint}", between=(0, 1))
-    _check(read, click, name, "a click must be 0 or 1", between=(0, 1), whole=True)
-    expected = "a bid must be above 0, from 1e-100 to 1e100; leave out ads without a bid"
-    _check(read, bid, name, expected, between=USUAL)
-    _check(read, truth, name, "a true CTR must be in [0, 1]", between=(0, 1))
-    _check(read, weight, name, "a weight must be above 0, from 1e-100 to 1e100", between=USUAL)
+        _check(read, column, name, f"a CTR must be in [0, 1]; {hint}", (0, 1))
+    _check(read, click, name, "a click must be 0 or 1", (0, 1), whole=True)
+    _check(read, bid, name, "a bid must be above 0, from 1e-100 to 1e100; leave out ads without a bid", USUAL)
+    _check(read, truth, name, "a true CTR must be in [0, 1]", (0, 1))
+    _check(read, weight, name, "a weight must be above 0, from 1e-100 to 1e100", USUAL)
     expected = "a propensity must be above 0 and at most 1: the probability with which the log chose the ad"
-    _check(read, propensity, name, expected, between=(USUAL[0], 1))
+    _check(read, propensity, name, expected, (USUAL[0], 1))
     last = np.inf if slots is None else slots
     expected = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
-    _check(read, position, name, expected, between=(1, last), whole=True)
+    _check(read, position, name, expected, (1, last), whole=True)
     grouped = {key: group_ids(frame.select(cs.by_name(*columns)), name) for key, columns in keys.items()}
     ads = AdTable(
         ctr={column: read[column] for column in ctr},
@@ -154,6 +153,51 @@ def read_ads(
     if order is None:
         return replace(ads, offsets=offsets)
     return ads.rows(order, offsets, scattered=True)
+
+
+def group_ids(keys: pl.DataFrame, table: str = "table") -> tuple[NDArray[np.int64], list[str]]:
+    """The group of every row, rows with the same values in all columns, and what groups are called.
+
+    Groups count from 0 in the order of their first rows; missing values are a group of their own.
+
+    >>> group_ids(pl.DataFrame({"keyword": ["a", "b", "a"], "day": [2, 1, 2]}))
+    (array([0, 1, 0]), ['a, 2', 'b, 1'])
+    """
+    for column in keys:
+        check_flat(column, table)
+    keys = keys.with_columns(cs.string().str.strip_chars().replace("", None), cs.float().fill_nan(None))
+    keys = keys.rename(dict(zip(keys.columns, map(str, range(keys.width)), strict=True)))
+    changes = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in keys.columns)
+    starts = np.array(keys.select(changes).to_series())  # of runs: ads of an auction are often together
+    starts[:1] = True
+    runs = keys.filter(starts)
+    first = runs.with_row_index("row").select(pl.col("row").min().over(keys.columns)).to_series().to_numpy()
+    new = first == np.arange(len(first))
+    ids = (np.cumsum(new) - 1)[first][np.cumsum(starts) - 1]
+    words = cs.float().cast(pl.String).str.strip_suffix(".0"), (~cs.float()).cast(pl.String)
+    labels = runs.filter(new).with_columns(*words).fill_null("(missing)")
+    return ids, labels.select(pl.concat_str(labels.columns, separator=", ")).to_series().to_list()
+
+
+def auction_ids(keys: pl.DataFrame, table: str = "table") -> NDArray[np.int64]:
+    """:func:`group_ids` of columns that name the auction; missing values are refused."""
+    for column in keys:
+        known = column.str.strip_chars().replace("", None) if column.dtype == pl.String else column
+        check_known(known, table, "every ad needs an auction")
+    return group_ids(keys, table)[0]
+
+
+def auction_rows(auction: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+    """Rows that put the ads of each auction together, auctions (:func:`auction_ids`) in their order, and their bounds.
+
+    The rows are ``None`` where the ads are together already.
+
+    >>> auction_rows(np.array([0, 1, 0]))
+    (array([0, 2, 1]), array([0, 2, 3]))
+    """
+    offsets = np.append(0, np.cumsum(np.bincount(auction)))
+    together = bool((np.diff(auction) >= 0).all())
+    return None if together else np.argsort(auction, kind="stable"), offsets
 
 
 def _column_or_number(table: Table, bid: Any) -> tuple[str | None, float]:
@@ -176,7 +220,6 @@ def _check(
     column: str | None,
     table: str,
     expected: str,
-    *,
     between: tuple[float, float],
     whole: bool = False,
 ) -> None:

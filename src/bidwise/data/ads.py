@@ -65,19 +65,15 @@ class Ads:
             raise InputError(f"features must have shape (..., ads, width), found {tuple(self.features.shape)}")
         per_ad = self.features[..., 0]
         values = self.features.device.type == "cpu"
-        for name, low, high in (("clicks", 0, 1), ("teacher", 0, 1), ("truth", 0, 1), ("exposure", 1e-6, 1)):
-            column = getattr(self, name)
-            if column is not None or name == "clicks":
+        for name in COLUMNS:
+            if (column := getattr(self, name)) is not None or name in ("clicks", "bids"):
                 check_ads(name, column, per_ad, of="one number per ad as features have rows")
-                if values:
-                    check_between(name, column, low, high)
-        check_ads("bids", self.bids, per_ad, of="one number per ad as features have rows")
-        if self.weights is not None:
-            check_ads("weights", self.weights, per_ad, of="one number per ad as features have rows")
-        if values:
-            check_bids(self.bids)
-            if self.weights is not None:
-                check_weights(self.weights)
+                if values and name == "bids":
+                    check_bids(column)
+                elif values and name == "weights":
+                    check_weights(column)
+                elif values:
+                    check_between(name, column, 1e-6 if name == "exposure" else 0, 1)
         if self.offsets is not None:
             check_offsets(self.offsets, len(self), self.features.device, values=values)
         if self.auction_size is not None:
@@ -163,31 +159,23 @@ def stack(repeats: Sequence[Ads]) -> Ads:
     """
     if not repeats:
         raise InputError("repeats must hold at least one data set, found none")
-    first = repeats[0]
-    for ads in repeats:
-        if ads.features.shape != first.features.shape:
-            sizes = f"{tuple(first.features.shape)} and {tuple(ads.features.shape)}"
-            raise InputError(f"repeats must have features of one size, found {sizes}")
-    together: dict[str, Any] = {"offsets": first.offsets, "auction_size": first.auction_size}
-    for name in ("features", *COLUMNS):
+    first, together = repeats[0], dict[str, Any]()
+    for name in ("features", *COLUMNS, "offsets"):
         columns = [getattr(ads, name) for ads in repeats]
         if any((column is None) != (columns[0] is None) for column in columns):
             raise InputError(f"repeats must all have {name}, or none of them")
+        if columns[0] is not None and len(shapes := {tuple(column.shape) for column in columns}) > 1:
+            raise InputError(f"repeats must have {name} of one size, found {' and '.join(map(str, sorted(shapes)))}")
         together[name] = None if columns[0] is None else torch.stack(columns)
-    for ads in repeats:
-        same = ads.offsets is first.offsets or (
-            ads.offsets is not None and first.offsets is not None and torch.equal(ads.offsets, first.offsets)
-        )
-        if not same:
-            raise InputError("repeats must have the same offsets, found different ones")
-    return Ads(**together)
+    if first.offsets is not None and bool((together["offsets"] != first.offsets).any()):
+        raise InputError("repeats must have the same offsets, found different ones")
+    return Ads(**{**together, "offsets": first.offsets, "auction_size": first.auction_size})
 
 
 def fingerprint(ads: Ads, rows: int | None = None) -> str:
     """Shape and checksum of ads, by which a run knows that it resumes on the ads it began with.
 
-    Args:
-        rows: of each column, evenly spaced, that are enough to tell; ``None``: all.
+    With ``rows``, so many of each column, evenly spaced, are enough to tell.
     """
     step = 1 if rows is None else max(1, len(ads) // rows)
     per_ad = (ads.clicks, ads.bids, ads.teacher, ads.truth, ads.offsets, ads.weights, ads.exposure)

@@ -51,20 +51,18 @@ Numbers = TypeVar("Numbers", NDArray[np.float64], Tensor)
 
 @dataclass(frozen=True)
 class Bids:
-    """Which bids to draw.
+    """Which bids to draw; the table above says what each kind uses.
 
     Args:
         kind: ``deepfm``, ``lognormal``, ``advertiser``, ``ctr`` or ``residual``.
-        noise: standard deviation of the noise on log bids (``deepfm``, ``advertiser``, ``residual``). The paper
-            says 0.1 in one place and 1 in another; welfare near the one it reports needs 0.1.
+        noise: standard deviation of the noise on log bids. The paper says 0.1 in one place and 1 in another; welfare
+            near the one it reports needs 0.1.
         seed: of the network, the advertisers and the noise.
-        scale: of the rescaled network output (``deepfm``), the paper's c.
-        mean: of log bids (all but ``deepfm``).
-        sigma: standard deviation of log bids (all but ``deepfm``; before noise for ``advertiser`` and ``residual``).
-        field: name or number (from 0) of the field that stands for advertisers (``advertiser``, ``residual``).
-            Its rare values are one advertiser, and so are its missing ones.
-        rho: correlation of log bids with the log odds of the true CTR (``ctr``) or with their residual (``residual``,
-            before noise), in [-1, 1].
+        scale: of the rescaled network output, the paper's c.
+        mean, sigma: of log bids, mean and standard deviation (before noise).
+        field: name or number (from 0) of the field that stands for advertisers. Its rare values are one advertiser,
+            and so are its missing ones.
+        rho: correlation of log bids (before noise) with the log odds of the true CTR or their residual, in [-1, 1].
     """
 
     kind: str = "deepfm"
@@ -125,14 +123,11 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
         drawn = part(split, start, stop)
         noise = np.random.default_rng([bids.seed, number, block]).standard_normal(len(drawn))
         drawn[:] = np.exp(_log_bids(bids, drawn.astype(np.float64), noise, low, high, np.exp))
-        if len(drawn):
-            least, most = min(least, float(drawn.min())), max(most, float(drawn.max()))
+        least, most = min(least, float(drawn.min(initial=least))), max(most, float(drawn.max(initial=most)))
         total += float(drawn.sum(dtype=np.float64)) if split == "train" else 0.0
         show("Drawing bids", done / len(blocks))
     edges = np.geomspace(least * 0.999, most * 1.001, BINS + 1)
-    counts = np.zeros(BINS, np.int64)
-    for split, _, _, start, stop in blocks:
-        counts += np.histogram(part(split, start, stop), edges)[0]
+    counts = sum(np.histogram(part(split, start, stop), edges)[0] for split, _, _, start, stop in blocks)
     quantiles = np.quantile(part("train", 0, SAMPLE), QUANTILES).tolist()
     about = _about(bids, total / store.splits["train"], quantiles, edges, counts)
     return store.adopt("bids", list(store.splits), {"bids": about})
@@ -143,13 +138,8 @@ def drawn(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Bids of ads in memory, drawn where their ids are, and what a schema tells of them as :func:`attach` writes it.
 
-    Network, advertisers and equations are those of :func:`attach`; the noise is from a generator of the device. On the
-    same ads bids are therefore of the same distribution, not the same numbers; a kind of device has its own.
-
-    Args:
-        features: ids of each split, ``train`` among them, ``(ads, fields)``.
-        truth: true CTR of each split.
-        fields: in the order of the features.
+    Network, advertisers and equations are those of :func:`attach`; the noise is from a generator of the device, so bids
+    are of the same distribution and not the same numbers. ``features`` are ids of each split, ``train`` among them.
     """
     train = features["train"]
     columns = {
@@ -188,15 +178,10 @@ def _about(bids: Bids, mean: float, quantiles: Sequence[float], edges: Any, coun
 def untrained_deepfm(
     values: Sequence[int], seed: int, device: torch.device | str = "cpu"
 ) -> Callable[[Tensor], Tensor]:
-    """Logits of a DeepFM with random weights, as DeepCTR makes one before training.
+    """Logits of a DeepFM with random weights, as DeepCTR makes one before training; the same on every device.
 
     First-order weights are 0, embeddings N(0, 0.0001^2), weights of the layers Glorot's normal, biases 0. The deep part
     is all that is seen: it is of the order of the embeddings, the factorisation part of their square.
-
-    Args:
-        values: ids of each field.
-        seed: of the weights, which are drawn on the CPU and the same everywhere.
-        device: of the ids.
 
     >>> untrained_deepfm([5, 3], seed=0)(torch.tensor([[4, 2], [0, 0]])).shape
     torch.Size([2])
@@ -209,7 +194,6 @@ def untrained_deepfm(
         math.sqrt(2 / (before + after)) * torch.randn(before, after, generator=generator)
         for before, after in pairwise(widths)
     ]
-
     table, first, layers = table.to(device), first.to(device), [weights.to(device) for weights in layers]
 
     def logits(ids: Tensor) -> Tensor:

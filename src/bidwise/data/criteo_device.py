@@ -9,33 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from bidwise.checks import InputError, check_name, check_seed, check_whole
+from bidwise.checks import check_name, check_seed, check_whole
 from bidwise.data.ads import Ads
 from bidwise.data.bids import Bids, drawn
 from bidwise.data.criteo_text import MAPS, NAMES
-from bidwise.data.criteo_world import (
-    COUNTS,
-    FIELDS,
-    GROUPS,
-    HIDDEN,
-    TIE,
-    Category,
-    CriteoWorld,
-    Integer,
-    Tables,
-    logits,
-    tables,
-    world_of,
-)
-from bidwise.data.store import FIRST, MISSING, RARE, SPLITS, Field, split_sizes
+from bidwise.data.criteo_world import COUNTS, FIELDS, CriteoWorld, Sample, sampled, world_of
+from bidwise.data.store import FIRST, MISSING, RARE, SPLITS, Field, check_shares, split_sizes
 
 CHUNK = 2**20  # ads that are drawn together, from the seed and the number of the chunk: half a GB
 LEAST = -2  # no column has a smaller integer
@@ -77,10 +62,9 @@ def simulated_ads(
 ) -> Drawn:
     """``rows`` ads of a world whose text :func:`~bidwise.data.criteo_text.simulate` writes, on ``device``.
 
-    The world is the same: how often values are drawn, what is missing, what makes people click. The ads are others, for
-    uniform numbers come from a generator of the device; a seed means one sample on CPUs and another one on GPUs. The
-    first ads are for training and the next ones for validation: a split by time where the world drifts, and as good as
-    a random one elsewhere, for ads are independent.
+    The world is the same; the ads are others, for uniform numbers come from a generator of the device: a seed means one
+    sample on CPUs and another on GPUs. The first ads are for training and the next ones for validation: a split by time
+    where the world drifts, and as good as a random one elsewhere.
 
     Args:
         rows: ads of all splits together.
@@ -102,33 +86,30 @@ def simulated_ads(
     check_seed("seed", seed)
     check_whole("min_count", min_count, 1)
     check_name("integers", integers, MAPS)
-    sizes = _sizes(rows, split)
+    check_shares(split, least=0)
+    sizes = split_sizes(rows, split)
     device = torch.device(device)
     features = torch.empty(rows, len(FIELDS), dtype=torch.int32, device=device)
     clicks = torch.empty(rows, dtype=torch.uint8, device=device)
     truth = torch.empty(rows, dtype=torch.float32, device=device)
-    (drawn_from, effects), codes = _world(world, world_seed, device), _codes(integers, device)
+    drawn_from = world_of(world, world_seed)
     for number, start in enumerate(range(0, rows, CHUNK)):
         some = slice(start, min(start + CHUNK, rows))
-        chunk = _chunk(seed, number, some.stop - some.start, device)
         time = torch.arange(some.start, some.stop, dtype=torch.float64, device=device) / rows
-        truth[some] = _true_ctr(chunk, drawn_from, effects, time)
-        clicks[some] = chunk.chance < truth[some]
-        chunk.missing[list(drawn_from.hidden)] = True
-        features[some] = codes(chunk).T
+        chunk = chunk_on(device, seed, number, drawn_from, time)
+        clicks[some], truth[some] = chunk.clicks, chunk.ctr
+        features[some] = _codes(chunk, integers).T
         if progress is not None:
             progress(some.stop / rows)
-    fields, about = [], {}
-    for index, name in enumerate(NAMES):
-        values, about[name] = _encode(features[:, index], sizes[0], 1 if index < len(COUNTS) else min_count)
-        fields.append(Field(name, values))
-    parts = {
-        split: (features[end - size : end], clicks[end - size : end], truth[end - size : end])
-        for split, size, end in zip(SPLITS, sizes, accumulate(sizes), strict=True)
-    }
-    ids, ctr = ({split: part[at] for split, part in parts.items()} for at in (0, 2))
+    encoded = [
+        _encode(features[:, index], sizes[0], 1 if index < len(COUNTS) else min_count) for index in range(len(NAMES))
+    ]
+    fields = [Field(name, values) for name, (values, _, _) in zip(NAMES, encoded, strict=True)]
+    ids, chosen, ctr = (
+        dict(zip(SPLITS, torch.split(column, sizes), strict=True)) for column in (features, clicks, truth)
+    )
     bid, about_bids = drawn(ids, ctr, fields, bids or drawn_from.bids)
-    train, valid, test = (Ads(*part[:2], bid[split], truth=part[2]) for split, part in parts.items())
+    train, valid, test = (Ads(ids[part], chosen[part], bid[part], truth=ctr[part]) for part in SPLITS)
     return Drawn(
         train,
         valid,
@@ -139,83 +120,42 @@ def simulated_ads(
             "options": {"min_count": min_count, "split": tuple(split), "seed": seed, "integers": integers},
             "world": {"name": world, **asdict(drawn_from)},
             "rows": rows,
-            "rare": {name: rare for name, (rare, _) in about.items()},
-            "missing": {name: missing for name, (_, missing) in about.items()},
+            "rare": {name: rare for name, (_, rare, _) in zip(NAMES, encoded, strict=True)},
+            "missing": {name: missing for name, (_, _, missing) in zip(NAMES, encoded, strict=True)},
             "bids": about_bids,
         },
     )
 
 
-class Chunk(NamedTuple):
-    """Ads as they are drawn."""
-
-    values: Tensor  # (39, ads) int32: integers, then ranks of categories by frequency, from 0; 0 where missing
-    missing: Tensor  # (39, ads)
-    chance: Tensor  # (ads,) float32, uniform: a click where it is below the CTR
-
-
-def _chunk(seed: int, number: int, rows: int, device: torch.device) -> Chunk:
-    """Chunk ``number`` of ``seed``: the distributions of ``criteo_world.chunk_of``, its equations in float64."""
+def chunk_on(device: torch.device, seed: int, number: int, world: CriteoWorld, time: Tensor) -> Sample:
+    """Chunk ``number`` of ``seed``, an ad for each ``time``."""
     (state,) = np.random.SeedSequence(seed, spawn_key=(number,)).generate_state(1, np.uint64).tolist()
     random = torch.Generator(device).manual_seed(state >> 1)
 
-    def uniform(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    def uniform(*shape: int, dtype: torch.dtype) -> Tensor:
         return torch.rand(shape, generator=random, device=device, dtype=dtype)
 
-    hidden, gaps, chance = uniform(HIDDEN, rows), uniform(GROUPS, rows), uniform(rows, dtype=torch.float32)
-    values = torch.empty(len(FIELDS), rows, dtype=torch.int32, device=device)
-    missing = torch.empty(len(FIELDS), rows, dtype=torch.bool, device=device)
-    for index, field in enumerate(FIELDS):
-        own = uniform(rows)
-        # tied to the hidden variable where own < TIE; what is left of own is uniform again
-        quantile = torch.where(own < TIE, hidden[field.hidden], (own - TIE) / (1 - TIE))
-        torch.lt(gaps[field.group], field.missing, out=missing[index])
-        values[index] = _at_quantile(field, quantile).masked_fill_(missing[index], 0)
-    return Chunk(values, missing, chance)
+    return sampled(world, uniform, len(time), time, torch)
 
 
-def _at_quantile(field: Integer | Category, uniform: Tensor) -> Tensor:
-    """``field.drawn`` for a tensor; overwrites it."""
-    if isinstance(field, Integer):
-        odds = uniform / (1 - uniform)
-        return (odds.log_().mul_(field.shape).exp_().mul_(field.scale) - field.shift).floor_().clamp_(max=field.most)
-    rest = 1 - (field.values + 1) ** (1 - field.power)
-    rank = uniform.mul_(-rest).log1p_().div_(1 - field.power).exp_().floor_().sub_(1)
-    return rank.clamp_(0, field.values - 1)
-
-
-def _world(name: str, seed: int | None, device: torch.device) -> tuple[CriteoWorld, Tables]:
-    world = world_of(name, seed)
-    return world, Tables(*(torch.from_numpy(table).to(device) for table in tables(world)))
-
-
-def _true_ctr(chunk: Chunk, world: CriteoWorld, effects: Tables, time: Tensor) -> Tensor:
-    """``criteo_world.true_ctr`` of drawn ads, ``(ads,)`` float32."""
-    return torch.sigmoid(logits(world, effects, chunk.values, chunk.missing, time, torch)).float()
-
-
-def _codes(integers: str, device: torch.device) -> Callable[[Chunk], Tensor]:
+def _codes(chunk: Sample, integers: str) -> Tensor:
     """Values as whole numbers from 1 on that can be counted, 0 where missing: ``(39, ads)`` int32."""
-    table = torch.from_numpy(_integer_codes(integers)).to(device)
-
-    def coded(chunk: Chunk) -> Tensor:
-        codes = chunk.values + 1
-        for index in range(len(COUNTS)):
-            codes[index] = table.index_select(0, chunk.values[index] - LEAST)
-        return codes.masked_fill_(chunk.missing, 0)
-
-    return coded
+    codes: Tensor = chunk.values + 1
+    table = _integer_codes(integers, codes.device)
+    for index in range(len(COUNTS)):
+        codes[index] = table.index_select(0, chunk.values[index] - LEAST)
+    return codes.masked_fill_(chunk.missing, 0)
 
 
 @lru_cache(maxsize=1)
-def _integer_codes(integers: str) -> NDArray[np.int16]:
-    """Codes of the integers from LEAST to the largest of all columns, in the order of their tokens."""
+def _integer_codes(integers: str, device: torch.device) -> Tensor:
+    """Codes of the integers from LEAST to the largest of all columns, in the order of their tokens, int16."""
     every = np.arange(LEAST, max(field.most for field in COUNTS) + 1)
     parts = [MAPS[integers].tokens(part) for part in np.array_split(every, 64)]  # in cache
-    return np.concatenate([(part - LEAST + 1).astype(np.int16) for part in parts])
+    return torch.from_numpy(np.concatenate([(part - LEAST + 1).astype(np.int16) for part in parts])).to(device)
 
 
-def _encode(column: Tensor, train: int, min_count: int) -> tuple[int, tuple[float, float]]:
+def _encode(column: Tensor, train: int, min_count: int) -> tuple[int, float, float]:
     """Codes become ids in place: 0 rare, 1 missing, then values by falling frequency in training, ties by value.
 
     Returns how many ids there are, and the shares of training ads with rare and with missing values.
@@ -231,18 +171,4 @@ def _encode(column: Tensor, train: int, min_count: int) -> tuple[int, tuple[floa
     ids[0] = MISSING
     column.copy_(ids.index_select(0, codes))
     missing, common = int(counts[0]), int(counts[kept].sum())
-    return FIRST + len(kept), ((train - missing - common) / train, missing / train)
-
-
-def _sizes(rows: int, split: Sequence[int]) -> list[int]:
-    if len(split) != 3:
-        raise InputError(f"must be three shares such as (8, 1, 1), found {tuple(split)}", argument="split")
-    for share, least in zip(split, (1, 0, 0), strict=True):
-        check_whole("split", share, least)
-    sizes = split_sizes(rows, split)
-    if any(size < 1 for size, share in zip(sizes, split, strict=True) if share):
-        words = ",".join(map(str, split))
-        raise InputError(
-            f"must be enough for every part of the split {words}, found {rows:,}; ask for more", argument="rows"
-        )
-    return sizes
+    return FIRST + len(kept), (train - missing - common) / train, missing / train

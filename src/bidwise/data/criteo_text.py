@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import gzip
 import os
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_seed, check_whole
-from bidwise.data.criteo_world import CHUNK, Chunk, chunk_of, world_of
+from bidwise.data.criteo_world import CHUNK, SHARED_TAIL, CriteoWorld, Sample, numpy_uniform, sampled, world_of
 from bidwise.run_folder import whole_file
 from bidwise.runners import Runner, cores
 from bidwise.urls import check_on_disk
@@ -34,10 +32,8 @@ NAMES = (*INTEGERS, *CATEGORIES)
 
 BLOCK = 4096  # lines put together at a time: they stay in cache
 VALUES = 2**24  # a category's number takes three bytes of its name, its column the fourth
-BYTES_PER_LINE = (250, 105)  # with its true CTR: as text, gzipped
 ABOVE = 3  # first token of the winners' logarithms
 WORKERS = 4  # chunks in work at once, at most: each takes some 60 MB
-FIRST = 16 * CHUNK  # ads whose clicks are handed back
 
 _HEX = np.frombuffer(b"".join(b"%04x" % number for number in range(2**16)), np.uint32)
 _DIGITS = np.frombuffer(b"".join(b"%04d" % number for number in range(10**4)), np.uint32)
@@ -98,26 +94,22 @@ def hex_names(column: int, numbers: NDArray[Any]) -> NDArray[np.uint32]:
     return mixed
 
 
-def lines(clicks: NDArray[Any], integers: NDArray[Any], categories: NDArray[Any], missing: NDArray[np.bool_]) -> bytes:
+def lines(clicks: NDArray[Any], values: NDArray[Any], missing: NDArray[np.bool_]) -> bytes:
     r"""Text of the ads: ``label, I1 ... I13, C1 ... C26`` between tabs, missing values empty.
 
     Args:
         clicks: ``(ads,)``, 0 or 1.
-        integers: ``(ads, 13)``, of at most eight digits.
-        categories: ``(ads, 26)``, numbers of values from 0, below 2^24.
-        missing: ``(ads, 39)``, integers first.
+        values: ``(39, ads)``, integers of at most eight digits, then numbers of categories from 0, below 2^24.
+        missing: ``(39, ads)``.
 
-    >>> empty = np.arange(39)[None] > 1
-    >>> lines(np.array([1]), np.full((1, 13), -2), np.zeros((1, 26), int), empty)[:10]
+    >>> lines(np.array([1]), np.full((39, 1), -2), np.arange(39)[:, None] > 1)[:10]
     b'1\t-2\t-2\t\t\t'
     """
-    columns = (clicks, integers, categories, missing)
-    return b"".join(
-        _block(*(column[start : start + BLOCK] for column in columns)) for start in range(0, len(clicks), BLOCK)
-    )
+    starts = range(0, len(clicks), BLOCK)
+    return b"".join(_block(*(x[..., start : start + BLOCK] for x in (clicks, values, ~missing))) for start in starts)
 
 
-def _block(clicks: NDArray[Any], integers: NDArray[Any], categories: NDArray[Any], missing: NDArray[np.bool_]) -> bytes:
+def _block(clicks: NDArray[Any], values: NDArray[Any], known: NDArray[np.bool_]) -> bytes:
     """All lines at one width, with zero bytes where a value is shorter; then the zero bytes are dropped."""
     ads, width = len(clicks), 1 + 10 * len(INTEGERS) + 9 * len(CATEGORIES) + 1
     text = np.zeros((ads, width), np.uint8)
@@ -132,7 +124,7 @@ def _block(clicks: NDArray[Any], integers: NDArray[Any], categories: NDArray[Any
 
     for number in range(len(INTEGERS)):
         text[:, at] = ord("\t")
-        counts, there = integers[:, number], ~missing[:, number]
+        counts, there = values[number], known[number]
         if counts.min() < 0:
             text[:, at + 1] = ord("-") * ((counts < 0) & there)
             counts = np.abs(counts)
@@ -146,24 +138,28 @@ def _block(clicks: NDArray[Any], integers: NDArray[Any], categories: NDArray[Any
         at += 10
     for number in range(len(CATEGORIES)):
         text[:, at] = ord("\t")
-        names, there = hex_names(number, categories[:, number]), ~missing[:, len(INTEGERS) + number]
+        names, there = hex_names(number, values[len(INTEGERS) + number]), known[len(INTEGERS) + number]
         four(at + 1)[:] = _HEX.take(names >> np.uint32(16)) * there
         four(at + 5)[:] = _HEX.take(names & np.uint32(0xFFFF)) * there
         at += 9
-    flat = text.ravel()
-    joined: bytes = flat[flat != 0].tobytes()
+    joined: bytes = text[text != 0].tobytes()
     return joined
 
 
-@dataclass(frozen=True)
-class Simulated:
+def chunk_of(seed: int, number: int, rows: int, world: CriteoWorld = SHARED_TAIL) -> Sample:
+    """Chunk ``number`` of ``rows`` ads of ``seed``; it is always drawn and computed as a whole."""
+    time = (number * CHUNK + np.arange(CHUNK)) / rows
+    chunk = sampled(world, numpy_uniform(seed, number), CHUNK, time, np)
+    return Sample(*(column[..., : rows - number * CHUNK] for column in chunk))
+
+
+class Simulated(NamedTuple):
     """What was written."""
 
     out: Path
     truth: Path  # true CTR, float32, a number for each line of out
     rows: int
     click_rate: float
-    first_clicks: NDArray[np.uint8]  # of the first million ads (2^20), or of all
 
 
 def simulate(
@@ -178,8 +174,8 @@ def simulate(
     """Write ``rows`` ads to ``out`` in the raw layout, gzipped if it ends in .gz; their true CTR to ``out``.ctr.npy.
 
     A few chunks are in memory at a time, however many rows there are. The first lines of a longer file are those of a
-    shorter one, but for the clicks of a world that drifts. The CTR is written piece by piece rather than through a
-    memory map, which a full disk would turn into a crash.
+    shorter one, but for the clicks of a world that drifts. The CTR is written piece by piece: a memory map would turn a
+    full disk into a crash.
 
     Args:
         out: file to write; its folder is made.
@@ -194,14 +190,13 @@ def simulate(
     drawn_from = world_of(world, world_seed)
     check_on_disk("out", out, "a file", "copy it afterwards")
     out = Path(out)
-    _check_room(out, rows)
+    _check_place(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    truth = out.with_name(out.name + ".ctr.npy")
-    clicks, first = list[int](), list[NDArray[np.uint8]]()
+    truth, clicks = out.with_name(out.name + ".ctr.npy"), 0
 
-    def work(number: int) -> tuple[int, Chunk, bytes]:
+    def work(number: int) -> tuple[int, Sample, bytes]:
         chunk = chunk_of(seed, number, rows, drawn_from)
-        block = lines(chunk.clicks, chunk.integers, chunk.categories, chunk.missing)
+        block = lines(chunk.clicks, chunk.values, chunk.missing)
         return number, chunk, gzip.compress(block, 1, mtime=0) if out.suffix == ".gz" else block
 
     try:
@@ -212,13 +207,12 @@ def simulate(
             truth_part.open("wb") as numbers,
         ):
 
-            def write(made: tuple[int, Chunk, bytes]) -> None:
+            def write(made: tuple[int, Sample, bytes]) -> None:
+                nonlocal clicks
                 number, chunk, block = made
                 text.write(block)
                 numbers.write(chunk.ctr.astype("<f4").tobytes())
-                clicks.append(int(chunk.clicks.sum()))
-                if number < FIRST // CHUNK:
-                    first.append(chunk.clicks)
+                clicks += int(chunk.clicks.sum())
                 if progress is not None:
                     progress("simulating", min(1.0, (number + 1) * CHUNK / rows))
 
@@ -229,11 +223,11 @@ def simulate(
         if error.filename is not None:
             raise
         raise OSError(f"{out} could not be written: {error.strerror or error}") from error
-    return Simulated(out, truth, rows, sum(clicks) / rows, np.concatenate(first))
+    return Simulated(out, truth, rows, clicks / rows)
 
 
-def _check_room(out: Path, rows: int) -> None:
-    """Raise unless a file of so many rows can be written at ``out``."""
+def _check_place(out: Path) -> None:
+    """Raise unless a file can be written at ``out``."""
     if out.is_dir():
         raise InputError(
             f"must be a file to write, found the folder {out}; add a name, such as {out / 'ads.tsv'}", argument="out"
@@ -241,16 +235,5 @@ def _check_room(out: Path, rows: int) -> None:
     if out.exists() and not out.is_file():
         raise InputError(f"must be a file to write, found {out}, which is none; choose another name", argument="out")
     there = next(path for path in out.absolute().parents if path.exists())
-    if not there.is_dir():
-        raise InputError(
-            f"must be in a folder, found the file {there} in place of one; choose another name", argument="out"
-        )
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise InputError(f"must be in a folder that can be written to, found {there}, which cannot", argument="out")
-    needed, free = rows * BYTES_PER_LINE[out.suffix == ".gz"], shutil.disk_usage(there).free
-    if needed > free:
-        raise InputError(
-            f"must fit on the disk, found {rows:,}, about {needed / 1e9:,.1f} GB, with {free / 1e9:,.1f} GB free "
-            f"in {there}; take fewer, a name that ends in .gz, or another disk",
-            argument="rows",
-        )

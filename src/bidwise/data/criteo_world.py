@@ -1,4 +1,4 @@
-"""Worlds shaped like the Criteo Display Advertising Challenge whose true CTR is known, chunk by chunk.
+"""Worlds shaped like the Criteo Display Advertising Challenge whose true CTR is known.
 
     logit p = intercept + Σ_c w_c(x_c) + Σ_d U_d A_d + three_way Σ_d U_d A_d X_d,      click ~ Bernoulli(p)
     U, A, X = Σ_c v_c(x_c) over columns of the user, of the ad, of the context
@@ -6,20 +6,22 @@
 Every column has an effect w of its own; some columns also have vectors v, whose products no sum over columns can
 represent. Both are fixed functions of column and value: files of different seeds are samples of one world. Columns are
 correlated through a few hidden variables, values have power-law frequencies, and a missing value has an effect too.
-:class:`CriteoWorld` is what worlds differ in.
+:class:`CriteoWorld` is what worlds differ in. Everything is written once for numpy's arrays (text) and torch's tensors
+(a device): ``xp`` is the library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from bidwise.checks import Named, check_seed, check_whole
+from bidwise.checks import Named, check_whole
 from bidwise.data.bids import Bids
 
 Floats = NDArray[np.float64]
@@ -41,8 +43,8 @@ GROUPS = 11  # of columns that are missing together; group 0 is never missing
 class Integer(NamedTuple):
     """A column of counts, floor(scale (u / (1 - u))^shape - shift) for u uniform in [0, 1), at most ``most``.
 
-    >>> Integer(4.0, 0.5, 100, 0.0, 0, 0).drawn(np.array([0.0, 0.5, 0.8]))
-    array([0., 4., 8.])
+    >>> Integer(4.0, 0.5, 100, 0.0, 0, 0).drawn(np.array([0.1, 0.5, 0.8]), np)
+    array([1., 4., 8.])
     """
 
     scale: float  # median
@@ -54,11 +56,10 @@ class Integer(NamedTuple):
     vector: bool = False
     shift: float = 0.0
 
-    def drawn(self, uniform: Floats) -> Floats:
+    def drawn(self, uniform: Any, xp: Any) -> Any:
         """The value at quantile ``uniform``."""
-        with np.errstate(divide="ignore"):  # log 0 is right: the least value
-            counts: Floats = self.scale * np.exp(self.shape * np.log(uniform / (1 - uniform))) - self.shift
-        return np.minimum(np.floor(counts, out=counts), self.most, out=counts)
+        counts = self.scale * xp.exp(self.shape * xp.log(uniform / (1 - uniform))) - self.shift
+        return xp.clip(xp.floor(counts), None, self.most)
 
     def below(self, count: NDArray[Any]) -> Floats:
         """P(x < count), for whole counts from 0 on; nothing is below -1, which stands for all negative ones."""
@@ -83,12 +84,11 @@ class Category(NamedTuple):
     missing: float = 0.0
     group: int = 0
 
-    def drawn(self, uniform: Floats) -> Floats:
+    def drawn(self, uniform: Any, xp: Any) -> Any:
         """The value at quantile ``uniform``."""
         rest = 1 - (self.values + 1) ** (1 - self.power)
-        ranks: Floats = np.exp(np.log1p(-rest * uniform) / (1 - self.power))
-        ranks = np.floor(ranks, out=ranks) - 1
-        return np.clip(ranks, 0, self.values - 1, out=ranks)
+        ranks = xp.exp(xp.log1p(-rest * uniform) / (1 - self.power))
+        return xp.clip(xp.floor(ranks) - 1, 0, self.values - 1)
 
     def below(self, rank: NDArray[Any]) -> Floats:
         """P(k < rank), for ranks from 0 on."""
@@ -143,8 +143,6 @@ NAMES = (
     Category(142_572, 1.2, 3, False, 0.44, 9),
 )
 FIELDS: tuple[Integer | Category, ...] = (*COUNTS, *NAMES)
-
-
 CONTEXT = (3, 7, 8, 12, 21, 32)  # I4, I8, I9, I13, C9, C20
 
 
@@ -182,10 +180,8 @@ class CriteoWorld:
         if seed == self.seed:
             return self
         other = replace(self, intercept=0.0, bids=replace(self.bids, seed=seed), seed=seed)
-        integers, categories, missing, _ = _drawn(0, 0)
-        before, after = (
-            logits(world, tables(world), [*integers, *categories], missing, _time(0, CHUNK)) for world in (self, other)
-        )
+        values, missing, _ = drawn(numpy_uniform(0, 0), CHUNK, np)
+        before, after = (logits(world, values, missing, np.arange(CHUNK) / CHUNK) for world in (self, other))
         low, high, rate = -40.0, 40.0, _sigmoid(before).mean()
         for _ in range(50):
             middle = (low + high) / 2
@@ -220,88 +216,55 @@ def world_of(name: str, seed: int | None = None) -> CriteoWorld:
     return CRITEO_WORLDS[name] if seed is None else CRITEO_WORLDS[name].redrawn(seed)
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Sample(NamedTuple):
     """Consecutive ads: what the raw file tells of them, and the CTR it does not tell."""
 
-    clicks: NDArray[np.uint8]  # (ads,)
-    integers: NDArray[np.int32]  # (ads, 13), 0 where missing
-    categories: NDArray[np.uint32]  # (ads, 26), the rank of a value by frequency, from 0; 0 where missing
-    missing: NDArray[np.bool_]  # (ads, 39), integers first; columns that the world hides are
-    ctr: NDArray[np.float32]  # (ads,)
+    values: Any  # (39, ads) int32: counts, then ranks of categories by frequency, from 0; 0 where missing
+    missing: Any  # (39, ads) bool; columns that the world hides are
+    clicks: Any  # (ads,) bool
+    ctr: Any  # (ads,) float32
 
 
-def chunks(rows: int, seed: int = 0, world: CriteoWorld = SHARED_TAIL) -> Iterator[Chunk]:
-    """``rows`` ads, a chunk at a time; it depends on the seed and its number, and on ``rows`` in a world that drifts.
-
-    >>> short, = chunks(3, seed=0)
-    >>> longer, = chunks(5, seed=0)
-    >>> bool((short.categories == longer.categories[:3]).all())
-    True
-    """
-    check_whole("rows", rows, 1)
-    check_seed("seed", seed)
-    return (chunk_of(seed, number, rows, world) for number in range(-(-rows // CHUNK)))
+def sampled(world: CriteoWorld, uniform: Callable[..., Any], rows: int, time: Any, xp: Any) -> Sample:
+    """Ads of a world; ``uniform(*shape, dtype=)`` draws numbers in [0, 1), ``time`` is as in :func:`true_ctr`."""
+    values, missing, chance = drawn(uniform, rows, xp)
+    ctr = true_ctr(values, missing, world, time)
+    hidden = list(world.hidden)
+    values[hidden], missing[hidden] = 0, True
+    return Sample(values, missing, chance < ctr, ctr)
 
 
-def chunk_of(seed: int, number: int, rows: int, world: CriteoWorld = SHARED_TAIL) -> Chunk:
-    """Chunk ``number`` of ``rows`` ads of ``seed``; it is always drawn and computed as a whole."""
-    integers, categories, missing, chance = _drawn(seed, number)
-    columns: list[NDArray[Any]] = [*integers, *categories]
-    ctr = _sigmoid(logits(world, tables(world), columns, missing, _time(number, rows))).astype(np.float32)
-    clicks = (chance < ctr).astype(np.uint8)
-    for index in world.hidden:
-        columns[index][:] = 0
-        missing[index] = True
-    kept = slice(0, rows - number * CHUNK)
-    return Chunk(clicks[kept], integers.T[kept], categories.T[kept], missing.T[kept], ctr[kept])
-
-
-def _drawn(
-    seed: int, number: int
-) -> tuple[NDArray[np.int32], NDArray[np.uint32], NDArray[np.bool_], NDArray[np.float32]]:
-    """Values, by columns; where they are missing; and uniform numbers: a click where they are below the CTR."""
+def numpy_uniform(seed: int, number: int) -> Callable[..., Any]:
+    """Uniform numbers of chunk ``number`` of ``seed``."""
     random = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(number,))))
-    hidden = random.random((HIDDEN, CHUNK))
-    gaps = random.random((GROUPS, CHUNK))
-    chance = random.random(CHUNK, dtype=np.float32)
-    integers = np.empty((len(COUNTS), CHUNK), np.int32)
-    categories = np.empty((len(NAMES), CHUNK), np.uint32)
-    columns: list[NDArray[Any]] = [*integers, *categories]
-    missing = np.empty((len(FIELDS), CHUNK), np.bool_)
-    for index, field in enumerate(FIELDS):
-        own = random.random(CHUNK)
+    return lambda *shape, dtype: random.random(shape, dtype)
+
+
+def drawn(uniform: Callable[..., Any], rows: int, xp: Any) -> tuple[Any, Any, Any]:
+    """Values and gaps as in :class:`Sample`, with nothing hidden, and uniform numbers: a click where below the CTR."""
+    hidden, gaps = (uniform(number, rows, dtype=xp.float64) for number in (HIDDEN, GROUPS))
+    chance = uniform(rows, dtype=xp.float32)
+    values, missing = [], []
+    for field in FIELDS:
+        own = uniform(rows, dtype=xp.float64)
         # tied to the hidden variable where own < TIE; what is left of own is uniform again
-        uniform = np.where(own < TIE, hidden[field.hidden], (own - TIE) / (1 - TIE))
-        np.less(gaps[field.group], field.missing, out=missing[index])
-        columns[index][:] = field.drawn(uniform) * ~missing[index]
-    return integers, categories, missing, chance
+        quantile = xp.where(own < TIE, hidden[field.hidden], (own - TIE) / (1 - TIE))
+        missing.append(gaps[field.group] < field.missing)
+        with np.errstate(divide="ignore"):  # log 0 is right: the least value
+            values.append(xp.asarray(field.drawn(quantile, xp) * ~missing[-1], dtype=xp.int32))
+    return xp.stack(values), xp.stack(missing), chance
 
 
-def _time(number: int, rows: int) -> Floats:
-    """Shares of ``rows`` that come before each ad of a chunk."""
-    time: Floats = (number * CHUNK + np.arange(CHUNK)) / rows
-    return time
-
-
-def true_ctr(
-    integers: NDArray[np.int32],
-    categories: NDArray[np.uint32],
-    missing: NDArray[np.bool_],
-    world: CriteoWorld = SHARED_TAIL,
-    time: Floats | float = 0.0,
-) -> NDArray[np.float32]:
-    """CTR of any ads of a world, by the formula above.
+def true_ctr(values: Any, missing: Any, world: CriteoWorld = SHARED_TAIL, time: Any = 0.0) -> Any:
+    """CTR of any ads of a world by the formula above, ``(ads,)`` float32.
 
     Args:
-        integers: ``(ads, 13)``.
-        categories: ``(ads, 26)``, ranks of values.
-        missing: ``(ads, 39)``, where neither counts.
+        values: ``(39, ads)``, counts and ranks of categories.
+        missing: ``(39, ads)``, where they do not count.
         time: share of the rows before each ad, which a world that drifts depends on.
     """
-    logit = logits(world, tables(world), [*integers.T, *categories.T], missing.T, np.asarray(time))
-    ctr: NDArray[np.float32] = _sigmoid(logit).astype(np.float32)
-    return ctr
+    logit = logits(world, values, missing, time)
+    return torch.sigmoid(logit).float() if isinstance(logit, torch.Tensor) else _sigmoid(logit).astype(np.float32)
 
 
 def _sigmoid(logit: Floats) -> Floats:
@@ -317,50 +280,41 @@ class Tables(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def tables(world: CriteoWorld) -> Tables:
-    """As arrays."""
-    return Tables(np.stack([world_effects(world, turn) for turn in range(2 if world.drift else 1)]), buckets())
+def tables(world: CriteoWorld, device: torch.device | None = None) -> Tables:
+    """As arrays, or as tensors of a device."""
+    arrays = Tables(np.stack([world_effects(world, turn) for turn in range(2 if world.drift else 1)]), buckets())
+    return arrays if device is None else Tables(*(torch.from_numpy(table).to(device) for table in arrays))
 
 
-def logits(world: CriteoWorld, tables: Tables, columns: Any, missing: Any, time: Any, xp: Any = np) -> Any:
-    """The formula above in float64, for arrays and, with ``xp=torch``, tensors: the same operations.
-
-    Args:
-        columns: 39 of values, ``(ads,)``; ranks of categories.
-        missing: 39 of truth values.
-        time: as in :func:`true_ctr`.
-    """
-    turns = [xp.cos(world.drift * time), xp.sin(world.drift * time)] if world.drift else [None]
+def logits(world: CriteoWorld, values: Any, missing: Any, time: Any, effects: Tables | None = None) -> Any:
+    """The formula above in float64; arguments as in :func:`true_ctr`, ``effects`` in place of the world's."""
+    xp: Any = torch if isinstance(values, torch.Tensor) else np
+    effects = effects or tables(world, values.device if xp is torch else None)
+    turns = [xp.cos(world.drift * time), xp.sin(world.drift * time)] if world.drift else []
     total: Any = world.intercept
-    sides: list[list[Any]] = [[0.0] * DIMENSIONS for _ in range(3)]
+    sides: list[list[Any]] = [[0.0] * DIMENSIONS for _ in range(3)]  # user, ad, context
     for index, field in enumerate(FIELDS):
-        values, there = columns[index], ~missing[index]
         if isinstance(field, Integer):
-            token = xp.take(tables.buckets, xp.asarray(xp.clip(values, -1, LARGE) + 1, dtype=xp.int64))
+            token = xp.take(effects.buckets, xp.asarray(xp.clip(values[index], -1, LARGE) + 1, dtype=xp.int64))
         else:
-            token = xp.asarray(xp.clip(values, 0, HEAD - 1), dtype=xp.int64) + 1
-        token = token * there
-        side = side_of(field) if field.vector else 2 if world.three_way and index in CONTEXT else None
+            token = xp.asarray(xp.clip(values[index], 0, HEAD - 1), dtype=xp.int64) + 1
+        token = token * ~missing[index]
+        side = int(field.hidden >= HIDDEN // 2) if field.vector else 2 if world.three_way and index in CONTEXT else None
         for part in range(1 if side is None else 1 + DIMENSIONS):
-            found = [xp.take(effects[index, part], token) for effects in tables.effects]
-            effect = found[0] if turns[0] is None else found[0] * turns[0] + found[1] * turns[1]
+            found = [xp.take(turn[index, part], token) for turn in effects.effects]
+            effect = found[0] * turns[0] + found[1] * turns[1] if turns else found[0]
             if world.tail and isinstance(field, Category) and field.values > HEAD:
-                place = TAIL + ((1 + DIMENSIONS) * index + part) * 2**24 + xp.asarray(values, dtype=xp.int64)
+                place = TAIL + ((1 + DIMENSIONS) * index + part) * 2**24 + xp.asarray(values[index], dtype=xp.int64)
                 spread = world.tail * (world.vector / DIMENSIONS**0.5 if part else world.effect)
                 own = spread * 12**0.5 * (_uniform(world.seed, place, xp) - 0.5)
                 effect = xp.where(token == HEAD, own, effect)
-            if not part:
+            if side is None or not part:
                 total += effect
-            elif side is not None:
+            else:
                 sides[side][part - 1] += effect
     for user, ad, context in zip(*sides, strict=True):
         total += user * ad * (1 + world.three_way * context) if world.three_way else user * ad
     return total
-
-
-def side_of(field: Integer | Category) -> int:
-    """0 for the user's columns, 1 for the ad's."""
-    return int(field.hidden >= HIDDEN // 2)
 
 
 @lru_cache(maxsize=1)

@@ -1,9 +1,10 @@
-"""Columns of a table as ids of categories: learnt on training rows, kept as JSON, applied to any rows."""
+"""Columns of a table: what each is taken for, and its values as ids, learnt on training rows and applied to any."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
@@ -12,9 +13,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from bidwise import typed_json
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.read_table import numbers_of
+from bidwise.data.read_table import check_columns, numbers_of
 from bidwise.data.store import Field
 from bidwise.values import BOOLEANS, FIRST, MISSING, RARE, Vocabulary
 
@@ -22,7 +24,11 @@ FORMAT = "bidwise encoder"
 VERSION = 1
 KINDS = ("categorical", "numeric")
 PLAIN = (pl.String, pl.Boolean, pl.Float64, pl.Float32, pl.Null)
-FEW = 4000  # rows, up to which looking up one value after the other is faster
+SHORT = 4000  # rows, up to which looking up one value after the other is faster
+LEFT_OUT = "left out"
+FEW = 1000  # different whole numbers, up to which they are names of something rather than amounts
+ROWS_EACH = 20  # rows for each of them
+UNIQUE = 0.5  # different values / rows, above which there is nothing to learn from a category
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Categorical:
 
     def ids(self, column: pl.Series) -> NDArray[np.int32]:
         """The id of every value."""
-        if len(column) <= FEW and (column.dtype in PLAIN or column.dtype.is_integer()):
+        if len(column) <= SHORT and (column.dtype in PLAIN or column.dtype.is_integer()):
             return np.array(self._words.ids(column.to_list()), dtype=np.int32)
         text = names_of(column)
         if not self.vocabulary:
@@ -143,12 +149,8 @@ class Encoder:
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` reads, as JSON holds it."""
-        columns: list[dict[str, Any]] = []
-        for column in self.columns:
-            if isinstance(column, Categorical):
-                columns.append({"name": column.name, "kind": "categorical", "vocabulary": list(column.vocabulary)})
-            else:
-                columns.append({"name": column.name, "kind": "numeric", "edges": list(column.edges)})
+        kinds = {Categorical: "categorical", Numeric: "numeric"}
+        columns = [{"kind": kinds[type(column)], **asdict(column)} for column in self.columns]
         return {"format": FORMAT, "version": VERSION, "columns": columns}
 
     @staticmethod
@@ -156,23 +158,19 @@ class Encoder:
         """The encoder that :meth:`to_json` wrote."""
         if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
             raise InputError(f"{name} must be an encoder of version {VERSION} that bidwise wrote, found something else")
-        columns: list[Categorical | Numeric] = []
+        kinds: dict[str, Any] = {"categorical": Categorical, "numeric": Numeric}
         try:
-            for column in data["columns"]:
-                if column["kind"] == "categorical":
-                    columns.append(Categorical(str(column["name"]), tuple(map(str, column["vocabulary"]))))
-                else:
-                    columns.append(Numeric(str(column["name"]), tuple(map(float, column["edges"]))))
-        except (KeyError, TypeError, ValueError) as error:
+            columns = [{**column} for column in data["columns"]]
+            made = [typed_json.from_json(kinds[column.pop("kind")], column, name) for column in columns]
+        except (KeyError, TypeError) as error:
             raise InputError(f"{name} must be whole, found that {error!r} is missing or of no use") from None
-        return Encoder(tuple(columns))
+        return Encoder(tuple(made))
 
 
 def least_count(rows: int) -> int:
-    """How often a value must be seen to have an id of its own: 10 times, less often in small tables.
+    """How often a value must be seen to have an id of its own: once for every 100,000 training rows, 2 to 10 times.
 
-    Once for every 100,000 training rows, between 2 and 10: values seen once teach what to think of unseen ones, and an
-    L2 penalty sees to the others.
+    Values seen once teach what to think of unseen ones, and an L2 penalty sees to the others.
 
     >>> least_count(5_000), least_count(500_000), least_count(5_000_000)
     (2, 5, 10)
@@ -210,3 +208,111 @@ def _edges(numbers: Floats, bins: int) -> tuple[float, ...]:
     at = np.ceil(np.arange(1, bins) * len(known) / bins).astype(int) - 1
     edges = np.unique(known[at])
     return tuple(edges[edges < values[-1]].tolist())
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: ``use`` is its role, ``categorical``, ``numeric`` or ``left out``."""
+
+    name: str
+    use: str
+    values: int
+    missing: float  # share of the rows
+    reason: str
+
+
+def inferred(
+    frame: pl.DataFrame,
+    roles: Collection[tuple[str, str]],
+    *,
+    numeric: Collection[str] = (),
+    categorical: Collection[str] = (),
+    ignore: Collection[str] = (),
+    name: str = "table",
+) -> list[Column]:
+    """Every column of the table with what it is taken for; columns with a role first.
+
+    Text, booleans and categories are categorical; numbers with decimals are numeric; whole numbers are categorical up
+    to 1,000 different values with 20 rows for each, or where their name ends in "id", and numeric otherwise. Dates,
+    lists, constant columns and categories with more values than half the rows are left out.
+
+    >>> frame = pl.DataFrame({"y": [0, 1] * 40, "b": [1.0, 2.5] * 40, "hour": [3, 4] * 40, "x": [0.5, 0.7] * 40})
+    >>> [(column.name, column.use) for column in inferred(frame, [("click", "y"), ("bid", "b")])]
+    [('y', 'click'), ('b', 'bid'), ('hour', 'categorical'), ('x', 'numeric')]
+
+    Args:
+        roles: roles with their columns.
+        numeric, categorical: columns whose kind is not to be inferred.
+        ignore: columns to leave out.
+        name: what errors call the table.
+    """
+    check_columns([*(column for _, column in roles), *numeric, *categorical, *ignore], frame.columns, name)
+    kinds = dict.fromkeys(categorical, "categorical") | dict.fromkeys(numeric, "numeric")
+    used: dict[str, str] = {}
+    for role, column in roles:
+        used[column] = f"{used[column]} and {role}" if column in used else role
+    columns = [
+        Column(column, role, frame[column].n_unique(), _missing(frame[column]), f"named as the {role}")
+        for column, role in used.items()
+    ]
+    columns += [
+        Column(column, LEFT_OUT, 0, _missing(frame[column]), "named to be ignored")
+        if column in ignore
+        else _feature(frame[column], kinds.get(column), name)
+        for column in frame.columns
+        if column not in used
+    ]
+    if not any(column.use in ("categorical", "numeric") for column in columns):
+        why = "; ".join(f"{c.name!r}: {c.reason}" for c in columns if c.use == LEFT_OUT)
+        raise InputError(f"{name} must have columns to learn from, found none ({why or 'all columns have a role'})")
+    return columns
+
+
+def _feature(column: pl.Series, named: str | None, table: str) -> Column:
+    dtype = column.dtype
+    missing = _missing(column)
+    odd = dtype.is_nested() or dtype in (pl.Object, pl.Binary)
+    if named and (odd or dtype.is_temporal()):
+        raise InputError(f"{table}: column {column.name!r} must hold text or numbers, found {dtype}")
+    if odd:
+        return Column(column.name, LEFT_OUT, 0, missing, f"neither text nor numbers: {dtype}")
+    known = column.drop_nulls().drop_nans() if dtype.is_float() else column.drop_nulls()
+    values = known.n_unique()
+    if values + (missing > 0) < 2:
+        return Column(column.name, LEFT_OUT, values, missing, "the same in all rows")
+    use, reason = (named, f"named as {named}") if named else _kind(column.name, dtype, values, len(column))
+    if use == "numeric" and named:
+        numbers_of(column, table)  # an error names the first value that is none
+    if use == "categorical" and values > UNIQUE * len(column):
+        if named:
+            raise InputError(
+                f"must name columns whose values come back, found {column.name!r} with {values:,} values "
+                f"in {len(column):,} rows, more than the rows could teach; name it under ignore",
+                argument="categorical",
+            )
+        return Column(column.name, LEFT_OUT, values, missing, "nearly every row has a value of its own")
+    return Column(column.name, use, values, missing, reason)
+
+
+def _kind(name: str, dtype: pl.DataType, values: int, rows: int) -> tuple[str, str]:
+    """What a column is taken for, and why."""
+    if dtype.is_temporal():
+        return LEFT_OUT, "a date or time; name it as --time to split by it"
+    if dtype.is_float() or dtype.is_decimal():
+        return "numeric", "numbers with decimals"
+    if dtype.is_integer():
+        if re.search(r"(^|[\W\d_])(?i:id)[\W\d_]*$|[a-z]I[dD][\W\d_]*$", name):
+            return "categorical", "whole numbers whose name says id"
+        if values <= FEW and values * ROWS_EACH <= rows:
+            return "categorical", f"{values:,} different whole numbers"
+        return "numeric", f"{values:,} different whole numbers"
+    return "categorical", "true or false" if dtype == pl.Boolean else "text"
+
+
+def _missing(column: pl.Series) -> float:
+    count = column.null_count()
+    if column.dtype.is_float():
+        count += int(column.is_nan().sum() or 0)
+    elif column.dtype == pl.String:
+        count += int((column.str.strip_chars() == "").sum() or 0)
+    return count / max(len(column), 1)

@@ -2,28 +2,154 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import polars as pl
 import polars.selectors as cs
-from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
-from bidwise.data.locations import Location, location_of
 from bidwise.run_folder import checksum
-from bidwise.urls import shown
+from bidwise.urls import WEB, scheme_of, shown, url_of
 
 Table = Any  # a path, a URL, a Location, a polars or pandas frame, or a mapping of columns
-PLACES = str | Path | Location
 
 WORDS = {"true": "1", "false": "0"}  # what other tools write for a click
 INFERRED = {"infer_schema_length": None}  # types of columns by all rows
 UNREADABLE = (pl.exceptions.PolarsError, OSError)
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+ENDINGS = ".parquet, .csv, .tsv, .csv.gz or .tsv.gz"
+PATTERN = re.compile(r"[*[]")  # in the name of a table: several files
+S3 = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL"
+GOOGLE = "GOOGLE_SERVICE_ACCOUNT, the file of a key"
+AZURE = "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN"
+KEYS = (  # schemes that polars reads, and what it looks for in the environment
+    {"s3": S3, "s3a": S3, "gs": GOOGLE, "gcs": GOOGLE}
+    | dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), AZURE)
+    | {"hf": "HF_TOKEN"}
+    | dict.fromkeys(WEB)
+)
+SCHEMES = "s3://, gs://, az://, abfss://, hf://, http:// and https://"
+FROM_AFAR = re.compile("object-store error|error sending request")
+
+
+@dataclass(frozen=True)
+class Location:
+    """A table outside of memory: ``name`` as errors call it, ``where`` as polars does."""
+
+    name: str
+    where: str | Path
+    kind: str
+    several: bool = False
+    separator: str | None = None  # of text; by the ending, where it is None
+    header: bool = True  # whether the first line of text has the names of columns
+
+    def scan(self, **options: Any) -> pl.LazyFrame:
+        """The table, not read yet; ``options`` are those of text. Folders such as ``day=7`` are columns of Parquet."""
+        warnings.filterwarnings("ignore", r"'\(default_\)region' not set", UserWarning)  # polars asks the bucket for it
+        if self.kind == ".parquet":
+            return pl.scan_parquet(self.where, glob=self.several, hive_partitioning=self.several)
+        written: dict[str, Any] = {"separator": self.separator or SEPARATORS[self.kind], "has_header": self.header}
+        if not self.header:  # polars counts them from 0 or 1, by its version
+            written["with_column_names"] = lambda names: [f"column_{at}" for at in range(1, len(names) + 1)]
+        return pl.scan_csv(self.where, glob=self.several, **written, **options)
+
+    def error(self, error: Exception) -> InputError:
+        """What went wrong, in one line that says what to do and has no password and no signature."""
+        text = re.sub(r" \(location: .*?(?= \(path: |$)", "", " ".join(str(error).split()))  # with the signature
+        if isinstance(error, pl.exceptions.NoDataError):
+            return InputError(f"{self.name} must hold ads, found an empty file")
+        if isinstance(error, FileNotFoundError) or "expanded paths were empty" in text:
+            return InputError(f"{self.name}: no {'file has such a name' if self.several else 'such file'}")
+        reason = str(error).strip().splitlines()[0]
+        if isinstance(self.where, str):
+            fix = ""
+            if FROM_AFAR.search(text):
+                reason = (text.rpartition(" (path: ")[0] or text).rpartition(" - ")[2]
+                reason = reason.removeprefix("object-store error: ")
+                fix = f"; check the network, the URL and {KEYS[scheme_of(self.where) or ''] or 'its signature'}"
+            reason = re.sub(r"[A-Za-z][\w+.-]+://\S+", "...", reason.replace(self.where, "...")) + fix
+        return InputError(f"{self.name} cannot be read: {reason}")
+
+
+PLACES = str | Path | Location
+
+
+def location_of(table: str | Path | Location) -> Location:
+    """The place of a table; what is no file and no URL is refused, whether a URL has anything is seen when it is read.
+
+    >>> location_of("s3://bucket/day=*/a.csv.gz").kind
+    '.csv'
+    """
+    if isinstance(table, Location):
+        return table
+    name, scheme = shown(table), scheme_of(table)
+    if scheme == "file":
+        return location_of(Path(unquote(urlsplit(str(table)).path)))
+    if scheme is not None:
+        if scheme not in KEYS:
+            raise InputError(f"{name} must be a file or a URL of a kind that can be read: {SCHEMES}; copy it to one")
+        if scheme in WEB and "*" in name:
+            raise InputError(f"{name} must be one file, found a pattern: {scheme}:// cannot list files")
+        return Location(name, url_of(table), _kind(name), scheme not in WEB and bool(PATTERN.search(name)))
+    path = Path(table)
+    if path.is_dir():
+        raise InputError(
+            f"{path} must be a file, found a folder; for all its files name a pattern, {path / '*.parquet'}"
+        )
+    several = not path.exists() and bool(PATTERN.search(name))
+    if not path.exists() and not several:
+        raise InputError(f"{path}: no such file")
+    return Location(name, path, _kind(name), several)
+
+
+def written_as(table: Any, separator: str | None = None, header: bool | None = None) -> Any:
+    """A table whose text has another separator than its ending says, or no line of names (``header=False``): columns
+    are then called column_1, column_2 and so on. ``None`` is what the ending says, and a header.
+
+    >>> written_as("s3://bucket/ads.csv", separator=";").separator
+    ';'
+    """
+    if separator == "\\t":  # as it is typed in a shell
+        separator = "\t"
+    if separator is not None and (len(separator.encode()) != 1 or separator in '\r\n"'):
+        raise InputError(f"must be one character, or \\t for a tab, found {separator!r}", argument="separator")
+    if separator is None and header in (None, True):
+        return table
+    argument = "header" if separator is None else "separator"
+    if not isinstance(table, str | Path):
+        raise InputError("is for files, found a table in memory", argument=argument)
+    place = location_of(table)
+    if place.kind == ".parquet":
+        raise InputError(f"is for text, .csv or .tsv, found {place.name}", argument=argument)
+    return replace(place, separator=separator, header=header is not False)
+
+
+def same_place(one: object, other: object) -> bool:
+    """Whether two tables are the same file or URL."""
+    one, other = (each.where if isinstance(each, Location) else each for each in (one, other))
+    if not isinstance(one, str | Path) or not isinstance(other, str | Path):
+        return one is other
+    if scheme_of(one) or scheme_of(other):
+        return url_of(one) == url_of(other)  # with what is asked for after the question mark
+    return Path(one).resolve() == Path(other).resolve()
+
+
+def _kind(name: str) -> str:
+    lower = name.lower()
+    kind = "." + lower.removesuffix(".gz").rpartition(".")[2]
+    if lower.endswith(".parquet") or kind in SEPARATORS:
+        return kind
+    several = f"; for all files of a folder name a pattern, {name}*.parquet" if name.endswith("/") else ""
+    raise InputError(f"{name} must end in {ENDINGS}{several}")
 
 
 def table_name(table: Table, name: str = "table") -> str:
@@ -42,16 +168,18 @@ def table_error(table: Table, error: Exception) -> InputError:
 
 def table_fingerprint(table: Table, frame: pl.DataFrame | None = None) -> str:
     """Whether a run resumes on the table it began with: bytes of a file, rows (``frame``) of anything else."""
-    if isinstance(table, PLACES) and location_of(table).is_file:
-        return checksum(Path(location_of(table).where))
+    if isinstance(table, PLACES):
+        place = location_of(table)
+        if isinstance(place.where, Path) and not place.several:
+            return checksum(place.where)
     frame = read_table(table) if frame is None else frame
     return f"{int(frame.hash_rows(seed=0).sum() or 0) % 2**32:08x}"
 
 
-def scan_table(table: Table, *, dates: bool = False) -> pl.LazyFrame:
-    """The table without reading more of it than columns and their types; with ``dates``, text that is one is."""
+def scan_table(table: Table) -> pl.LazyFrame:
+    """The table without reading more of it than columns and their types."""
     if isinstance(table, PLACES):
-        return _scan_file(location_of(table), **INFERRED, try_parse_dates=dates)
+        return _scan_file(location_of(table), **INFERRED)
     return table if isinstance(table, pl.LazyFrame) else _frame(table, [], "table").lazy()
 
 
@@ -86,51 +214,6 @@ def column_names(table: Table) -> list[str]:
     return table.collect_schema().names() if isinstance(table, pl.LazyFrame) else list(map(str, _names(table)))
 
 
-def group_ids(keys: pl.DataFrame, table: str = "table") -> tuple[NDArray[np.int64], list[str]]:
-    """The group of every row, rows with the same values in all columns, and what groups are called.
-
-    Groups count from 0 in the order of their first rows; missing values are a group of their own.
-
-    >>> group_ids(pl.DataFrame({"keyword": ["a", "b", "a"], "day": [2, 1, 2]}))
-    (array([0, 1, 0]), ['a, 2', 'b, 1'])
-    """
-    for column in keys:
-        _check_flat(column, table)
-    keys = keys.with_columns(cs.string().str.strip_chars().replace("", None), cs.float().fill_nan(None))
-    keys = keys.rename(dict(zip(keys.columns, map(str, range(keys.width)), strict=True)))
-    changes = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in keys.columns)
-    starts = np.array(keys.select(changes).to_series())  # of runs: ads of an auction are often together
-    starts[:1] = True
-    runs = keys.filter(starts)
-    first = runs.with_row_index("row").select(pl.col("row").min().over(keys.columns)).to_series().to_numpy()
-    new = first == np.arange(len(first))
-    ids = (np.cumsum(new) - 1)[first][np.cumsum(starts) - 1]
-    words = cs.float().cast(pl.String).str.strip_suffix(".0"), (~cs.float()).cast(pl.String)
-    labels = runs.filter(new).with_columns(*words).fill_null("(missing)")
-    return ids, labels.select(pl.concat_str(labels.columns, separator=", ")).to_series().to_list()
-
-
-def auction_ids(keys: pl.DataFrame, table: str = "table") -> NDArray[np.int64]:
-    """:func:`group_ids` of columns that name the auction; missing values are refused."""
-    for column in keys:
-        known = column.str.strip_chars().replace("", None) if column.dtype == pl.String else column
-        check_known(known, table, "every ad needs an auction")
-    return group_ids(keys, table)[0]
-
-
-def auction_rows(auction: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
-    """Rows that put the ads of each auction together, auctions (:func:`auction_ids`) in their order, and their bounds.
-
-    The rows are ``None`` where the ads are together already.
-
-    >>> auction_rows(np.array([0, 1, 0]))
-    (array([0, 2, 1]), array([0, 2, 3]))
-    """
-    offsets = np.append(0, np.cumsum(np.bincount(auction)))
-    together = bool((np.diff(auction) >= 0).all())
-    return None if together else np.argsort(auction, kind="stable"), offsets
-
-
 def numbers_of(column: pl.Series, table: str = "table") -> Floats:
     """Values as float64, NaN where they are missing; an error where they are no numbers."""
     return _number_series(column, table).fill_null(float("nan")).to_numpy()
@@ -139,16 +222,17 @@ def numbers_of(column: pl.Series, table: str = "table") -> Floats:
 def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> None:
     """Raise unless all columns are there; suggests the nearest."""
     for column in wanted:
-        if column not in there:
-            near = get_close_matches(column, map(str, there), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, there[:12]))}"
-            if list(there) == ["column_1"]:
-                hint = "is another character between the columns? Name it: --separator"
-            elif any(str(name).replace(".", "", 1).isdigit() for name in there):
-                hint += "; is the first line no line of names? Say so: --no-header"
-            if "," in column and set(column.split(",")) <= set(there):
-                hint = "separate columns by spaces"
-            raise InputError(f"{table} has no column {column!r}; {hint}")
+        if column in there:
+            continue
+        near = get_close_matches(column, map(str, there), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, there[:12]))}"
+        if list(there) == ["column_1"]:
+            hint = "is another character between the columns? Name it: --separator"
+        elif "," in column and set(column.split(",")) <= set(there):
+            hint = "separate columns by spaces"
+        elif any(str(name).replace(".", "", 1).isdigit() for name in there):
+            hint += "; is the first line no line of names? Say so: --no-header"
+        raise InputError(f"{table} has no column {column!r}; {hint}")
 
 
 def check_known(column: pl.Series, table: str, expected: str) -> None:
@@ -187,13 +271,13 @@ def _number_series(column: pl.Series, table: str, hint: str = "") -> pl.Series:
             row = int(bad.to_numpy().argmax())
             raise bad_row(table, column.name, row, f"{column[row]!r}, which is not a number{hint}")
         return read.alias(column.name)
-    _check_flat(column, table)
+    check_flat(column, table)
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)):
         raise InputError(f"{table}: column {column.name!r} must hold numbers, found {dtype}")
     return column.cast(pl.Float64)
 
 
-def _check_flat(column: pl.Series, table: str) -> None:
+def check_flat(column: pl.Series, table: str) -> None:
     if column.dtype.is_nested():
         raise InputError(f"{table}: column {column.name!r} must have one value per ad, found {column.dtype}")
 

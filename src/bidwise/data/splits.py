@@ -9,10 +9,12 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bidwise.checks import InputError
+from bidwise.data.ad_table import auction_rows
 from bidwise.data.ads import Ads
-from bidwise.data.read_table import auction_rows, bad_row, check_known
+from bidwise.data.read_table import bad_row, check_known
 from bidwise.data.store import SPLITS
 
 SHARES = (0.8, 0.1, 0.1)
@@ -111,22 +113,18 @@ def auction_size(most: int, *rows: int) -> int:
     return max(2, min(most, min(rows) // AUCTIONS))
 
 
-def auctions_at(ads: Ads, which: NDArray[np.int64]) -> Ads:
-    """Some auctions of ``ads``, in that order."""
-    assert ads.offsets is not None
-    some = torch.from_numpy(which)
-    sizes = ads.offsets.diff()[some]
-    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
-    rows = torch.arange(int(offsets[-1])) + (ads.offsets[some] - offsets[:-1]).repeat_interleave(sizes)
-    return ads.take(rows, offsets)
-
-
 def halves(ads: Ads, seed: int) -> tuple[Ads, Ads]:
     """The auctions, or ads that are in none, in two random halves: what one chooses is not known to the other."""
     order = np.random.default_rng(seed).permutation(len(ads) if ads.offsets is None else len(ads.offsets) - 1)
-    parts = (np.sort(part) for part in np.array_split(order, 2))
-    if ads.offsets is None:
-        first, second = (ads.take(torch.from_numpy(part)) for part in parts)
-    else:
-        first, second = (auctions_at(ads, part) for part in parts)
+    first, second = (_some(ads, torch.from_numpy(np.sort(part))) for part in np.array_split(order, 2))
     return first, second
+
+
+def _some(ads: Ads, which: Tensor) -> Ads:
+    """Some auctions of ``ads``, or some ads where there are none."""
+    if ads.offsets is None:
+        return ads.take(which)
+    sizes = ads.offsets.diff()[which]
+    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+    rows = torch.arange(int(offsets[-1])) + (ads.offsets[which] - offsets[:-1]).repeat_interleave(sizes)
+    return ads.take(rows, offsets)

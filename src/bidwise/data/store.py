@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from bidwise.checks import InputError, check_name
+from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ads import Ads
 from bidwise.run_folder import checksum, read_json, whole_file, write_json
 from bidwise.values import FIRST as FIRST
@@ -26,6 +26,7 @@ FORMAT = "bidwise store"
 VERSION = 1
 SCHEMA = "store.json"
 SPLITS = ("train", "valid", "test")
+AGAIN = "prepare the data again"
 TYPES: dict[str, DTypeLike] = {
     "features": np.int32,  # (ads, fields): ids, a row at a time because batches are rows
     "clicks": np.uint8,
@@ -46,7 +47,15 @@ class Field:
     values: int
 
 
-def split_sizes(rows: int, shares: Sequence[int]) -> list[int]:
+def check_shares(shares: Sequence[int], least: int) -> None:
+    """Raise unless these are three shares, one of them for training and two of at least ``least``."""
+    if len(shares) != 3:
+        raise InputError(f"must be three shares such as 8,1,1, found {','.join(map(str, shares))!r}", argument="split")
+    for share, smallest in zip(shares, (1, least, least), strict=True):
+        check_whole("split", share, smallest)
+
+
+def split_sizes(rows: int, shares: Sequence[int], argument: str = "rows") -> list[int]:
     """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
 
     >>> split_sizes(45_840_617, (8, 1, 1))
@@ -54,7 +63,11 @@ def split_sizes(rows: int, shares: Sequence[int]) -> list[int]:
     """
     total = sum(shares)
     others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
-    return [rows - sum(others), *others]
+    sizes = [rows - sum(others), *others]
+    if any(size < 1 for size, share in zip(sizes, shares, strict=True) if share):
+        words = ",".join(map(str, shares))
+        raise InputError(f"must be enough for every part of the split {words}, found {rows:,}", argument=argument)
+    return sizes
 
 
 class Store:
@@ -77,21 +90,20 @@ class Store:
             raise InputError(f"{path} must be the schema of a store, found something else")
         if self.schema.get("version") != VERSION:
             raise InputError(
-                f"{path} must be a store of version {VERSION}, found version {self.schema.get('version')!r}; "
-                "prepare the data again with this version of bidwise"
+                f"{path} must be a store of version {VERSION}, found version {self.schema.get('version')!r}; {AGAIN}"
             )
         self.fields = [Field(**field) for field in self.schema["fields"]]
         self.splits: dict[str, int] = self.schema["splits"]
         for name, stated in self.schema["files"].items():
             file = self.folder / name
-            if not file.is_file() or file.stat().st_size != stated["bytes"]:
-                state = f"{file.stat().st_size:,} bytes" if file.is_file() else "nothing"
+            state = f"{file.stat().st_size:,} bytes" if file.is_file() else "nothing"
+            if state != f"{stated['bytes']:,} bytes":
                 raise InputError(
-                    f"{file} must have the {stated['bytes']:,} bytes that {SCHEMA} tells, found {state}; "
-                    "prepare the data again"
+                    f"{file} must have the {stated['bytes']:,} bytes that {SCHEMA} tells, found {state}; {AGAIN}"
                 )
-        if verify:
-            self.verify()
+            if verify and (crc := checksum(file)) != stated["crc32"]:
+                found = f"{crc}: the file was changed or damaged"
+                raise InputError(f"{file} must have checksum {stated['crc32']}, found {found}; {AGAIN}")
 
     @property
     def cardinalities(self) -> list[int]:
@@ -121,28 +133,12 @@ class Store:
         return [name for name in TYPES if self.has(name, split)]
 
     def ads(self, split: str, *, auction_size: int | None = None) -> Ads:
-        """The ads of a split; columns stay on disk.
-
-        Args:
-            auction_size: of ads that compete, where the store has no auctions.
-        """
+        """The ads of a split; columns stay on disk. Where the store has no auctions, ``auction_size`` ads compete."""
         check_name("split", split, self.splits)
-        offsets = _tensor(self.column(split, "offsets")) if self.has("offsets", split) else None
-        names = [name for name in self.columns(split) if name != "offsets"]
-        if "bids" not in names:
+        columns: dict[str, Any] = {name: _tensor(self.column(split, name)) for name in self.columns(split)}
+        if "bids" not in columns:
             raise InputError(f"{self.folder} has no bids; add them with bidwise.data.bids")
-        size = auction_size if offsets is None else None
-        return Ads(offsets=offsets, auction_size=size, **{name: _tensor(self.column(split, name)) for name in names})
-
-    def verify(self) -> None:
-        """Raise unless every file has the checksum that the schema tells."""
-        for name, stated in self.schema["files"].items():
-            found = checksum(self.folder / name)
-            if found != stated["crc32"]:
-                raise InputError(
-                    f"{self.folder / name} must have checksum {stated['crc32']}, found {found}: the file was changed "
-                    "or damaged; prepare the data again"
-                )
+        return Ads(auction_size=None if "offsets" in columns else auction_size, **columns)
 
     def add(self, name: str, columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any] | None = None) -> Store:
         """The store with a column added or replaced, one array for each split; ``about`` goes into the schema."""
@@ -155,8 +151,7 @@ class Store:
                     f"found {len(values):,}"
                 )
         for split, values in columns.items():
-            width = np.shape(values)[1] if np.ndim(values) > 1 else None
-            self.writer.column(split, name, width=width, length=len(values))[:] = values
+            self.writer.column(split, name, length=len(values))[:] = values
         return self.adopt(name, list(columns), about)
 
     def adopt(self, name: str, splits: Sequence[str], about: Mapping[str, Any] | None = None) -> Store:
@@ -189,12 +184,8 @@ class StoreWriter:
     def column(self, split: str, name: str, *, width: int | None = None, length: int | None = None) -> NDArray[Any]:
         """An array over the file, to fill; one of the same shape that is there already is opened again.
 
-        Its place on the disk is taken at once: a full disk is an error here, where writing to a mapped file would be
-        the end of the process.
-
-        Args:
-            width: of ``features``.
-            length: where it is not the number of ads, as for ``offsets``.
+        ``width`` is that of ``features``, ``length`` the number of entries where it is not that of the ads. Its place
+        on the disk is taken at once: a full disk is an error here, where writing to a mapped file would be a crash.
         """
         path = self.folder / (_file(split, name) + ".part")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,48 +219,34 @@ class StoreWriter:
         part = path.with_name(path.name + ".part")
         return _mapped(part if part.is_file() else path)
 
-    def finish(
-        self,
-        *,
-        fields: Sequence[Field],
-        vocabulary: Mapping[str, Any] | Iterable[tuple[str, Any]],
-        about: Mapping[str, Any],
-    ) -> Store:
+    def finish(self, *, fields: Sequence[Field], vocabulary: Mapping[str, Any], about: Mapping[str, Any]) -> Store:
         """Give the columns their names, write vocabulary and schema, and open the store.
 
         Args:
             fields: in the order of the features.
-            vocabulary: for each field whatever its values are looked up by, as JSON holds it; pairs are written one by
-                one, for vocabularies larger than memory.
+            vocabulary: for each field whatever its values are looked up by, as JSON holds it.
             about: where the data came from, with which options, and what was counted.
         """
-        for file in _files(self.splits, *TYPES):
+        files = _files(self.splits, *TYPES)
+        for file in files:
             if (self.folder / f"{file}.part").is_file():
                 _named(self.folder, file)
-        pairs = vocabulary.items() if isinstance(vocabulary, Mapping) else vocabulary
-        _write_vocabulary(self.folder / "vocabulary.json", pairs)
-        names = [file for file in _files(self.splits, *TYPES) if (self.folder / file).is_file()]
-        schema = {
-            "format": FORMAT,
-            "version": VERSION,
-            "fields": list(fields),
-            "splits": self.splits,
-            **about,
-            "files": {name: _stated(self.folder / name) for name in [*names, "vocabulary.json"]},
-        }
-        write_json(self.folder / SCHEMA, schema)
+        _write_vocabulary(self.folder / "vocabulary.json", vocabulary)
+        names = [*(file for file in files if (self.folder / file).is_file()), "vocabulary.json"]
+        schema = {"format": FORMAT, "version": VERSION, "fields": list(fields), "splits": self.splits, **about}
+        write_json(self.folder / SCHEMA, {**schema, "files": {name: _stated(self.folder / name) for name in names}})
         return Store(self.folder)
 
 
-def _write_vocabulary(path: Path, pairs: Iterable[tuple[str, Any]]) -> None:
+def _write_vocabulary(path: Path, vocabulary: Mapping[str, Any]) -> None:
     """A JSON object with a line for each field."""
     with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
         before = "{\n"
-        for name, values in pairs:
+        for name, values in vocabulary.items():
             text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
             file.write(f"{before}{json.dumps(name, ensure_ascii=False)}:{text}")
             before = ",\n"
-        file.write("\n}\n" if before.startswith(",") else "{}\n")
+        file.write("\n}\n" if vocabulary else "{}\n")
 
 
 def _stated(path: Path) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from bidwise.auctions import slot_multipliers
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data.ad_table import AdTable, read_ads
-from bidwise.data.locations import same_place, written_as
-from bidwise.data.read_table import Table, table_name
+from bidwise.data.read_table import Table, same_place, table_name, written_as
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import Comparison, Units, compared, concentration, effective, pairs_of
 from bidwise.evaluation.intervals import LEVEL

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from bidwise import distributed
-from bidwise.data.infer_types import LEFT_OUT
+from bidwise.data.encoding import LEFT_OUT
 from bidwise.data.splits import AUCTIONS
 from bidwise.evaluation.estimate import Outcome, signed
 from bidwise.report.curves import BestEpoch, fit_curves, named_lines

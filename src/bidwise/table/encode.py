@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
-from bidwise.data.ad_table import AdTable, read_ads
-from bidwise.data.encoding import Encoder, least_count
-from bidwise.data.infer_types import inferred
-from bidwise.data.read_table import Table, auction_ids, read_table, table_fingerprint, table_name
+from bidwise.data.ad_table import AdTable, auction_ids, read_ads
+from bidwise.data.encoding import Encoder, inferred, least_count
+from bidwise.data.read_table import Table, read_table, table_fingerprint, table_name
 from bidwise.data.splits import Split, auction_size, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.evaluation.auc import auc

@@ -14,8 +14,7 @@ from torch import nn
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
-from bidwise.data.locations import location_of, written_as
-from bidwise.data.read_table import Table, scan_table, table_error, table_name
+from bidwise.data.read_table import Table, location_of, scan_table, table_error, table_name, written_as
 from bidwise.models import MODELS, Ensemble
 from bidwise.run_folder import load as read_weights
 from bidwise.run_folder import read_json

@@ -19,8 +19,7 @@ from torch import nn
 from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
-from bidwise.data.locations import written_as
-from bidwise.data.read_table import Table
+from bidwise.data.read_table import Table, written_as
 from bidwise.data.splits import halves
 from bidwise.data.store import SCHEMA
 from bidwise.evaluation.evaluate import evaluate

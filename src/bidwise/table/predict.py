@@ -9,8 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from bidwise.checks import InputError
-from bidwise.data.locations import FROM_AFAR, same_place
-from bidwise.data.read_table import Table, scan_table, table_error, table_name
+from bidwise.data.read_table import FROM_AFAR, Table, same_place, scan_table, table_error, table_name
 from bidwise.run_folder import whole_file
 from bidwise.table.model import Model, load, written_as_in
 from bidwise.urls import check_on_disk

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import bidwise
-from bidwise.data.infer_types import Column
+from bidwise.data.encoding import Column
 from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.metrics import ModelMetrics

@@ -1,18 +1,29 @@
-"""Lines of raw Criteo text as arrays, every field of a block at once; what is wrong with lines that are not."""
+"""Raw Criteo text: files that can be used, their lines in blocks, every field of a block at once as arrays."""
 
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import re
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bidwise.checks import InputError
 from bidwise.data.criteo_text import CATEGORIES, INTEGERS
-from bidwise.paper.preprocessing.raw_text import Block
+from bidwise.run_folder import checksum
+from bidwise.urls import check_on_disk
+
+BLOCK = 2**24  # bytes of text at a time, about 70,000 lines
+ENDS = 2**20  # bytes at both ends of a file, enough to tell that it was changed
+GZIP = b"\x1f\x8b"
+OTHERS = {b"PK": "a zip archive", b"BZ": "a bzip2 file", b"\xfd7": "an xz file", b"(\xb5": "a zstandard file"}
 
 WIDTH = 1 + len(INTEGERS) + len(CATEGORIES)  # fields of a line, the label first
 LARGEST = 2**31 - 1
@@ -29,22 +40,148 @@ Words = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
+class Block:
+    """Whole lines of one file."""
+
+    number: int
+    path: Path
+    line: int  # of the first line in its file, from 0
+    row: int  # of the first line in all files together, from 0
+    text: bytes
+    truth: NDArray[np.float32] | None  # CTR of each line
+    share: float  # of all bytes that are read up to here
+
+
+def blocks(files: Sequence[Path], truth: Sequence[Path] = ()) -> Iterator[Block]:
+    """The text of several files in order, and the CTR beside it, in blocks that end with a line."""
+    sizes = [path.stat().st_size for path in files]
+    number = row = 0
+    known = {path: _truth(beside) for path, beside in zip(files, truth, strict=False)}
+    for at, path in enumerate(files):
+        line, ctr = 0, known.get(path)
+        for text, read in _texts(path):
+            count = text.count(b"\n")
+            some = None if ctr is None else _truth_of(path, ctr, line, count)
+            yield Block(number, path, line, row, text, some, (sum(sizes[:at]) + read) / sum(sizes))
+            number, line, row = number + 1, line + count, row + count
+        if not line:
+            raise InputError(f"must be files with lines, found the empty {path}", argument="raw")
+        if ctr is not None and len(ctr) != line:
+            raise InputError(
+                f"{path.name}.ctr.npy must have one CTR for each of the {line:,} lines of {path}, found {len(ctr):,}"
+            )
+
+
+def _texts(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Whole lines, about ``BLOCK`` bytes at a time, and how many bytes of the file are read; gzip is unpacked."""
+    with path.open("rb") as raw:
+        start = raw.read(2)
+        raw.seek(0)
+        if start in OTHERS:
+            raise InputError(f"{path} must be text, plain or packed by gzip, found {OTHERS[start]}; unpack it first")
+        file: Any = gzip.GzipFile(fileobj=raw) if start == GZIP else raw
+        rest, unpacked = b"", 0
+        while True:
+            try:
+                text = file.read(BLOCK)
+            except EOFError:
+                raise _damaged(path, f"one that is cut off after {unpacked:,} bytes of text or more") from None
+            except (gzip.BadGzipFile, zlib.error) as error:
+                raise _damaged(path, f"damage after {unpacked:,} bytes of text or more ({error})") from None
+            if not text:
+                break
+            unpacked += len(text)
+            end = text.rfind(b"\n") + 1
+            if not end and len(text) == BLOCK:
+                raise InputError(
+                    f"{path} must be lines of text, found {len(text):,} bytes without an end of line; "
+                    "is it another kind of file?"
+                )
+            if end:
+                yield rest + text[:end], raw.tell()
+                rest = b""
+            rest += text[end:]
+        if rest:  # the last line of a file may lack its end
+            yield rest + b"\n", raw.tell()
+
+
+def check_whole_file(path: Path) -> None:
+    """Raise if a gzip file is damaged; what it unpacks to up to there may look like malformed lines."""
+    for _ in _texts(path):
+        pass
+
+
+def _damaged(path: Path, found: str) -> InputError:
+    return InputError(f"{path} must be a whole gzip file, found {found}; get the file again")
+
+
+def raw_files(raw: Sequence[str | Path]) -> list[Path]:
+    """The files of a data set, if they can be read."""
+    files = [Path(path) for path in raw]
+    if not files:
+        raise InputError("must be at least one file, found none", argument="raw")
+    for at, path in enumerate(files):
+        check_on_disk("raw", path, "files", "copy them first")
+        if path.is_dir():
+            raise InputError(f"must be files, found the folder {path}; name the files in it", argument="raw")
+        if not path.is_file():
+            raise InputError(f"must be files that exist, found no {path}", argument="raw")
+        if any(path.samefile(other) for other in files[:at]):
+            raise InputError(f"must be different files, found {path} twice", argument="raw")
+    return files
+
+
+def truth_files(files: Sequence[Path]) -> list[Path]:
+    """The files of true CTR beside raw ones: all of them have one, or none has."""
+    beside = [path.with_name(path.name + ".ctr.npy") for path in files]
+    there = [path.is_file() for path in beside]
+    if any(there) and not all(there):
+        raise InputError(
+            f"all raw files must have their CTR beside them or none, found {beside[there.index(True)]} "
+            f"but no {beside[there.index(False)]}"
+        )
+    return beside if all(there) else []
+
+
+def _truth(path: Path) -> NDArray[Any]:
+    try:
+        ctr: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise InputError(f"{path} must be a numpy file of one CTR for each line, found: {error}") from None
+    if ctr.ndim != 1 or ctr.dtype.kind != "f":
+        raise InputError(f"{path} must be floating point of shape (lines,), found {ctr.dtype} {ctr.shape}")
+    return ctr
+
+
+def _truth_of(path: Path, ctr: NDArray[Any], line: int, count: int) -> NDArray[np.float32]:
+    """The CTR of some lines; zeros where there is none, which is an error once all lines are counted."""
+    truth = np.zeros(count, np.float32)
+    there = ctr[line : line + count]
+    truth[: len(there)] = there
+    wrong = np.flatnonzero(~((truth >= 0) & (truth <= 1)))
+    if len(wrong):
+        at = f"{truth[wrong[0]]} for line {line + int(wrong[0]) + 1}"
+        raise InputError(f"{path}.ctr.npy must be between 0 and 1, found {at}")
+    return truth
+
+
+def ends(path: Path) -> str:
+    """Checksum of the first and the last megabyte."""
+    with path.open("rb") as file:
+        first = file.read(ENDS)
+        file.seek(max(0, path.stat().st_size - ENDS))
+        return checksum(first, file.read())
+
+
+@dataclass(frozen=True)
 class Lines:
-    """The good lines of a block as columns, and which they are.
+    """The good lines of a block as columns, and which they are."""
 
-    Args:
-        clicks: ``(rows,)``, 0 or 1.
-        integers: ``(13, rows)``; 0 where missing.
-        categories: ``(26, rows)``, the number that eight hex digits write; 0 where missing.
-        missing: ``(39, rows)``, integers first.
-        good: one for each line of the block, whether it is a row.
-    """
-
-    clicks: NDArray[np.uint8]
-    integers: NDArray[np.int64]
-    categories: NDArray[np.uint32]
-    missing: NDArray[np.bool_]
-    good: NDArray[np.bool_]
+    clicks: NDArray[np.uint8]  # (rows,)
+    integers: NDArray[np.int64]  # (13, rows), 0 where missing
+    categories: NDArray[np.uint32]  # (26, rows), the number that eight hex digits write; 0 where missing
+    missing: NDArray[np.bool_]  # (39, rows), integers first
+    good: NDArray[np.bool_]  # whether each line of the block is a row
 
 
 def parse(text: bytes) -> Lines:

@@ -1,1 +1,0 @@
-"""Criteo's raw text into a training store."""
