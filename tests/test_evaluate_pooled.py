@@ -564,6 +564,8 @@ def test_what_it_takes_to_see_a_difference():
     found = drawn(table)
     one = comparison(found)
     assert one.outcome == "unclear"
+    assert one.needed == pytest.approx((one.smallest_lift / one.difference) ** 2)
+    assert f"takes about {one.needed * found.ads:,.0f} ads." in verdicts(found)[0].text
     assert f"{100 * one.relative_smallest_lift:.2f} % would have been seen in 4 of 5 data sets" in str(found)
 
 

@@ -101,6 +101,11 @@ class Comparison(AuctionEstimate):
         return super().same and not self.decisive_auctions
 
     @property
+    def needed(self) -> float:
+        """How many times the data it would take to see the difference, if it is what it looks like, 4 times in 5."""
+        return (self.smallest_lift / self.difference) ** 2 if self.difference else math.inf
+
+    @property
     def lift(self) -> Estimate:
         """The difference as a share of the baseline; not a number where the baseline has nothing."""
         return Estimate(difference=self.relative, ci_low=self.relative_ci_low, ci_high=self.relative_ci_high)

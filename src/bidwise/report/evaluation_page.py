@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -49,7 +50,7 @@ def evaluation_page(run: Run, key: str) -> RunPage:
         [
             models_section(evaluation),
             differences_section(evaluation, key),
-            _segments(evaluation),
+            _segments(evaluation, key),
             _calibration(evaluation, key),
             _comparisons(evaluation),
             notes_section(evaluation),
@@ -122,13 +123,27 @@ def _interval(lift: Estimate) -> str:
     return f"{lift:%}" if lift.known else f"{lift:%}, no finite interval"
 
 
-def _segments(evaluation: Evaluation) -> Section:
+def _segments(evaluation: Evaluation, key: str) -> Section:
+    """The comparisons by segment; figures leave out those with too little to tell, whose intervals hide the others."""
+    tables, style, drawings = segment_tables(evaluation), _style(evaluation), []
+    for at, table in enumerate(tables):
+        rows = [
+            replace(_whisker(each.welfare, style[each.welfare.model].colour), name=each.value)
+            for each in evaluation.segments
+            if f"{each.welfare.model} against {evaluation.baseline} by {each.column}" == table.caption
+            and each.welfare.outcome is not Outcome.TOO_FEW
+        ]
+        if rows:
+            said = "; ".join(f"{row.name}: {row.words}" for row in rows)
+            axis = "difference of welfare, % of the baseline’s of these ads"
+            panel = whiskers(table.caption, rows, axis, f"{table.caption}. {said}")
+            drawings.append(drawing(f"{key}segment{at}", panel))
     lead = (
         "The welfare that the ads of each segment bring, in the auctions of all; all segments of a column add up to "
         "the whole. The 50 values with the most ads are shown. Intervals are corrected for their number: all hold at "
         "once in 95 of 100 data sets."
     )
-    return Section("Segments", lead, tables=segment_tables(evaluation))
+    return Section("Segments", lead, figures=drawings, tables=tables)
 
 
 def _calibration(evaluation: Evaluation, key: str) -> Section:

@@ -10,7 +10,7 @@ from bidwise.evaluation.comparison import CHANGED, DECISIVE, EFFECTIVE, Comparis
 from bidwise.evaluation.estimate import NONE, Outcome
 from bidwise.evaluation.metrics import MANY_POOLS
 from bidwise.evaluation.result import Evaluation, Segment
-from bidwise.report.formatting import counted
+from bidwise.report.formatting import counted, number
 from bidwise.report.sections import Cell, Measure, Table, by_column, measure_columns, outcome_cell
 
 FEW_CLUSTERS = 30
@@ -255,7 +255,11 @@ def _sentence(welfare: Comparison, revenue: Comparison, evaluation: Evaluation) 
     if welfare.outcome is Outcome.UNCLEAR and not evaluation.concentrated:
         share = welfare.relative_smallest_lift
         lift = f"{100 * share:.2f} %" if math.isfinite(share) else f"{welfare.smallest_lift:.3g} per auction"
-        text += f" A change of {lift} would have been seen in 4 of 5 data sets like this."
+        text += f" A change of {lift} would have been seen in 4 of 5 data sets like this"
+        size, what = (evaluation.ads, "ads") if evaluation.auctions is None else (evaluation.auctions, "auctions")
+        needed = welfare.needed * size
+        seen = f"; one of {_size(welfare).split(' [')[0]} takes about {number(needed, 0)} {what}"
+        text += f"{seen if needed < 1e12 else ''}."
     return text
 
 
