@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ INTEGERS = tuple(f"I{number}" for number in range(1, 14))
 CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
 NAMES = (*INTEGERS, *CATEGORIES)
 
+BYTES_PER_LINE = (250, 105)  # with its true CTR: as text, gzipped
 BLOCK = 4096  # lines put together at a time: they stay in cache
 VALUES = 2**24  # a category's number takes three bytes of its name, its column the fourth
 ABOVE = 3  # first token of the winners' logarithms
@@ -190,7 +192,7 @@ def simulate(
     drawn_from = world_of(world, world_seed)
     check_on_disk("out", out, "a file", "copy it afterwards")
     out = Path(out)
-    _check_place(out)
+    _check_room(out, rows)
     out.parent.mkdir(parents=True, exist_ok=True)
     truth, clicks = out.with_name(out.name + ".ctr.npy"), 0
 
@@ -226,8 +228,8 @@ def simulate(
     return Simulated(out, truth, rows, clicks / rows)
 
 
-def _check_place(out: Path) -> None:
-    """Raise unless a file can be written at ``out``."""
+def _check_room(out: Path, rows: int) -> None:
+    """Raise unless a file of so many rows can be written at ``out``."""
     if out.is_dir():
         raise InputError(
             f"must be a file to write, found the folder {out}; add a name, such as {out / 'ads.tsv'}", argument="out"
@@ -235,5 +237,14 @@ def _check_place(out: Path) -> None:
     if out.exists() and not out.is_file():
         raise InputError(f"must be a file to write, found {out}, which is none; choose another name", argument="out")
     there = next(path for path in out.absolute().parents if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    if not there.is_dir():
+        raise InputError(f"must be in a folder, found the file {there} in its place; choose another", argument="out")
+    if not os.access(there, os.W_OK | os.X_OK):
         raise InputError(f"must be in a folder that can be written to, found {there}, which cannot", argument="out")
+    needed, free = rows * BYTES_PER_LINE[out.suffix == ".gz"], shutil.disk_usage(there).free
+    if needed > free:
+        raise InputError(
+            f"must fit on the disk, found {rows:,}, about {needed / 1e9:,.1f} GB, with {free / 1e9:,.1f} GB free "
+            f"in {there}; take fewer, a name that ends in .gz, or another disk",
+            argument="rows",
+        )
