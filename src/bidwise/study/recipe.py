@@ -13,8 +13,9 @@ from torch import nn
 from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss, named_loss, needs_teacher
-from bidwise.models import MODELS
+from bidwise.models import TABLE_MODELS, BoostedTrees
 from bidwise.training import Fit, Metric, Variants, fit
+from bidwise.training.trees import fit_trees
 
 BASELINE = "log_loss"  # what every other loss is compared with, and the teacher of those that need one
 LAMS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # tried: at the end a loss is all but log loss
@@ -31,7 +32,7 @@ class Recipe:
         teacher: which model's CTR a loss with a teacher learns from, in the words of the study.
         click_share: share of the click in a teacher's labels: 0.5 is half the click, half the teacher's CTR.
         members: models that are trained alike but for their seeds, and served as their mean logit.
-        model: a name in :data:`bidwise.models.MODELS`, or one that the study knows how to build.
+        model: a name in :data:`bidwise.models.TABLE_MODELS`, or one that the study knows how to build.
         options: of the model.
     """
 
@@ -68,7 +69,7 @@ class Recipe:
 
     def build(self, cardinalities: Sequence[int], seed: int) -> nn.Module:
         """The untrained model over categories."""
-        return MODELS[self.model](list(cardinalities), **self.options, seed=seed)
+        return TABLE_MODELS[self.model](list(cardinalities), **self.options, seed=seed)
 
     def fit(
         self,
@@ -83,6 +84,12 @@ class Recipe:
         show: Callable[[float], None] | None = None,
     ) -> Fit:
         """Train ``model`` by this recipe; ``show`` is called with the share of the epochs that is done."""
+        if isinstance(model, BoostedTrees):  # fast enough to start anew where it was cut off
+            assert isinstance(seed, int)
+            schedule: dict[str, Any] = {"rounds": round(self.epochs), "patience": self.patience, "show": show}
+            rates: dict[str, Any] = {"learning_rate": self.learning_rate, "l2": self.l2}
+            told: dict[str, Any] = {"valid": valid, "metric": metric, "seed": seed}
+            return fit_trees(model, ads, loss=loss or self.loss_function, **told, **schedule, **rates)
         return fit(
             model,
             ads,

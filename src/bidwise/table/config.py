@@ -15,7 +15,7 @@ from typing import Any
 from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
 from bidwise.losses.named import LOSSES, needs_teacher
-from bidwise.models import MODELS
+from bidwise.models import TABLE_MODELS
 from bidwise.run_folder import check_same, check_writable, to_toml, write_text
 from bidwise.study.keep_best import CONTESTANTS
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
@@ -101,12 +101,14 @@ class Model:
     dropout: float | None = None
     cross: int | None = None
     std: float | None = None
+    leaves: int | None = None  # of lightgbm's trees
+    smooth: float | None = None  # ads that the mean counts in a click rate, of lightgbm
 
     def __post_init__(self) -> None:
         if self.name is not None:
-            check_name("model", self.name, MODELS)
-        if not any(map(self.may_be, MODELS)):
-            name = self.name or next(iter(MODELS))
+            check_name("model", self.name, TABLE_MODELS)
+        if not any(map(self.may_be, TABLE_MODELS)):
+            name = self.name or next(iter(TABLE_MODELS))
             own = [f.name for f in fields(self) if f.name in options_of(name)]
             wrong = next(option for option in self.options if option not in own)
             raise InputError(f"is no option of {name}, which has {', '.join(own)}", argument=wrong)
@@ -124,7 +126,7 @@ class Model:
 
 def options_of(model: str) -> set[str]:
     """What a model can be told, beside the values of its fields."""
-    return set(inspect.signature(MODELS[model]).parameters) - {"cardinalities", "seed"}
+    return set(inspect.signature(TABLE_MODELS[model]).parameters) - {"cardinalities", "seed"}
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class Train:
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), least)
         if self.teacher_model is not None:
-            check_name("teacher_model", self.teacher_model, MODELS)
+            check_name("teacher_model", self.teacher_model, TABLE_MODELS)
         if self.click_share is not None and not 0 <= self.click_share < 1:
             raise InputError(f"must be in [0, 1), found {self.click_share}", argument="click_share")
         known = {f.name: value for f in fields(Options) if (value := getattr(self, f.name, None)) is not None}

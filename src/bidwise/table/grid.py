@@ -14,7 +14,7 @@ from typing import Any
 
 from bidwise.checks import InputError, check_name
 from bidwise.losses.named import LOSSES, WelfareLoss
-from bidwise.models import MODELS
+from bidwise.models import TABLE_MODELS
 from bidwise.run_folder import to_toml
 from bidwise.study.recipe import Recipe
 from bidwise.table.config import (
@@ -191,7 +191,7 @@ def _defaults(config: Config) -> dict[str, Any]:
     defaults: dict[str, Any] = {"train.precision": "float32"}
     if config.train.budget == 1:  # else it is searched
         (recipe,) = candidates(config)
-        parameters = inspect.signature(MODELS[recipe.model]).parameters
+        parameters = inspect.signature(TABLE_MODELS[recipe.model]).parameters
         options = {key: parameters[key].default for key in Model.__dataclass_fields__ if key in parameters}
         defaults |= {f"model.{key}": value for key, value in {**options, "name": recipe.model}.items()}
         defaults |= {f"train.{key}": value for key, value in vars(recipe).items() if key in Train.__dataclass_fields__}

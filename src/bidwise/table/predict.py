@@ -17,7 +17,7 @@ from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
 from bidwise.data.locations import FROM_AFAR, location_of, same_place, written_as
 from bidwise.data.read_table import Table, scan_table, table_error, table_name
-from bidwise.models import MODELS, Ensemble
+from bidwise.models import TABLE_MODELS, Ensemble
 from bidwise.run_folder import load, read_json, whole_file
 from bidwise.table.config import read_toml
 from bidwise.training.validation import predict as ctr_of
@@ -61,8 +61,10 @@ def load_run(run: str | Path, device: str = "cpu") -> tuple[nn.Module, Encoder]:
         raise InputError(f"{path} must be of version {ModelFile.version}, found {said.get('version')}; {fix}")
     about = from_json(ModelFile, said, str(path))
     encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
-    check_name("model", about.model, MODELS)
-    model = Ensemble([MODELS[about.model](list(about.cardinalities), **about.options) for _ in range(about.members)])
+    check_name("model", about.model, TABLE_MODELS)
+    model = Ensemble(
+        [TABLE_MODELS[about.model](list(about.cardinalities), **about.options) for _ in range(about.members)]
+    )
     try:
         model.load_state_dict(load(folder / "model.pt"))
     except RuntimeError as error:
