@@ -30,7 +30,7 @@ def python_blocks(page):
     "page",
     [
         "README.md",
-        *(f"docs/{name}.md" for name in ("cluster", "criteo", "evaluate", "gpu", "paper", "reproduce")),
+        *(f"docs/{name}.md" for name in ("boosting", "cluster", "criteo", "evaluate", "gpu", "paper", "reproduce")),
     ],
 )
 def test_code_blocks_run(page):
