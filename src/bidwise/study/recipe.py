@@ -13,9 +13,10 @@ from torch import nn
 from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss, named_loss, needs_teacher
-from bidwise.models import MODELS
+from bidwise.models import TABLE_MODELS, BoostedTrees
 from bidwise.training import METRICS, Fit, Variants, fit
 from bidwise.training.arguments import Options
+from bidwise.training.trees import fit_trees
 
 BASELINE = "log_loss"  # what every other loss is compared with, and the teacher of those that need one
 LAMS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # tried: at the end a loss is all but log loss
@@ -34,7 +35,7 @@ class Recipe:
         teacher: which model's CTR a loss with a teacher learns from, in the words of the study.
         click_share: share of the click in a teacher's labels: 0.5 is half the click, half the teacher's CTR.
         members: models that are trained alike but for their seeds, and served as their mean logit.
-        model: a name in :data:`bidwise.models.MODELS`, or one that the study knows how to build.
+        model: a name in :data:`bidwise.models.TABLE_MODELS`, or one that the study knows how to build.
         options: of the model.
     """
 
@@ -71,7 +72,7 @@ class Recipe:
 
     def build(self, cardinalities: Sequence[int], seed: int) -> nn.Module:
         """The untrained model over categories."""
-        return MODELS[self.model](list(cardinalities), **self.options, seed=seed)
+        return TABLE_MODELS[self.model](list(cardinalities), **self.options, seed=seed)
 
     def fit(
         self,
@@ -84,6 +85,12 @@ class Recipe:
     ) -> Fit:
         """Train ``model`` by this recipe, with further ``options`` of :func:`bidwise.fit`: ``valid``, ``metric``,
         ``seed``, ``out``; ``show`` is called with the share of the epochs that is done."""
+        if isinstance(model, BoostedTrees):  # fast enough to start anew where it was cut off
+            options = {name: value for name, value in options.items() if name in ("valid", "metric", "seed")}
+            options |= {"patience": self.patience, "learning_rate": self.learning_rate, "l2": self.l2}
+            return fit_trees(
+                model, ads, loss=loss or self.loss_function, rounds=round(self.epochs), show=show, **options
+            )
         options |= {f.name: getattr(self, f.name) for f in fields(Options)}
 
         def progress(epoch: float) -> None:

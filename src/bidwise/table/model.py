@@ -15,7 +15,7 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
 from bidwise.data.read_table import Table, location_of, scan_table, table_error, table_name, written_as
-from bidwise.models import MODELS, Ensemble
+from bidwise.models import TABLE_MODELS, Ensemble
 from bidwise.run_folder import load as read_weights
 from bidwise.run_folder import read_json
 from bidwise.table.config import read_toml
@@ -115,8 +115,10 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
         raise InputError(f"{path} must be of version {ModelFile.version}, found {said.get('version')}; {fix}")
     about = from_json(ModelFile, said, str(path))
     encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
-    check_name("model", about.model, MODELS)
-    network = Ensemble([MODELS[about.model](list(about.cardinalities), **about.options) for _ in range(about.members)])
+    check_name("model", about.model, TABLE_MODELS)
+    network = Ensemble(
+        [TABLE_MODELS[about.model](list(about.cardinalities), **about.options) for _ in range(about.members)]
+    )
     try:
         network.load_state_dict(read_weights(folder / "model.pt"))
     except RuntimeError as error:
