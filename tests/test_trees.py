@@ -1,11 +1,13 @@
 """LightGBM as a model of `bidwise train`: a module with all that networks have."""
 
+import pickle
 import sys
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 import bidwise
 from bidwise.data.ads import Ads
@@ -104,9 +106,23 @@ def test_a_run_with_trees_predicts_what_it_was_tested_with(table, tmp_path):
     test = pl.read_parquet(tmp_path / "run" / "test.parquet")
     assert set(np.round(test[result.chosen].to_numpy(), 6)) <= set(np.round(found, 6))
     assert result.evaluation.models[result.chosen].auc > 0.65
+    with pytest.raises(bidwise.InputError, match="must be of a network, found lightgbm"):
+        export_onnx(tmp_path / "run", tmp_path / "trees.onnx")
 
 
 def test_without_lightgbm_the_error_says_what_to_install(monkeypatch, table, tmp_path):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     with pytest.raises(bidwise.InputError, match=r"model must be installed.*pip install 'bidwise\[lightgbm\]'"):
         train(table, out=tmp_path / "run", click="click", bid="bid", model="lightgbm", loss="log_loss")
+
+
+def test_trees_are_a_classifier_that_can_be_pickled():
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame(
+        {"site": random.integers(0, 20, 4000).astype(str), "brand": random.integers(0, 9, 4000).astype(str)}
+    )
+    clicks = (random.random(4000) < np.where(frame["brand"] == "3", 0.6, 0.1)).astype(int)
+    fitted = bidwise.CTRClassifier(model="lightgbm", epochs=30).fit(frame, clicks)
+    assert roc_auc_score(clicks, fitted.predict_proba(frame)[:, 1]) > 0.6
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict_proba(frame), fitted.predict_proba(frame))

@@ -20,7 +20,7 @@ from bidwise.data.groups import offsets
 from bidwise.data.read_table import read_table
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import LOSSES
-from bidwise.models import MODELS, Ensemble
+from bidwise.models import TABLE_MODELS, Ensemble
 from bidwise.study.search import searched
 from bidwise.study.served import Served, trained
 from bidwise.table.config import Config, resolved
@@ -197,16 +197,17 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         state: dict[str, Any] = dict(super().__getstate__())
         if "model_" in state:  # numbers and text alone: no modules, whose code may change
             weights = {name: tensor.numpy() for name, tensor in self.model_.state_dict().items()}
-            small = {name: array.astype(np.float32) for name, array in weights.items()}  # as they were trained
-            kept = {name: small[name] if (small[name] == array).all() else array for name, array in weights.items()}
-            state |= {"model_": kept, "encoder_": self.encoder_.to_json()}
+            for name, array in weights.items():
+                if array.dtype == np.float64 and (array == array.astype(np.float32)).all():
+                    weights[name] = array.astype(np.float32)  # as they were trained
+            state |= {"model_": weights, "encoder_": self.encoder_.to_json()}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(dict(state))
         if "model_" in state:
             model, options, members, cardinalities = self.about_.values()
-            networks = [MODELS[model](cardinalities, **options) for _ in range(members)]
+            networks = [TABLE_MODELS[model](cardinalities, **options) for _ in range(members)]
             self.encoder_, self.model_ = Encoder.from_json(state["encoder_"]), Ensemble(networks).double().eval()
             self.model_.load_state_dict({name: torch.tensor(array) for name, array in state["model_"].items()})
 

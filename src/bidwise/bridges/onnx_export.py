@@ -18,6 +18,7 @@ import bidwise
 from bidwise.bridges.scoring import FORMAT, INPUT, OUTPUT, VERSION, Scorer, crc_of
 from bidwise.checks import InputError
 from bidwise.data.encoding import Categorical, Encoder
+from bidwise.models import BoostedTrees
 from bidwise.run_folder import whole_file, write_json
 from bidwise.table.config import read_toml
 from bidwise.table.model import Model, load
@@ -66,6 +67,8 @@ def export_onnx(run: str | Path, onnx: str | Path) -> Exported:
     if path.suffix != ".onnx" or path.is_dir():
         raise InputError(f"must be a file that ends in .onnx, found {path.name!r}", argument="onnx")
     model = load(run)
+    if any(isinstance(each, BoostedTrees) for each in model.network.modules()):
+        raise InputError(f"{model.run} must be of a network, found lightgbm; train one with --model dcnv2")
     size = sum(x.numel() * x.element_size() for x in model.network.state_dict().values())
     if size > LARGEST:
         raise InputError(f"{model.run} must have weights below 2 GB, what an ONNX file holds, found {size / 1e9:.1f}")

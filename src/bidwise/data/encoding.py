@@ -150,7 +150,8 @@ class Encoder:
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` reads, as JSON holds it."""
         kinds = {Categorical: "categorical", Numeric: "numeric"}
-        columns = [{"kind": kinds[type(column)], **asdict(column)} for column in self.columns]
+        plain = [{k: list(x) if isinstance(x, tuple) else x for k, x in asdict(c).items()} for c in self.columns]
+        columns = [{"kind": kinds[type(c)], **each} for c, each in zip(self.columns, plain, strict=True)]
         return {"format": FORMAT, "version": VERSION, "columns": columns}
 
     @staticmethod
