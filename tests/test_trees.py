@@ -10,6 +10,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import bidwise
+from bidwise.bridges.onnx_export import export_onnx
 from bidwise.data.ads import Ads
 from bidwise.models import BoostedTrees, Ensemble
 from bidwise.study.recipe import Recipe
