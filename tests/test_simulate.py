@@ -59,7 +59,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
         ("ads.tsv", 1.5, 0, "rows must be a whole number, found 1.5"),
         ("ads.tsv", 1, -1, "seed must be at least 0, found -1"),
         ("folder", 1, 0, "out must be a file to write, found the folder .*folder; add a name, such as .*ads.tsv"),
-        ("file/ads.tsv", 1, 0, "out must be in a folder that can be written to, found .*file"),
+        ("file/ads.tsv", 1, 0, "out must be in a folder, found the file .*file"),
         ("/dev/null", 1, 0, "out must be a file to write, found /dev/null"),
     ],
 )

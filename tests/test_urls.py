@@ -223,7 +223,7 @@ def test_a_signature_is_used_and_not_kept(host, local, tmp_path, monkeypatch):
     url = f"{host}/ads/log.parquet?{SECRET}"
     assert typed(monkeypatch, "train", url, "--out", tmp_path / "run", *OPTIONS, *QUICK) == 0
     found = bidwise.evaluate(url, ctr=["old", "new"], **ROLES, rounds=100)
-    assert found.options.table == f"{host}/ads/log.parquet"
+    assert found.options["table"] == f"{host}/ads/log.parquet"
     with pytest.raises(bidwise.InputError) as refused:
         read_table(f"{host}/ads/none.parquet?{SECRET}")
     written = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]

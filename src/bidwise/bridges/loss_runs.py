@@ -17,7 +17,7 @@ def loss_runs(loss: nn.Module, least: int = 1) -> Iterator[None]:
         loss: a ``WelfareLoss``, an entry of ``LOSSES`` or any other module that returns a loss.
         least: how many times both must have happened.
 
-    >>> import bidwise
+    >>> import bidwise, torch
     >>> loss, logits = bidwise.LOSSES["log_plus"], torch.zeros(2, requires_grad=True)
     >>> with loss_runs(loss):
     ...     loss(logits, torch.tensor([0.0, 1.0]), torch.ones(2)).backward()

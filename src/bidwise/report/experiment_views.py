@@ -102,11 +102,12 @@ class Experiment:
     notes: Sequence[str] = ()
 
 
-def gain_cell(gain: Estimate | None) -> Cell:
-    """A gain with its sign and interval; the baseline has none."""
+def gain_cell(gain: Estimate | None, *, narrow: bool = False) -> Cell:
+    """A gain with its sign and interval; the baseline has none. A narrow one has two digits, its caption the per cent."""
     if gain is None or not math.isfinite(gain.difference):
         return Cell("reference" if gain is None else NONE)
-    return Cell(f"{OUTCOMES[gain.outcome][0]} {gain:%}", gain.outcome)
+    size = f"{100 * gain:.2f}" if narrow else f"{gain:%}"
+    return Cell(f"{OUTCOMES[gain.outcome][0]} {size}", gain.outcome)
 
 
 def versus(heading: str, meaning: str, of: Callable[[Any], Estimate | None]) -> Column:
@@ -119,9 +120,16 @@ def tables_of(title: str, losses: Mapping[str, Any], columns: list[Column], more
     measures = {key: words for key, words in MEASURES.items() if hasattr(losses[BASELINE], key)}
     more = [*more, *measure_columns(measures, losses.values())]
     if any(loss.lam for loss in losses.values()):
-        more.append(("λ", "Selected, of each repeat.", lambda loss: ", ".join(f"{x:g}" for x in loss.lam or ())))
+        more.append(("λ", "Selected: the median, and the range over repeats.", lambda loss: _range(loss.lam or ())))
     folded = by_column(f"{title}: other numbers", "Loss", more, losses, folded=True)
     return [by_column(title, "Loss", columns, losses), folded]
+
+
+def _range(numbers: Sequence[float]) -> str:
+    """``3 (0.3 to 10)``."""
+    if len(set(numbers)) < 2:
+        return f"{numbers[0]:g}" if numbers else ""
+    return f"{sorted(numbers)[len(numbers) // 2]:g} ({min(numbers):g} to {max(numbers):g})"
 
 
 def protocol_terms(names: Iterable[str], by: str) -> list[tuple[str, str]]:
@@ -223,7 +231,7 @@ def recipes_view(result: RecipesResult) -> Experiment:
     each = {name: [world.recipes[name].gain for world in result.worlds.values()] for name in names}
     gains = {name: [gain for gain in some if gain is not None] for name, some in each.items() if None not in some}
     headings = [(world, "") for world in result.worlds]
-    rows = [(name, [gain_cell(gain) for gain in some]) for name, some in gains.items()]
+    rows = [(name, [gain_cell(gain, narrow=True) for gain in some]) for name, some in gains.items()]
     return Experiment(
         title="What raises welfare over the strongest baseline",
         unit=OF_BASELINE,
@@ -314,7 +322,7 @@ def _cells(plot: MapResult, way: str) -> Table:
     rows = []
     for loss in in_order(plot.losses):
         for height, row in zip(plot.y.levels, plot.losses[loss], strict=True):
-            cells = [gain_cell(getattr(cell, way) if way else cell) for cell in row]
+            cells = [gain_cell(getattr(cell, way) if way else cell, narrow=True) for cell in row]
             rows.append((f"{loss}, {plot.y.name} {level(height)}", cells))
     headings = [(f"{plot.x.name} {level(each)}", "") for each in plot.x.levels]
-    return Table(f"By {plot.x.name} and {plot.y.name}{words}", "Loss", headings, rows, folded=True)
+    return Table(f"By {plot.x.name} and {plot.y.name}, in %{words}", "Loss", headings, rows, folded=True)
