@@ -103,7 +103,7 @@ class Experiment:
 
 
 def gain_cell(gain: Estimate | None, *, narrow: bool = False) -> Cell:
-    """A gain with its sign and interval; the baseline has none. A narrow one has two digits, its caption the per cent."""
+    """A gain with its sign and interval; the baseline has none. A narrow one leaves the per cent to its caption."""
     if gain is None or not math.isfinite(gain.difference):
         return Cell("reference" if gain is None else NONE)
     size = f"{100 * gain:.2f}" if narrow else f"{gain:%}"
