@@ -46,7 +46,7 @@ def test_an_engine_must_be_one_that_is_there(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"^engine must be one of local, ray, found 'rya'; did you mean 'ray'\?$"):
         prepare(raw, tmp_path / "out", engine="rya")
     monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
-    words = r"^engine must be local here, found ray, which is not installed; pip install 'bidwise\[ray\]'$"
+    words = r"^engine must be local here, found ray, which is not installed; pip install 'ray\[train\]'$"
     with pytest.raises(InputError, match=words):
         prepare(raw, tmp_path / "out", engine="ray")
     assert not (tmp_path / "out").exists()

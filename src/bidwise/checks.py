@@ -183,7 +183,8 @@ def check_offsets(found: object, ads: int, device: torch.device, *, values: bool
         made = "bidwise.offsets(ids) makes them of ids of auctions, bidwise.offsets(sizes=...) of their sizes"
         raise TypeError(f"offsets must be a torch.Tensor or None, found {type(found).__name__}; {made}")
     if found.dtype != torch.int64:
-        hint = "the teacher is passed as teacher=" if found.is_floating_point() else "use offsets.long()"
+        hint = "bidwise.offsets(ids) makes them of ids, and a teacher is passed as teacher="
+        hint = hint if found.is_floating_point() else "use offsets.long()"
         raise TypeError(f"offsets must be torch.int64, found {found.dtype}; {hint}")
     if found.dim() != 1 or len(found) == 0:
         raise InputError(f"offsets must have shape (auctions + 1,), found {tuple(found.shape)}")

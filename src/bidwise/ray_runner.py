@@ -147,7 +147,7 @@ def started_ray() -> Any:
         import ray  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         raise InputError(
-            "must be local here, found ray, which is not installed; pip install 'bidwise[ray]'", argument="engine"
+            "must be local here, found ray, which is not installed; pip install 'ray[train]'", argument="engine"
         ) from None
     if not ray.is_initialized():
         _check_answers(os.environ.get("RAY_ADDRESS", ""))

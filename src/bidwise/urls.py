@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,12 +49,13 @@ def shown(place: str | Path) -> str:
 
 
 def shown_command(words: Sequence[str]) -> str:
-    """What was typed, with every URL as :func:`shown` has it.
+    """What was typed, with every URL as :func:`shown` has it, and quotes around words with spaces.
 
     >>> shown_command(["train", "--set", "data.table=HTTP://host/my ads.csv?signature=abc"])
-    'train --set data.table=http://host/my ads.csv'
+    "train --set 'data.table=http://host/my ads.csv'"
     """
-    return " ".join(IN_WORD.sub(lambda url: shown(url[0]), word) for word in words)
+    plain = [IN_WORD.sub(lambda url: shown(url[0]), word) for word in words]
+    return " ".join(shlex.quote(word) if " " in word else word for word in plain)
 
 
 def check_on_disk(argument: str, place: str | Path, expected: str, fix: str) -> None:

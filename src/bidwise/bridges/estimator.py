@@ -41,8 +41,7 @@ try:
     )
 except ImportError as error:
     raise ImportError(
-        "bidwise.CTRClassifier and bidwise.welfare_scorer need scikit-learn 1.6 or later; "
-        "pip install 'bidwise[sklearn]'"
+        "bidwise.CTRClassifier and bidwise.welfare_scorer need scikit-learn 1.6 or later; pip install scikit-learn"
     ) from error
 
 RECIPES = ("auto", "ensemble", *LOSSES)

@@ -15,7 +15,7 @@ from bidwise.evaluation.result import Evaluation
 try:
     from lightning.pytorch import Callback
 except ImportError:
-    raise ImportError("bidwise.WelfareCallback needs Lightning: pip install 'bidwise[lightning]'") from None
+    raise ImportError("bidwise.WelfareCallback needs Lightning: pip install lightning") from None
 
 SHOWN = ("welfare", "revenue", "auc", "log_loss", "calibration_error", "predicted_over_observed")
 

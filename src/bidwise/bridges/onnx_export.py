@@ -61,7 +61,7 @@ def export_onnx(run: str | Path, onnx: str | Path) -> Exported:
     """
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
-        raise InputError(f"needs {', '.join(missing)}: pip install 'bidwise[onnx]'", argument="onnx")
+        raise InputError(f"needs {', '.join(missing)}: pip install {' '.join(missing)}", argument="onnx")
     check_on_disk("onnx", onnx, "a file", "copy it afterwards")
     path = Path(onnx)
     if path.suffix != ".onnx" or path.is_dir():

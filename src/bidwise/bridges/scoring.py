@@ -35,7 +35,7 @@ class Scorer:
         try:
             onnxruntime = import_module("onnxruntime")
         except ImportError:
-            raise InputError("scoring needs onnxruntime, found none: pip install 'bidwise[onnx]'") from None
+            raise InputError("scoring needs onnxruntime, found none: pip install onnxruntime") from None
         self.file = Path(file)
         self.about = _described(self.file, Path(encoder) if encoder else self.file.with_suffix(".json"))
         self.columns = {str(column["name"]): _ids(column) for column in self.about["columns"]}

@@ -13,13 +13,13 @@ from bidwise.cli.terminal import Bars, say
 
 TRAIN, AUCTIONS, SIZE, EPOCHS = 20_000, 2_000, 50, 8
 CORE = ("torch", "numpy", "polars", "matplotlib", "cyclopts")
-OPTIONAL = {  # package -> what it is for, and the extra that brings it
-    "scikit-learn": ("bidwise.CTRClassifier, bidwise.welfare_scorer", "sklearn"),
-    "lightgbm": ("welfare objectives for gradient boosting", "lightgbm"),
-    "lightning": ("bidwise.bridges.lightning.WelfareCallback", "lightning"),
-    "onnxruntime": ("bidwise export, bidwise score", "onnx"),
-    "ray": ("--engine ray", "ray"),
-    "triton": ("fused kernels on a GPU", "kernels"),
+OPTIONAL = {  # package -> what it is for, and what to install
+    "scikit-learn": ("bidwise.CTRClassifier, bidwise.welfare_scorer", "scikit-learn"),
+    "lightgbm": ("gradient boosting, bidwise train --model lightgbm", "lightgbm"),
+    "lightning": ("bidwise.WelfareCallback", "lightning"),
+    "onnxruntime": ("bidwise export, bidwise score", "onnx onnxscript onnxruntime"),
+    "ray": ("--engine ray", "'ray[train]'"),
+    "triton": ("fused kernels on a GPU", "triton"),
 }
 
 
@@ -88,11 +88,11 @@ def doctor() -> None:
     else:
         print("GPU: none that torch can see; everything works on the CPU")
     print("\nOptional parts")
-    for name, (purpose, extra) in OPTIONAL.items():
+    for name, (purpose, packages) in OPTIONAL.items():
         try:
             state = version(name)
         except PackageNotFoundError:
-            state = f"not installed: pip install 'bidwise[{extra}]'"
+            state = f"not installed: pip install {packages}"
         print(f"  {name:13} {purpose}: {state}")
     print("\nSpeed")
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]

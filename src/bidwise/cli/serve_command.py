@@ -9,7 +9,7 @@ def export(run: Path, /, *, onnx: Path) -> None:
     """Write the model of a run as one ONNX graph, and its encoder as JSON beside it.
 
     The graph maps ids to CTR; ensembles and the calibration are part of it. Writes nothing unless onnxruntime scores as
-    torch does, to 1e-5. Needs pip install 'bidwise[onnx]'. Example:
+    torch does, to 1e-5. Needs onnx, onnxscript and onnxruntime. Example:
 
     bidwise export runs/mine --onnx ctr.onnx
 

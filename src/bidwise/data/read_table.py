@@ -316,7 +316,9 @@ def _series(column: str, values: Any, table: str) -> pl.Series:
         if isinstance(entries, np.ndarray) and entries.ndim == 0:
             raise ValueError(f"the single value {values!r}")
         if isinstance(entries, np.ndarray) and entries.ndim == 1 and entries.dtype.kind == "O":
-            missing = [isinstance(x, float) and x != x for x in entries] if missing is None else missing
+            missing = (
+                [not hasattr(x, "__len__") and x != x for x in entries] if missing is None else missing
+            )  # NaN, NaT
             entries = [None if gone else x for x, gone in zip(entries.tolist(), missing, strict=True)]
         return pl.Series(column, entries, strict=False)
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:

@@ -92,7 +92,8 @@ class Comparison(AuctionEstimate):
 
     @property
     def enough(self) -> bool:
-        if self.decisive_auctions is not None and self.metric == "welfare" and self.decisive_auctions < DECISIVE:
+        of_winners = self.metric in ("welfare", "surplus")  # revenue also changes where the same ads win
+        if self.decisive_auctions is not None and of_winners and self.decisive_auctions < DECISIVE:
             return False
         return super().enough
 

@@ -18,7 +18,7 @@ def lightgbm() -> Any:
         import lightgbm as found
     except ImportError:
         raise InputError(
-            "must be installed to be used, found no lightgbm; pip install 'bidwise[lightgbm]'", argument="model"
+            "must be installed to be used, found no lightgbm; pip install lightgbm", argument="model"
         ) from None
     return found
 

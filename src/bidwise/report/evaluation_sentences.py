@@ -94,7 +94,7 @@ def concentrated(evaluation: Evaluation) -> str:
     text = f"{counted(few.count, what)} {hold} {100 * few.share:.0f} % of the welfare of {evaluation.baseline}: what "
     text += f"follows hangs on {them}."
     hint = " Are some bids absurd? --clip-bids 0.999 shows the comparison with higher bids cut down."
-    return text if evaluation.clipped_bids else text + hint
+    return text + hint if evaluation.bid_spread > HEAVY and not evaluation.clipped_bids else text
 
 
 def clipped(evaluation: Evaluation) -> list[str]:
