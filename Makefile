@@ -33,7 +33,7 @@ test-long: $(INSTALLED) browser
 # The site, to be opened from the disk: runs/site/index.html.
 docs: $(INSTALLED)
 	$(INSTALL) -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 dist: $(INSTALLED)
 	$(INSTALL) -e '.[dist]'

@@ -247,7 +247,7 @@ def test_a_grid_over_a_pipeline_routes_bids_and_auctions_to_the_model(log):
     class Watched(CTRClassifier):
         def fit(self, X, y, bid=None, auction=None, sample_weight=None):
             seen.append((len(X), bid is not None, auction is not None, sample_weight is not None))
-            return super().fit(X, y, bid, auction, sample_weight)
+            return super().fit(X, y, bid=bid, auction=auction, sample_weight=sample_weight)
 
     pipeline = make_pipeline(FunctionTransformer(lambda frame: frame.drop(columns="day")), Watched(**SMALL))
     grid = GridSearchCV(pipeline, {"watched__l2": [1e-4, 10.0]}, scoring=welfare_scorer(), cv=GroupKFold(2))

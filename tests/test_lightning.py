@@ -87,7 +87,9 @@ def test_without_auctions_all_that_could_be_drawn_are_measured(tmp_path):
 
 
 def test_a_missing_column_is_named(tmp_path):
-    with pytest.raises(bidwise.InputError, match="validation_step must return auction too, found logits, clicks"):
+    with pytest.raises(
+        bidwise.InputError, match="validation_step must return auction or offsets too, found logits, clicks"
+    ):
         trained(tmp_path, bidwise.WelfareCallback(), Model(auction=False))
 
 
@@ -104,3 +106,25 @@ def test_checkpoints_can_watch_welfare(tmp_path):
     trainer.fit(Model(), loader(), loader())
     assert watch.best_model_score == pytest.approx(float(watch.best_model_score))
     assert watch.best_model_path
+
+
+def test_offsets_of_batches_are_auctions_of_their_own(tmp_path):
+    class InBatches(Model):
+        def validation_step(self, batch, number):
+            found = super().validation_step(batch, number)
+            del found["auction"]
+            return found | {"offsets": torch.arange(0, len(batch[0]) + 1, SIZE), "logits": found["logits"].bfloat16()}
+
+    callback, model = bidwise.WelfareCallback(verbose=False), InBatches()
+    trained(tmp_path, callback, model, epochs=1)
+    assert callback.evaluation.auctions == ADS // SIZE
+
+
+def test_callbacks_before_it_see_what_it_logs(tmp_path):
+    stop = lightning.callbacks.EarlyStopping(monitor="val_welfare", mode="max")
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    trainer = lightning.Trainer(
+        max_epochs=1, val_check_interval=0.5, callbacks=[stop, bidwise.WelfareCallback(verbose=False)], **options
+    )
+    trainer.fit(Model(), loader(), loader())
+    assert float(stop.best_score) > 0

@@ -77,7 +77,7 @@ def test_start_again_undoes_every_move(auction):
 def site(tmp_path_factory):
     pytest.importorskip("mkdocs", reason="make test-long installs mkdocs")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     built = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
     return folder

@@ -379,7 +379,9 @@ def test_a_pattern_on_disk_and_a_file_with_the_marks_of_one(table, tmp_path):
 def test_no_name_has_a_secret(url, name, monkeypatch):
     assert shown(url) == name
     monkeypatch.setattr("sys.argv", ["bidwise", "train", url, f"--table={url}", "--set", f"data.table={url}", "a b"])
-    assert run_folder.environment()["command"] == f"bidwise train {name} --table={name} --set data.table={name} 'a b'"
+    words = ["bidwise", "train", name, f"--table={name}", "--set", f"data.table={name}", "a b"]
+    typed_again = [f"'{word}'" if " " in word else word for word in words]
+    assert run_folder.environment()["command"] == " ".join(typed_again)
 
 
 def test_names_of_places():

@@ -28,7 +28,6 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "bidwise.auctions": ("Outcome", "optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare"),
-    # not in __all__: what needs other libraries
     "bidwise.bridges.lightning": ("WelfareCallback",),
     "bidwise.bridges.loss_runs": ("loss_runs",),
     "bidwise.bridges.estimator": ("CTRClassifier", "welfare_scorer"),
@@ -46,16 +45,8 @@ _HOMES = {
 _PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "table", "theory", "training")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "LOSSES",
-    "BidWeightedLogLoss",
-    "Evaluation",
-    "InputError",
-    "Outcome",
-    "WelfareLoss",
-    "log_loss",
-    "loss_runs",
-]
+# without CTRClassifier, welfare_scorer and WelfareCallback, which need other libraries: star imports need torch alone
+__all__ = ["LOSSES", "BidWeightedLogLoss", "Evaluation", "InputError", "Outcome", "WelfareLoss", "log_loss"]
 __all__ += ["data", "evaluation", "models", "table", "theory", "training"]
 __all__ += ["AuctionBatchSampler", "boosted_ctr", "collate_auctions", "load", "loss_runs", "offsets", "welfare_metric"]
 __all__ += ["diagnose", "evaluate", "fit", "pairwise_welfare_loss", "pooled_revenue", "pooled_welfare", "predict"]

@@ -140,7 +140,6 @@ class WelfareMetric:
     auction_size: int | None
     start: float | None  # the logit of score 0; None where predictions are CTR
     slots: tuple[float, ...]
-    __name__ = "welfare"  # which XGBoost's wrapper for scikit-learn asks for
 
     def __call__(
         self, first: Any, second: Any, sample_weight: ArrayLike | None = None

@@ -59,8 +59,8 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     from the number of rows. A tenth of the rows chooses the best epoch and calibrates the CTR.
 
     Args:
-        model: ``deepfm``, ``dcn``, ``dcnv2`` or ``logistic_regression``; ``None``: DeepFM, and with ``recipe="auto"``
-            whichever is best.
+        model: ``deepfm``, ``dcn``, ``dcnv2``, ``logistic_regression`` or ``lightgbm``; ``None``: DeepFM, and with
+            ``recipe="auto"`` whichever of the networks is best.
         recipe: the name of a loss in :data:`bidwise.LOSSES` trains one model with it; ``auto`` tries several settings
             of the log loss and keeps the best on validation rows; ``ensemble`` serves the mean of several models, and
             ``distilled`` one that learned from them.
@@ -128,7 +128,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, bid: Any = None, auction: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, *, bid: Any = None, auction: Any = None, sample_weight: Any = None) -> Self:
         """Train on logged ads.
 
         Args:

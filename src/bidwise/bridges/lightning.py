@@ -11,22 +11,25 @@ from torch import Tensor
 from bidwise.checks import InputError
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.result import Evaluation
+from bidwise.segments import auction_of
 
 try:
     from lightning.pytorch import Callback
 except ImportError:
     raise ImportError("bidwise.WelfareCallback needs Lightning: pip install lightning") from None
 
+WITHIN = "auction of the batch"
 SHOWN = ("welfare", "revenue", "auc", "log_loss", "calibration_error", "predicted_over_observed")
 
 
 class WelfareCallback(Callback):  # type: ignore[misc]
     """Measures the validation ads as ``bidwise evaluate`` does, and logs it.
 
-    ``validation_step`` returns a mapping with ``logits`` (or ``ctr``), ``clicks`` and ``bids`` of its ads, ``auction``
-    (a number for each ad) unless ``auction_size`` is given, and, to compare with, ``baseline``: another model's CTR.
-    Logged are welfare, revenue, auc, log_loss, calibration_error and predicted_over_observed after ``prefix`` and, with
-    a baseline, welfare_difference, welfare_ci_low and welfare_ci_high: ``ModelCheckpoint(monitor="val_welfare")``.
+    ``validation_step`` returns a mapping with ``logits`` (or ``ctr``), ``clicks`` and ``bids`` of its ads; unless
+    ``auction_size`` is given, ``auction``, a number for each ad, or ``offsets``, where batches are whole auctions; and,
+    to compare with, ``baseline``: another model's CTR. Logged are welfare, revenue, auc, log_loss, calibration_error,
+    predicted_over_observed, after ``prefix``, and with a baseline, welfare_difference, welfare_ci_low and
+    welfare_ci_high: ``ModelCheckpoint(monitor="val_welfare")``.
 
     Args:
         auction_size: ads of an auction, where ads are in no real ones: all that could be drawn are measured.
@@ -58,11 +61,12 @@ class WelfareCallback(Callback):  # type: ignore[misc]
             )
         self._parts.append(_columns(outputs, needs_auction=self.auction_size is None))
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Evaluate what the batches held; ranks put their ads together, and each logs the same."""
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Evaluate what the batches held, before others look at it; ranks put their ads together, and log the same."""
         parts, self._parts = _of_all_ranks(self._parts), []
         if trainer.sanity_checking or not parts:
             return
+        _number_auctions(parts)
         table = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
         models = ["baseline", "model"] if "baseline" in table else ["model"]
         self.evaluation = evaluate(
@@ -80,9 +84,7 @@ class WelfareCallback(Callback):  # type: ignore[misc]
             logged |= {"welfare_difference": welfare.difference}
             logged |= {"welfare_ci_low": welfare.ci_low, "welfare_ci_high": welfare.ci_high}
         named = {self.prefix + name: float(value) for name, value in logged.items()}
-        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in named.items()})
-        for logger in trainer.loggers:
-            logger.log_metrics(named, step=trainer.global_step)
+        pl_module.log_dict(named)
         if self.verbose and len(models) == 2 and trainer.is_global_zero:
             print(f"Epoch {trainer.current_epoch + 1}:\n{self.evaluation}")
 
@@ -96,15 +98,28 @@ def _columns(outputs: Mapping[str, Any], *, needs_auction: bool) -> dict[str, Te
         columns["model"] = torch.sigmoid(outputs["logits"].double())
     if needs_auction and "auction" in outputs:
         columns["auction"] = outputs["auction"]
-    missing = [name for name in ("model", "clicks", "bids", "auction") if name not in columns]
-    if not needs_auction:
-        missing = [name for name in missing if name != "auction"]
+    elif needs_auction and "offsets" in outputs:
+        columns[WITHIN] = auction_of(outputs["offsets"])
+    missing = [name for name in ("model", "clicks", "bids") if name not in columns]
+    if needs_auction and not {"auction", WITHIN} & columns.keys():
+        missing.append("auction")
     if missing:
-        words = ", ".join("logits or ctr" if name == "model" else name for name in missing)
+        said = {"model": "logits or ctr", "auction": "auction or offsets"}
+        words = ", ".join(said.get(name, name) for name in missing)
         raise InputError(f"must return {words} too, found {', '.join(outputs)}", argument="validation_step")
     if "baseline" in outputs:
         columns["baseline"] = outputs["baseline"]
-    return {name: column.detach().flatten().cpu() for name, column in columns.items()}
+    flat = {name: column.detach().flatten().cpu() for name, column in columns.items()}
+    return {name: column.double() if column.is_floating_point() else column for name, column in flat.items()}
+
+
+def _number_auctions(parts: list[dict[str, Tensor]]) -> None:
+    """Auctions that are numbered in their batch alone become numbers of all."""
+    before = 0
+    for part in parts:
+        if WITHIN in part:
+            part["auction"] = part.pop(WITHIN) + before
+            before += int(part["auction"][-1]) + 1 - before if len(part["auction"]) else 0
 
 
 def _of_all_ranks(parts: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:

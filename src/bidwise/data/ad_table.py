@@ -43,7 +43,6 @@ class AdTable:
     groups: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # of every ad, for each of the keys
     labels: dict[str, list[str]] = field(default_factory=dict)  # what the groups of a key are called
     left_out: int = 0
-    scattered: bool = False  # whether auctions had to be brought together
 
     @property
     def ads(self) -> int:
@@ -80,7 +79,7 @@ def read_ads(
     """The named columns of a table, checked, and no others; without ``bid`` all bids are 1, without ``auction`` all ads
     are one auction.
 
-    Auctions scattered over the table are brought together, in the order of their first ads, and ``scattered`` says so.
+    Auctions scattered over the table are brought together, in the order of their first ads.
 
     Args:
         table: a Parquet, CSV or TSV file (also gzipped) or URL, a polars or pandas frame, or a mapping of columns.
@@ -152,7 +151,7 @@ def read_ads(
     order, offsets = auction_rows(auction_ids(frame.select(cs.by_name(*named)), name))
     if order is None:
         return replace(ads, offsets=offsets)
-    return ads.rows(order, offsets, scattered=True)
+    return ads.rows(order, offsets)
 
 
 def group_ids(keys: pl.DataFrame, table: str = "table") -> tuple[NDArray[np.int64], list[str]]:

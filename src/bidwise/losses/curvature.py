@@ -113,7 +113,8 @@ class Derivatives:
             if options.reduction == "mean":
                 share = share * ads / max(len(sizes), 1)
             stakes = (np.repeat(share, sizes) * x for x in stakes_of(self.bids * labels, offsets, options.gap))
-            seen.update(clicks=clicks.copy(), weights=weights, stakes=tuple(stakes))
+            kept = None if weights is None else weights.copy()  # the caller may reuse its array
+            seen.update(clicks=clicks.copy(), weights=kept, stakes=tuple(stakes))
         found: tuple[Floats, Floats] = seen["stakes"]
         return found
 

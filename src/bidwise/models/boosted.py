@@ -34,11 +34,12 @@ class BoostedTrees(nn.Module):
         cardinalities: how many values each field has.
         leaves: of a tree.
         smooth: ads that the mean click rate counts in the rate of a value.
-        seed: of the folds that rates are made out of in training.
+        seed: as other models have one; the folds that rates are made out of are drawn by the seed of the training.
     """
 
     rates: Tensor
     starts: Tensor
+    sizes: Tensor
 
     def __init__(self, cardinalities: Sequence[int], *, leaves: int = 8, smooth: float = 100.0, seed: int = 0) -> None:
         super().__init__()
@@ -49,11 +50,14 @@ class BoostedTrees(nn.Module):
         self.bias = nn.Parameter(torch.zeros(()))
         self.register_buffer("rates", torch.zeros(sum(cardinalities), dtype=torch.float64))
         self.register_buffer("starts", torch.tensor([0, *accumulate(cardinalities)][:-1]), persistent=False)
+        self.register_buffer("sizes", torch.tensor(list(cardinalities)), persistent=False)
         self.trees = ""
         self._booster: Any = None
 
     def codes(self, features: Tensor) -> Tensor:
         """Where the rate of every value stands, ``(ads, fields)``."""
+        if bool(((features < 0) | (features >= self.sizes)).any()):
+            raise InputError(f"must be ids from 0 to below {self.sizes.tolist()}, found others", argument="features")
         return features.long() + self.starts
 
     def grow(self, trees: str) -> None:

@@ -283,7 +283,7 @@ class CriteoResult:
     """What a run found."""
 
     kind: ClassVar[str] = "criteo"
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
 
     version: str = bidwise.__version__
     config: CriteoConfig

@@ -89,7 +89,7 @@ class Recipe:
             options = {name: value for name, value in options.items() if name in ("valid", "metric", "seed")}
             options |= {"patience": self.patience, "learning_rate": self.learning_rate, "l2": self.l2}
             return fit_trees(
-                model, ads, loss=loss or self.loss_function, rounds=round(self.epochs), show=show, **options
+                model, ads, loss=loss or self.loss_function, rounds=max(1, round(self.epochs)), show=show, **options
             )
         options |= {f.name: getattr(self, f.name) for f in fields(Options)}
 
