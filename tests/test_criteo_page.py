@@ -160,7 +160,7 @@ def as_json(models, protocols, repeats, known, losses, **options):
         },
     }
     found = {name: model(name, protocols, repeats, known, losses) for name in models}
-    return to_json({"kind": "criteo", "format": 2, "config": config, "data": data, "models": found})
+    return to_json({"kind": "criteo", "format": 3, "config": config, "data": data, "models": found})
 
 
 def simulated():
@@ -373,7 +373,7 @@ def test_a_run_folder_becomes_a_page(tmp_path):
     (tmp_path / "run/result.json").write_text(json.dumps(result_json(criteo())), encoding="utf-8")
     report([tmp_path / "run"], tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == runs_page([read_run(tmp_path / "run")])
-    (tmp_path / "run/result.json").write_text('{"kind": "criteo", "format": 2, "data": {}}', encoding="utf-8")
+    (tmp_path / "run/result.json").write_text('{"kind": "criteo", "format": 3, "data": {}}', encoding="utf-8")
     with pytest.raises(InputError, match=r"result\.json must have the keys .*, found no config, models"):
         report([tmp_path / "run"], tmp_path / "page.html")
 
