@@ -83,8 +83,8 @@ def fit(
     >>> market = bidwise.data.WORLDS["plotted"].market(random)
     >>> train, valid = market.ads(512, random), market.auctions(20, 10, random)
     >>> fitted = fit(bidwise.models.LogisticRegression(50), train, loss="log_plus", valid=valid, epochs=3)
-    >>> len(fitted.history), fitted.history[-1]["epoch"]
-    (3, 3)
+    >>> len(fitted.history)  # an entry for each epoch
+    3
     """
     check_parts(model, train, valid)
     if isinstance(loss, distributed.AcrossRanks):
