@@ -332,16 +332,16 @@ def test_a_scorer_takes_arrays_as_well_as_lists(file, expected):
     np.testing.assert_allclose(scoring.Scorer(file, threads=2).score(arrays), expected, **EXACT)
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", ".parquet"])
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", ".parquet", ".CSV", ".Csv.GZ", ".PARQUET"])
 def test_scores_are_those_of_predict(run, file, tmp_path, monkeypatch, ending):
     table = unseen(score_table.AT_ONCE + 10)
     path = tmp_path / f"new{ending}"
     separator = "\t" if ending == ".tsv" else ","
-    if ending == ".parquet":
+    if ending.lower() == ".parquet":
         table.write_parquet(path)
     else:
         text = table.write_csv(separator=separator).encode()
-        path.write_bytes(gzip.compress(text) if ending == ".csv.gz" else text)
+        path.write_bytes(gzip.compress(text) if ending.lower() == ".csv.gz" else text)
     assert command(monkeypatch, "predict", run, path, "--out", tmp_path / "predicted.csv") == 0
     assert command(monkeypatch, "score", file, path, "--out", tmp_path / "scored.csv") == 0
     assert command(monkeypatch, "score", file, path, "--out", tmp_path / "scored.npy") == 0
@@ -349,7 +349,9 @@ def test_scores_are_those_of_predict(run, file, tmp_path, monkeypatch, ending):
     assert scored.columns == [*table.columns, "ctr"]
     np.testing.assert_allclose(scored["ctr"], predicted["ctr"], **EXACT)
     np.testing.assert_array_equal(np.load(tmp_path / "scored.npy"), scored["ctr"])
-    if ending != ".parquet":
+    assert command(monkeypatch, "score", file, path, "--out", tmp_path / "loud.CSV") == 0
+    assert (tmp_path / "loud.CSV").read_bytes() == (tmp_path / "scored.csv").read_bytes()
+    if ending.lower() != ".parquet":
         assert scored.drop("ctr").equals(pl.read_csv(table.write_csv().encode()))
 
 
@@ -367,6 +369,8 @@ def test_score_refuses_what_it_cannot_use(file, tmp_path, monkeypatch, capsys):
     unseen(20).write_csv(good)
     lines = good.read_text().splitlines()
     bad = {"long": [*lines[:3], lines[3] + ",1"], "no_age": [re.sub("age", "years", lines[0]), *lines[1:]], "none": []}
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(good.read_bytes())[:-20])
     bad |= {"text": [lines[0], re.sub("(.*?,.*?,.*?,.*?,).*?,", r"\1much,", lines[1])]}
     for name, text in bad.items():
         (tmp_path / f"{name}.csv").write_text("\n".join(text))
@@ -374,6 +378,10 @@ def test_score_refuses_what_it_cannot_use(file, tmp_path, monkeypatch, capsys):
         ((tmp_path / "nothing.csv", "--out", out), "TABLE must be a file, found nothing"),
         ((good, "--out", tmp_path / "scores.txt"), "--out must end in .csv, .tsv or .npy"),
         ((good, "--out", out, "--separator", "ab"), "--separator must be one character"),
+        ((good, "--out", "s3://bucket/o.csv"), "--out must be a file on a file system, found s3://bucket/o.csv"),
+        (("s3://bucket/new.csv", "--out", out), "TABLE must be a file on a file system, found s3://bucket/new.csv"),
+        ((tmp_path / "broken.parquet", "--out", out), "broken.parquet cannot be read: "),
+        ((tmp_path / "cut.csv.gz", "--out", out), "cut.csv.gz cannot be read: "),
         ((good, "--out", good), "--out must be another file than the table"),
         ((good, "--out", out, "--column", "age"), "has a column 'age' already"),
         ((tmp_path / "long.csv", "--out", out), "row 2 must have 9 values, found 10"),
@@ -384,7 +392,8 @@ def test_score_refuses_what_it_cannot_use(file, tmp_path, monkeypatch, capsys):
         assert command(monkeypatch, "score", file, *words) == 2
         assert said in capsys.readouterr().err
     assert not out.exists()
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv"] * 5
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv"] * 5 + [".gz", ".parquet"]
+    assert not Path("s3:").exists()
 
 
 def test_short_and_blank_lines_are_missing_values_as_in_predict(run, file, tmp_path, monkeypatch):
