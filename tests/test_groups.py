@@ -79,6 +79,11 @@ def test_scattered_ids_are_refused_with_the_way_to_sort(kind, how):
         ({"sizes": [1, -2]}, "sizes must be whole numbers, 0 or more"),
         ({"sizes": [1.5]}, "sizes must be whole numbers"),
         ({"sizes": ["2"]}, "sizes must be whole numbers"),
+        ({"sizes": [1, float("inf")]}, r"sizes must add up to less than 2\^63 ads, found inf"),
+        ({"sizes": [2**62, 2**62]}, "sizes must add up to less than"),
+        ({"ids": ["a", float("nan"), float("nan"), "b"]}, "found none at row 1"),
+        ({"ids": [1, pd.NA]}, "found none at row 1"),
+        ({"ids": ["a", pd.NaT]}, "found none at row 1"),
         ({"ids": [1.0, float("nan")]}, "ids must name the auction of every ad, found none at row 1"),
         ({"ids": ["a", None]}, "found none at row 1"),
         ({"ids": pd.Series(["a", None, "b"])}, "found none at row 1"),
@@ -89,6 +94,15 @@ def test_scattered_ids_are_refused_with_the_way_to_sort(kind, how):
 def test_what_are_no_ids_or_sizes_is_refused(arguments, message):
     with pytest.raises(bidwise.InputError, match=message):
         bidwise.offsets(**arguments)
+
+
+@pytest.mark.parametrize(
+    "ids", [[1, "1", 2], [2**53, 2**53 + 1, 0.5], [2**63, 2**63 + 1, -1], [torch.tensor(k) for k in range(3)]], ids=str
+)
+def test_ids_in_lists_are_what_python_holds(ids):
+    assert bidwise.offsets(ids).tolist() == [0, 1, 2, 3]
+    with pytest.raises(bidwise.InputError, match=r"again at row 3, after other auctions"):
+        bidwise.offsets([*ids, ids[0]])
 
 
 LOGITS, CLICKS, BIDS = torch.zeros(6), torch.tensor([1.0, 0, 0, 0, 0, 1]), torch.ones(6)
@@ -216,6 +230,8 @@ def test_a_plain_loader_feeds_a_loss(teacher, named):
 def test_samples_without_an_auction_are_refused():
     with pytest.raises(bidwise.InputError, match="found no auction among features, clicks, bids"):
         bidwise.collate_auctions([{"features": 1.0, "clicks": 0, "bids": 1.0}])
+    with pytest.raises(bidwise.InputError, match=r"samples must be features, .* teacher where .*, found 6 values"):
+        bidwise.collate_auctions([(1.0, 0, 1.0, 7, 0.5, "slot 3")])
 
 
 def test_ads_of_numpy_pandas_and_polars_columns_are_the_same():

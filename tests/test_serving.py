@@ -178,6 +178,12 @@ def test_a_loaded_model_says_which_columns_are_missing_and_reads_no_others(run, 
     with pytest.raises(bidwise.InputError, match="must be a file, a polars or pandas frame, or a mapping"):
         model.predict(3)
     np.testing.assert_array_equal(model.predict(table.with_columns(more=pl.lit(1))), expected)
+    columns = table.to_dict(as_series=False)
+    np.testing.assert_allclose(model.predict(columns | {"note": 3, "short": [1], "odd": [object()]}), expected, **EXACT)
+    frame = pd.DataFrame(columns)
+    frame[0] = [{"a": 1}, 2] * 100
+    frame["unit"] = pd.Series([1 + 2j] * 200)
+    np.testing.assert_allclose(model.predict(frame), expected, **EXACT)
     one, other = ({**table.head(1).to_dict(as_series=False), "site": [word]} for word in ("never", "nowhere"))
     assert model.predict(one) == model.predict(other)
 
@@ -196,6 +202,7 @@ ODD = st.one_of(
     st.none(),
     st.text(max_size=6),
     st.from_regex(r"\A[ ]?-?[0-9]{1,3}(\.0{0,3})?[ ]?\Z"),
+    st.sampled_from(["\x1c7", "7\x1f", "\x1d", "\x1ea", "\xa07", "\x857\u3000", "\u200b7"]),
     st.sampled_from(["True", "TRUE", "true", "tRue", "", " ", "NaN", "7", "7.0", "1e-05", "inf"]),
 )
 KINDS = {
@@ -204,7 +211,6 @@ KINDS = {
     "decimal": (st.one_of(st.none(), st.floats(), st.integers(-50, 50).map(float)), pl.Float64),
     "boolean": (st.one_of(st.none(), st.booleans()), pl.Boolean),
 }
-PYTHONS_OWN_SPACES = "\x1c\x1d\x1e\x1f"  # which Python strips, and polars does not
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -213,14 +219,18 @@ PYTHONS_OWN_SPACES = "\x1c\x1d\x1e\x1f"  # which Python strips, and polars does 
 def test_values_one_by_one_have_the_names_that_polars_gives_them(kind, data):
     values, dtype = KINDS[kind]
     drawn = data.draw(st.lists(values, max_size=20))
-    drawn = [x for x in drawn if not (isinstance(x, str) and set(x) & set(PYTHONS_OWN_SPACES))]
     assert [text_of(x) for x in drawn] == names_of(pl.Series(drawn, dtype=dtype)).to_list()
+
+
+def test_values_lose_the_spaces_that_polars_strips():
+    letters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    assert [text_of(letter) is None for letter in letters] == names_of(pl.Series(letters)).is_null().to_list()
 
 
 def test_few_rows_have_the_ids_of_many(monkeypatch):
     words = ("7", "true", "a", "2.5", "0.00001")
     columns = [
-        pl.Series(["7", " 7.0", "TRUE", None, "", "a", "b", "0.00001"]),
+        pl.Series(["7", " 7.0", "TRUE", None, "", "a", "b", "0.00001", "\x1ca", "a\x1f", "\x1d"]),
         pl.Series([7.0, 2.5, 1e-5, math.nan, None]),
         pl.Series([7, 8, None]),
         pl.Series([True, None]),
@@ -229,7 +239,7 @@ def test_few_rows_have_the_ids_of_many(monkeypatch):
         pl.Series([7.0, 2.5], dtype=pl.Float32),
     ]
     few = [Categorical("x", words).ids(column) for column in columns]
-    monkeypatch.setattr(encoding, "FEW", -1)
+    monkeypatch.setattr(encoding, "SHORT", -1)
     for found, column in zip(few, columns, strict=True):
         np.testing.assert_array_equal(found, Categorical("x", words).ids(column))
         assert found.dtype == np.int32
@@ -238,7 +248,7 @@ def test_few_rows_have_the_ids_of_many(monkeypatch):
 def test_numbers_one_by_one_are_those_that_polars_reads():
     words = ["1", " 2.5 ", "TRUE", "false", "", None, "1e3", "-inf", "NaN", ".5"]
     np.testing.assert_array_equal([number_of(x) for x in words], numbers_of(pl.Series(words)))
-    for word in ("x", "1_0", "0x1"):
+    for word in ("x", "1_0", "0x1", "\x1c3", "3\x1f", "\x1d", "\uff13"):
         with pytest.raises(bidwise.InputError, match="must be numbers"):
             number_of(word)
         with pytest.raises(bidwise.InputError, match="is not a number"):
@@ -322,16 +332,16 @@ def test_a_scorer_takes_arrays_as_well_as_lists(file, expected):
     np.testing.assert_allclose(scoring.Scorer(file, threads=2).score(arrays), expected, **EXACT)
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", ".parquet"])
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", ".parquet", ".CSV", ".Csv.GZ", ".PARQUET"])
 def test_scores_are_those_of_predict(run, file, tmp_path, monkeypatch, ending):
     table = unseen(score_table.AT_ONCE + 10)
     path = tmp_path / f"new{ending}"
     separator = "\t" if ending == ".tsv" else ","
-    if ending == ".parquet":
+    if ending.lower() == ".parquet":
         table.write_parquet(path)
     else:
         text = table.write_csv(separator=separator).encode()
-        path.write_bytes(gzip.compress(text) if ending == ".csv.gz" else text)
+        path.write_bytes(gzip.compress(text) if ending.lower() == ".csv.gz" else text)
     assert command(monkeypatch, "predict", run, path, "--out", tmp_path / "predicted.csv") == 0
     assert command(monkeypatch, "score", file, path, "--out", tmp_path / "scored.csv") == 0
     assert command(monkeypatch, "score", file, path, "--out", tmp_path / "scored.npy") == 0
@@ -339,7 +349,9 @@ def test_scores_are_those_of_predict(run, file, tmp_path, monkeypatch, ending):
     assert scored.columns == [*table.columns, "ctr"]
     np.testing.assert_allclose(scored["ctr"], predicted["ctr"], **EXACT)
     np.testing.assert_array_equal(np.load(tmp_path / "scored.npy"), scored["ctr"])
-    if ending != ".parquet":
+    assert command(monkeypatch, "score", file, path, "--out", tmp_path / "loud.CSV") == 0
+    assert (tmp_path / "loud.CSV").read_bytes() == (tmp_path / "scored.csv").read_bytes()
+    if ending.lower() != ".parquet":
         assert scored.drop("ctr").equals(pl.read_csv(table.write_csv().encode()))
 
 
@@ -357,6 +369,8 @@ def test_score_refuses_what_it_cannot_use(file, tmp_path, monkeypatch, capsys):
     unseen(20).write_csv(good)
     lines = good.read_text().splitlines()
     bad = {"long": [*lines[:3], lines[3] + ",1"], "no_age": [re.sub("age", "years", lines[0]), *lines[1:]], "none": []}
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(good.read_bytes())[:-20])
     bad |= {"text": [lines[0], re.sub("(.*?,.*?,.*?,.*?,).*?,", r"\1much,", lines[1])]}
     for name, text in bad.items():
         (tmp_path / f"{name}.csv").write_text("\n".join(text))
@@ -364,6 +378,10 @@ def test_score_refuses_what_it_cannot_use(file, tmp_path, monkeypatch, capsys):
         ((tmp_path / "nothing.csv", "--out", out), "TABLE must be a file, found nothing"),
         ((good, "--out", tmp_path / "scores.txt"), "--out must end in .csv, .tsv or .npy"),
         ((good, "--out", out, "--separator", "ab"), "--separator must be one character"),
+        ((good, "--out", "s3://bucket/o.csv"), "--out must be a file on a file system, found s3://bucket/o.csv"),
+        (("s3://bucket/new.csv", "--out", out), "TABLE must be a file on a file system, found s3://bucket/new.csv"),
+        ((tmp_path / "broken.parquet", "--out", out), "broken.parquet cannot be read: "),
+        ((tmp_path / "cut.csv.gz", "--out", out), "cut.csv.gz cannot be read: "),
         ((good, "--out", good), "--out must be another file than the table"),
         ((good, "--out", out, "--column", "age"), "has a column 'age' already"),
         ((tmp_path / "long.csv", "--out", out), "row 2 must have 9 values, found 10"),
@@ -374,7 +392,8 @@ def test_score_refuses_what_it_cannot_use(file, tmp_path, monkeypatch, capsys):
         assert command(monkeypatch, "score", file, *words) == 2
         assert said in capsys.readouterr().err
     assert not out.exists()
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv"] * 5
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv"] * 5 + [".gz", ".parquet"]
+    assert not Path("s3:").exists()
 
 
 def test_short_and_blank_lines_are_missing_values_as_in_predict(run, file, tmp_path, monkeypatch):

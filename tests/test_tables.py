@@ -307,6 +307,31 @@ def test_the_ways_of_pandas_to_say_that_a_value_is_missing():
     assert table["count"].fill_nan(None).to_list() == [1, None, 3]
 
 
+@pytest.mark.parametrize("dtype", ["Int64", "UInt64"])
+def test_nullable_ids_of_pandas_keep_their_digits(dtype):
+    read = read_table(pd.DataFrame({"user": pd.Series([2**53 + 1, None, 3], dtype=dtype)}))["user"]
+    assert str(read.dtype) == dtype
+    assert read.to_list() == [2**53 + 1, None, 3]
+
+
+@pytest.mark.parametrize("made", [pd.Categorical, pd.CategoricalIndex, lambda ids: pd.Series(ids, dtype="category")])
+def test_categories_of_pandas_are_text(made):
+    read = read_table({"hour": made([7, 7, 2**53 + 1])})["hour"]
+    assert read.to_list() == ["7", "7", str(2**53 + 1)]
+    missing = pd.Categorical.from_codes([1, -1, 0], categories=[2**53 + 1, 7])
+    assert read_table({"hour": missing})["hour"].to_list() == ["7", None, str(2**53 + 1)]
+
+
+@pytest.mark.parametrize("unit", ["s", "m", "h", "ms", "us", "ns"])
+def test_times_of_any_unit(unit):
+    days = np.array(["2026-01-01", "NaT"], dtype=f"datetime64[{unit}]")
+    found = read_table({"day": days, "ago": days - days[0]})
+    assert found["day"].dt.year().to_list() == [2026, None]
+    assert found["ago"].dt.total_days().to_list() == [0, None]
+    pandas = read_table(pd.DataFrame({"day": pd.Series(days)}))
+    assert pandas["day"].dt.year().to_list() == [2026, None]
+
+
 def test_all_columns_are_read_where_none_is_named(tmp_path):
     nested = COLUMNS | {"tags": [[1, 2]] * 6}
     assert read_table(nested).columns == list(nested)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from bidwise.checks import InputError
+from bidwise.errors import InputError
 
 WEB = ("http", "https")
 NAMES = ("abfs", "abfss")  # container@account: no password

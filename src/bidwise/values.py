@@ -15,6 +15,8 @@ from bidwise.errors import InputError
 RARE, MISSING, FIRST = 0, 1, 2  # ids of every field: rare or unseen values, missing ones, the vocabulary from here on
 BOOLEANS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false"}  # as other tools write them
 WORDS = {"true": 1.0, "false": 0.0, "": math.nan}  # that count as numbers
+SPACES = "".join(x for x in map(chr, range(0x3001)) if x.isspace() and x not in "\x1c\x1d\x1e\x1f")  # as polars has it
+NUMBER = re.compile(r"[0-9A-Za-z.+-]+")  # Python reads 1_000 and digits of other scripts as well, and nobody else does
 WHOLE = re.compile(r"(-?\d+)\.0+")  # a whole number that was stored as a decimal one
 
 
@@ -49,7 +51,7 @@ def text_of(value: Any) -> str | None:
     if isinstance(value, int | np.integer):
         return str(int(value))
     if isinstance(value, str):
-        text = value.strip()
+        text = value.strip(SPACES)
     elif isinstance(value, float | np.floating):
         text = "" if math.isnan(value) else _decimal(float(value))
     else:
@@ -72,11 +74,10 @@ def number_of(value: Any) -> float:
     """
     if value is None:
         return math.nan
-    if isinstance(value, str):
-        value = WORDS.get(value.strip().lower(), value)
     try:
-        if isinstance(value, str) and "_" in value:  # Python reads 1_000, and nobody else does
-            raise ValueError(value)
+        if isinstance(value, str):
+            text = value.strip(SPACES).lower()
+            return WORDS[text] if text in WORDS else float(text if NUMBER.fullmatch(text) else "no number")
         return float(value)
     except (TypeError, ValueError):
         raise InputError(f"values must be numbers, found {value!r}") from None

@@ -6,6 +6,7 @@ import csv
 import gzip
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy as np
 
 from bidwise.bridges.scoring import Scorer
 from bidwise.errors import InputError
+from bidwise.urls import check_on_disk
 from bidwise.values import Vocabulary
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -58,8 +60,11 @@ def score_table(
         column: name of the new column.
         separator, header: of a text file, as in `bidwise train`; those of the run by default.
     """
+    check_on_disk("table", table, "a file", "copy it first")
+    check_on_disk("out", out, "a file", "copy it afterwards")
     target = Path(out)
-    if target.suffix not in (*SEPARATORS, ".npy"):
+    ending = target.suffix.lower()
+    if ending not in (*SEPARATORS, ".npy"):
         raise InputError(f"must end in .csv, .tsv or .npy, found {target.name!r}", argument="out")
     if target.resolve() == Path(table).resolve():
         raise InputError(f"must be another file than the table, found {target} for both", argument="out")
@@ -69,19 +74,19 @@ def score_table(
         Path(table), separator or written["separator"], bool(written["header"] if header is None else header)
     )
     scorer.check(rows.columns, rows.name)
-    if column in rows.columns and target.suffix != ".npy":
+    if column in rows.columns and ending != ".npy":
         raise InputError(f"{rows.name} has a column {column!r} already; give the scores another name (column)")
     scored = _scored(scorer, rows)
     target.parent.mkdir(parents=True, exist_ok=True)
     with _whole(target) as part:
-        if target.suffix == ".npy":
+        if ending == ".npy":
             scores = np.concatenate([np.zeros(0), *(scores for _, scores in scored)])
             with part.open("wb") as binary:
                 np.save(binary, scores)
             return len(scores)
         count = 0
         with part.open("w", newline="", encoding="utf-8") as opened:
-            writer = csv.writer(opened, delimiter=SEPARATORS[target.suffix], lineterminator="\n")
+            writer = csv.writer(opened, delimiter=SEPARATORS[ending], lineterminator="\n")
             writer.writerow([*rows.columns, column])
             for block, scores in scored:
                 writer.writerows([*row, repr(score)] for row, score in zip(block, scores.tolist(), strict=True))
@@ -133,9 +138,10 @@ def _opened(path: Path, separator: str | None, header: bool) -> Rows:
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing"
         raise InputError(f"must be a file, found {found} at {path}", argument="table")
-    if path.suffix == ".parquet":
+    last = path.suffix.lower()
+    if last == ".parquet":
         return _parquet(path)
-    ending = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    ending = Path(path.stem).suffix.lower() if last == ".gz" else last
     if ending not in SEPARATORS:
         raise InputError(f"{path} must end in .parquet, .csv, .tsv, .csv.gz or .tsv.gz")
     delimiter = "\t" if separator == "\\t" else separator or SEPARATORS[ending]
@@ -143,12 +149,10 @@ def _opened(path: Path, separator: str | None, header: bool) -> Rows:
         raise InputError(f"must be one character, or \\t for a tab, found {separator!r}", argument="separator")
 
     def lines() -> Iterator[Row]:
-        opener: Any = gzip.open if path.suffix == ".gz" else open
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as text:
-            try:
-                yield from csv.reader(text, delimiter=delimiter)
-            except (csv.Error, UnicodeDecodeError, gzip.BadGzipFile) as error:
-                raise InputError(f"{path} cannot be read: {error}") from None
+        opener: Any = gzip.open if last == ".gz" else open
+        broken = (csv.Error, UnicodeDecodeError, EOFError, zlib.error)
+        with _readable(path, *broken), opener(path, "rt", encoding="utf-8-sig", newline="") as text:
+            yield from csv.reader(text, delimiter=delimiter)
 
     first = next(iter(lines()), None)
     if first is None:
@@ -166,19 +170,32 @@ def _opened(path: Path, separator: str | None, header: bool) -> Rows:
 
 def _parquet(path: Path) -> Rows:
     if find_spec("pyarrow") is not None:
-        file = import_module("pyarrow.parquet").ParquetFile(path)
+        broken = import_module("pyarrow").ArrowException
+        with _readable(path, broken):
+            file = import_module("pyarrow.parquet").ParquetFile(path)
 
         def rows() -> Iterator[Row]:
-            for batch in file.iter_batches(AT_ONCE):
-                yield from map(list, zip(*batch.to_pydict().values(), strict=True))
+            with _readable(path, broken):
+                for batch in file.iter_batches(AT_ONCE):
+                    yield from map(list, zip(*batch.to_pydict().values(), strict=True))
 
         return Rows(str(path), file.schema_arrow.names, rows, text=False)
     if find_spec("polars") is None:
         raise InputError(f"{path} needs pyarrow or polars to be read, found neither; install one, or give a CSV file")
     import polars as pl
 
-    frame = pl.read_parquet(path)
+    with _readable(path, pl.exceptions.PolarsError):
+        frame = pl.read_parquet(path)
     return Rows(str(path), frame.columns, lambda: map(list, frame.iter_rows()), text=False)
+
+
+@contextmanager
+def _readable(path: Path, *broken: type[Exception]) -> Iterator[None]:
+    """What keeps a file from being read, as an error that names it."""
+    try:
+        yield
+    except (*broken, OSError) as error:
+        raise InputError(f"{path} cannot be read: {str(error).strip().partition(chr(10))[0]}") from None
 
 
 @contextmanager

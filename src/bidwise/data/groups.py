@@ -48,6 +48,9 @@ def offsets(ids: Any = None, *, sizes: Any = None) -> Tensor:
     argument, what = ("sizes", "auction") if ids is None else ("ids", "ad")
     if values.ndim != 1:
         raise InputError(f"must have one value for each {what}, found shape {values.shape}", argument=argument)
+    if isinstance(ids, list | tuple) and set(map(type, ids)) - set(map(type, values[:1].tolist())):
+        values = np.empty(len(ids), dtype=object)  # numpy would make text of 1 and "1", and decimals of whole numbers
+        values[:] = [each.item() if isinstance(each, Tensor) else each for each in ids]
     bounds = torch.from_numpy(_bounds_of_sizes(values) if ids is None else _bounds_of_ids(values, ids))
     return bounds.to(given.device) if isinstance(given, Tensor) else bounds
 
@@ -55,6 +58,8 @@ def offsets(ids: Any = None, *, sizes: Any = None) -> Tensor:
 def _bounds_of_sizes(sizes: NDArray[Any]) -> NDArray[np.int64]:
     if len(sizes) and (sizes.dtype.kind not in "iuf" or (sizes < 0).any() or (sizes != np.floor(sizes)).any()):
         raise InputError(f"must be whole numbers, 0 or more, found {sizes.tolist()[:5]}", argument="sizes")
+    if not sizes.sum(dtype=np.float64) < 2.0**63:
+        raise InputError(f"must add up to less than 2^63 ads, found {sizes.max()}", argument="sizes")
     return np.append(0, np.cumsum(sizes.astype(np.int64)))
 
 
@@ -62,7 +67,7 @@ def _bounds_of_ids(values: NDArray[Any], ids: Any) -> NDArray[np.int64]:
     if hasattr(ids, "isna") or hasattr(ids, "is_null"):  # pandas has several words for a missing value, polars one
         missing = np.asarray(ids.isna() if hasattr(ids, "isna") else ids.is_null())
     else:
-        missing = np.array([each is None for each in values]) if values.dtype.kind == "O" else np.zeros(len(values))
+        missing = np.array(list(map(_is_missing, values))) if values.dtype.kind == "O" else np.zeros(len(values))
     missing = missing.astype(bool) | (values != values if values.dtype.kind in "fmM" else False)
     if missing.any():
         raise InputError(f"must name the auction of every ad, found none at row {missing.argmax()}", argument="ids")
@@ -80,6 +85,11 @@ def _bounds_of_ids(values: NDArray[Any], ids: Any) -> NDArray[np.int64]:
             argument="ids",
         )
     return np.append(starts, len(values)).astype(np.int64)
+
+
+def _is_missing(each: Any) -> bool:
+    """None, the NA of pandas, or what is not even equal to itself: NaN and NaT."""
+    return each is None or type(each).__name__ == "NAType" or (not hasattr(each, "__len__") and bool(each != each))
 
 
 def tensor_of(argument: str, values: Any) -> Tensor:
@@ -195,6 +205,9 @@ def collate_auctions(samples: Sequence[Any]) -> dict[str, Any]:
     >>> batch["offsets"], batch["bids"], batch["features"].shape
     (tensor([0, 2, 3]), tensor([0.5000, 0.5000, 0.5000]), torch.Size([3, 2]))
     """
+    longest = max((len(sample) for sample in samples if not isinstance(sample, Mapping)), default=0)
+    if longest > len(SAMPLE):
+        raise InputError(f"samples must be {', '.join(SAMPLE)} where they are tuples, found {longest} values")
     named = [
         dict(sample) if isinstance(sample, Mapping) else dict(zip(SAMPLE, sample, strict=False)) for sample in samples
     ]

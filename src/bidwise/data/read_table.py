@@ -25,6 +25,7 @@ Table = Any  # a path, a URL, a Location, a polars or pandas frame, or a mapping
 WORDS = {"true": "1", "false": "0"}  # what other tools write for a click
 INFERRED = {"infer_schema_length": None}  # types of columns by all rows
 UNREADABLE = (pl.exceptions.PolarsError, OSError)
+TIMES = ("D", "ms", "us", "ns")  # units of numpy's dates that polars knows
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 ENDINGS = ".parquet, .csv, .tsv, .csv.gz or .tsv.gz"
 PATTERN = re.compile(r"[*[]")  # in the name of a table: several files
@@ -308,6 +309,12 @@ def _series(column: str, values: Any, table: str) -> pl.Series:
     if isinstance(values, pl.Series):
         return values.alias(column)
     missing = values.isna() if hasattr(values, "isna") else None  # pandas has several words for a missing value
+    dtype = getattr(values, "dtype", None)
+    if hasattr(dtype, "categories"):
+        return _category(column, getattr(values, "array", values), table)
+    if hasattr(dtype, "numpy_dtype") and dtype.kind in "iu":  # numpy would make decimals of them where one is missing
+        whole = pl.Series(column, values.to_numpy(dtype=dtype.numpy_dtype, na_value=0))
+        return whole.scatter(np.flatnonzero(missing), None)
     if hasattr(values, "detach"):  # a tensor; bfloat16 is nothing numpy knows
         values = values.detach().cpu()
         values = values.double() if values.is_floating_point() else values
@@ -320,10 +327,19 @@ def _series(column: str, values: Any, table: str) -> pl.Series:
                 [not hasattr(x, "__len__") and x != x for x in entries] if missing is None else missing
             )  # NaN, NaT
             entries = [None if gone else x for x, gone in zip(entries.tolist(), missing, strict=True)]
+        elif isinstance(entries, np.ndarray) and entries.dtype.kind in "mM":
+            unit = np.datetime_data(entries.dtype)[0]
+            entries = entries if unit in TIMES else entries.astype(f"{entries.dtype.kind}8[us]")
         return pl.Series(column, entries, strict=False)
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
         words = str(error).strip().splitlines()[0]
         raise InputError(f"{table}: column {column!r} must have one value per ad, found: {words}") from None
+
+
+def _category(column: str, values: Any, table: str) -> pl.Series:
+    """A categorical column of pandas as text, whatever its categories are."""
+    words = _series(column, values.categories, table).cast(pl.String).to_list()
+    return pl.Series(column, [None if code < 0 else words[code] for code in values.codes.tolist()], dtype=pl.String)
 
 
 def _scan_file(place: Location, **options: Any) -> pl.LazyFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ from torch import nn
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
-from bidwise.data.read_table import Table, location_of, scan_table, table_error, table_name, written_as
+from bidwise.data.read_table import (
+    Location,
+    Table,
+    column_names,
+    location_of,
+    scan_table,
+    table_error,
+    table_name,
+    written_as,
+)
 from bidwise.models import TABLE_MODELS, Ensemble
 from bidwise.run_folder import load as read_weights
 from bidwise.run_folder import read_json
@@ -83,11 +93,14 @@ class Model:
         return ctr
 
     def _read(self, table: Table) -> pl.DataFrame:
-        rows = scan_table(written_as_in(self.run, table))
-        if isinstance(table, pl.LazyFrame | str | Path):
+        if isinstance(table, pl.LazyFrame | str | Path | Location):
+            rows = scan_table(written_as_in(self.run, table))
             self.encoder.check(rows.collect_schema().names(), table_name(table))
             return rows.select(pl.col(self.columns)).collect(engine="streaming")
-        return rows.collect()  # in memory already; streaming would take longer than a few ads do
+        self.encoder.check(column_names(table))
+        names = table if isinstance(table, Mapping) else table.columns
+        known = {str(name): table[name] for name in names if str(name) in self.columns}
+        return scan_table(known).collect()  # in memory already; streaming would take longer than a few ads do
 
 
 def load(run: str | Path, *, device: str = "cpu") -> Model:
