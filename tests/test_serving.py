@@ -317,6 +317,10 @@ def test_a_scorer_refuses_what_it_cannot_use(file, tmp_path):
     for changed, words in (
         (about | {"checksum": "0"}, "must be the one written with ctr.onnx"),
         (about | {"version": 9}, "must be a scorer of version 1"),
+        ({key: about[key] for key in about if key != "columns"}, "must have 'columns', found none; export it again"),
+        ({key: about[key] for key in about if key != "text"}, "must have 'text', found none; export it again"),
+        (about | {"columns": [{"name": "site"}]}, r"must say how columns .* found KeyError\('kind'\); export it again"),
+        (about | {"columns": 3}, "must say how columns become ids, found TypeError.*; export it again"),
     ):
         (tmp_path / "ctr.json").write_text(json.dumps(changed))
         with pytest.raises(bidwise.InputError, match=words):
@@ -330,6 +334,23 @@ def test_a_scorer_takes_arrays_as_well_as_lists(file, expected):
     table = unseen()
     arrays = {name: table[name].to_numpy() for name in scoring.Scorer(file).columns}
     np.testing.assert_allclose(scoring.Scorer(file, threads=2).score(arrays), expected, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype"), [("site", "string"), ("site", "object"), ("age", "Float64"), ("age", "O")]
+)
+def test_a_scorer_takes_the_missing_values_of_pandas(run, file, column, dtype):
+    plain = unseen(3).to_dict(as_series=False)
+    given = plain | {column: pd.Series([pd.NA, *plain[column][1:]], dtype=dtype)}
+    expected = scoring.Scorer(file).score(plain | {column: [None, *plain[column][1:]]})
+    np.testing.assert_array_equal(scoring.Scorer(file).score(given), expected)
+    np.testing.assert_array_equal(scoring.Scorer(file).score(given | {column: list(given[column])}), expected)
+    np.testing.assert_allclose(bidwise.load(run).predict(given), expected, **EXACT)
+
+
+def test_nullable_ids_keep_their_digits():
+    ids = scoring._listed(pd.Series([2**53 + 1, None], dtype="Int64"))
+    assert [text_of(each) for each in ids] == [str(2**53 + 1), None]
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", ".parquet", ".CSV", ".Csv.GZ", ".PARQUET"])

@@ -40,6 +40,11 @@ class Vocabulary:
         return MISSING if text is None else self.known.get(text, RARE)
 
 
+def is_na(value: Any) -> bool:
+    """Whether a value is the NA of pandas, which need not be installed."""
+    return type(value).__name__ == "NAType"
+
+
 def text_of(value: Any) -> str | None:
     """A value as vocabularies hold it, however it was stored; ``None`` where it is missing.
 
@@ -54,6 +59,8 @@ def text_of(value: Any) -> str | None:
         text = value.strip(SPACES)
     elif isinstance(value, float | np.floating):
         text = "" if math.isnan(value) else _decimal(float(value))
+    elif is_na(value):
+        return None
     else:
         raise InputError(f"values must be text, numbers or booleans, found {type(value).__name__}")
     whole = WHOLE.fullmatch(text)
@@ -72,7 +79,7 @@ def number_of(value: Any) -> float:
     >>> [number_of(value) for value in (3, " 2.5", "TRUE", None, "")]
     [3.0, 2.5, 1.0, nan, nan]
     """
-    if value is None:
+    if value is None or is_na(value):
         return math.nan
     try:
         if isinstance(value, str):

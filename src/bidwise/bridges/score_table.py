@@ -192,9 +192,10 @@ def _parquet(path: Path) -> Rows:
 @contextmanager
 def _readable(path: Path, *broken: type[Exception]) -> Iterator[None]:
     """What keeps a file from being read, as an error that names it."""
+    errors: tuple[type[Exception], ...] = (*broken, OSError)
     try:
         yield
-    except (*broken, OSError) as error:
+    except errors as error:
         raise InputError(f"{path} cannot be read: {str(error).strip().partition(chr(10))[0]}") from None
 
 

@@ -37,8 +37,12 @@ class Scorer:
         except ImportError:
             raise InputError("scoring needs onnxruntime, found none: pip install onnxruntime") from None
         self.file = Path(file)
-        self.about = _described(self.file, Path(encoder) if encoder else self.file.with_suffix(".json"))
-        self.columns = {str(column["name"]): _ids(column) for column in self.about["columns"]}
+        described = Path(encoder) if encoder else self.file.with_suffix(".json")
+        self.about = _described(self.file, described)
+        try:
+            self.columns = {str(column["name"]): _ids(column) for column in self.about["columns"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{described} must say how columns become ids, found {error!r}; export it again") from None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self.session = onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
@@ -105,7 +109,8 @@ def _listed(values: Any) -> list[Any]:
     """Values of Python's own types; of arrays those that hold text, numbers or booleans."""
     if isinstance(values, list | tuple):
         return list(values)
-    array = np.asarray(values)
+    nullable = hasattr(getattr(values, "dtype", None), "numpy_dtype")  # in pandas; numpy makes decimals of large ids
+    array = np.asarray(values, dtype=object if nullable else None)
     if array.ndim != 1 or array.dtype.kind not in "biufUO":
         raise InputError(f"must be a list or an array of text, numbers or booleans, found {array.dtype} {array.shape}")
     listed: list[Any] = array.tolist()
@@ -125,4 +130,7 @@ def _described(file: Path, encoder: Path) -> dict[str, Any]:
         raise InputError(f"{encoder} must be a scorer of version {VERSION}, found something else; export it again")
     if about.get("checksum") != crc_of(file):
         raise InputError(f"{encoder} must be the one written with {file.name}, found that of another; export again")
+    for key in ("columns", "text"):
+        if key not in about:
+            raise InputError(f"{encoder} must have {key!r}, found none; export it again")
     return about

@@ -14,6 +14,7 @@ from torch.utils.data import Sampler, default_collate
 
 from bidwise import distributed
 from bidwise.checks import InputError, check_offsets, check_seed, check_whole, derived_seed
+from bidwise.values import is_na
 
 SAMPLE = ("features", "clicks", "bids", "auction", "teacher")  # of a tuple, in this order
 SORTS = {
@@ -89,7 +90,7 @@ def _bounds_of_ids(values: NDArray[Any], ids: Any) -> NDArray[np.int64]:
 
 def _is_missing(each: Any) -> bool:
     """None, the NA of pandas, or what is not even equal to itself: NaN and NaT."""
-    return each is None or type(each).__name__ == "NAType" or (not hasattr(each, "__len__") and bool(each != each))
+    return each is None or is_na(each) or (not hasattr(each, "__len__") and bool(each != each))
 
 
 def tensor_of(argument: str, values: Any) -> Tensor:

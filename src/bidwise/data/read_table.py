@@ -309,12 +309,12 @@ def _series(column: str, values: Any, table: str) -> pl.Series:
     if isinstance(values, pl.Series):
         return values.alias(column)
     missing = values.isna() if hasattr(values, "isna") else None  # pandas has several words for a missing value
-    dtype = getattr(values, "dtype", None)
+    dtype: Any = getattr(values, "dtype", None)
     if hasattr(dtype, "categories"):
         return _category(column, getattr(values, "array", values), table)
     if hasattr(dtype, "numpy_dtype") and dtype.kind in "iu":  # numpy would make decimals of them where one is missing
         whole = pl.Series(column, values.to_numpy(dtype=dtype.numpy_dtype, na_value=0))
-        return whole.scatter(np.flatnonzero(missing), None)
+        return whole.scatter(np.flatnonzero(values.isna()), None)
     if hasattr(values, "detach"):  # a tensor; bfloat16 is nothing numpy knows
         values = values.detach().cpu()
         values = values.double() if values.is_floating_point() else values
