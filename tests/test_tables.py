@@ -52,7 +52,6 @@ def test_files_of_every_kind_hold_the_same_ads(tmp_path, kind):
     assert ads.bids.tolist() == COLUMNS["bid"]
     assert ads.position.tolist() == COLUMNS["slot"]
     assert ads.offsets.tolist() == [0, 2, 3, 6]
-    assert not ads.scattered
 
 
 @pytest.mark.parametrize(
@@ -73,12 +72,11 @@ def test_frames_and_columns_in_memory(frame):
     assert ads.offsets.tolist() == [0, 2, 3, 6]
 
 
-def test_scattered_auctions_are_brought_together_and_it_is_said():
+def test_scattered_auctions_are_brought_together():
     ads = read(COLUMNS | {"auction": [7, 3, 7, 5, 3, 7]})
     assert ads.offsets.tolist() == [0, 3, 5, 6]
     assert ads.bids.tolist() == [1.0, 3.0, 3.5, 2.0, 2.5, 1.5]
     assert ads.clicks.tolist() == [0, 0, 0, 1, 1, 0]
-    assert ads.scattered
 
 
 def test_auctions_may_be_named_by_anything(tmp_path):
@@ -373,7 +371,6 @@ def test_several_columns_name_an_auction(tmp_path, kind):
     joined = read(COLUMNS | {"auction": [f"{d} {r}" for d, r in zip(day, request, strict=True)]})
     assert ads.offsets.tolist() == joined.offsets.tolist() == [0, 2, 4, 6]
     assert ads.ctr["model"].tolist() == joined.ctr["model"].tolist() == [0.1, 0.2, 0.3, 0.6, 0.4, 0.5]
-    assert ads.scattered
     missing = table | {"request": ["r", "r", None, "r", "r", "s"]}
     with pytest.raises(InputError, match="column 'request', row 2: found no value; every ad needs an auction"):
         read(saved(tmp_path, kind, missing), auction=["day", "request"])
