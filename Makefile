@@ -17,7 +17,7 @@ demo: $(INSTALLED)
 # Two halves that take about as long run beside each other, the second in silence until the end. One thread each: on
 # busy cores several wait for each other.
 APART := tests/test_distributed.py tests/test_sweep.py tests/test_sweep_edges.py tests/test_criteo_experiment.py \
-	tests/test_experiments.py tests/test_runners.py
+	tests/test_experiments.py tests/test_runners.py tests/test_serving.py tests/test_estimator.py
 test: export OMP_NUM_THREADS := 1
 test: lint types browser
 	@$(BIN)/python -m pytest $(APART) > .pytest_apart.log 2>&1 & apart=$$!; \

@@ -168,6 +168,7 @@ def evaluate(
         welfare_of="clicks" if truth is None else "truth",
         optimal_welfare=optimum,
         bid_spread=float(np.log(ads.bids).std()),
+        largest_bid=float(ads.bids.max() / np.median(ads.bids)),
         concentration=concentration(units[base]),
         clipped_bids=clipped,
         exploration=exploration,

@@ -72,6 +72,7 @@ class Evaluation:
     welfare_of: str  # "clicks": realised; "truth": expected
     optimal_welfare: float | None = None  # of any prediction, where the true CTR is known
     bid_spread: float  # standard deviation of log bids
+    largest_bid: float  # in medians
     concentration: Concentration  # of the baseline's welfare
     clipped_bids: ClippedBids | None = None
     exploration: Exploration | None = None

@@ -14,6 +14,7 @@ from bidwise.report.formatting import counted, number
 from bidwise.report.sections import Cell, Measure, Table, by_column, measure_columns, outcome_cell
 
 FEW_CLUSTERS = 30
+ABSURD = 100  # medians; the cap of bids in training too
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world
 IN_THE_AUCTION: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
     "welfare": (
@@ -94,7 +95,7 @@ def concentrated(evaluation: Evaluation) -> str:
     text = f"{counted(few.count, what)} {hold} {100 * few.share:.0f} % of the welfare of {evaluation.baseline}: what "
     text += f"follows hangs on {them}."
     hint = " Are some bids absurd? --clip-bids 0.999 shows the comparison with higher bids cut down."
-    return text + hint if evaluation.bid_spread > HEAVY and not evaluation.clipped_bids else text
+    return text + hint if evaluation.largest_bid > ABSURD and not evaluation.clipped_bids else text
 
 
 def clipped(evaluation: Evaluation) -> list[str]:
