@@ -195,8 +195,8 @@ def recipes(
     *,
     out: Out,
     worlds: Words = None,
-    rows: int = 2_000_000,
-    repeats: int = 5,
+    rows: int = 1_000_000,
+    repeats: int = 8,
     auction_size: int = 256,
     batch_size: int = 4096,
     precision: str = "float32",
@@ -206,8 +206,8 @@ def recipes(
     """What raises welfare over the strongest log-loss model? Ensembles, distillation, welfare losses, in six worlds.
 
     Settings are chosen on a draw of each world that no repeat has. Prints a table; writes OUT/result.json,
-    OUT/report.html and OUT/figures. An interrupted run resumes. For a GPU: two million rows of a world take it two
-    minutes, two cores a day.
+    OUT/report.html and OUT/figures. An interrupted run resumes. For a GPU: a world takes it two minutes, two
+    cores a day.
 
     bidwise reproduce recipes --precision mixed --out runs/recipes
 

@@ -57,8 +57,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
 }
 SMALL_SETTINGS = tuple(
     {"model": "deepfm", "l2": l2, "learning_rate": rate, "options": {"hidden": (16, 16), "dropout": 0.0}}
-    for l2 in (100, 300, 1e3)
-    for rate in (3e-3, 1e-2)
+    for l2, rate in ((100, 3e-3), (300, 3e-3), (300, 1e-2), (1e3, 3e-3), (1e3, 1e-2), (3e3, 3e-3))
 )
 EPOCHS = 8
 _SOFT = tuple({"loss": "distilled", "click_share": share, "l2": l2} for share in (0.0, 0.5) for l2 in (1.0, 0.3, 0.1))
@@ -75,7 +74,7 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
 }
 STUDENTS = ("distilled", TAUGHT_SMALL)  # are chosen by log loss, other changes by welfare
 MEMBERS = 4
-TUNING = 3.5  # repeats that tuning takes as long as, about
+TUNING = 4  # repeats that tuning takes as long as, about
 Settings = Mapping[str, Any]
 Wanted = dict[str, tuple[Recipe, int, nn.Module | None]]  # by name: a recipe, the number of its seed, its teacher
 
@@ -86,31 +85,22 @@ def run(
     """Tune, train, measure and write ``result.json``; what is already there is not computed again."""
     of_folder = {"experiment": "recipes", **to_json(config)}
     folder, made_by = open_folder(out, of_folder), environment(device)
-    tasks = TaskCache(folder, progress, expected=2 * len(config.worlds) * (config.repeats + TUNING))
+    tasks = TaskCache(folder, progress, expected=len(config.worlds) * (config.repeats + TUNING))
     worlds = {}
     for world in config.worlds:
-        tuned, repeats = _of_world(tasks, config, world, device, None)
-        small, of_small = _of_world(tasks, config, world, device, tuned["chosen"][BASELINE])
-        both = [{**full, **few} for full, few in zip(repeats, of_small, strict=True)]
-        worlds[world] = _numbers(Tuned(**{name: {**tuned[name], **small[name]} for name in tuned}), both)
+        shared = {"config": config, "world": world, "device": device}
+        key = f"{replace(config, worlds=(world,), repeats=1)}, {FAMILIES}, {SMALL_SETTINGS}, {EPOCHS}, {CHANGES}"
+        (tuned,) = tasks.all([Task(f"{world}-tuning", _tuned, shared, amount=TUNING, key=key)])
+        repeats = [
+            Task(
+                f"{world}-{k:02d}", _repeated, {**shared, "chosen": tuned["chosen"], "repeat": k}, key=f"{key}, {tuned}"
+            )
+            for k in range(config.repeats)
+        ]
+        worlds[world] = _numbers(Tuned(**tuned), tasks.all(repeats))
     result = RecipesResult(config, worlds)
     tasks.write(result, made_by)
     return result
-
-
-def _of_world(
-    tasks: TaskCache, config: RecipesConfig, world: str, device: str, teacher: Settings | None
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What tuning found in a world, and every repeat with it; small models where a ``teacher`` has settings."""
-    shared = {"config": config, "world": world, "device": device, "teacher": teacher}
-    grids, name = (FAMILIES, world) if teacher is None else (SMALL_SETTINGS, f"{world}-small")
-    key = f"{replace(config, worlds=(world,), repeats=1)}, {grids}, {EPOCHS}, {CHANGES}, {teacher}"
-    (tuned,) = tasks.all([Task(f"{name}-tuning", _tuned, shared, amount=TUNING, key=key)])
-    repeats = [
-        Task(f"{name}-{k:02d}", _repeated, {**shared, "chosen": tuned["chosen"], "repeat": k}, key=f"{key}, {tuned}")
-        for k in range(config.repeats)
-    ]
-    return tuned, tasks.all(repeats)
 
 
 def _numbers(tuned: Tuned, repeats: Sequence[Mapping[str, Any]]) -> WorldNumbers:
@@ -162,10 +152,6 @@ class _Draw:
         parts = [part for each in models for part in each.models]  # type: ignore[union-attr]
         return calibrated(Ensemble(parts).to(self.device), self.drawn.valid)
 
-    def ensemble(self, settings: Settings, show: Show) -> Ensemble:
-        members: Wanted = {str(k): (self.recipe(settings), k, None) for k in range(MEMBERS)}
-        return self.served(list(self.trained(members, show).values()))
-
     def measured(self, logits: Tensor) -> dict[str, float]:
         ads = self.drawn.test
         return {
@@ -210,27 +196,24 @@ def _part(show: Show, start: float, end: float) -> Show:
     return lambda share: show(start + (end - start) * share)
 
 
-def _tuned(
-    show: Show, *, config: RecipesConfig, world: str, device: str, teacher: Settings | None
-) -> dict[str, dict[str, Any]]:
-    """The fields of :class:`Tuned`, of all models or of small ones, whose teacher has given settings."""
+def _tuned(show: Show, *, config: RecipesConfig, world: str, device: str) -> dict[str, dict[str, Any]]:
+    """The fields of :class:`Tuned`."""
     draw = _Draw.of(config, world, -1, device)
-    alone: dict[str, list[Settings]] = {SMALL: list(SMALL_SETTINGS)}
-    if teacher is None:
-        alone = {family: [{"model": family, **each} for each in some] for family, some in FAMILIES.items()}
-    tried = draw.tried(alone, _part(show, 0, 0.4))
-    chosen = {name: _settings(some) for name, some in tried.items()}
-    if teacher is None:
-        first, *others = sorted(FAMILIES, key=lambda family: tried[family][0]["valid_log_loss"])
-        other = next(family for family in others if family != "logistic_regression")
-        chosen = {BASELINE: chosen[first], "other": chosen[other]}
-    ensemble = draw.ensemble(teacher or chosen[BASELINE], _part(show, 0.4, 0.6))
+    alone: dict[str, Sequence[Settings]] = {
+        family: [{"model": family, **each} for each in some] for family, some in FAMILIES.items()
+    }
+    tried = draw.tried({**alone, SMALL: SMALL_SETTINGS}, _part(show, 0, 0.4))
+    first, *others = sorted(FAMILIES, key=lambda family: tried[family][0]["valid_log_loss"])
+    other = next(family for family in others if family != "logistic_regression")
+    chosen = {name: _settings(tried[of]) for name, of in ((BASELINE, first), ("other", other), (SMALL, SMALL))}
+    members: Wanted = {str(k): (draw.recipe(chosen[BASELINE]), k, None) for k in range(MEMBERS)}
+    ensemble = draw.served(list(draw.trained(members, _part(show, 0.4, 0.5)).values()))
     changed = {
         name: [{**base, **change, "l2": base["l2"] * change.get("l2", 1.0)} for change in changes]
         for name, changes in CHANGES.items()
-        if (base := chosen.get(baseline_of(name)))
+        for base in [chosen[baseline_of(name)]]
     }
-    later = draw.tried(changed, _part(show, 0.6, 1), ensemble)
+    later = draw.tried(changed, _part(show, 0.5, 1), ensemble)
     return {"chosen": chosen | {name: _settings(some) for name, some in later.items()}, "tried": {**tried, **later}}
 
 
@@ -240,41 +223,29 @@ def _settings(tried: Sequence[Settings]) -> dict[str, Any]:
 
 
 def _repeated(
-    show: Show,
-    *,
-    config: RecipesConfig,
-    world: str,
-    device: str,
-    teacher: Settings | None,
-    chosen: Mapping[str, Settings],
-    repeat: int,
+    show: Show, *, config: RecipesConfig, world: str, device: str, chosen: Mapping[str, Settings], repeat: int
 ) -> dict[str, Any]:
-    """Test numbers by recipe on one draw, and the welfare of the true CTR; of small models where there is a teacher."""
+    """Test numbers by recipe on one draw, and the welfare of the true CTR."""
     draw = _Draw.of(config, world, repeat, device)
     test, of = draw.drawn.test, {name: draw.recipe(settings) for name, settings in chosen.items()}
-    logits: dict[str, Tensor] = {}
-    if teacher is not None:
-        ensemble = draw.ensemble(teacher, _part(show, 0, 0.6))
-        small: Wanted = {name: (recipe, 0, ensemble) for name, recipe in of.items()}
-        served = {name: draw.served([model]) for name, model in draw.trained(small, _part(show, 0.6, 1)).items()}
-    else:
-        alone: Wanted = {f"{BASELINE} {k}": (of[BASELINE], k, None) for k in range(MEMBERS)}
-        alone |= {f"other {k}": (of["other"], k, None) for k in range(2)}
-        alone |= {name: (of[name], 0, None) for name in ("bid_weighted", "log_plus")}
-        models = draw.trained(alone, _part(show, 0, 0.6))
-        base, others = [models[f"{BASELINE} {k}"] for k in range(MEMBERS)], [models[f"other {k}"] for k in range(2)]
-        members = {BASELINE: base[:1], "other": others[:1], "ensemble": base, "mixed": base[:2] + others}
-        served = {name: draw.served(some) for name, some in members.items()}
-        taught: Wanted = {
-            "distilled": (of["distilled"], 0, served["ensemble"]),
-            "distilled_mixed": (of["distilled"], 0, served["mixed"]),
-            "distilled_one": (of["distilled"], 0, served[BASELINE]),
-            "log_plus_teacher": (of["log_plus_teacher"], 0, served["ensemble"]),
-        }
-        models |= draw.trained(taught, _part(show, 0.6, 1))
-        served |= {name: draw.served([model]) for name, model in models.items() if name in RECIPES}
-        logits["bid_calibrated"] = _bid_calibrated(served[BASELINE], draw.drawn.valid, test)
-    logits |= {name: logits_across(model, test.features) for name, model in served.items()}
+    alone: Wanted = {f"{BASELINE} {k}": (of[BASELINE], k, None) for k in range(MEMBERS)}
+    alone |= {f"other {k}": (of["other"], k, None) for k in range(2)}
+    alone |= {name: (of[name], 0, None) for name in ("bid_weighted", "log_plus", SMALL)}
+    models = draw.trained(alone, _part(show, 0, 0.6))
+    base, others = [models[f"{BASELINE} {k}"] for k in range(MEMBERS)], [models[f"other {k}"] for k in range(2)]
+    members = {BASELINE: base[:1], "other": others[:1], "ensemble": base, "mixed": base[:2] + others}
+    served = {name: draw.served(some) for name, some in members.items()}
+    taught: Wanted = {
+        "distilled": (of["distilled"], 0, served["ensemble"]),
+        "distilled_mixed": (of["distilled"], 0, served["mixed"]),
+        "distilled_one": (of["distilled"], 0, served[BASELINE]),
+        "log_plus_teacher": (of["log_plus_teacher"], 0, served["ensemble"]),
+        TAUGHT_SMALL: (of[TAUGHT_SMALL], 0, served["ensemble"]),
+    }
+    models |= draw.trained(taught, _part(show, 0.6, 1))
+    served |= {name: draw.served([model]) for name, model in models.items() if name in RECIPES}
+    logits = {name: logits_across(model, test.features) for name, model in served.items()}
+    logits["bid_calibrated"] = _bid_calibrated(served[BASELINE], draw.drawn.valid, test)
     measured: dict[str, Any] = {name: draw.measured(each) for name, each in logits.items()}
     assert test.truth is not None
     return {"optimal": draw.welfare(test.truth.double(), test, test.truth), **measured}
