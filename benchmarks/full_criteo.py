@@ -2,7 +2,7 @@
 
     python -m benchmarks.full_criteo FOLDER [--rows 45840617] [--stages simulate prepare train]
 
-Needs about 35 GB of disk at the challenge's size. Appends a row for each stage to results/full_criteo.csv.
+Needs about 35 GB of disk at the challenge's size. Prints a line for each stage; FOLDER/run is what training found.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.harness import RESULTS, read, write
 from bidwise.data.bids import Bids
 from bidwise.data.criteo_text import simulate
 from bidwise.paper.criteo import run
@@ -76,10 +75,6 @@ def main() -> None:
     for name in asked.stages:
         found = stage(name, asked.folder, asked.rows)
         print("  ".join(f"{k} {x:,.4g}" if isinstance(x, float) else f"{k} {x}" for k, x in found.items()), flush=True)
-        about = {"device": torch.cuda.get_device_name()} if name == "train" and torch.cuda.is_available() else {}
-        row = {"auc": "", "share_of_optimum": "", "seconds_of_trial": "", **found, **about}
-        earlier = read("full_criteo") if (RESULTS / "full_criteo.csv").exists() else []
-        write("full_criteo", [*({**each} for each in earlier), row])
 
 
 if __name__ == "__main__":

@@ -102,8 +102,7 @@ def test_the_page_names_worlds_and_recipes(folder):
 def test_the_headline_counts_worlds_of_the_committed_run():
     result = read_result(COMMITTED, RecipesResult)
     gains = [world.recipes["ensemble"].gain for world in result.worlds.values()]
-    assert all(gain.ci_low > 0 for gain in gains)
-    where = f"{len(gains)} of {len(gains)} worlds"
+    where = f"{sum(gain.ci_low > 0 for gain in gains)} of {len(gains)} worlds"
     assert said(result)[0].startswith(
         f"ensemble (4 trainings, 4 models served) is measurably above its baseline in {where} and below it in none"
     )

@@ -267,6 +267,8 @@ def environment(device: torch.device | str = "cpu", command: Sequence[str] | Non
     program, *arguments = sys.argv if command is None else command
     if Path(program).stem in ("bidwise", "__main__"):
         program = "bidwise"
+    elif Path(program).is_relative_to(Path.cwd()):  # folders above a project are nobody's business
+        program = str(Path(program).relative_to(Path.cwd()))
     typed = shown_command([program, *arguments])
     home = os.path.expanduser("~")
     if len(home) > 1:
