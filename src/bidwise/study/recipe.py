@@ -14,10 +14,13 @@ from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss, named_loss, needs_teacher
 from bidwise.models import TABLE_MODELS, BoostedTrees
+from bidwise.models.categorical import SparseLogisticRegression
 from bidwise.training import METRICS, Fit, Variants, fit
 from bidwise.training.arguments import Options
+from bidwise.training.exact import fit_exact, solvable
 from bidwise.training.trees import fit_trees
 
+EXACT = "exact"
 BASELINE = "log_loss"  # what every other loss is compared with, and the teacher of those that need one
 LAMS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # tried: at the end a loss is all but log loss
 
@@ -37,6 +40,8 @@ class Recipe:
         members: models that are trained alike but for their seeds, and served as their mean logit.
         model: a name in :data:`bidwise.models.TABLE_MODELS`, or one that the study knows how to build.
         options: of the model.
+        embeddings: ``lazy`` or ``dense`` updates by Adam, or ``exact``: the optimum of a logistic regression with a log
+            loss, for which batches, rate and epochs mean nothing; what has no single optimum is updated lazily.
     """
 
     loss: str = BASELINE
@@ -91,12 +96,18 @@ class Recipe:
             return fit_trees(
                 model, ads, loss=loss or self.loss_function, rounds=max(1, round(self.epochs)), show=show, **options
             )
+        function = loss or self.loss_function
+        if self.embeddings == EXACT and solvable(model, function):  # and this
+            assert isinstance(model, SparseLogisticRegression)
+            options = {name: value for name, value in options.items() if name in ("valid", "metric")}
+            return fit_exact(model, ads, loss=function, l2=self.l2, show=show, **options)
         options |= {f.name: getattr(self, f.name) for f in fields(Options)}
+        options["embeddings"] = "lazy" if self.embeddings == EXACT else self.embeddings
 
         def progress(epoch: float) -> None:
             show(min(1.0, epoch / self.epochs))
 
-        return fit(model, ads, loss=loss or self.loss_function, **options, progress=progress)
+        return fit(model, ads, loss=function, **options, progress=progress)
 
 
 def has_lam(loss: str) -> bool:

@@ -13,7 +13,7 @@ import torch
 from bidwise.data.ads import Ads
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.runners import Call, Show
-from bidwise.study.recipe import Recipe
+from bidwise.study.recipe import EXACT, Recipe
 from bidwise.study.served import Served, on_device, together, trained
 from bidwise.training import METRICS
 from bidwise.training.validation import logits_across
@@ -25,7 +25,7 @@ SMALL_FM = {"hidden": [128, 128], "dropout": 0.2}
 #: the penalty is then that of a prior, whatever their number.
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"model": "dcnv2", "l2": 2e4, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
-    {"model": "logistic_regression", "l2": 5, "epochs": 8, "learning_rate": 1e-2},
+    {"model": "logistic_regression", "l2": 5, "epochs": 8, "learning_rate": 1e-2, "embeddings": EXACT},
     {"model": "deepfm", "l2": 2e3, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_FM},
     {"model": "dcnv2", "l2": 1e5, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
     {"model": "dcnv2", "l2": 3e4, "epochs": 8, "learning_rate": 3e-3},

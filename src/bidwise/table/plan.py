@@ -14,6 +14,7 @@ from bidwise.table.config import DISTILLED, ENSEMBLE, SINGLE, Config, Model
 MEMBERS = 4  # of an ensemble
 PATIENCE = 2  # epochs, with a constant learning rate
 ADS = 100_000  # that settings are said for where no table has been read
+OF_BATCHES = {"epochs", "batch_size", "learning_rate", "schedule", "patience"}  # whoever names one wants batches
 NOT_OF_ALL = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options")
 
 
@@ -28,6 +29,7 @@ def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> li
     model = model or config.model
     values = {f.name: getattr(config.train, f.name, None) for f in fields(Recipe) if f.name not in NOT_OF_ALL}
     own = {name: value for name, value in values.items() if value is not None}
+    own |= {"embeddings": Recipe.embeddings} if own.keys() & OF_BATCHES else {}
     options = {key: list(x) if isinstance(x, tuple) else x for key, x in model.options.items()}
     known = settings(ads) if any(map(model.may_be, MODELS)) else [*TREES]
     other = {**known[0], "model": next(filter(model.may_be, TABLE_MODELS)), "options": {}}  # of models that are in none

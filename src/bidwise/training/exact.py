@@ -1,0 +1,110 @@
+"""Logistic regression over categories to its optimum: L-BFGS over all ads, in place of Adam over batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bidwise.data.ads import Ads
+from bidwise.losses.named import BidWeightedLogLoss, unchecked
+from bidwise.models.categorical import SparseLogisticRegression
+from bidwise.training.validation import METRICS, Best, Fit, Metric, logits_across
+
+PASSES = 100  # over the ads, at most; some fifty are usual
+CHUNK = 2**18  # ads whose weights are looked up at once
+LEAST = 1e-9  # change of the mean loss that is worth another step
+
+
+def solvable(model: nn.Module, loss: nn.Module) -> bool:
+    """Whether there is one optimum: a logistic regression, and a log loss of each ad."""
+    return isinstance(model, SparseLogisticRegression) and isinstance(loss, BidWeightedLogLoss)
+
+
+def fit_exact(
+    model: SparseLogisticRegression,
+    ads: Ads,
+    *,
+    loss: nn.Module,
+    valid: Ads | None = None,
+    metric: str | Sequence[str | Metric] = "log_loss",
+    l2: float = 0.0,
+    show: Callable[[float], None] = lambda share: None,
+) -> Fit:
+    """The weights with the least mean loss + l2 Σ w², in ``model`` itself; an epoch of the history is a pass.
+
+    All is computed in float64 from the model's own weights on. Gradients of values are added up as whole numbers,
+    which have the same sum in any order: on any number of cores, and on a GPU, a run can be repeated bit by bit.
+    """
+    problem = _Problem(model, ads, unchecked(loss), l2, show)
+    problem.solve()
+    metrics = [METRICS[m] if isinstance(m, str) else m for m in ([metric] if isinstance(metric, str) else metric)]
+    record: dict[str, Any] = {"epoch": problem.passes, "loss": problem.loss}
+    state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    best = {}
+    if valid is not None:
+        logits = logits_across(model, valid.features)
+        for each in metrics:
+            record[each.name] = each.of(logits, valid).double().cpu()
+            best[each.name] = Best(torch.tensor(problem.passes), record[each.name], state)
+    return Fit(model, best, state, [record])
+
+
+class _Problem:
+    """Mean loss + l2 Σ w² as a function of bias and weights, with its gradient."""
+
+    def __init__(self, model: SparseLogisticRegression, ads: Ads, loss: Any, l2: float, show: Callable[..., None]):
+        self.model, self.ads, self.function, self.l2, self.show = model, ads, loss, l2, show
+        self.passes, self.loss = 0, math.nan
+        device = model.bias.device
+        columns = (ads.labels, ads.bids, ads.teacher, ads.weights)
+        self.labels, self.bids, self.teacher, self.weights = (
+            None if column is None else column.to(device, torch.float64) for column in columns
+        )
+        self.penalty = l2 * model.table.penalty.double()
+
+    def solve(self) -> None:
+        model = self.model
+        start = torch.cat([model.bias.detach().view(1), model.table.weight.detach().view(-1)]).double()
+        point = nn.Parameter(start)
+        steps = torch.optim.LBFGS(
+            [point], max_iter=PASSES, max_eval=PASSES, tolerance_change=LEAST, line_search_fn="strong_wolfe"
+        )
+
+        def measured() -> float:
+            value, point.grad = self.measured(point.detach())
+            return value
+
+        steps.step(measured)
+        with torch.no_grad():
+            model.bias.copy_(point[0])
+            model.table.weight.copy_(point[1:].view_as(model.table.weight))
+
+    def measured(self, point: Tensor) -> tuple[float, Tensor]:
+        """The value at bias and weights, and its gradient."""
+        bias, weight = point[0], point[1:]
+        parts = [(bias + weight[ids].sum(1)) for ids in self._ids()]
+        logits = torch.cat(parts).requires_grad_()
+        mean = self.function(logits, self.labels, self.bids, None, self.teacher, self.weights)
+        mean.backward()
+        slope = logits.grad
+        assert slope is not None
+        largest = float(slope.abs().max())
+        scale = 2.0 ** (61 - math.ceil(math.log2(len(slope) * len(self.model.table.starts) * largest + 1e-300)))
+        whole = (slope * scale).round_().long()
+        sums = torch.zeros(len(weight), dtype=torch.int64, device=point.device)
+        for ids, part in zip(self._ids(), whole.split(CHUNK), strict=True):
+            sums.index_add_(0, ids.flatten(), part.repeat_interleave(ids.shape[1]))
+        gradient = torch.cat([whole.sum().view(1), sums]).double() / scale
+        gradient[1:] += 2 * self.penalty * weight
+        self.passes += 1
+        self.loss = float(mean.detach())
+        self.show(min(0.99, self.passes / PASSES))
+        return self.loss + float((self.penalty * weight.square()).sum()), gradient
+
+    def _ids(self) -> Any:
+        starts = self.model.table.starts
+        return (part.to(starts.device) + starts for part in self.ads.features.split(CHUNK))

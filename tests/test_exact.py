@@ -1,0 +1,74 @@
+"""Logistic regression to its optimum: scikit-learn's, a gradient of 0, the same however the ads are cut."""
+
+import numpy as np
+import pytest
+import torch
+
+from bidwise.data.ads import Ads
+from bidwise.models.categorical import SparseLogisticRegression
+from bidwise.study.recipe import EXACT, Recipe
+from bidwise.training import exact
+
+CARDINALITIES = [7, 5, 3]
+
+
+@pytest.fixture
+def ads():
+    random = torch.Generator().manual_seed(0)
+    features = torch.stack([torch.randint(0, n, (3000,), generator=random) for n in CARDINALITIES], dim=1).int()
+    effects = [torch.randn(n, generator=random) for n in CARDINALITIES]
+    logits = sum(effect[column.long()] for effect, column in zip(effects, features.T, strict=True)) - 1
+    clicks = (torch.rand(3000, generator=random) < torch.sigmoid(logits)).float()
+    bids = torch.rand(3000, generator=random) + 0.5
+    weights, teacher = torch.rand(3000, generator=random) + 0.1, torch.rand(3000, generator=random)
+    return Ads(features, clicks, bids, weights=weights, teacher=teacher)
+
+
+def trained(ads, loss="log_loss", l2=1e-3, valid=None):
+    model = SparseLogisticRegression(CARDINALITIES)
+    recipe = Recipe(loss=loss, model="logistic_regression", l2=l2, embeddings=EXACT, epochs=1)
+    return recipe.fit(model, ads, valid=valid, metric="log_loss")
+
+
+def test_it_is_the_optimum_that_scikit_learn_finds(ads):
+    from sklearn.linear_model import LogisticRegression
+
+    rows = np.zeros((len(ads), sum(CARDINALITIES)))
+    starts = np.cumsum([0, *CARDINALITIES[:-1]])
+    np.put_along_axis(rows, ads.features.numpy() + starts, 1, axis=1)
+    l2, weights = 1e-3, ads.weights.double().numpy()
+    # ours divides by the number of ads, which are not all of weight 1; theirs is 1/2 w² + C Σ weight · loss
+    theirs = LogisticRegression(C=1 / (2 * l2 * len(ads)), tol=1e-10, max_iter=10_000)
+    theirs.fit(rows, ads.clicks.numpy(), sample_weight=weights)
+    ours = trained(ads, l2=l2).model(ads.features).detach()
+    np.testing.assert_allclose(ours, theirs.decision_function(rows), atol=2e-3)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "bid_weighted", "sqrt_bid_weighted", "distilled"])
+def test_nothing_is_left_to_gain(ads, loss):
+    found = trained(ads, loss)
+    model = found.model.double()
+    function = Recipe(loss=loss).loss_function
+    columns = [column.double() for column in (ads.clicks, ads.bids)]
+    value = function(model(ads.features), *columns, None, ads.teacher.double(), ads.weights.double())
+    (value + 1e-3 * model.table.weight.square().sum()).backward()
+    assert max(float(parameter.grad.abs().max()) for parameter in model.parameters()) < 2e-5
+    assert len(found.history) == 1
+
+
+def test_chunks_and_the_order_of_ads_change_no_bit(ads, monkeypatch):
+    whole = trained(ads).last
+    monkeypatch.setattr(exact, "CHUNK", 100)
+    assert all(torch.equal(x, whole[name]) for name, x in trained(ads).last.items())
+
+
+def test_validation_ads_are_measured_once(ads):
+    found = trained(ads, valid=ads)
+    assert float(found.best["log_loss"].value) == pytest.approx(float(found.history[0]["log_loss"]))
+    assert int(found.best["log_loss"].epoch) == found.history[0]["epoch"] <= exact.PASSES
+
+
+def test_what_has_no_single_optimum_is_trained_in_batches(ads):
+    assert not exact.solvable(SparseLogisticRegression(CARDINALITIES), Recipe(loss="log_plus").loss_function)
+    found = trained(ads, "log_plus")
+    assert found.history[0]["epoch"] == 1  # an epoch of Adam
