@@ -68,7 +68,9 @@ def test_validation_ads_are_measured_once(ads):
     assert int(found.best["log_loss"].epoch) == found.history[0]["epoch"] <= exact.PASSES
 
 
-def test_what_has_no_single_optimum_is_trained_in_batches(ads):
+def test_what_has_no_single_optimum_or_too_many_weights_is_trained_in_batches(ads, monkeypatch):
     assert not exact.solvable(SparseLogisticRegression(CARDINALITIES), Recipe(loss="log_plus").loss_function)
     found = trained(ads, "log_plus")
     assert found.history[0]["epoch"] == 1  # an epoch of Adam
+    monkeypatch.setattr(exact, "MOST", 10)
+    assert trained(ads).history[0]["epoch"] == 1

@@ -16,12 +16,15 @@ from bidwise.training.validation import METRICS, Best, Fit, Metric, logits_acros
 
 PASSES = 100  # over the ads, at most; some fifty are usual
 CHUNK = 2**18  # ads whose weights are looked up at once
+HISTORY = 10  # gradients that L-BFGS remembers
+MOST = 5_000_000  # weights, of which it holds 160 bytes each
 LEAST = 1e-9  # change of the mean loss that is worth another step
 
 
 def solvable(model: nn.Module, loss: nn.Module) -> bool:
-    """Whether there is one optimum: a logistic regression, and a log loss of each ad."""
-    return isinstance(model, SparseLogisticRegression) and isinstance(loss, BidWeightedLogLoss)
+    """Whether there is one optimum, a logistic regression with a log loss of each ad, and memory for the way there."""
+    one = isinstance(model, SparseLogisticRegression) and isinstance(loss, BidWeightedLogLoss)
+    return one and model.table.weight.numel() <= MOST
 
 
 def fit_exact(
@@ -71,7 +74,12 @@ class _Problem:
         start = torch.cat([model.bias.detach().view(1), model.table.weight.detach().view(-1)]).double()
         point = nn.Parameter(start)
         steps = torch.optim.LBFGS(
-            [point], max_iter=PASSES, max_eval=PASSES, tolerance_change=LEAST, line_search_fn="strong_wolfe"
+            [point],
+            max_iter=PASSES,
+            max_eval=PASSES,
+            history_size=HISTORY,
+            tolerance_change=LEAST,
+            line_search_fn="strong_wolfe",
         )
 
         def measured() -> float:
