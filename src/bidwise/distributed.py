@@ -223,6 +223,28 @@ def concatenated(local: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.cat([part[..., :size] for part, size in zip(padded, sizes, strict=True)], dim=-1)
 
 
+def columns_of_all(columns: Sequence[Tensor | None], sizes: Sequence[int]) -> list[Tensor | None]:
+    """Columns of ads, each ``(..., ads)`` or none, of all ranks one after the other; the first says the shape."""
+    there = [x for x in columns if x is not None]
+    dtype = torch.float32
+    for column in there:
+        dtype = torch.promote_types(dtype, column.dtype)
+    together = joined(torch.stack([x.to(dtype).expand_as(there[0]) for x in there]), sizes)
+    parts = iter([part.to(x.dtype) for part, x in zip(together, there, strict=True)])
+    return [None if x is None else next(parts) for x in columns]
+
+
+def add_up(tensor: Tensor) -> None:
+    """Replace ``tensor`` by the sum over ranks."""
+    dist.all_reduce(tensor)
+
+
+def summed(local: Tensor) -> Tensor:
+    """The sum of a number over ranks, each with its own; its gradient counts once for every rank, as of `joined`."""
+    total: Tensor = _Summed.apply(local)  # type: ignore[no-untyped-call]
+    return total
+
+
 def gathered(local: Tensor) -> Tensor:
     """The tensors of all ranks, ``(...) -> (ranks, ...)``; each may use them in its own way: gradients add up."""
     everywhere: Tensor = _Gathered.apply(local)  # type: ignore[no-untyped-call]
@@ -249,6 +271,19 @@ class _Gathered(torch.autograd.Function):
         total = gradient.contiguous()
         dist.all_reduce(total)
         return total[rank()]
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: Tensor) -> Tensor:
+        total = local.clone()
+        add_up(total)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return count() * gradient
 
 
 class _Joined(torch.autograd.Function):
@@ -299,15 +334,12 @@ class AcrossRanks(nn.Module):
         """The loss of the ads of all ranks."""
         if count() > 1:
             batch = share() or _divided(logits, offsets)
-            columns = [x for x in (logits, clicks, bids, teacher, weights) if x is not None]
-            dtype = torch.float32
-            for column in columns:
-                dtype = torch.promote_types(dtype, column.dtype)
-            together = joined(torch.stack([x.to(dtype).expand_as(logits) for x in columns]), batch.sizes)
-            parts = iter([part.to(x.dtype) for part, x in zip(together, columns, strict=True)])
-            logits, clicks, bids = next(parts), next(parts), next(parts)
-            teacher = None if teacher is None else next(parts)
-            weights = None if weights is None else next(parts)
+            if own := getattr(self.loss, "of_ranks", None):
+                found: Tensor | None = own(batch, logits, clicks, bids, offsets, teacher, weights)
+                if found is not None:
+                    return found
+            columns = columns_of_all((logits, clicks, bids, teacher, weights), batch.sizes)
+            logits, clicks, bids, teacher, weights = columns  # type: ignore[assignment]
             offsets = None if batch.offsets is None else batch.offsets.to(logits.device)
         return self.loss(logits, clicks, bids, offsets, teacher, **({} if weights is None else {"weights": weights}))
 

@@ -66,7 +66,15 @@ class Epoch:
         sizes = ends - begins
         there = sizes.cumsum(0)
         rows = torch.arange(int(there[-1]), device="cpu") + (begins - there + sizes).repeat_interleave(sizes)
-        return Epoch(self.order.index_select(1, rows), there.tolist())
+        order = self.order.index_select(1, rows.to(self.order.device))
+        if self.offsets is None:
+            return Epoch(order, there.tolist())
+        first, last = (torch.searchsorted(self.offsets, at.contiguous()) for at in (begins, ends))
+        counts = last - first
+        auctions = counts.cumsum(0)
+        own = torch.arange(int(auctions[-1]), device="cpu") + (first - auctions + counts).repeat_interleave(counts)
+        offsets = torch.nn.functional.pad(self.offsets.diff()[own].cumsum(0), (1, 0))
+        return Epoch(order, there.tolist(), offsets, auctions.tolist())
 
     def offsets_of(self, number: int) -> Tensor | None:
         """Bounds of the auctions of batch ``number``."""
