@@ -40,6 +40,11 @@ def count() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def several() -> bool:
+    """Whether ranks train together."""
+    return count() > 1
+
+
 def rank() -> int:
     """Number of this rank, from 0."""
     return dist.get_rank() if count() > 1 else 0
@@ -206,12 +211,43 @@ def sharing(batch: Share | None) -> Iterator[None]:
         _share.reset(before)
 
 
+Recorder = Callable[[Callable[[], Any]], None]
+_recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+
+
+def exchange(work: Callable[[], Any]) -> None:
+    """Do ``work`` in which ranks exchange tensors; while a step is recorded, leave it to the recorder.
+
+    It must read tensors that are there and write into others that are: a replay finds them in the same places.
+    """
+    recorder = _recorder.get()
+    if recorder is None:
+        work()
+    else:
+        recorder(work)
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Give the exchanges of this thread to ``recorder``, which does them later, between what was recorded."""
+    before = _recorder.set(recorder)
+    try:
+        yield
+    finally:
+        _recorder.reset(before)
+
+
 def stacked(local: Tensor) -> Tensor:
     """The tensors of all ranks, ``(...) -> (ranks, ...)``; without a gradient."""
     local = local.detach().contiguous()
     everywhere = local.new_empty(count(), *local.shape)
-    dist.all_gather(list(everywhere.unbind(0)), local)
+    exchange(lambda: gather_into(everywhere, local))
     return everywhere
+
+
+def gather_into(everywhere: Tensor, local: Tensor) -> None:
+    """Fill ``(ranks, ...)`` with the tensors of all ranks, at once."""
+    dist.all_gather(list(everywhere.unbind(0)), local)
 
 
 def concatenated(local: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -236,7 +272,7 @@ def columns_of_all(columns: Sequence[Tensor | None], sizes: Sequence[int]) -> li
 
 def add_up(tensor: Tensor) -> None:
     """Replace ``tensor`` by the sum over ranks."""
-    dist.all_reduce(tensor)
+    exchange(lambda: dist.all_reduce(tensor))
 
 
 def summed(local: Tensor) -> Tensor:
@@ -269,7 +305,7 @@ class _Gathered(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         total = gradient.contiguous()
-        dist.all_reduce(total)
+        add_up(total)
         return total[rank()]
 
 
@@ -332,7 +368,7 @@ class AcrossRanks(nn.Module):
         weights: Tensor | None = None,
     ) -> Tensor:
         """The loss of the ads of all ranks."""
-        if count() > 1:
+        if several():
             batch = share() or _divided(logits, offsets)
             if own := getattr(self.loss, "of_ranks", None):
                 found: Tensor | None = own(batch, logits, clicks, bids, offsets, teacher, weights)
@@ -356,6 +392,28 @@ def _divided(logits: Tensor, offsets: Tensor | None) -> Share:
     assert offsets is not None
     lengths = concatenated(offsets.to(logits.device).diff(), counts).cpu()
     return Share(sizes, F.pad(lengths.cumsum(0), (1, 0)))
+
+
+class Average:
+    """The mean over ranks of gradients that are complete, under way while the rest of the backward pass goes on."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters = parameters
+        self.flat = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]).div_(count())
+        self.under_way: Any = None
+        exchange(self._begin)
+
+    def _begin(self) -> None:
+        self.under_way = dist.all_reduce(self.flat, async_op=True)
+
+    def arrive(self) -> None:
+        """Wait for it, inside of an exchange."""
+        self.under_way.wait()
+
+    def assign(self) -> None:
+        """The means as gradients."""
+        for p, mean in zip(self.parameters, self.flat.split([p.numel() for p in self.parameters]), strict=True):
+            p.grad = mean.view(p.shape)
 
 
 def average_gradients(parameters: Sequence[Tensor], rows: Sequence[Tensor]) -> None:

@@ -29,6 +29,9 @@ class Sums(Protocol):
     def expect(self, ids: Tensor) -> None:
         """The vectors of ``ids`` are about to be read."""
 
+    def start(self) -> None:
+        """The gradients of the vectors are about to be found: the largest of them is 0 so far."""
+
     def add(self, ids: Tensor, gradient: Tensor) -> None:
         """Add the gradients ``(ads, fields, width)`` of the vectors of ``ids``; `peak` knows the largest."""
 
@@ -72,7 +75,7 @@ class _LookUp(torch.autograd.Function):
         (ids,) = ctx.saved_tensors
         gradient = gradient.contiguous()
         size = 1024
-        ctx.sums.peak.zero_()
+        ctx.sums.start()
         _peak[(triton.cdiv(gradient.numel(), 4 * size),)](
             gradient, ctx.sums.peak, gradient.numel(), SIZE=size, PEAKS=PEAKS
         )
@@ -100,7 +103,7 @@ class _Factorized(torch.autograd.Function):
         weight, ids, starts = ctx.saved_tensors
         (ads, fields), width = ids.shape, weight.shape[1]
         gradient = weight.new_empty(ads, fields, width)
-        ctx.sums.peak.zero_()
+        ctx.sums.start()
         if ads:
             tile = _tile(fields, width)
             columns = (d_linear.contiguous(), d_flat.contiguous())

@@ -40,7 +40,7 @@ class Adam(torch.optim.Adam):
         self.l2 = float(l2)
         single = {(parameter.device, parameter.dtype) for parameter in parameters} == {(device, torch.float32)}
         single &= len({id(table.weight) for table in self.tables}) == len(self.tables)  # each its own gradients
-        single &= distributed.count() == 1  # rows that are sent are tensors
+        single &= not (distributed.several() and updates == "dense")  # which would send rows that were not looked up
         # with l2, dense updates give every row a gradient in every step: nothing to make up for
         kernels = single and available(device) and not (self.tables and updates == "dense" and l2)
         self.rate = torch.tensor(learning_rate, device=device).float() if gpu or kernels else learning_rate
@@ -49,12 +49,41 @@ class Adam(torch.optim.Adam):
         super().__init__(parameters, lr=self.rate, **self.device_options)
         self.clock: Any = None
         self.sums: list[Any] = []
+        self.average: distributed.Average | None = None
+        # gradients of a parameter of ours are there as soon as they are complete, and on all ranks alike
+        self.overlaps = distributed.several() and type(model).__module__.startswith("bidwise.models")
         if kernels:
             self._use_kernels(dense=updates == "dense")
         for table in self.tables:
             table.sparse, table.sums = updates == "lazy", None
         for sums in self.sums:
             sums.table.sums = sums
+            sums.begins = self._average_begins if self.overlaps else None
+
+    def _average_begins(self) -> None:
+        """Called in the backward pass when only the rows of tables are left, as soon as all else is complete."""
+        dense = self._dense()
+        if self.average is None and all(p.grad is not None for p in dense):
+            self.average = distributed.Average(dense)
+
+    def _dense(self) -> list[Tensor]:
+        rows = [sums.table.weight for sums in self.sums]
+        return [p for p in self.param_groups[0]["params"] if p.requires_grad and not any(p is x for x in rows)]
+
+    def average_gradients(self) -> None:
+        """Replace gradients by their means over ranks, after a backward pass."""
+        if not self.sums:
+            rows = [table.weight for table in self.tables if table.sparse]
+            distributed.average_gradients(self.param_groups[0]["params"], rows)
+            return
+        from bidwise.kernels.adam_kernels import exchange_rows
+
+        average, self.average = self.average, None
+        if average is None:
+            distributed.average_gradients(self._dense(), [])
+        exchange_rows(self.sums, (lambda: None) if average is None else average.arrive)
+        if average is not None:
+            average.assign()
 
     def _use_kernels(self, *, dense: bool) -> None:
         from bidwise.kernels.adam_kernels import Clock, RowSums
