@@ -6,6 +6,7 @@ pairs with v_i > v_j, by a tree over values.
 
 from __future__ import annotations
 
+import heapq
 import math
 from functools import lru_cache
 
@@ -17,6 +18,7 @@ from bidwise.losses.panels import chebyshev, coefficients, logistic_sums
 from bidwise.losses.prefix_sums import Arrangement, runs_of_equal, sort_inside, step_sums
 from bidwise.segments import Auctions
 
+LEAF_PAIRS = 75  # pairs of a leaf that take as long as one ad of a larger node
 LEAF = {"logistic": 256, "hinge": 64, "indicator": 64}  # nodes up to this size are left to `direct`
 ONE_PANEL = {torch.float32: (1e-8, 96), torch.float64: (1e-12, 128)}  # error, and the largest degree worth it
 
@@ -141,21 +143,21 @@ def dominance(
     v_i - v_j or 1, and `segment_sums` adds up the pairs. Ads of equal value are never parted, and the more ads
     share a value the earlier they leave the tree: with clicks as values the first cuts are clicked x unclicked.
 
-    Ranks share out the levels, each to the one that has the fewest ads so far; their sums add up.
+    Ranks share out the nodes, each to the one that has the least work so far; their sums add up.
     """
     cost = torch.zeros_like(ads.ecpm)
     slope = torch.zeros_like(ads.ecpm) if gradient else None
     code, peers, bits = _codes(ads.value, auctions)
     rows = sort_inside(ads.ecpm, auctions)
     sizes = auctions.sizes
-    loads = [0] * (1 if part is None else part.ranks)
-    here = 0 if part is None else part.rank
+    loads = [(0, rank) for rank in range(1 if part is None else part.ranks)]
 
-    def mine(level: Tensor) -> bool:
-        """Whether this rank adds up nodes of these sizes."""
-        least = loads.index(min(loads))
-        loads[least] += int(level.sum()) if len(loads) > 1 else 0
-        return least == here
+    def mine(rows: Tensor, sizes: Tensor, work: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows and sizes of the nodes that this rank adds up."""
+        if part is None:
+            return rows, sizes
+        own = torch.tensor([_least(loads, each) == part.rank for each in work.tolist()])
+        return rows[own.repeat_interleave(sizes)], sizes[own]
 
     def add(found: PairSums, rows: Tensor) -> None:
         cost.index_add_(0, rows, found[0])
@@ -167,20 +169,30 @@ def dominance(
         splits = peers[rows[sizes.cumsum(0) - sizes]] < sizes
         small = splits & (sizes <= LEAF[options.surrogate])
         large = splits & ~small
-        if bool(small.any()) and mine(sizes[small]):
-            leaves = rows[small.repeat_interleave(sizes)]
-            add(direct(ads.at(leaves), Auctions.of_sizes(sizes[small]), options, gradient=gradient), leaves)
+        if bool(small.any()):
+            leaves, few = mine(rows[small.repeat_interleave(sizes)], sizes[small], sizes[small] ** 2 // LEAF_PAIRS)
+            if len(leaves):
+                add(direct(ads.at(leaves), Auctions.of_sizes(few), options, gradient=gradient), leaves)
         if not bool(large.any()):
             break
         rows, sizes = rows[large.repeat_interleave(sizes)], sizes[large]
         nodes, upper = Auctions.of_sizes(sizes), (code[rows] >> bit & 1).bool()
-        if mine(sizes):
-            some = ads.at(rows)
-            lower_value = torch.where(upper, 0, some.value)
-            pivot = some.value.new_zeros(nodes.count).scatter_reduce_(0, nodes.of_ad, lower_value, "amax")
-            add(segment_sums(Arrangement(some, nodes, upper, pivot), options, gradient), rows)
+        own_rows, own_sizes = mine(rows, sizes, sizes)
+        if len(own_rows):
+            own, some = Auctions.of_sizes(own_sizes), ads.at(own_rows)
+            above = (code[own_rows] >> bit & 1).bool()
+            lower_value = torch.where(above, 0, some.value)
+            pivot = some.value.new_zeros(own.count).scatter_reduce_(0, own.of_ad, lower_value, "amax")
+            add(segment_sums(Arrangement(some, own, above, pivot), options, gradient), own_rows)
         rows, sizes = _partition(rows, upper, nodes)
     return cost, slope
+
+
+def _least(loads: list[tuple[int, int]], work: int) -> int:
+    """The rank with the least work, which has this much more from now on; ``loads`` are a heap."""
+    load, rank = loads[0]
+    heapq.heapreplace(loads, (load + work, rank))
+    return rank
 
 
 def _codes(value: Tensor, auctions: Auctions) -> tuple[Tensor, Tensor, int]:
