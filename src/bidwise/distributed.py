@@ -241,7 +241,8 @@ def stacked(local: Tensor) -> Tensor:
     """The tensors of all ranks, ``(...) -> (ranks, ...)``; without a gradient."""
     local = local.detach().contiguous()
     everywhere = local.new_empty(count(), *local.shape)
-    exchange(lambda: gather_into(everywhere, local))
+    places = everywhere.detach()  # of which no gradient is known, whatever becomes of the other
+    exchange(lambda: gather_into(places, local))
     return everywhere
 
 
@@ -272,7 +273,8 @@ def columns_of_all(columns: Sequence[Tensor | None], sizes: Sequence[int]) -> li
 
 def add_up(tensor: Tensor) -> None:
     """Replace ``tensor`` by the sum over ranks."""
-    exchange(lambda: dist.all_reduce(tensor))
+    numbers = tensor.detach()
+    exchange(lambda: dist.all_reduce(numbers))
 
 
 def summed(local: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import gc
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +27,9 @@ class Graph:
 
     def __init__(self, run: Run, size: int, share: distributed.Share | None = None) -> None:
         assert run.epoch is not None
-        size = size if share is None else share.sizes[distributed.rank()]
+        if share is not None:  # offsets where a loss of others would copy them to, which a capture cannot do
+            size = share.sizes[distributed.rank()]
+            share = replace(share, offsets=None if share.offsets is None else share.offsets.to(run.device))
         self.size, self.next = size, -1
         shuffle, source = run.shuffle, run.source
         self.at = torch.zeros(1, dtype=torch.int64, device=run.device)

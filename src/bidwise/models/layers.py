@@ -257,6 +257,8 @@ class Perceptron(nn.Module):
         begin = distributed.position_in_batch(len(inputs))[1]
         for k, weight in enumerate(self.weights):
             seed = self.seed * 1_000_003 % 2**44 + (k << 48)
+            if active.shape[1] > len(weight):  # zeros that fill rows up
+                weight = F.pad(weight, (0, 0, 0, active.shape[1] - len(weight)))
             active = active @ weight
             if self.norms is None:
                 active = activated(active, self.biases[k], dropout, seed, self.steps, begin)
