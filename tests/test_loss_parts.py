@@ -1,5 +1,7 @@
 """What ranks add up of one auction is all of it: the parts of a loss and of its gradient sum to the whole."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from kernel_helpers import DEVICE, gpu_or_interpreter, needs_gpu, read_bounds_of_loops
@@ -11,7 +13,7 @@ from bidwise.losses.without_pairs import LEAF_PAIRS
 from bidwise.training.permutation import draws, permutations, swapped
 
 CUTS = (0, 7, 7, 300, 641)  # of four ranks, one without ads
-SIZES = [b - a for a, b in zip(CUTS, CUTS[1:], strict=False)]
+SIZES = [b - a for a, b in pairwise(CUTS)]
 
 
 def both(marks):
@@ -27,7 +29,7 @@ def ads(count, device="cpu", seed=0):
 
 
 def parts():
-    return [Part(a, b, CUTS[-1], 1, rank, len(SIZES)) for rank, (a, b) in enumerate(zip(CUTS, CUTS[1:], strict=False))]
+    return [Part(a, b, CUTS[-1], 1, rank, len(SIZES)) for rank, (a, b) in enumerate(pairwise(CUTS))]
 
 
 @pytest.mark.parametrize("method", ["direct", "fast"])
@@ -50,12 +52,17 @@ def test_ranks_share_out_the_work(monkeypatch):
 
     work = []
     block, segments = definition.pair_block, without_pairs.segment_sums
-    monkeypatch.setattr(
-        definition, "pair_block", lambda i, j, *given: work.append(i.ecpm.numel() * j.ecpm.shape[-1]) or block(i, j, *given)
-    )
-    monkeypatch.setattr(
-        without_pairs, "segment_sums", lambda a, *given: work.append(LEAF_PAIRS * len(a.ads.ecpm)) or segments(a, *given)
-    )
+
+    def counted_block(i, j, *given):
+        work.append(i.ecpm.numel() * j.ecpm.shape[-1])
+        return block(i, j, *given)
+
+    def counted_segments(arranged, *given):
+        work.append(LEAF_PAIRS * len(arranged.ads.ecpm))
+        return segments(arranged, *given)
+
+    monkeypatch.setattr(definition, "pair_block", counted_block)
+    monkeypatch.setattr(without_pairs, "segment_sums", counted_segments)
     count = 4096
     for value, method in (("clicks", "direct"), ("teacher", "direct"), ("teacher", "fast")):
         options, spent = PairOptions(value, "positive", method=method), []

@@ -414,7 +414,8 @@ class Average:
 
     def assign(self) -> None:
         """The means as gradients."""
-        for p, mean in zip(self.parameters, self.flat.split([p.numel() for p in self.parameters]), strict=True):
+        means = torch.split(self.flat, [p.numel() for p in self.parameters])
+        for p, mean in zip(self.parameters, means, strict=True):
             p.grad = mean.view(p.shape)
 
 

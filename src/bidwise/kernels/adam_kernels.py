@@ -177,10 +177,8 @@ class RowSums:
         """Adam's step for the rows that were looked up since the last one."""
         counts, self.counts = self.counts, None
         if counts is not None:  # of what ranks have sent each other
-            ranks, most, packed = self.received.shape
-            rows, ads, fields, stride, bits = (
-                self.received.view(torch.int32), ranks * most, 1, packed, ranks.bit_length(),
-            )  # fmt: skip
+            ranks, most, stride = self.received.shape
+            rows, ads, fields, bits = self.received.view(torch.int32), ranks * most, 1, ranks.bit_length()
         elif self.ids is not None:
             rows, self.ids = self.ids, None
             (ads, fields), stride, most = rows.shape, rows.stride(0), 0
@@ -195,7 +193,8 @@ class RowSums:
             *(rows, self.table.starts, self.total, self.owner, self.stamp, self.peak, *self._moments()),
             *(self.state["seen"], self.table.penalty, self.clock.step, self.clock.numbers),
             *(rows if counts is None else counts, ads, stride, bits, most, 2 * self.l2),
-            **tile, LISTED=counts is not None, BETA1=self.clock.constants["BETA1"], BETA2=self.clock.constants["BETA2"], EPS=EPS, PEAKS=PEAKS,
+            **tile, LISTED=counts is not None, EPS=EPS, PEAKS=PEAKS,
+            BETA1=self.clock.constants["BETA1"], BETA2=self.clock.constants["BETA2"],
             DENSE=self.dense, DECAYS=self.l2 > 0,
         )  # fmt: skip
 

@@ -114,7 +114,8 @@ def _tables(device: torch.device) -> Tensor:
 
 @jit(do_not_specialize=["begin_own", "end_own"])
 def _add_moments(
-    read, state, counts, moments, table, places, owners, bounds, offsets, ads, auctions, size, begin_own, end_own, scale,
+    read, state, counts, moments, table, places, owners, bounds, offsets, ads, auctions, size, begin_own, end_own,
+    scale,
     WEIGHTED: tl.constexpr, STEPS: tl.constexpr, PANELS: tl.constexpr, DEGREE: tl.constexpr, HOT: tl.constexpr,
     BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip

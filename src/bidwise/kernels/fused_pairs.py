@@ -104,7 +104,7 @@ def fused_loss(
         if pair_mean and offsets is None:
             share /= n * n
         if own != (0, n):  # one auction, all ads of which are known by now to the sums of these
-            flat = flat._replace(**{x: column[slice(*own)] for x, column in flat._asdict().items() if column is not None})
+            flat = type(batch)(*(None if x is None else x[slice(*own)] for x in flat))  # type: ignore[arg-type]
             z, ads, n = flat.logits, own[1] - own[0], own[1] - own[0]
             if not n:
                 return z.new_zeros((), dtype=torch.float32), z.new_zeros(0, dtype=torch.float32) if gradient else None
@@ -169,9 +169,7 @@ def _surrogate(options: PairOptions) -> tuple[str, float]:
     return options.surrogate, options.sigma * 1.4426950408889634 if options.surrogate == "logistic" else 1.0
 
 
-def _pair_sums(
-    batch: Batch, options: PairOptions, per_repeat: int, gradient: bool, own: tuple[int, int]
-) -> Tensor:
+def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bool, own: tuple[int, int]) -> Tensor:
     """Cost and slope of every ad in parts, ``(parts, 2, ads)``: `PairSums` but for right_k, which costs lack.
 
     Of one auction, only of the ads between ``own``, with all others.
@@ -201,9 +199,7 @@ def _pair_sums(
     return sums
 
 
-def _other_sums(
-    stage: str, batch: Batch, options: PairOptions, auctions: Auctions, own: tuple[int, int]
-) -> Tensor:
+def _other_sums(stage: str, batch: Batch, options: PairOptions, auctions: Auctions, own: tuple[int, int]) -> Tensor:
     """The same sums without pairs, or with few, of which alone those of the ads between ``own`` are left out."""
     z, label, bids, teacher = (x.float() for x in _columns(batch, options))
     if stage in ("panels", "clicks"):

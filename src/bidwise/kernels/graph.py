@@ -102,7 +102,7 @@ class Recorder:
 
 
 def captured(run: Run, size: int, share: distributed.Share | None = None) -> Graph | None:
-    """The step of ``run`` as a graph, on a batch that ranks ``share``; ``None``, with a warning, where it cannot be one."""
+    """The step of ``run`` as a graph, on batches that ranks ``share``; ``None``, with a warning, where it cannot be."""
     try:
         return Graph(run, size, share)
     except RuntimeError as error:
