@@ -92,8 +92,8 @@ def choose(options: PairOptions, ads: PairInputs, auctions: Auctions, ranks: int
     if fast is signed_sums and options.surrogate == "logistic" and auctions.size is None:
         speed = RAGGED
     time, limit = speed.pair * auctions.pairs() / ranks, speed.call + speed.ad * auctions.ads
-    if fast is dominance:  # of which ranks share the nodes, but each sorts for itself
-        limit *= (1 + 1 / ranks) / 2
+    if fast is dominance:  # of which ranks share the levels, but each sorts for itself
+        limit *= (1 + 3 / ranks) / 4
     if time > limit and fast is dominance and options.value == "clicks" and ads.value.device.type == "cpu":
         time *= int(ads.value.count_nonzero()) / auctions.ads  # `direct` leaves out ads i without a click
     return fast if time > limit else direct

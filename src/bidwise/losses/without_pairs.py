@@ -143,7 +143,7 @@ def dominance(
     v_i - v_j or 1, and `segment_sums` adds up the pairs. Ads of equal value are never parted, and the more ads
     share a value the earlier they leave the tree: with clicks as values the first cuts are clicked x unclicked.
 
-    Ranks share out the nodes, each to the one that has the least work so far; their sums add up.
+    Ranks share out the levels and the leaves, each to the one that has the least work so far; their sums add up.
     """
     cost = torch.zeros_like(ads.ecpm)
     slope = torch.zeros_like(ads.ecpm) if gradient else None
@@ -152,12 +152,9 @@ def dominance(
     sizes = auctions.sizes
     loads = [(0, rank) for rank in range(1 if part is None else part.ranks)]
 
-    def mine(rows: Tensor, sizes: Tensor, work: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows and sizes of the nodes that this rank adds up."""
-        if part is None:
-            return rows, sizes
-        own = torch.tensor([_least(loads, each) == part.rank for each in work.tolist()])
-        return rows[own.repeat_interleave(sizes)], sizes[own]
+    def mine(works: list[int]) -> list[bool]:
+        """Which of the parts that take so much work this rank adds up."""
+        return [_least(loads, work) == (0 if part is None else part.rank) for work in works]
 
     def add(found: PairSums, rows: Tensor) -> None:
         cost.index_add_(0, rows, found[0])
@@ -170,20 +167,20 @@ def dominance(
         small = splits & (sizes <= LEAF[options.surrogate])
         large = splits & ~small
         if bool(small.any()):
-            leaves, few = mine(rows[small.repeat_interleave(sizes)], sizes[small], sizes[small] ** 2 // LEAF_PAIRS)
+            if part is not None:
+                small[small.clone()] = torch.tensor(mine((sizes[small] ** 2 // LEAF_PAIRS).tolist()))
+            leaves = rows[small.repeat_interleave(sizes)]
             if len(leaves):
-                add(direct(ads.at(leaves), Auctions.of_sizes(few), options, gradient=gradient), leaves)
+                add(direct(ads.at(leaves), Auctions.of_sizes(sizes[small]), options, gradient=gradient), leaves)
         if not bool(large.any()):
             break
         rows, sizes = rows[large.repeat_interleave(sizes)], sizes[large]
         nodes, upper = Auctions.of_sizes(sizes), (code[rows] >> bit & 1).bool()
-        own_rows, own_sizes = mine(rows, sizes, sizes)
-        if len(own_rows):
-            own, some = Auctions.of_sizes(own_sizes), ads.at(own_rows)
-            above = (code[own_rows] >> bit & 1).bool()
-            lower_value = torch.where(above, 0, some.value)
-            pivot = some.value.new_zeros(own.count).scatter_reduce_(0, own.of_ad, lower_value, "amax")
-            add(segment_sums(Arrangement(some, own, above, pivot), options, gradient), own_rows)
+        if all(mine([len(rows)])):
+            some = ads.at(rows)
+            lower_value = torch.where(upper, 0, some.value)
+            pivot = some.value.new_zeros(nodes.count).scatter_reduce_(0, nodes.of_ad, lower_value, "amax")
+            add(segment_sums(Arrangement(some, nodes, upper, pivot), options, gradient), rows)
         rows, sizes = _partition(rows, upper, nodes)
     return cost, slope
 
