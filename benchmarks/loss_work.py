@@ -2,7 +2,8 @@
 
 python -m benchmarks.loss_work
 
-CPU time of one thread, the least of several runs: ranks are timed one after the other, so that nothing waits and nothing travels.
+CPU time of one thread, the least of several runs: ranks are timed one after the other, so nothing waits and nothing
+travels.
 """
 
 from __future__ import annotations
