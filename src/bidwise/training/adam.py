@@ -26,9 +26,20 @@ class Adam(torch.optim.Adam):
 
     On a GPU kernels do all that (:mod:`bidwise.kernels.adam_kernels`), and a step can be part of a graph; ``dense``
     then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights.
+
+    Ranks have kernels where ``exchanges`` says that :meth:`average_gradients` is called after each backward pass, as
+    `fit` does: what else averages gradients, such as DistributedDataParallel, wants them as tensors.
     """
 
-    def __init__(self, model: nn.Module, *, learning_rate: float, updates: str = "lazy", l2: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        learning_rate: float,
+        updates: str = "lazy",
+        l2: float = 0.0,
+        exchanges: bool = False,
+    ) -> None:
         check_name("embeddings", updates, UPDATES)
         check_positive("l2", l2, or_zero=True)
         parameters = list(model.parameters())
@@ -40,7 +51,8 @@ class Adam(torch.optim.Adam):
         self.l2 = float(l2)
         single = {(parameter.device, parameter.dtype) for parameter in parameters} == {(device, torch.float32)}
         single &= len({id(table.weight) for table in self.tables}) == len(self.tables)  # each its own gradients
-        single &= not (distributed.several() and updates == "dense")  # which would send rows that were not looked up
+        # dense updates would have to send rows that were not looked up
+        single &= not distributed.several() or (exchanges and updates == "lazy")
         # with l2, dense updates give every row a gradient in every step: nothing to make up for
         kernels = single and available(device) and not (self.tables and updates == "dense" and l2)
         self.rate = torch.tensor(learning_rate, device=device).float() if gpu or kernels else learning_rate
@@ -63,7 +75,7 @@ class Adam(torch.optim.Adam):
     def _average_begins(self) -> None:
         """Called in the backward pass when only the rows of tables are left, as soon as all else is complete."""
         dense = self._dense()
-        if self.average is None and all(p.grad is not None for p in dense):
+        if dense and self.average is None and all(p.grad is not None for p in dense):
             self.average = distributed.Average(dense)
 
     def _dense(self) -> list[Tensor]:
@@ -112,6 +124,7 @@ class Adam(torch.optim.Adam):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
+        self.average = None
         for sums in self.sums:
             sums.forget()
 

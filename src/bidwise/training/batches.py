@@ -15,7 +15,7 @@ from torch import Tensor
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.kernels.gpu import side_stream
-from bidwise.training.permutation import permutations
+from bidwise.training.permutation import NEEDED, permutations
 
 SHARE = 0.7  # of the GPU's free memory that tables may take
 CHUNK = 2**18  # ads of every repeat that are gathered and copied at once
@@ -147,7 +147,9 @@ class Shuffle:
         """The next pass, the same on every device."""
         if self.offsets is None:
             ends = list(range(self.batch_size, self.count, self.batch_size))
-            return Epoch(permutations(self.count, self.randoms, self.device), [*ends, self.count])
+            roomy = self.device.type == "cuda" and fits(NEEDED * self.count, self.device)
+            where = self.device if roomy else torch.device("cpu")
+            return Epoch(permutations(self.count, self.randoms, where), [*ends, self.count])
         things = len(self.offsets) - 1
         order = torch.stack([torch.randperm(things, generator=random, device="cpu") for random in self.randoms])
         starts = self.count * torch.arange(len(self.randoms), device="cpu")[:, None]

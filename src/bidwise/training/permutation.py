@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bidwise.kernels.gpu import side_stream
 
+NEEDED = 100  # bytes of GPU memory for each place while a permutation is found
 FROM, TO = 2**18, 2**32 // 20  # below, a GPU is no faster; from there on torch takes numbers of 64 bits
 
 

@@ -79,7 +79,8 @@ class Run:
         if distributed.several():
             self.loss = distributed.AcrossRanks(self.loss)
         self.shuffle = Shuffle(self.train, options.batch_size, [torch.Generator().manual_seed(k) for k in seeds])
-        self.optimizer = Adam(model, learning_rate=options.learning_rate, updates=options.embeddings, l2=options.l2)
+        rate, updates = options.learning_rate, options.embeddings
+        self.optimizer = Adam(model, learning_rate=rate, updates=updates, l2=options.l2, exchanges=True)
         self.members = getattr(model, "members", torch.Size())
         self.fit = Fit(model)
         if (self.optimizer.sums or self.device.type == "cuda") and type(model) in MODELS.values():
