@@ -12,7 +12,7 @@ from kernel_helpers import CUDA, DEVICE, needs_gpu
 from test_distributed import on_ranks
 
 import bidwise
-from bidwise import InputError
+from bidwise import InputError, distributed
 from bidwise.data import Ads
 from bidwise.models import DCN, MODELS, DeepFM, SparseLogisticRegression
 from bidwise.training import Adam
@@ -88,6 +88,15 @@ def test_rows_that_are_filled_up_for_tensor_cores_change_no_number():
         torch.set_float32_matmul_precision(before)
     trained(plain, Adam(plain, learning_rate=0.01), batches)
     assert_near(ours, plain, 5e-3 if CUDA else 2e-5)
+
+
+def test_ranks_have_kernels_only_where_rows_are_exchanged(monkeypatch):
+    """DistributedDataParallel wants gradients as tensors, and dense updates would send rows that no one looked up."""
+    monkeypatch.setattr(distributed, "several", lambda: True)
+    model = made("deepfm").to(DEVICE)
+    assert not Adam(model, learning_rate=0.01).sums
+    assert not Adam(model, learning_rate=0.01, updates="dense", exchanges=True).sums
+    assert Adam(model, learning_rate=0.01, exchanges=True).sums
 
 
 def test_ranks_exchange_rows_and_have_the_same_bits(tmp_path):
