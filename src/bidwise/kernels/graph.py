@@ -43,8 +43,9 @@ class Graph:
         ads = triton.next_power_of_2(max(1, min(64, 4096 // triton.next_power_of_2(width))))
 
         def fetch() -> None:
+            apart = source.order.shape[1]  # orders of repeats, of which a rank has its part
             _fetch[(triton.cdiv(size, ads), repeats)](
-                *(source.order, self.at, source.features, source.columns, features, numbers, source.count, size),
+                *(source.order, self.at, source.features, source.columns, features, numbers, apart, size),
                 *(width, columns, ads, triton.next_power_of_2(width), triton.next_power_of_2(columns)),
             )
 
