@@ -32,13 +32,7 @@ class Adam(torch.optim.Adam):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        *,
-        learning_rate: float,
-        updates: str = "lazy",
-        l2: float = 0.0,
-        exchanges: bool = False,
+        self, model: nn.Module, *, learning_rate: float, updates: str = "lazy", l2: float = 0.0, exchanges: bool = False
     ) -> None:
         check_name("embeddings", updates, UPDATES)
         check_positive("l2", l2, or_zero=True)
