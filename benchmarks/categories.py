@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import write
-from benchmarks.table import write_page
 from bidwise import LOSSES, WelfareLoss
 from bidwise.data import Ads
 from bidwise.losses.named import unchecked
@@ -251,6 +250,8 @@ def main(wanted: list[str]) -> None:
         raise SystemExit(f"unknown case {unknown[0]}; one of: {', '.join(CASES)}")
     for name in wanted or CASES:
         print(write(f"categories_{name}", CASES[name]()))
+    from benchmarks.table import write_page  # what it imports is not there on machines with torch and numpy alone
+
     print(write_page())
 
 

@@ -1,7 +1,8 @@
 """On a GPU: loss kernels by size, steps and epochs of training; torch and numpy are all that is needed there.
 
 python -m benchmarks.device            all cases
-python -m benchmarks.device losses     one of: losses, ragged, steps, without_graph, one_rank, epoch, side_by_side
+python -m benchmarks.device losses     one of: losses, ragged, steps, without_graph, one_rank, epoch, profile,
+                                       side_by_side
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from benchmarks.device_training import epoch, one_rank, side_by_side, steps, without_graph
+from benchmarks.device_training import epoch, one_rank, profile, side_by_side, steps, without_graph
 from benchmarks.harness import write
 from bidwise import pairwise_welfare_loss
 from bidwise.losses import dispatch
@@ -203,6 +204,7 @@ CASES = {
     "without_graph": without_graph,
     "one_rank": one_rank,
     "epoch": epoch,
+    "profile": profile,
     "side_by_side": side_by_side,
 }
 

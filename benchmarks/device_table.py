@@ -95,17 +95,17 @@ def one_rank(rows: Rows) -> str:
     lines = [
         f"## A rank's own work in a step on {rows[0]['device']}",
         "",
-        "Loss `log_plus`; the batch is that of the rank. Ranks use no graph and no embedding-row kernels: row",
-        "gradients are tensors, which can be exchanged. nccl ran in a group of one, so nothing was sent; *to send* is",
-        "what would be.",
+        "Loss `log_plus`; the batch is that of the rank. nccl ran in a group of one, so nothing was sent; *to send* is",
+        "what would be. Rows without *graph* are of a commit whose ranks had neither a graph nor kernels for rows.",
         "",
-        "| model | batch | precision | a step | rows a second | to send |",
-        "|---|---|---|---|---|---|",
+        "| model | batch | precision | graph | a step | rows a second | to send |",
+        "|---|---|---|---|---|---|---|",
     ]
     for r in rows:
-        cells = (r["model"], f"{int(r['batch']):,}", r["precision"], f"{float(r['ms']):.1f} ms")
-        rate, sent = float(r["rows_per_second"]) / 1e6, float(r["mb_per_step"])
-        lines.append(f"| {' | '.join(cells)} | {rate:.2f} M | {sent:.1f} MB |")
+        graph = "yes" if r.get("graph") == "True" else ""
+        cells = (r["model"], f"{int(r['batch']):,}", r["precision"], graph, f"{float(r['ms']):.2f} ms")
+        rate, sent = float(r["rows_per_second"]) / 1e6, r["mb_per_step"]
+        lines.append(f"| {' | '.join(cells)} | {rate:.2f} M | {f'{float(sent):.1f} MB' if sent else ''} |")
     return "\n".join(lines)
 
 

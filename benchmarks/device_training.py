@@ -14,16 +14,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
-from types import SimpleNamespace
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.categories import cardinalities
-from bidwise import fit
+from bidwise import distributed, fit
 from bidwise.data import Ads
-from bidwise.distributed import average_gradients
 from bidwise.losses.named import named_loss
 from bidwise.models import MODELS
 from bidwise.training.arguments import PRECISIONS, Options
@@ -164,49 +161,51 @@ def without_graph() -> Iterator[Row]:
 
 
 class RankSteps(Steps):
-    """What a rank does itself in a step: no graph, no kernels for rows, gradients through nccl in a group of one."""
-
-    def __init__(self, model: nn.Module, ads: Ads, batch: int, loss: nn.Module, precision: str) -> None:
-        several = SimpleNamespace(count=lambda: 2)
-        with mock.patch("bidwise.training.adam.distributed", several):  # rows are then tensors, which can travel
-            super().__init__(model, ads, batch, loss, precision, graph=False)
-        optimizer = self.run.optimizer
-        step, self.rows = optimizer.step, [table.weight for table in optimizer.tables]
-        self.parameters = list(self.run.model.parameters())
-
-        def averaged() -> None:
-            average_gradients(self.parameters, self.rows)
-            step()
-
-        optimizer.step = averaged  # type: ignore[method-assign]
+    """What a rank does in a step, with its exchanges through nccl in a group of one: all but what travels."""
 
     def megabytes(self) -> float:
-        """What this rank would send for the last batch: all gradients, of embeddings those of rows it looked up."""
-        dense = sum(p.numel() for p in self.parameters if not any(p is table for table in self.rows))
-        batch = self.run.source.batch(self.number)
-        self.run.optimizer.zero_grad()
-        self.run.model(batch.features).sum().backward()
-        found = [table.grad.coalesce() for table in self.rows if table.grad is not None]
-        return (4 * dense + sum(8 * x.indices().numel() + 4 * x.values().numel() for x in found)) / 1e6
+        """What this rank sends for a batch: gradients, of embeddings those of rows it looked up, and three columns."""
+        optimizer, batch = self.run.optimizer, self.run.source.batch(self.number)
+        dense = sum(p.numel() for p in optimizer._dense())
+        rows = 0
+        for sums in optimizer.sums:
+            ids = batch.features[:, sums.table.fields] + sums.table.starts
+            rows += len(ids.unique()) * (1 + sums.table.weight.shape[1])
+        return 4 * (dense + rows + 3 * batch.ads) / 1e6
 
 
 def one_rank() -> Iterator[Row]:
     """What a step takes on one of several GPUs before anything travels between them, and how much would."""
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29541"}
     torch.distributed.init_process_group("nccl")
+    distributed.several = lambda: True  # what ranks do, in a group of one
     ads, values = simulated(4_000_000)
-    for model in ("deepfm", "dcn"):
+    for model in ("deepfm", "dcn", "dcnv2"):
         untrained = MODELS[model](values).cuda()
         for batch in (256, 10_000, 65_536):
             for precision in PRECISIONS:
-                timed = RankSteps(untrained, ads, batch, named_loss("log_plus", lam=3.0, sigma=3.0), precision)
+                timed = RankSteps(untrained, ads, batch, named_loss("log_plus", lam=3.0, sigma=3.0), precision, True)
                 times = [timed.ms(20) for _ in range(5)]
                 ms = statistics.median(times)
                 row: Row = {"case": "one_rank", "model": model, "batch": batch, "precision": precision, "ms": ms}
                 row |= {"ms_low": min(times), "ms_high": max(times), "rows_per_second": 1e3 * batch / ms}
-                yield row | {"mb_per_step": timed.megabytes()}
+                yield row | {"mb_per_step": timed.megabytes(), "graph": timed.run.graph is not None}
                 print(f"{model} {batch:6,} {precision:8} {ms:8.2f} ms", flush=True)
     torch.distributed.destroy_process_group()
+
+
+def profile() -> Iterator[Row]:
+    """What the kernels of a step take, longest first, as torch's profiler has them."""
+    ads, values = simulated(4_000_000)
+    for model, batch in (("deepfm", 10_000), ("deepfm", 4096), ("dcnv2", 4096)):
+        timed, count = Steps(MODELS[model](values).cuda(), ads, batch, named_loss("log_loss"), "mixed"), 20
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+            timed.ms(count)
+        for kernel in sorted(found.key_averages(), key=lambda each: -each.self_device_time_total):
+            row: Row = {"case": "profile", "model": model, "batch": batch, "precision": "mixed", "loss": "log_loss"}
+            row |= {"kernel": kernel.key, "launches": kernel.count / count}
+            yield row | {"us": kernel.self_device_time_total / count}
+        print(f"{model} {batch:6,} {1e3 * timed.ms(50):8.1f} us a step", flush=True)
 
 
 def steps() -> Iterator[Row]:

@@ -25,8 +25,8 @@ MODELS = {
 AUCTIONS = ("one", "equal", "ragged")
 
 
-def ads_of(count, seed, auctions="one"):
-    """Ads of five fields, with a teacher and weights."""
+def ads_of(count, seed, auctions="one", weighted=False):
+    """Ads of five fields, with a teacher and perhaps weights."""
     random = torch.Generator().manual_seed(seed)
     offsets = None
     if auctions == "equal":
@@ -40,13 +40,14 @@ def ads_of(count, seed, auctions="one"):
     clicks = (torch.rand(count, generator=random) < ctr).float()
     weights = 0.5 + torch.rand(count, generator=random)
     bids = 0.5 + torch.rand(count, generator=random)
-    return Ads(features, clicks, bids, offsets=offsets, teacher=ctr, weights=weights / weights.mean())
+    weights = weights / weights.mean() if weighted else None
+    return Ads(features, clicks, bids, offsets=offsets, teacher=ctr, weights=weights)
 
 
-def gradients(model, loss, auctions, *, ads=64, embeddings="lazy"):
+def gradients(model, loss, auctions, *, ads=64, embeddings="lazy", weighted=False):
     """Gradients of the first batch, as the optimizer gets them."""
     options = Options(1, ads, 1e-3, "constant", None, 1, embeddings)
-    train = ads_of(200, 1, auctions)
+    train = ads_of(max(200, ads), 1, auctions, weighted)
     run = Run(MODELS[model](), train, None, bidwise.LOSSES[loss], {}, options, 0)
     found = {}
 
@@ -60,12 +61,12 @@ def gradients(model, loss, auctions, *, ads=64, embeddings="lazy"):
     return {"loss": run.position.total, **found}
 
 
-def trained(model, loss, auctions, *, count=500, batch_size=64, device="cpu", **options):
+def trained(model, loss, auctions, *, count=500, batch_size=64, device="cpu", weighted=False, **options):
     """A whole run: its measures and its weights."""
     valid = ads_of(600, 2, "equal")
     fitted = fit(
         MODELS[model]().to(device),
-        ads_of(count, 1, auctions),
+        ads_of(count, 1, auctions, weighted),
         loss=loss,
         valid=valid,
         metric=["welfare", "log_loss", "auc"],

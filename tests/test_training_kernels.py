@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from kernel_helpers import CUDA, DEVICE, needs_gpu
+from test_distributed import on_ranks
 
 import bidwise
-from bidwise import InputError
+from bidwise import InputError, distributed
 from bidwise.data import Ads
 from bidwise.models import DCN, MODELS, DeepFM, SparseLogisticRegression
 from bidwise.training import Adam
@@ -73,6 +74,40 @@ def test_lazy_rows_are_those_without_kernels(name, l2):
     assert not without.sums
     trained(plain, without, batches)
     assert_near(ours, plain)
+
+
+def test_rows_that_are_filled_up_for_tensor_cores_change_no_number():
+    """15 columns of vectors and one of zeros, as mixed precision has them; on a GPU products are then rounded more."""
+    batches = [batch(seed) for seed in range(8)]
+    ours, plain = made("deepfm").to(DEVICE), made("deepfm").double()
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        trained(ours, Adam(ours, learning_rate=0.01), batches)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    trained(plain, Adam(plain, learning_rate=0.01), batches)
+    assert_near(ours, plain, 5e-3 if CUDA else 2e-5)
+
+
+def test_ranks_have_kernels_only_where_rows_are_exchanged(monkeypatch):
+    """DistributedDataParallel wants gradients as tensors, and dense updates would send rows that no one looked up."""
+    monkeypatch.setattr(distributed, "several", lambda: True)
+    model = made("deepfm").to(DEVICE)
+    assert not Adam(model, learning_rate=0.01).sums
+    assert not Adam(model, learning_rate=0.01, updates="dense", exchanges=True).sums
+    assert Adam(model, learning_rate=0.01, exchanges=True).sums
+
+
+def test_ranks_exchange_rows_and_have_the_same_bits(tmp_path):
+    """Two ranks with kernels, of which each sends the rows that it has looked up, end where one process does."""
+    options = {"count": 150, "epochs": 1, "device": DEVICE}
+    work = {auctions: ("trained", ("deepfm", "log_plus", auctions), options) for auctions in ("one", "ragged")}
+    (one,), (first, second) = on_ranks(1, work, tmp_path / "1"), on_ranks(2, work, tmp_path / "2")
+    for name, expected in one.items():
+        for key, x in expected["last"].items():
+            assert torch.equal(first[name]["last"][key], second[name]["last"][key])
+            torch.testing.assert_close(first[name]["last"][key], x, rtol=1e-5, atol=5e-6)
 
 
 @pytest.mark.parametrize("name", ["deepfm", "dcn"])

@@ -40,6 +40,11 @@ def count() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def several() -> bool:
+    """Whether ranks train together."""
+    return count() > 1
+
+
 def rank() -> int:
     """Number of this rank, from 0."""
     return dist.get_rank() if count() > 1 else 0
@@ -206,12 +211,44 @@ def sharing(batch: Share | None) -> Iterator[None]:
         _share.reset(before)
 
 
+Recorder = Callable[[Callable[[], Any]], None]
+_recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+
+
+def exchange(work: Callable[[], Any]) -> None:
+    """Do ``work`` in which ranks exchange tensors; while a step is recorded, leave it to the recorder.
+
+    It must read tensors that are there and write into others that are: a replay finds them in the same places.
+    """
+    recorder = _recorder.get()
+    if recorder is None:
+        work()
+    else:
+        recorder(work)
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Give the exchanges of this thread to ``recorder``, which does them later, between what was recorded."""
+    before = _recorder.set(recorder)
+    try:
+        yield
+    finally:
+        _recorder.reset(before)
+
+
 def stacked(local: Tensor) -> Tensor:
     """The tensors of all ranks, ``(...) -> (ranks, ...)``; without a gradient."""
     local = local.detach().contiguous()
     everywhere = local.new_empty(count(), *local.shape)
-    dist.all_gather(list(everywhere.unbind(0)), local)
+    places = everywhere.detach()  # of which no gradient is known, whatever becomes of the other
+    exchange(lambda: gather_into(places, local))
     return everywhere
+
+
+def gather_into(everywhere: Tensor, local: Tensor) -> None:
+    """Fill ``(ranks, ...)`` with the tensors of all ranks, at once."""
+    dist.all_gather(list(everywhere.unbind(0)), local)
 
 
 def concatenated(local: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -221,6 +258,29 @@ def concatenated(local: Tensor, sizes: Sequence[int]) -> Tensor:
     longest = max(*sizes, 1)
     padded = stacked(F.pad(local.detach(), (0, longest - local.shape[-1])))
     return torch.cat([part[..., :size] for part, size in zip(padded, sizes, strict=True)], dim=-1)
+
+
+def columns_of_all(columns: Sequence[Tensor | None], sizes: Sequence[int]) -> list[Tensor | None]:
+    """Columns of ads, each ``(..., ads)`` or none, of all ranks one after the other; the first says the shape."""
+    there = [x for x in columns if x is not None]
+    dtype = torch.float32
+    for column in there:
+        dtype = torch.promote_types(dtype, column.dtype)
+    together = joined(torch.stack([x.to(dtype).expand_as(there[0]) for x in there]), sizes)
+    parts = iter([part.to(x.dtype) for part, x in zip(together, there, strict=True)])
+    return [None if x is None else next(parts) for x in columns]
+
+
+def add_up(tensor: Tensor) -> None:
+    """Replace ``tensor`` by the sum over ranks."""
+    numbers = tensor.detach()
+    exchange(lambda: dist.all_reduce(numbers))
+
+
+def summed(local: Tensor) -> Tensor:
+    """The sum of a number over ranks, each with its own; its gradient counts once for every rank, as of `joined`."""
+    total: Tensor = _Summed.apply(local)  # type: ignore[no-untyped-call]
+    return total
 
 
 def gathered(local: Tensor) -> Tensor:
@@ -247,8 +307,21 @@ class _Gathered(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         total = gradient.contiguous()
-        dist.all_reduce(total)
+        add_up(total)
         return total[rank()]
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: Tensor) -> Tensor:
+        total = local.clone()
+        add_up(total)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return count() * gradient
 
 
 class _Joined(torch.autograd.Function):
@@ -297,17 +370,14 @@ class AcrossRanks(nn.Module):
         weights: Tensor | None = None,
     ) -> Tensor:
         """The loss of the ads of all ranks."""
-        if count() > 1:
+        if several():
             batch = share() or _divided(logits, offsets)
-            columns = [x for x in (logits, clicks, bids, teacher, weights) if x is not None]
-            dtype = torch.float32
-            for column in columns:
-                dtype = torch.promote_types(dtype, column.dtype)
-            together = joined(torch.stack([x.to(dtype).expand_as(logits) for x in columns]), batch.sizes)
-            parts = iter([part.to(x.dtype) for part, x in zip(together, columns, strict=True)])
-            logits, clicks, bids = next(parts), next(parts), next(parts)
-            teacher = None if teacher is None else next(parts)
-            weights = None if weights is None else next(parts)
+            if own := getattr(self.loss, "of_ranks", None):
+                found: Tensor | None = own(batch, logits, clicks, bids, offsets, teacher, weights)
+                if found is not None:
+                    return found
+            columns = columns_of_all((logits, clicks, bids, teacher, weights), batch.sizes)
+            logits, clicks, bids, teacher, weights = columns  # type: ignore[assignment]
             offsets = None if batch.offsets is None else batch.offsets.to(logits.device)
         return self.loss(logits, clicks, bids, offsets, teacher, **({} if weights is None else {"weights": weights}))
 
@@ -324,6 +394,29 @@ def _divided(logits: Tensor, offsets: Tensor | None) -> Share:
     assert offsets is not None
     lengths = concatenated(offsets.to(logits.device).diff(), counts).cpu()
     return Share(sizes, F.pad(lengths.cumsum(0), (1, 0)))
+
+
+class Average:
+    """The mean over ranks of gradients that are complete, under way while the rest of the backward pass goes on."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters = parameters
+        self.flat = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]).div_(count())
+        self.under_way: Any = None
+        exchange(self._begin)
+
+    def _begin(self) -> None:
+        self.under_way = dist.all_reduce(self.flat, async_op=True)
+
+    def arrive(self) -> None:
+        """Wait for it, inside of an exchange."""
+        self.under_way.wait()
+
+    def assign(self) -> None:
+        """The means as gradients."""
+        means = torch.split(self.flat, [p.numel() for p in self.parameters])
+        for p, mean in zip(self.parameters, means, strict=True):
+            p.grad = mean.view(p.shape)
 
 
 def average_gradients(parameters: Sequence[Tensor], rows: Sequence[Tensor]) -> None:

@@ -13,12 +13,13 @@ every width, for no faster code.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from bidwise import distributed
 from bidwise.kernels.embedding_kernels import PEAKS
 from bidwise.kernels.triton_or_none import jit, tl, triton
 
@@ -92,6 +93,16 @@ class RowSums:
         self.stamp = torch.zeros(len(weight) if dense else 0, dtype=torch.int32, device=weight.device)
         self.peak = torch.zeros(PEAKS, dtype=torch.int32, device=weight.device)
         self.ids: Tensor | None = None
+        self.begins: Callable[[], None] | None = None  # called before gradients of rows are added up
+        # rows that ranks send each other: number and gradient side by side, and how many of each rank count
+        self.sent = self.received = weight.new_empty(0, 0, 0)
+        self.counts: Tensor | None = None
+
+    def start(self) -> None:
+        """Gradients come next."""
+        self.peak.zero_()
+        if self.begins is not None:
+            self.begins()
 
     def add(self, ids: Tensor, gradient: Tensor) -> None:
         """Add up the gradients ``(ads, fields, width)`` of the vectors of ``ids``, once in a step."""
@@ -106,9 +117,41 @@ class RowSums:
             return
         columns = max(16, min(WIDTH, triton.next_power_of_2(width)))
         grid = (triton.cdiv(ads, ADS), fields, triton.cdiv(width, columns))
-        tensors = (ids, self.table.starts, gradient, self.total, self.owner, self.peak)
-        numbers = (ads, fields, ids.stride(0), width, ads.bit_length())
-        _add[grid](*tensors, *numbers, ADS=ADS, COLUMNS=columns, PEAKS=PEAKS, num_warps=WARPS)
+        tensors = (ids, self.table.starts, gradient, self.total, self.owner, self.peak, ids)
+        numbers = (ads, fields, ids.stride(0), fields * width, width, ads.bit_length(), 0)
+        tile = {"ADS": ADS, "COLUMNS": columns, "PEAKS": PEAKS, "LISTED": False, "num_warps": WARPS}
+        _add[grid](*tensors, *numbers, **tile)
+
+    def collect(self, header: Tensor) -> None:
+        """List the rows that were looked up here with their gradients over the number of ranks; ``header``: how many,
+        and bits of the largest gradient."""
+        ids, self.ids = self.ids, None
+        weight, batch = self.table.weight, distributed.share()
+        ads, fields = (0, len(self.table.starts)) if ids is None else ids.shape
+        most = min(len(weight), fields * (ads if batch is None else max(batch.sizes)))
+        if self.sent.shape[0] < most:
+            self.sent = weight.new_empty(most, 1 + weight.shape[1])
+            self.received = weight.new_empty(distributed.count(), most, 1 + weight.shape[1])
+        if ids is not None and ads:
+            tile = self._tile()
+            grid = (triton.cdiv(ads, tile["ADS"]), fields)
+            tensors = (ids, self.table.starts, self.total, self.owner, self.peak, self.sent, header)
+            numbers = (ads, ids.stride(0), ads.bit_length(), 1 / distributed.count())
+            _collect[grid](*tensors, *numbers, **tile, PEAKS=PEAKS)
+
+    def receive(self, headers: Tensor) -> None:
+        """Add up the rows of all ranks, whose headers are ``(ranks, 2)``; `update` is for these then."""
+        ranks, most, packed = self.received.shape
+        self.peak.zero_()
+        torch.amax(headers[:, 1], 0, keepdim=True, out=self.peak[:1])
+        self.counts = headers[:, 0].contiguous()
+        columns = max(16, min(WIDTH, triton.next_power_of_2(packed - 1)))
+        grid = (triton.cdiv(ranks * most, ADS), 1, triton.cdiv(packed - 1, columns))
+        rows = self.received.view(torch.int32)
+        tensors = (rows, self.table.starts, self.received.view(-1)[1:], self.total, self.owner, self.peak, self.counts)
+        numbers = (ranks * most, 1, packed, packed, packed - 1, ranks.bit_length(), most)
+        tile = {"ADS": ADS, "COLUMNS": columns, "PEAKS": PEAKS, "LISTED": True, "num_warps": WARPS}
+        _add[grid](*tensors, *numbers, **tile)
 
     def expect(self, ids: Tensor) -> None:
         """Before the vectors of ``ids`` are read, bring their rows to where Adam has them by now."""
@@ -132,26 +175,33 @@ class RowSums:
 
     def update(self) -> None:
         """Adam's step for the rows that were looked up since the last one."""
-        if self.ids is None:
+        counts, self.counts = self.counts, None
+        if counts is not None:  # of what ranks have sent each other
+            ranks, most, stride = self.received.shape
+            rows, ads, fields, bits = self.received.view(torch.int32), ranks * most, 1, ranks.bit_length()
+        elif self.ids is not None:
+            rows, self.ids = self.ids, None
+            (ads, fields), stride, most = rows.shape, rows.stride(0), 0
+            bits = ads.bit_length()
+        else:
             return
-        ids, self.ids = self.ids, None
-        ads, fields = ids.shape
         if not ads:
             return
         tile = self._tile()
         grid = (triton.cdiv(ads, tile["ADS"]), fields)
         _update[grid](
-            *(ids, self.table.starts, self.total, self.owner, self.stamp, self.peak, *self._moments()),
+            *(rows, self.table.starts, self.total, self.owner, self.stamp, self.peak, *self._moments()),
             *(self.state["seen"], self.table.penalty, self.clock.step, self.clock.numbers),
-            *(ads, ids.stride(0), ads.bit_length(), 2 * self.l2),
-            **tile, BETA1=self.clock.constants["BETA1"], BETA2=self.clock.constants["BETA2"], EPS=EPS, PEAKS=PEAKS,
+            *(rows if counts is None else counts, ads, stride, bits, most, 2 * self.l2),
+            **tile, LISTED=counts is not None, EPS=EPS, PEAKS=PEAKS,
+            BETA1=self.clock.constants["BETA1"], BETA2=self.clock.constants["BETA2"],
             DENSE=self.dense, DECAYS=self.l2 > 0,
         )  # fmt: skip
 
     def forget(self) -> None:
         """Leave out gradients that were added up since the last step."""
-        if self.ids is not None:
-            self.ids = None
+        if self.ids is not None or self.counts is not None:
+            self.ids = self.counts = None
             self.total.zero_()
             self.owner.fill_(NO_ONE)
 
@@ -168,6 +218,29 @@ class RowSums:
         columns = triton.next_power_of_2(width)
         ads = max(1, min(UPDATE_ADS, 1024 // columns))
         return {"WIDTH": width, "COLUMNS": columns, "ADS": ads, "num_warps": UPDATE_WARPS}
+
+
+def exchange_rows(tables: Sequence[RowSums], arrive: Callable[[], None]) -> None:
+    """Let every rank have the gradients of the rows that any has looked up, as means over ranks.
+
+    Each sends the rows it has looked up once: their number and its sum of gradients. What a rank receives is added up
+    as whole numbers again, so that all have the same bits. ``arrive`` waits for what else is under way.
+    """
+    header = torch.zeros(len(tables), 2, dtype=torch.int32, device=tables[0].peak.device)
+    headers = header.new_empty(distributed.count(), *header.shape)
+    for sums, own in zip(tables, header, strict=True):
+        sums.collect(own)
+
+    def send() -> None:
+        distributed.gather_into(headers, header)
+        arrive()
+        for sums, most in zip(tables, headers[..., 0].amax(0).tolist(), strict=True):  # waits for the GPU
+            if most:
+                distributed.gather_into(sums.received[:, :most], sums.sent[:most])
+
+    distributed.exchange(send)
+    for sums, own in zip(tables, headers.unbind(1), strict=True):
+        sums.receive(own)
 
 
 def _in_rows(ids: Tensor) -> Tensor:
@@ -240,24 +313,41 @@ def _first(row, here, ADS: tl.constexpr):
     return here & (tl.sum(earlier.to(tl.int32), 1) == 0)
 
 
-@jit(do_not_specialize=["ads", "bits"])
+@jit
+def _listed(ad, ads, counts, most, LISTED: tl.constexpr):
+    """Which ads are there; of lists of ``most`` places, one for each rank, those that it has filled."""
+    here = ad < ads
+    if LISTED:
+        here = here & (ad % most < tl.load(counts + ad // most, mask=here, other=0))
+    return here
+
+
+@jit(do_not_specialize=["ads", "bits", "most"])
 def _add(
-    ids, starts, gradient, total, owner, peak, ads, fields, stride, width, bits,
-    ADS: tl.constexpr, COLUMNS: tl.constexpr, PEAKS: tl.constexpr,
+    ids, starts, gradient, total, owner, peak, counts, ads, fields, stride, step, width, bits, most,
+    ADS: tl.constexpr, COLUMNS: tl.constexpr, PEAKS: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one field and some ads; the first ad of a row in the tile adds for all that share it."""
+    """Gradients of one field and some ads; the first ad of a row in the tile adds for all that share it.
+
+    An ad's ids are ``stride`` apart, its gradients ``step``. ``LISTED``: the ads are rows that ranks have sent.
+    """
     lane = tl.arange(0, ADS)
     ad = tl.program_id(0) * ADS + lane
     field = tl.program_id(1)
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    here = ad < ads
-    entry = ad.to(tl.int64) * fields + field
-    row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=here, other=0).to(tl.int32) + tl.load(starts + field)
+    here = _listed(ad, ads, counts, most, LISTED)
+    row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=here, other=0).to(tl.int32)
+    if not LISTED:
+        row += tl.load(starts + field)
     there = here[:, None] & (column < width)[None, :]
-    g = tl.load(gradient + entry[:, None] * width + column[None, :], mask=there, other=0.0)
+    seat = ad.to(tl.int64)[:, None] * step + field * width + column[None, :]
+    g = tl.load(gradient + seat, mask=there, other=0.0)
     same = row[:, None] == row[None, :]
-    g = tl.dot(same.to(tl.float32), g, input_precision="ieee")
-    first = _first(row, here, ADS)
+    if not LISTED:  # where each row of a rank is there once
+        g = tl.dot(same.to(tl.float32), g, input_precision="ieee")
+        first = _first(row, here, ADS)
+    else:
+        first = here
     units = (g * _power_of_two(_exponent(peak, bits, PEAKS))).to(tl.int64)
     seat = total + row.to(tl.int64)[:, None] * width + column[None, :]
     tl.atomic_add(seat, units, mask=there & first[:, None], sem="relaxed")
@@ -266,10 +356,37 @@ def _add(
 
 
 @jit(do_not_specialize=["ads", "bits"])
+def _collect(
+    ids, starts, total, owner, peak, sent, header, ads, stride, bits, share,
+    ADS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PEAKS: tl.constexpr,
+):  # fmt: skip
+    """Every row once: its number and ``share`` of its gradient, in any order; how many, and the largest gradient."""
+    ad = tl.program_id(0) * ADS + tl.arange(0, ADS)
+    field = tl.program_id(1)
+    column = tl.arange(0, COLUMNS)
+    row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=ad < ads, other=0).to(tl.int32) + tl.load(starts + field)
+    mine = tl.load(owner + row, mask=ad < ads, other=-1) == ad
+    there = mine[:, None] & (column < WIDTH)[None, :]
+    seat = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
+    units = tl.load(total + seat, mask=there, other=0)
+    tl.debug_barrier()  # other threads of the program read the same places
+    tl.store(owner + row, 0x7FFFFFFF, mask=mine)  # no one's
+    tl.store(total + seat, tl.zeros_like(units), mask=there)
+    g = units.to(tl.float32) * (_power_of_two(-_exponent(peak, bits, PEAKS)) * share)
+    flag = mine.to(tl.int32)
+    place = tl.atomic_add(header, tl.sum(flag, 0), sem="relaxed") + tl.cumsum(flag, 0) - flag
+    out = sent + place.to(tl.int64) * (WIDTH + 1)
+    tl.store(out, row.to(tl.float32, bitcast=True), mask=mine)
+    tl.store(out[:, None] + 1 + column[None, :], g, mask=there)
+    largest = tl.max(tl.max(tl.where(there, tl.abs(g), 0.0), 1), 0)
+    tl.atomic_max(header + 1, largest.to(tl.int32, bitcast=True), sem="relaxed")
+
+
+@jit(do_not_specialize=["ads", "bits", "most"])
 def _update(
-    ids, starts, total, owner, stamp, peak, weight, mean, square, seen, penalty, step, numbers, ads, stride, bits,
-    decay,
-    ADS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    ids, starts, total, owner, stamp, peak, weight, mean, square, seen, penalty, step, numbers, counts, ads, stride,
+    bits, most, decay,
+    ADS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, LISTED: tl.constexpr,
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, PEAKS: tl.constexpr,
     DENSE: tl.constexpr, DECAYS: tl.constexpr,
 ):  # fmt: skip
@@ -280,8 +397,11 @@ def _update(
     ad = tl.program_id(0) * ADS + tl.arange(0, ADS)
     field = tl.program_id(1)
     column = tl.arange(0, COLUMNS)
-    row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=ad < ads, other=0).to(tl.int32) + tl.load(starts + field)
-    mine = tl.load(owner + row, mask=ad < ads, other=-1) == ad
+    here = _listed(ad, ads, counts, most, LISTED)
+    row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=here, other=0).to(tl.int32)
+    if not LISTED:
+        row += tl.load(starts + field)
+    mine = tl.load(owner + row, mask=here, other=-1) == ad
     there = mine[:, None] & (column < WIDTH)[None, :]
     seat = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
     units = tl.load(total + seat, mask=there, other=0)

@@ -29,6 +29,9 @@ class Sums(Protocol):
     def expect(self, ids: Tensor) -> None:
         """The vectors of ``ids`` are about to be read."""
 
+    def start(self) -> None:
+        """The gradients of the vectors are about to be found: the largest of them is 0 so far."""
+
     def add(self, ids: Tensor, gradient: Tensor) -> None:
         """Add the gradients ``(ads, fields, width)`` of the vectors of ``ids``; `peak` knows the largest."""
 
@@ -39,12 +42,16 @@ def looked_up(weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> Tensor
     return vectors
 
 
-def factorized(weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> tuple[Tensor, Tensor]:
+def factorized(
+    weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums, *, padded: bool = False
+) -> tuple[Tensor, Tensor]:
     """First-order weights and factorization machine, ``(ads,)``, and vectors side by side, ``(ads, fields * width)``.
 
     A row of ``weight`` holds the first-order weight and the vector of a value, as in :class:`bidwise.models.DeepFM`.
+    ``padded`` adds columns of zeros up to a multiple of 4: products on tensor cores are then twice as fast, and so are
+    those of the gradients, which must begin at multiples of 16 bytes too.
     """
-    linear, flat = _Factorized.apply(weight, ids.contiguous(), starts, sums)  # type: ignore[no-untyped-call]
+    linear, flat = _Factorized.apply(weight, ids.contiguous(), starts, sums, padded)  # type: ignore[no-untyped-call]
     return linear, flat
 
 
@@ -72,7 +79,7 @@ class _LookUp(torch.autograd.Function):
         (ids,) = ctx.saved_tensors
         gradient = gradient.contiguous()
         size = 1024
-        ctx.sums.peak.zero_()
+        ctx.sums.start()
         _peak[(triton.cdiv(gradient.numel(), 4 * size),)](
             gradient, ctx.sums.peak, gradient.numel(), SIZE=size, PEAKS=PEAKS
         )
@@ -82,17 +89,19 @@ class _LookUp(torch.autograd.Function):
 
 class _Factorized(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums, padded: bool
+    ) -> tuple[Tensor, Tensor]:
         (ads, fields), width = ids.shape, weight.shape[1]
         columns = fields * (width - 1)
         # rows begin at multiples of 16 bytes, without which products of matrices are slower by half
-        linear, flat = weight.new_empty(ads), weight.new_empty(ads, -(-columns // 4) * 4)[:, :columns]
+        linear, flat = weight.new_empty(ads), weight.new_empty(ads, -(-columns // 4) * 4)
         sums.expect(ids)
         if ads:
             _gather[(ads,)](ids, starts, weight, linear, flat, flat.stride(0), **_tile(fields, width))
         ctx.save_for_backward(weight, ids, starts)
         ctx.sums = sums
-        return linear, flat
+        return linear, flat if padded else flat[:, :columns]
 
     @staticmethod
     @once_differentiable
@@ -100,13 +109,14 @@ class _Factorized(torch.autograd.Function):
         weight, ids, starts = ctx.saved_tensors
         (ads, fields), width = ids.shape, weight.shape[1]
         gradient = weight.new_empty(ads, fields, width)
-        ctx.sums.peak.zero_()
+        ctx.sums.start()
         if ads:
             tile = _tile(fields, width)
-            columns = (d_linear.contiguous(), d_flat.contiguous())
+            d_flat = d_flat.contiguous()
+            columns = (d_linear.contiguous(), d_flat, d_flat.stride(0))
             _scatter[(ads,)](ids, starts, weight, *columns, gradient, ctx.sums.peak, **tile, PEAKS=PEAKS)
         ctx.sums.add(ids, gradient)
-        return None, None, None, None
+        return None, None, None, None, None
 
 
 class _Activated(torch.autograd.Function):
@@ -179,11 +189,13 @@ def _gather(
     field, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     seat = field[:, None] * (WIDTH - 1) + column[None, :] - 1
     tl.store(flat + ad * stride + seat, found, mask=vector)
+    rest = FIELDS * (WIDTH - 1) + tl.arange(0, 4)
+    tl.store(flat + ad * stride + rest, tl.zeros([4], tl.float32), mask=rest < stride)
 
 
 @jit
 def _scatter(
-    ids, starts, weight, d_linear, d_flat, gradient, peak,
+    ids, starts, weight, d_linear, d_flat, stride, gradient, peak,
     FIELDS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PEAKS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of all that an ad looked up: of w_f d_linear, of v_f d_flat + d_linear (Σ_g v_g − v_f)."""
@@ -193,7 +205,7 @@ def _scatter(
     v = tl.where(vector, found, 0.0)
     upstream = tl.load(d_linear + ad)
     seat = field[:, None] * (WIDTH - 1) + column[None, :] - 1
-    deep = tl.load(d_flat + ad * (FIELDS * (WIDTH - 1)) + seat, mask=vector, other=0.0)
+    deep = tl.load(d_flat + ad * stride + seat, mask=vector, other=0.0)
     slope = tl.where(vector, deep + upstream * (tl.sum(v, 0)[None, :] - v), tl.where(there, upstream, 0.0))
     tl.store(gradient + ad * (FIELDS * WIDTH) + field[:, None] * WIDTH + column[None, :], slope, mask=there)
     largest = tl.max(tl.max(tl.abs(slope), 1), 0)

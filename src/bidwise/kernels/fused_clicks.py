@@ -45,6 +45,7 @@ def click_sums(
     offsets: Tensor | None,
     size: int | None,
     options: PairOptions,
+    own: tuple[int, int] | None = None,
 ) -> Tensor:
     """Cost and slope of every ad in two parts, ``(2, 2, ads)`` float32; the costs still lack their factor right_k.
 
@@ -55,7 +56,8 @@ def click_sums(
                          - left_k sum_j right_j max(v_k - v_j, 0) sigmoid(t_j - t_k))
 
     The first part has the pairs of a clicked and an unclicked ad, the second those of two clicked ads. Arguments, the
-    width that panels reach and what happens beyond it are those of `fused_panels.panel_sums`.
+    width that panels reach and what happens beyond it are those of `fused_panels.panel_sums`. Pairs of two clicked ads
+    are added up for the ads between ``own`` alone, where they are given: the sums of others mean nothing then.
 
     Where an auction is in order, clicked ads far above all others, every t_j - t_i is far below 0 and of the loss only
     sums of e^(t_j - t_i) are left. Panels beyond reach add them by a series of their own, in float64, and no sum of the
@@ -71,15 +73,16 @@ def click_sums(
     room = max(ads, min(SHARES * ads, PAIR_PROGRAMS * PAIR_ADS))
     parts = z.new_empty(2, room)  # cost and slope of the clicked ads, one share of their partners after the other
     # where each ad is among the clicked, and their auctions; how many each program of `_read_ads` has seen; how many
-    # there are before each auction, up to its end, and at all. Multiples of 4, or each batch would be compiled anew
-    lengths = [4 * triton.cdiv(x, 4) for x in (ads, ads, triton.cdiv(ads, block), 2 * auctions + 1)]
+    # there are before each auction, up to its end, at all, before the own ads and up to their end. Multiples of 4, or
+    # each batch would be compiled anew
+    lengths = [4 * triton.cdiv(x, 4) for x in (ads, ads, triton.cdiv(ads, block), 2 * auctions + 3)]
     place, owner, counts, bounds = torch.split(torch.empty(sum(lengths), dtype=torch.int32, device=z.device), lengths)
     weighted = options.weighting is not None
 
     call.read_ads((z, label, bids, teacher), options, counts)
     _add_moments[call.tiles(MOMENT_TILE)](
-        call.read, call.state, counts, call.moments, clicked, place, owner, bounds, *call.where, 2.0**call.bits,
-        weighted, call.steps, call.panels, DEGREE, fused_panels.HOT_PANELS, block, MOMENT_TILE,
+        call.read, call.state, counts, call.moments, clicked, place, owner, bounds, *call.where, *(own or (0, ads)),
+        2.0**call.bits, weighted, call.steps, call.panels, DEGREE, fused_panels.HOT_PANELS, block, MOMENT_TILE,
     )  # fmt: skip
     _find_fields[(auctions * call.workers,)](
         call.moments, call.state, _tables(z.device), call.fields, 0.5**call.bits, call.workers,
@@ -109,9 +112,10 @@ def _tables(device: torch.device) -> Tensor:
     return torch.cat([fused_panels._tables(torch.device("cpu")).flatten(), *tails]).to(device)
 
 
-@jit
+@jit(do_not_specialize=["begin_own", "end_own"])
 def _add_moments(
-    read, state, counts, moments, table, places, owners, bounds, offsets, ads, auctions, size, scale,
+    read, state, counts, moments, table, places, owners, bounds, offsets, ads, auctions, size, begin_own, end_own,
+    scale,
     WEIGHTED: tl.constexpr, STEPS: tl.constexpr, PANELS: tl.constexpr, DEGREE: tl.constexpr, HOT: tl.constexpr,
     BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -150,6 +154,8 @@ def _add_moments(
     tl.store(bounds + auction, place, mask=inside & (ad == first))
     tl.store(bounds + auctions + auction, upto, mask=inside & (ad == last - 1))
     tl.store(bounds + 2 * auctions + seat * 0, upto, mask=ad == ads - 1)
+    tl.store(bounds + 2 * auctions + 1 + seat * 0, place, mask=inside & (ad == begin_own))
+    tl.store(bounds + 2 * auctions + 2 + seat * 0, upto, mask=inside & (ad == end_own - 1))
 
     rest = inside & (tl.load(state + 4 * auction + 3) == 0)
     v, _power = _scaled(value, state, auction, rest)  # v / power: of unclicked ads the least value is 0
@@ -253,9 +259,11 @@ def _find_fields(
 
 
 @jit
-def _shares(clicked, auctions, PROGRAMS: tl.constexpr, SHARES: tl.constexpr, ADS: tl.constexpr, PARTNERS: tl.constexpr):
-    """Into how many shares the partners of each ad are cut, so that all programs have work."""
-    few = PROGRAMS // tl.maximum(tl.cdiv(clicked, ADS), 1)
+def _shares(
+    number, clicked, auctions, PROGRAMS: tl.constexpr, SHARES: tl.constexpr, ADS: tl.constexpr, PARTNERS: tl.constexpr
+):
+    """Into how many shares the partners of each of ``number`` ads are cut, so that all programs have work."""
+    few = PROGRAMS // tl.maximum(tl.cdiv(number, ADS), 1)
     return tl.maximum(tl.minimum(tl.minimum(few, clicked // auctions // PARTNERS), SHARES), 1)
 
 
@@ -267,13 +275,15 @@ def _pairs_of_clicks(
 ):  # fmt: skip
     """`pair_kernels.pairs` of the clicked ads: cost and slope of ADS of them over a share of their partners."""
     clicked = tl.load(bounds + 2 * auctions)
-    tiles = tl.cdiv(clicked, ADS)
-    shares = _shares(clicked, auctions, PROGRAMS, SHARES, ADS, PARTNERS)
+    before = tl.load(bounds + 2 * auctions + 1)
+    number = tl.load(bounds + 2 * auctions + 2) - before
+    tiles = tl.cdiv(number, ADS)
+    shares = _shares(number, clicked, auctions, PROGRAMS, SHARES, ADS, PARTNERS)
     task = tl.program_id(0)
     while task < tiles * shares:
         share = task // tiles
         row = (task - share * tiles) * ADS + tl.arange(0, ADS)[:, None]
-        k = tl.minimum(row, clicked - 1)
+        k = before + tl.minimum(row, number - 1)
         auction = tl.load(owners + k)
         start = tl.load(bounds + auction)
         end = tl.load(bounds + auctions + auction)
@@ -315,9 +325,9 @@ def _pairs_of_clicks(
             left_k = tl.load(table + 2 * ads + k)
             right_k = tl.load(table + 3 * ads + k)
             slope = slope * right_k + tl.sum(lost, 1, keep_dims=True) * left_k
-        here = parts + share * clicked + k
-        tl.store(here, total, mask=row < clicked)
-        tl.store(here + room, slope * sigma, mask=row < clicked)
+        here = parts + share * number + row
+        tl.store(here, total, mask=row < number)
+        tl.store(here + room, slope * sigma, mask=row < number)
         task += tl.num_programs(0)
 
 
@@ -347,9 +357,11 @@ def _take_values(
     tl.store(sums + ad, cost.to(tl.float32), mask=mine)
     tl.store(sums + ads + ad, (slope * sigma).to(tl.float32), mask=mine)
 
-    number = tl.load(bounds + 2 * auctions)
-    shares = _shares(number, auctions, PROGRAMS, SHARES, ADS, PARTNERS)
-    place = tl.load(places + ad, mask=clicked, other=0)
+    before = tl.load(bounds + 2 * auctions + 1)
+    number = tl.load(bounds + 2 * auctions + 2) - before
+    shares = _shares(number, tl.load(bounds + 2 * auctions), auctions, PROGRAMS, SHARES, ADS, PARTNERS)
+    place = tl.load(places + ad, mask=clicked, other=0) - before
+    clicked = clicked & (place >= 0) & (place < number)
     cost = tl.zeros([TILE], tl.float32)
     slope = tl.zeros([TILE], tl.float32)
     share = number * 0

@@ -18,7 +18,7 @@ from bidwise.kernels.triton_or_none import triton
 from bidwise.segments import Auctions
 
 if TYPE_CHECKING:
-    from bidwise.losses.definition import Batch, PairOptions
+    from bidwise.losses.definition import Batch, PairOptions, Part
 
 PREPARE_FROM = 1024  # ads: fewer are read as they came by every program, more are turned into eCPM and value once
 SMALL_TO, SMALL_ADS = 512, 2  # ads of an auction whose programs see all partners at once, and ads of a program then
@@ -57,20 +57,27 @@ def tiles(ads: int, per_repeat: int, auctions: int) -> tuple[Tiles, int]:
 
 
 def fused_loss(
-    batch: Batch, options: PairOptions | None, lam: float, reduction: str, gradient: bool, stage: str = "pairs"
+    batch: Batch,
+    options: PairOptions | None,
+    lam: float,
+    reduction: str,
+    gradient: bool,
+    stage: str = "pairs",
+    part: Part | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Rank term plus ``lam`` times the log loss, and the derivative for every logit, ``(..., ads)``.
 
     ``options`` are None for the log loss alone, and the weights of the batch multiply the log loss of each ad.
     ``stage`` is where the pair sums come from: ``pairs``; ``covariance`` for the signed, unweighted gap; ``panels`` for
     signed logistic; ``clicks`` for positive logistic of ads of which few have a value.
-    ``reduction="none"`` is of the rank term alone.
+    ``reduction="none"`` is of the rank term alone. Of a ``part`` the loss and derivatives of its own ads alone.
     """
     logits, offsets = batch.logits, batch.offsets
     if options is None or (offsets is not None and len(offsets) == 2):
         offsets = None  # one auction of all ads
     n, lead = logits.shape[-1], logits.shape[:-1]
     auctions = 1 if offsets is None else len(offsets) - 1
+    whole = (n, auctions) if part is None else (part.ads, part.auctions)
     summed = reduction != "none"
     shape = lead if summed else (*lead, auctions)
     if logits.numel() == 0 or auctions == 0:
@@ -80,21 +87,27 @@ def fused_loss(
     # in their own dtypes: kernels turn what they load into float32
     flat = type(batch)(*(None if x is None else x.detach().reshape(-1).contiguous() for x in given))  # type: ignore[arg-type]
     z, ads, repeats = flat.logits, logits.numel(), logits.numel() // n
-    each = float(lam) / n if reduction == "mean" else float(lam)
+    each = float(lam) / whole[0] if reduction == "mean" else float(lam)
+    own = (0, n) if part is None else (part.begin, part.end)
     with torch.cuda.device(z.device) if z.is_cuda else nullcontext():
         sums, kappa, pair_mean = None, None, False
         if options is not None:
             kappa, pair_mean = options.weighting, options.pair_mean
-            if stage == "pairs" and offsets is None and n <= SMALL_TO and summed:
+            if stage == "pairs" and offsets is None and n <= SMALL_TO and summed and part is None:
                 loss, slope = _small_loss(flat, options, n, each, gradient)
                 return loss.view(shape), None if slope is None else slope.view(logits.shape)
             if stage == "pairs":
-                sums = _pair_sums(flat, options, n, gradient)
+                sums = _pair_sums(flat, options, n, gradient, own)
             else:
-                sums = _other_sums(stage, flat, options, Auctions.of(logits, offsets))
-        share = 1 / auctions if reduction == "mean" else 1.0
+                sums = _other_sums(stage, flat, options, Auctions.of(logits, offsets), own)
+        share = 1 / whole[1] if reduction == "mean" else 1.0
         if pair_mean and offsets is None:
             share /= n * n
+        if own != (0, n):  # one auction, all ads of which are known by now to the sums of these
+            flat = type(batch)(*(None if x is None else x[slice(*own)] for x in flat))  # type: ignore[arg-type]
+            z, ads, n = flat.logits, own[1] - own[0], own[1] - own[0]
+            if not n:
+                return z.new_zeros((), dtype=torch.float32), z.new_zeros(0, dtype=torch.float32) if gradient else None
         block = triton.next_power_of_2(min(n, ONE_PROGRAM_TO))
         if n > ONE_PROGRAM_TO:  # many programs, but no more than the second axis of a grid has
             block = max(min(1024, block), triton.next_power_of_2(-(-n // 65535)))
@@ -115,7 +128,7 @@ def fused_loss(
             total[(repeats,)](parts, loss, blocks, BLOCK=1024, num_warps=4)
     if costs is not None:
         loss = Auctions.of(logits, offsets).sum(costs)
-    return loss.view(shape), None if slope is None else slope.view(logits.shape)
+    return loss.view(shape), None if slope is None else slope.view(*lead, n)
 
 
 def _columns(batch: Batch, options: PairOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -156,8 +169,11 @@ def _surrogate(options: PairOptions) -> tuple[str, float]:
     return options.surrogate, options.sigma * 1.4426950408889634 if options.surrogate == "logistic" else 1.0
 
 
-def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bool) -> Tensor:
-    """Cost and slope of every ad in parts, ``(parts, 2, ads)``: `PairSums` but for right_k, which costs lack."""
+def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bool, own: tuple[int, int]) -> Tensor:
+    """Cost and slope of every ad in parts, ``(parts, 2, ads)``: `PairSums` but for right_k, which costs lack.
+
+    Of one auction, only of the ads between ``own``, with all others.
+    """
     columns, offsets, kappa = _columns(batch, options), batch.offsets, options.weighting
     z, (surrogate, scale) = batch.logits, _surrogate(options)
     ads, auctions = z.numel(), 1 if offsets is None else len(offsets) - 1
@@ -168,10 +184,13 @@ def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bo
             *columns, table, ads, scale, float(kappa or 0), WEIGHTED=weighted, BLOCK=512, enable_fp_fusion=False
         )
         columns = (table, table, table, table)
-    cut, shares = tiles(ads, per_repeat, auctions)
-    sums = z.new_empty((shares, 2, ads), dtype=torch.float32)
-    pairs[(-(-ads // cut.ads), shares)](
-        *(*columns, z if offsets is None else offsets, sums, ads, per_repeat, auctions, _steps(batch)),
+    begin, number = (0, ads) if own == (0, per_repeat) else (own[0], own[1] - own[0])
+    cut, shares = tiles(max(number, 1), per_repeat, auctions)
+    sums = z.new_empty((shares, 2, number), dtype=torch.float32)
+    if not number:
+        return sums
+    pairs[(-(-number // cut.ads), shares)](
+        *(*columns, z if offsets is None else offsets, sums, ads, begin, number, per_repeat, auctions, _steps(batch)),
         *(scale, options.sigma, float(kappa or 0)),
         GAP=options.gap, SURROGATE=surrogate, WEIGHTED=weighted, RAGGED=offsets is not None, PREPARED=prepared,
         GRADIENT=gradient, COMPILED=not interpreted(), BK=cut.ads, BI=cut.partners,
@@ -180,16 +199,19 @@ def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bo
     return sums
 
 
-def _other_sums(stage: str, batch: Batch, options: PairOptions, auctions: Auctions) -> Tensor:
-    """The same sums without pairs, or with few."""
+def _other_sums(stage: str, batch: Batch, options: PairOptions, auctions: Auctions, own: tuple[int, int]) -> Tensor:
+    """The same sums without pairs, or with few, of which alone those of the ads between ``own`` are left out."""
     z, label, bids, teacher = (x.float() for x in _columns(batch, options))
     if stage in ("panels", "clicks"):
         from bidwise.kernels.fused_clicks import click_sums
         from bidwise.kernels.fused_panels import panel_sums
 
-        sums = panel_sums if stage == "panels" else click_sums
-        return sums(z, label, bids, teacher, auctions.bounds, auctions.size, options)
+        columns = (z, label, bids, teacher, auctions.bounds, auctions.size, options)
+        whole = own == (0, len(z) // auctions.count)
+        sums = panel_sums(*columns) if stage == "panels" else click_sums(*columns, None if whole else own)
+        return sums if whole else sums[..., slice(*own)].contiguous()
     # `bidwise.losses.without_pairs.covariance`, of one auction in each repeat
     v, s = ((bids * x).view(auctions.count, -1) for x in (label, z.sigmoid()))
     slope = (v - v.mean(-1, keepdim=True)) * (-options.sigma * v.shape[-1])
-    return torch.stack([slope * (s - s.mean(-1, keepdim=True)), slope]).view(1, 2, -1)
+    sums = torch.stack([slope * (s - s.mean(-1, keepdim=True)), slope]).view(1, 2, -1)
+    return sums if auctions.count > 1 else sums[..., slice(*own)].contiguous()

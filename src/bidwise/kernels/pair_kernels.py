@@ -15,7 +15,7 @@ from bidwise.kernels.triton_or_none import jit, tl
 
 def _kernel(function: Any) -> Any:
     """``function`` as a kernel; numbers are not built into it, or every batch size would be compiled anew."""
-    numbers = ("ads", "per_repeat", "auctions", "steps", "parts", "blocks")
+    numbers = ("ads", "begin", "number", "per_repeat", "auctions", "steps", "parts", "blocks")
     return jit(do_not_specialize=[x for x in inspect.signature(function).parameters if x in numbers])(function)
 
 
@@ -196,13 +196,16 @@ def _add_tile(
 
 @_kernel
 def pairs(
-    z, label, bid, teacher, offsets, sums, ads, per_repeat, auctions, steps, scale, sigma, kappa,
+    z, label, bid, teacher, offsets, sums, ads, begin, number, per_repeat, auctions, steps, scale, sigma, kappa,
     GAP: tl.constexpr, SURROGATE: tl.constexpr, WEIGHTED: tl.constexpr, RAGGED: tl.constexpr, PREPARED: tl.constexpr,
     GRADIENT: tl.constexpr, COMPILED: tl.constexpr, BK: tl.constexpr, BI: tl.constexpr,
 ):  # fmt: skip
-    """Cost and slope of BK ads over their share of the partners; the second axis of the grid counts the shares."""
+    """Cost and slope of BK ads over their share of the partners; the second axis of the grid counts the shares.
+
+    The ads are ``number`` from ``begin`` on, their partners all.
+    """
     row = tl.program_id(0) * BK + tl.arange(0, BK)[:, None]
-    k = tl.minimum(row, ads - 1)
+    k = begin + tl.minimum(row, number - 1)
     start, end = _bounds(k, offsets, per_repeat, auctions, steps, RAGGED)
     s_k, v_k, left_k, right_k = _ads(z, label, bid, teacher, k, ads, scale, kappa, WEIGHTED, PREPARED, False)
     first = tl.min(start)
@@ -235,10 +238,10 @@ def pairs(
             s_k - s_i, stake, left, right, cost, shown, lost, GAP, SURROGATE, WEIGHTED, GRADIENT, COMPILED
         )
     total, slope = _over_partners(cost, shown, lost, left_k, right_k, sigma, SURROGATE, WEIGHTED)
-    here = sums + tl.program_id(1) * 2 * ads + k
-    tl.store(here, total, mask=row < ads)
+    here = sums + tl.program_id(1) * 2 * number + row
+    tl.store(here, total, mask=row < number)
     if GRADIENT:
-        tl.store(here + ads, slope, mask=row < ads)
+        tl.store(here + number, slope, mask=row < number)
 
 
 @jit

@@ -81,8 +81,8 @@ def kernel_stage(options: PairOptions, logits: Tensor, offsets: Tensor | None) -
     return "clicks" if few else "pairs"
 
 
-def choose(options: PairOptions, ads: PairInputs, auctions: Auctions) -> Method:
-    """The function behind the method, one that is no kernel, for these ads."""
+def choose(options: PairOptions, ads: PairInputs, auctions: Auctions, ranks: int = 1) -> Method:
+    """The function behind the method, one that is no kernel, for these ads, the pairs of which ``ranks`` share."""
     if options.method == "direct":
         return direct
     fast = sub_quadratic(options)
@@ -91,7 +91,9 @@ def choose(options: PairOptions, ads: PairInputs, auctions: Auctions) -> Method:
     speed = SPEEDS[options.gap, options.surrogate]
     if fast is signed_sums and options.surrogate == "logistic" and auctions.size is None:
         speed = RAGGED
-    time, limit = speed.pair * auctions.pairs(), speed.call + speed.ad * auctions.ads
+    time, limit = speed.pair * auctions.pairs() / ranks, speed.call + speed.ad * auctions.ads
+    if fast is dominance:  # of which ranks share the levels, but each sorts for itself
+        limit *= (1 + 3 / ranks) / 4
     if time > limit and fast is dominance and options.value == "clicks" and ads.value.device.type == "cpu":
         time *= int(ads.value.count_nonzero()) / auctions.ads  # `direct` leaves out ads i without a click
     return fast if time > limit else direct

@@ -6,22 +6,26 @@ pairs with v_i > v_j, by a tree over values.
 
 from __future__ import annotations
 
+import heapq
 import math
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from bidwise.losses.definition import PairInputs, PairOptions, PairSums, direct
+from bidwise.losses.definition import PairInputs, PairOptions, PairSums, Part, direct
 from bidwise.losses.panels import chebyshev, coefficients, logistic_sums
 from bidwise.losses.prefix_sums import Arrangement, runs_of_equal, sort_inside, step_sums
 from bidwise.segments import Auctions
 
+LEAF_PAIRS = 75  # pairs of a leaf that take as long as one ad of a larger node
 LEAF = {"logistic": 256, "hinge": 64, "indicator": 64}  # nodes up to this size are left to `direct`
 ONE_PANEL = {torch.float32: (1e-8, 96), torch.float64: (1e-12, 128)}  # error, and the largest degree worth it
 
 
-def covariance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
+def covariance(
+    ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool, part: Part | None = None
+) -> PairSums:
     """The signed, unweighted logistic or hinge pair sum without pairs.
 
     softplus(-x) - softplus(x) = -x, so both orders of a pair add up to -sigma (v_i - v_j)(s_i - s_j): logistic and
@@ -34,15 +38,25 @@ def covariance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gra
         value, ecpm = ads.value - auctions.mean(ads.value), ads.ecpm - auctions.mean(ads.ecpm)
         sizes = auctions.spread(auctions.sizes.to(ecpm.dtype))
     slope = value * (-options.sigma * sizes)
-    return slope * ecpm, slope if gradient else None  # centred: plain sums lose three digits in float32
+    return _of_part((slope * ecpm, slope if gradient else None), part)  # centred: plain sums lose digits in float32
 
 
-def signed_sums(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
+def _of_part(found: PairSums, part: Part | None) -> PairSums:
+    """The sums of a part's own ads, and 0 for those of others: what is linear in the ads is not worth sharing out."""
+    for sums in () if part is None else found:
+        if sums is not None:
+            sums[: part.begin] = sums[part.end :] = 0  # type: ignore[union-attr]
+    return found
+
+
+def signed_sums(
+    ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool, part: Part | None = None
+) -> PairSums:
     """Signed gap over all pairs, weighted or not."""
     if options.surrogate == "logistic" and auctions.size and auctions.count:
         table = one_panel(options.sigma * ads.ecpm, auctions)
         if table is not None:
-            return one_panel_sums(ads, auctions, options, *table, gradient)
+            return _of_part(one_panel_sums(ads, auctions, options, *table, gradient), part)
     rows = sort_inside(ads.ecpm, auctions)
     if options.surrogate == "logistic":  # far and near panels add up to all pairs, so that centring saves digits
         pivot = auctions.sum(ads.value) / auctions.sizes.clamp(min=1)
@@ -51,7 +65,7 @@ def signed_sums(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gr
     found = segment_sums(Arrangement(ads.at(rows), auctions, None, pivot), options, gradient)
     cost, slope = (x if x is None else torch.empty_like(x).index_copy_(0, rows, x) for x in found)
     assert cost is not None
-    return cost, slope
+    return _of_part((cost, slope), part)
 
 
 def segment_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -> PairSums:
@@ -120,18 +134,27 @@ def one_panel_sums(
     return cost.view(-1), slope.mul_(options.sigma).view(-1)
 
 
-def dominance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
+def dominance(
+    ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool, part: Part | None = None
+) -> PairSums:
     """Pairs with v_i > v_j, cut by halves of the values: O(n log n) times the cost of a sum over all pairs.
 
     Each level of the tree cuts the ads of a node into those of higher and of lower value; between the two the gap is
     v_i - v_j or 1, and `segment_sums` adds up the pairs. Ads of equal value are never parted, and the more ads
     share a value the earlier they leave the tree: with clicks as values the first cuts are clicked x unclicked.
+
+    Ranks share out the levels and the leaves, each to the one that has the least work so far; their sums add up.
     """
     cost = torch.zeros_like(ads.ecpm)
     slope = torch.zeros_like(ads.ecpm) if gradient else None
     code, peers, bits = _codes(ads.value, auctions)
     rows = sort_inside(ads.ecpm, auctions)
     sizes = auctions.sizes
+    loads = [(0, rank) for rank in range(1 if part is None else part.ranks)]
+
+    def mine(works: list[int]) -> list[bool]:
+        """Which of the parts that take so much work this rank adds up."""
+        return [_least(loads, work) == (0 if part is None else part.rank) for work in works]
 
     def add(found: PairSums, rows: Tensor) -> None:
         cost.index_add_(0, rows, found[0])
@@ -144,18 +167,29 @@ def dominance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, grad
         small = splits & (sizes <= LEAF[options.surrogate])
         large = splits & ~small
         if bool(small.any()):
+            if part is not None:
+                small[small.clone()] = torch.tensor(mine((sizes[small] ** 2 // LEAF_PAIRS).tolist()))
             leaves = rows[small.repeat_interleave(sizes)]
-            add(direct(ads.at(leaves), Auctions.of_sizes(sizes[small]), options, gradient=gradient), leaves)
+            if len(leaves):
+                add(direct(ads.at(leaves), Auctions.of_sizes(sizes[small]), options, gradient=gradient), leaves)
         if not bool(large.any()):
             break
         rows, sizes = rows[large.repeat_interleave(sizes)], sizes[large]
-        nodes, some = Auctions.of_sizes(sizes), ads.at(rows)
-        upper = (code[rows] >> bit & 1).bool()
-        lower_value = torch.where(upper, 0, some.value)
-        pivot = some.value.new_zeros(nodes.count).scatter_reduce_(0, nodes.of_ad, lower_value, "amax")
-        add(segment_sums(Arrangement(some, nodes, upper, pivot), options, gradient), rows)
+        nodes, upper = Auctions.of_sizes(sizes), (code[rows] >> bit & 1).bool()
+        if all(mine([len(rows)])):
+            some = ads.at(rows)
+            lower_value = torch.where(upper, 0, some.value)
+            pivot = some.value.new_zeros(nodes.count).scatter_reduce_(0, nodes.of_ad, lower_value, "amax")
+            add(segment_sums(Arrangement(some, nodes, upper, pivot), options, gradient), rows)
         rows, sizes = _partition(rows, upper, nodes)
     return cost, slope
+
+
+def _least(loads: list[tuple[int, int]], work: int) -> int:
+    """The rank with the least work, which has this much more from now on; ``loads`` are a heap."""
+    load, rank = loads[0]
+    heapq.heapreplace(loads, (load + work, rank))
+    return rank
 
 
 def _codes(value: Tensor, auctions: Auctions) -> tuple[Tensor, Tensor, int]:

@@ -79,7 +79,9 @@ class DeepFM(nn.Module):
             from bidwise.kernels.embedding_kernels import factorized
 
             self.table.check(features)
-            linear, flat = factorized(self.table.weight, features, self.table.starts, self.table.sums)
+            # for products on tensor cores
+            padded = bool(self.deep.hidden) and torch.get_float32_matmul_precision() != "highest"
+            linear, flat = factorized(self.table.weight, features, self.table.starts, self.table.sums, padded=padded)
             return self.bias + linear + self._deep(flat)
         looked_up: Tensor = self.table(features)
         first, vectors = looked_up[..., 0], looked_up[..., 1:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -256,6 +257,8 @@ class Perceptron(nn.Module):
         begin = distributed.position_in_batch(len(inputs))[1]
         for k, weight in enumerate(self.weights):
             seed = self.seed * 1_000_003 % 2**44 + (k << 48)
+            if active.shape[1] > len(weight):  # zeros that fill rows up
+                weight = F.pad(weight, (0, 0, 0, active.shape[1] - len(weight)))
             active = active @ weight
             if self.norms is None:
                 active = activated(active, self.biases[k], dropout, seed, self.steps, begin)
@@ -296,7 +299,7 @@ class BatchNorm(nn.BatchNorm1d):
         if not self.training:
             return super().forward(active)
         batch = distributed.share()
-        if batch is None and distributed.count() > 1:
+        if batch is None and distributed.several():
             sizes = distributed.stacked(torch.tensor(len(active), device=active.device))
             batch = distributed.Share(tuple(sizes.tolist()))
         if (len(active) if batch is None else batch.ads) < 2 and self.running_mean is not None:
@@ -310,7 +313,7 @@ class BatchNorm(nn.BatchNorm1d):
         mean = active.sum(0) / max(len(active), 1)
         sums = distributed.gathered(torch.stack([mean, (active - mean).square().sum(0)]))
         means, squares = sums.unbind(1)  # (ranks, units)
-        sizes = torch.tensor(batch.sizes, dtype=active.dtype, device=active.device)[:, None]
+        sizes = _column(batch.sizes, active.dtype, active.device)
         mean = (sizes * means).sum(0) / batch.ads
         variance = (squares + sizes * (means - mean).square()).sum(0) / batch.ads
         if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
@@ -321,6 +324,12 @@ class BatchNorm(nn.BatchNorm1d):
                 self.running_var.lerp_((variance * batch.ads / (batch.ads - 1)).to(self.running_var), share)
         normed = (active - mean) * torch.rsqrt(variance + self.eps)
         return normed * self.weight + self.bias if self.affine else normed
+
+
+@lru_cache
+def _column(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers as a column; kept, since a step that is being recorded could not copy them to a GPU."""
+    return torch.tensor(numbers, dtype=dtype, device=device)[:, None]
 
 
 def _normal(shape: tuple[int, ...], std: float, random: torch.Generator) -> Tensor:

@@ -26,9 +26,14 @@ class Adam(torch.optim.Adam):
 
     On a GPU kernels do all that (:mod:`bidwise.kernels.adam_kernels`), and a step can be part of a graph; ``dense``
     then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights.
+
+    Ranks have kernels where ``exchanges`` says that :meth:`average_gradients` is called after each backward pass, as
+    `fit` does: what else averages gradients, such as DistributedDataParallel, wants them as tensors.
     """
 
-    def __init__(self, model: nn.Module, *, learning_rate: float, updates: str = "lazy", l2: float = 0.0) -> None:
+    def __init__(
+        self, model: nn.Module, *, learning_rate: float, updates: str = "lazy", l2: float = 0.0, exchanges: bool = False
+    ) -> None:
         check_name("embeddings", updates, UPDATES)
         check_positive("l2", l2, or_zero=True)
         parameters = list(model.parameters())
@@ -40,7 +45,8 @@ class Adam(torch.optim.Adam):
         self.l2 = float(l2)
         single = {(parameter.device, parameter.dtype) for parameter in parameters} == {(device, torch.float32)}
         single &= len({id(table.weight) for table in self.tables}) == len(self.tables)  # each its own gradients
-        single &= distributed.count() == 1  # rows that are sent are tensors
+        # dense updates would have to send rows that were not looked up
+        single &= not distributed.several() or (exchanges and updates == "lazy")
         # with l2, dense updates give every row a gradient in every step: nothing to make up for
         kernels = single and available(device) and not (self.tables and updates == "dense" and l2)
         self.rate = torch.tensor(learning_rate, device=device).float() if gpu or kernels else learning_rate
@@ -49,12 +55,41 @@ class Adam(torch.optim.Adam):
         super().__init__(parameters, lr=self.rate, **self.device_options)
         self.clock: Any = None
         self.sums: list[Any] = []
+        self.average: distributed.Average | None = None
+        # gradients of a parameter of ours are there as soon as they are complete, and on all ranks alike
+        self.overlaps = distributed.several() and type(model).__module__.startswith("bidwise.models")
         if kernels:
             self._use_kernels(dense=updates == "dense")
         for table in self.tables:
             table.sparse, table.sums = updates == "lazy", None
         for sums in self.sums:
             sums.table.sums = sums
+            sums.begins = self._average_begins if self.overlaps else None
+
+    def _average_begins(self) -> None:
+        """Called in the backward pass when only the rows of tables are left, as soon as all else is complete."""
+        dense = self._dense()
+        if dense and self.average is None and all(p.grad is not None for p in dense):
+            self.average = distributed.Average(dense)
+
+    def _dense(self) -> list[Tensor]:
+        rows = [sums.table.weight for sums in self.sums]
+        return [p for p in self.param_groups[0]["params"] if p.requires_grad and not any(p is x for x in rows)]
+
+    def average_gradients(self) -> None:
+        """Replace gradients by their means over ranks, after a backward pass."""
+        if not self.sums:
+            rows = [table.weight for table in self.tables if table.sparse]
+            distributed.average_gradients(self.param_groups[0]["params"], rows)
+            return
+        from bidwise.kernels.adam_kernels import exchange_rows
+
+        average, self.average = self.average, None
+        if average is None:
+            distributed.average_gradients(self._dense(), [])
+        exchange_rows(self.sums, (lambda: None) if average is None else average.arrive)
+        if average is not None:
+            average.assign()
 
     def _use_kernels(self, *, dense: bool) -> None:
         from bidwise.kernels.adam_kernels import Clock, RowSums
@@ -83,6 +118,7 @@ class Adam(torch.optim.Adam):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
+        self.average = None
         for sums in self.sums:
             sums.forget()
 
