@@ -48,6 +48,7 @@ class TableFacts:
         None  # of a split by time: "auctions" that last beyond it, or ads of the same "time" on both sides
     )
     leaks: dict[str, float]  # columns that predict the click all by themselves, with their AUC
+    duplicates: int = 0  # rows that are copies of others
 
     @property
     def timed(self) -> bool:
