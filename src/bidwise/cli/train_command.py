@@ -41,6 +41,8 @@ def train(
     budget: int | None = None,
     metric: str | None = None,
     seed: int | None = None,
+    clip: float | None = None,
+    on_nan: str | None = None,
     separator: str | None = None,
     header: bool | None = None,
     settings: Settings = None,
@@ -118,6 +120,10 @@ def train(
         log_loss].
     seed:
         Seed of the split, the initial weights and the batches [default: 0].
+    clip:
+        Largest norm of the gradient of a batch; longer ones are shrunk to it [default: none is].
+    on_nan:
+        stop at a batch whose loss or gradient is not finite, or skip it and count it [default: stop].
     separator:
         Character between the columns of a text file, \\t for a tab [default: comma in .csv, tab in .tsv].
     header:

@@ -135,7 +135,7 @@ def unit_interval(
         without, alike = (d - estimate) / (total - 1), float(units)
     else:
         without, alike = (d - estimate * weights) / (total - weights), effective_units(weights)
-    error = math.sqrt(copies * float(without @ without) * (units - 1) / units)
+    error = math.sqrt(copies * float((without * without).sum()) * (units - 1) / units)
     half = student_quantile(0.5 + level / 2, max(1, round(alike / copies) - 1)) * error
     return Interval(estimate, estimate - half, estimate + half, error)
 
@@ -146,7 +146,7 @@ def effective_units(weights: Floats) -> float:
     >>> effective_units(np.array([1.0, 1.0, 1.0])), round(effective_units(np.array([8.0, 1.0, 1.0])), 2)
     (3.0, 1.52)
     """
-    return float(weights.sum()) ** 2 / float(weights @ weights)
+    return float(weights.sum()) ** 2 / float((weights * weights).sum())
 
 
 def repeat_interval(differences: ArrayLike) -> Interval:

@@ -78,6 +78,7 @@ class FitResult:
     history: tuple[Epoch, ...]
     slope: float = 1.0
     intercept: float = 0.0
+    skipped: int = 0  # batches of all members that were left out: their loss or gradient was not finite
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from bidwise.data.ads import Ads, fingerprint
 from bidwise.losses.named import unchecked
 from bidwise.models.layers import BatchNorm
 from bidwise.training.adam import UPDATES
+from bidwise.training.guard import ON_NAN, STOP
 
 COLUMNS = ("logits", "clicks", "bids", "offsets", "teacher")  # what a loss is called with, in this order
 SCHEDULES = ("constant", "cosine")
@@ -38,6 +39,8 @@ class Options:
     embeddings: str = "lazy"
     l2: float = 0.0
     precision: str = "float32"
+    clip: float | None = None
+    on_nan: str = STOP
 
     def __post_init__(self) -> None:
         check_whole("batch_size", self.batch_size, 2)
@@ -50,6 +53,9 @@ class Options:
         check_name("embeddings", self.embeddings, UPDATES)
         check_name("precision", self.precision, PRECISIONS)
         check_positive("l2", self.l2, or_zero=True)
+        check_name("on_nan", self.on_nan, ON_NAN)
+        if self.clip is not None:
+            check_positive("clip", self.clip)
 
 
 class Variants(nn.Module):
