@@ -9,6 +9,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from bidwise.auctions.columns import Floats
@@ -87,7 +88,8 @@ def auction_intervals(
         v = w[first : first + at_once]
         e = d[first : first + at_once] - estimate * v  # residuals: their mean is 0, so no digits are lost below
         times = TIMES_DRAWN[random.integers(2**16, size=(rounds, len(e)), dtype=np.uint16)]
-        drawn += times @ np.concatenate([e, e**2, e * v, v, v**2], axis=1)
+        sums = torch.from_numpy(np.concatenate([e, e**2, e * v, v, v**2], axis=1))
+        drawn += (torch.from_numpy(times) @ sums).numpy()  # numpy's rounds by the number of threads
         square += (e**2).sum(0)
     e, ee, ew = np.split(drawn[:, :-2], 3, axis=1)
     total, ww = drawn[:, -2:-1], drawn[:, -1:]

@@ -163,7 +163,7 @@ def _welfare(logits: Tensor, ads: Ads, labels: Tensor | None = None) -> Tensor:
     size, weights = ads.auction_size, ads.weights
     if size is None:
         return mean_welfare(logits, ads.bids * labels * _counts(ads), ads.bids, ads.offsets)
-    weights = weights if weights is None else weights / weights.mean(-1, keepdim=True)
+    weights = weights if weights is None else weights / weights.mean(-1, keepdim=True, dtype=torch.float64)
     rows = _members(logits, ctr_of(logits.double()), labels, ads.bids, weights)
     return _numbers(logits, [pooled_welfare(ctr, y, b, size, weights=w) for ctr, y, b, w in rows])
 
