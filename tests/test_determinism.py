@@ -24,16 +24,18 @@ SCRIPT = """
 import sys, torch
 import bidwise
 from bidwise.table import train
-from bidwise.table.sweep import sweep
+from bidwise.runners import Runner
+from bidwise.table import sweep as trials
 folder, threads = sys.argv[1], int(sys.argv[2])
 assert torch.get_num_threads() == threads, torch.get_num_threads()
 roles = dict(click="click", bid="bid")
 train("ads.parquet", out=folder + "/train", **roles, auction="auction", model="dcnv2", loss="log_plus", epochs=1)
 quick = dict(model="logistic_regression", recipe="distilled", members=2, epochs=1)
 train("ads.parquet", out=folder + "/drawn", **roles, ignore=["auction"], **quick)
-sweep("sweep.toml", out=folder + "/sweep")
+trials.Processes = lambda workers, say: Runner()  # in this process, which takes less time
+trials.sweep("sweep.toml", out=folder + "/sweep")
 for name, more in (("auctions", dict(auction="auction")), ("pooled", dict(auction_size=50))):
-    ctr = dict(ctr=["a", "b"], calibrate="platt", slots=(1.0, 0.5))
+    ctr = dict(ctr=["a", "b"], calibrate="platt", slots=(1.0, 0.5), rounds=200)
     bidwise.evaluate("predictions.parquet", **ctr, **roles, **more, out=f"{folder}/{name}")
 """
 KINDS = ("train", "drawn", "sweep", "auctions", "pooled")

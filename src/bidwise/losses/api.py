@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bidwise.checks import InputError, check_ads, check_logits, check_not_negative, check_offsets, check_values
+from bidwise.checks import (
+    InputError,
+    check_ads,
+    check_logits,
+    check_not_negative,
+    check_offsets,
+    check_values,
+    warn_of_ctr,
+)
 from bidwise.losses.definition import Batch, PairInputs, PairOptions
 from bidwise.losses.dispatch import choose, kernel_stage
 from bidwise.losses.pointwise import cross_entropy
@@ -129,6 +137,7 @@ def check_batch(batch: Batch, validate: bool | None, needs_teacher: str | None) 
         check_ads("weights", weights, logits)
     if values:
         check_values(clicks=clicks, bids=bids, teacher=teacher)
+        warn_of_ctr(logits, clicks)
         if weights is not None:
             check_not_negative("weights", weights)
 
