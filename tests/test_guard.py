@@ -269,3 +269,23 @@ def test_the_command_skips_and_says_so(tmp_path, capsys, monkeypatch):
     with pytest.raises(InputError, match=r"in batch 3 of epoch 1.*nonfinite.json"):
         app([*words, str(tmp_path / "other")], exit_on_error=False, result_action="return_value")
     assert (tmp_path / "other" / "fits" / "log_loss" / "nonfinite.json").is_file()
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_a_device_that_is_not_waited_for_leaves_out_the_same_steps(clip, monkeypatch):
+    """As on a GPU: the update is left out on the device, and nobody looks until the run does."""
+    train = ads()
+    options = {"loss": FailsOn(train.bids[:2]), "batch_size": 8, "epochs": 3, "on_nan": "skip", "clip": clip}
+    waited, alone = LogisticRegression(3), LogisticRegression(3)
+    found = fit(waited, train, **options)
+    made = Guard.__init__
+
+    def without_waiting(self, *args, **more):
+        made(self, *args, **more)
+        self.waits = False
+
+    monkeypatch.setattr(Guard, "__init__", without_waiting)
+    again = fit(alone, train, **options)
+    assert found.skipped == again.skipped > 0
+    assert all(torch.equal(x, alone.state_dict()[key]) for key, x in waited.state_dict().items())
+    assert [float(x["loss"]) for x in found.history] == [float(x["loss"]) for x in again.history]

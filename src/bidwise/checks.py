@@ -158,7 +158,7 @@ def look_like_ctr(logits: Tensor, clicks: Tensor) -> bool:
     if abs(float(z.mean()) - rate) > max(0.2 * rate, 3 * (rate / len(y)) ** 0.5):
         return False
     gain = torch.lerp(ctr.neg().log1p(), ctr.log(), y) - torch.lerp(-softplus(z), -softplus(-z), y)  # log likelihoods
-    return float(gain.mean()) > 4 * float(gain.std()) / len(y) ** 0.5
+    return bool(gain.mean() > 4 * gain.std() / len(y) ** 0.5)
 
 
 def warn_of_ctr(logits: Tensor, clicks: Tensor, what: str = "logits", fix: str = "pass torch.logit(ctr)") -> None:

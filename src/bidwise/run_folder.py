@@ -33,8 +33,10 @@ except ImportError:  # Windows
 
 BYTES_AT_ONCE = 2**24
 CHECKSUMS = "checksums.json"
-CHECKED = ("config.toml", "environment.json", "metrics.jsonl", "model.pt", "model.json", "encoder.json", "test.parquet")
-CHECKED += ("store/store.json",)
+CHECKED = (  # files that a result is traced to
+    *("config.toml", "environment.json", "metrics.jsonl", "model.pt", "model.json", "encoder.json"),
+    *("test.parquet", "store/store.json"),
+)
 
 
 @contextmanager

@@ -52,7 +52,8 @@ def verify(run: str | Path) -> list[Check]:
     folder = Path(run)
     if not (folder / "result.json").is_file():
         raise InputError(f"must be a folder of a finished run, found no result.json in {folder}", argument="run")
-    checks, result = list(_files(folder)), None
+    checks = list(_files(folder))
+    result: Any = None
 
     def readable() -> str:
         nonlocal result
@@ -63,8 +64,8 @@ def verify(run: str | Path) -> list[Check]:
     if result is None:
         return checks
     checks.append(_tried("config.toml", lambda: _settings(folder, result)))
-    more = {TrainResult: _train, SweepResult: _sweep, Evaluation: _evaluation}.get(type(result), _other)
-    return [*checks, *more(folder, result)]
+    more: dict[str, Callable[..., Iterator[Check]]] = {"train": _train, "sweep": _sweep, "fit": _fit}
+    return [*checks, *more.get(result.kind, _measured)(folder, result)]
 
 
 class _Missing(Exception):
@@ -136,16 +137,18 @@ def _metrics(found: Evaluation, recorded: Evaluation) -> str:
 
 
 def _again(table: Path, recorded: Evaluation) -> str:
-    options = {k: v for k, v in recorded.options.items() if k not in ("table", "rounds", "out", "progress")}
-    missing = [x for x in (table, options.get("calibration_table")) if x is None or not Path(x).is_file()]
-    if missing[: 2 if "calibration_table" in options else 1] and missing[0] is not None:
-        raise _Missing(f"{missing[0]} is not there")
+    """The metrics of stored predictions, computed again by what was asked for."""
+    if not table.is_file():
+        raise _Missing(f"{table} is not there")
+    left = ("table", "rounds", "out", "progress")
+    options = {key: value for key, value in recorded.options.items() if key not in left}
     return _metrics(evaluate(table, **options, rounds=ROUNDS), recorded)
 
 
-def _evaluation(folder: Path, result: Evaluation) -> Iterator[Check]:
-    table = result.options.get("table")
-    yield _tried("metrics", lambda: _again(Path(table or "the table"), result))
+def _measured(folder: Path, result: Any) -> Iterator[Check]:
+    """An evaluation, or an experiment, which keeps no predictions."""
+    table = result.options.get("table") if isinstance(result, Evaluation) else None
+    yield _tried("metrics", lambda: _again(Path(table or "what they are computed from"), result))
 
 
 def _train(folder: Path, result: TrainResult) -> Iterator[Check]:
@@ -195,20 +198,15 @@ def _sweep(folder: Path, result: SweepResult) -> Iterator[Check]:
         )
 
 
-def _other(folder: Path, result: Any) -> Iterator[Check]:
-    """Experiments store no predictions; a training has its curve and its weights."""
-    if result.kind != "fit":
-        yield Check("metrics", None, "an experiment keeps no predictions; the same command takes its parts as they are")
-        return
+def _fit(folder: Path, result: Any) -> Iterator[Check]:
+    """A training has its curve and its weights."""
 
     def curve() -> str:
         lines = pl.read_ndjson(folder / "metrics.jsonl").to_dicts()
         for name, best in result.best.items():
             at = [line[name] for line in lines if line["epoch"] == best.epoch]
-            _demand(
-                isinstance(best.epoch, list) or best.value in at, f"{name} of epoch {best.epoch} is not {best.value}"
-            )
-        return "the best epochs are those of metrics.jsonl"
+            _demand(isinstance(best.epoch, list) or best.value in at, f"{name} of epoch {best.epoch} is another")
+        return "the best epochs are those of result.json"
 
     def weights() -> str:
         tensors = load(folder / "model.pt")

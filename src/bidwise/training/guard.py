@@ -35,20 +35,15 @@ class Guard:
     """
 
     def __init__(self, model: nn.Module, optimizer: Adam, *, clip: float | None, on_nan: str) -> None:
-        self.parameters, self.optimizer, self.clip, self.skips = (
-            list(model.parameters()),
-            optimizer,
-            clip,
-            on_nan == SKIP,
-        )
+        self.parameters, self.optimizer = list(model.parameters()), optimizer
+        self.clip, self.skips = clip, on_nan == SKIP
         device = self.parameters[0].device
         self.waits = device.type == "cpu" or any(table.sparse for table in optimizer.tables)
         self.watching = self.skips or device.type == "cpu"
-        self.left_out = torch.zeros((), dtype=torch.int64, device="cpu" if self.waits else device)
+        self.left_out = torch.zeros((), dtype=torch.int64, device=device)
+        # a batch norm has seen the batch before its loss is known
         self.buffers = [x for x in model.buffers() if x.is_floating_point()] if self.skips else []
-        self.kept = [
-            buffer.clone() for buffer in self.buffers
-        ]  # a batch norm has seen the batch before its loss is known
+        self.kept = [buffer.clone() for buffer in self.buffers]
 
     def step(self, losses: Tensor) -> Tensor | None:
         """The losses as they count; ``None`` where the run must stop."""
@@ -59,35 +54,24 @@ class Guard:
         # a sum is the fastest to be not finite where one of its numbers is; and x - x is 0 unless x is not
         total = torch.stack([losses.sum(), *(each.sum() for each in self._gradients())]).sum()
         sound = total - total == 0
-        if self.waits:
-            return self._on_host(losses, bool(sound))
-        self._clip()
-        self.optimizer.found_inf = (~sound).float()  # torch's word for: leave all as it is
-        self.optimizer.step()
-        self.left_out += ~sound
-        for buffer, kept in zip(self.buffers, self.kept, strict=True):
-            kept.copy_(torch.where(sound, buffer, kept))
-            buffer.copy_(kept)
-        return torch.where(sound, losses, 0.0)
-
-    def _on_host(self, losses: Tensor, sound: bool) -> Tensor | None:
-        if sound:
-            self._clip()
-            self.optimizer.step()
-            self.keep()
-            return losses
-        if not self.skips:
+        if self.waits and not sound and not self.skips:
             return None
-        self.optimizer.zero_grad()
-        self.left_out += 1
-        for buffer, kept in zip(self.buffers, self.kept, strict=True):
-            buffer.copy_(kept)
-        return torch.zeros_like(losses)
+        if self.waits and not sound:
+            self.optimizer.zero_grad()
+        else:
+            self._clip()
+            if not self.waits:  # torch's word for: leave all as it is
+                vars(self.optimizer)["found_inf"] = (~sound).float()
+            self.optimizer.step()
+        if self.skips:
+            self.left_out += ~sound
+            for buffer, kept in zip(self.buffers, self.kept, strict=True):
+                buffer.copy_(kept.copy_(torch.where(sound, buffer, kept)))
+        return torch.where(sound, losses, 0.0) if self.skips else losses
 
     def keep(self) -> None:
         """The buffers as they are now are those to return to."""
-        for buffer, kept in zip(self.buffers, self.kept, strict=True):
-            kept.copy_(buffer)
+        torch._foreach_copy_(self.kept, self.buffers) if self.kept else None
 
     def take(self) -> int:
         """How many steps were left out since this was asked last."""
@@ -151,7 +135,8 @@ def _some(rows: list[int]) -> str:
 
 def _diagnosis(run: Run, rows: Tensor, member: int) -> dict[str, Any] | None:
     """The doctor's words on a batch, with the logits that the weights before it give without dropout."""
-    repeat = member % len(rows)
+    assert run.epoch is not None
+    repeat, offsets = member % len(rows), run.epoch.offsets_of(run.position.batches)
     ads, at = run.train, rows[repeat].to(run.train.bids.device)
     features = ads.features.reshape(-1, len(ads), ads.width)[repeat][at]
     columns = [ads.labels, ads.bids, *([] if ads.teacher is None else [ads.teacher])]
@@ -159,18 +144,9 @@ def _diagnosis(run: Run, rows: Tensor, member: int) -> dict[str, Any] | None:
     with mode(run.model, training=False):
         logits = logits_of(run.model, features if not run.members else features.expand(*run.members, *features.shape))
     try:
-        found = diagnose(
-            logits.reshape(-1, len(at))[member].to(bids),
-            clicks,
-            bids,
-            None if run.epoch is None else _on(run.epoch.offsets_of(run.position.batches), run.device),
-            teacher=teacher[0] if teacher else None,
-        )
+        z, taught = logits.reshape(-1, len(at))[member].to(bids), teacher[0] if teacher else None
+        found = diagnose(z, clicks, bids, offsets if offsets is None else offsets.to(run.device), teacher=taught)
     except (ValueError, RuntimeError):  # a model of someone else's may do anything with a ruined batch
         return None
     alarms = sorted(found.alarms, key=lambda each: not each.name.startswith(SICK))  # values that no loss can take first
     return {"table": str(found), "alarms": [f"{each.name}: {each.found}. {each.advice}" for each in alarms]}
-
-
-def _on(offsets: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if offsets is None else offsets.to(device)

@@ -193,8 +193,10 @@ def _log_loss(logits: Tensor, ads: Ads) -> Tensor:
     if logits.device.type != "cpu":
         return cross_entropy(*columns, "mean").double()
     at_once = max(1, ALONE // max(logits.shape[:-1].numel(), 1))  # and added up in float64
-    parts = zip(*(itertools.repeat(None) if x is None else x.split(at_once, -1) for x in columns), strict=False)
-    total = sum((cross_entropy(*part, "none").double().sum(-1) for part in parts), torch.zeros((), dtype=torch.float64))
+    parts = zip(*(itertools.repeat(None) if x is None else torch.split(x, at_once, -1) for x in columns), strict=False)
+    total = torch.zeros(logits.shape[:-1], dtype=torch.float64)
+    for z, labels, counts in parts:
+        total += cross_entropy(z, labels, counts, "none").double().sum(-1)
     return total / max(logits.shape[-1], 1)
 
 
