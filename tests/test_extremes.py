@@ -2,7 +2,6 @@
 
 import math
 import os
-import warnings
 
 import numpy as np
 import pytest
@@ -207,21 +206,29 @@ def test_an_evaluation_notices_a_sigmoid_that_was_taken_twice():
 
 
 class Sigmoid(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, ending):
         super().__init__()
-        self.line = torch.nn.Linear(2, 1)
+        self.line, self.ending = torch.nn.Linear(2, 1), ending
 
     def forward(self, features):
-        return torch.sigmoid(self.line(features)).squeeze(-1)
+        return self.ending(self.line(features))
 
 
-def test_fit_notices_a_model_that_ends_in_a_sigmoid():
-    random = torch.Generator().manual_seed(0)
-    features = torch.randn(2000, 2, generator=random)
-    clicks = (torch.rand(2000, generator=random) < torch.sigmoid(features[:, 0] - 3)).float()
-    ads = Ads(features, clicks, torch.ones(2000), auction_size=10)
-    with pytest.warns(UserWarning, match=r"model must return logits, found all in \[0, 1\]: does it end in a sigmoid"):
-        fit(Sigmoid(), ads, valid=ads, epochs=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fit(LogisticRegression(2), ads, valid=ads, epochs=2)
+ENDINGS = {
+    "squeezed": lambda z: torch.sigmoid(z).squeeze(-1),
+    "selected": lambda z: z.sigmoid()[:, 0],
+    "flat": lambda z: torch.nn.Sigmoid()(z.flatten()),
+    "reshaped": lambda z: torch.sigmoid(z).view(-1, 1).reshape(-1),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+def test_fit_refuses_a_model_that_ends_in_a_sigmoid(ending):
+    ads = Ads(torch.randn(40, 2), torch.arange(40) % 2.0, torch.ones(40))
+    with pytest.raises(bidwise.InputError, match="model must return logits, found the CTR that a sigmoid makes"):
+        fit(Sigmoid(ending), ads, epochs=1)
+
+
+def test_a_sigmoid_inside_of_a_model_is_its_own_affair():
+    ads = Ads(torch.randn(40, 2), torch.arange(40) % 2.0, torch.ones(40))
+    fit(Sigmoid(lambda z: 4 * torch.sigmoid(z).squeeze(-1) - 2), ads, epochs=1)

@@ -767,7 +767,15 @@ def test_a_run_that_was_killed_while_writing_goes_on(tmp_path):
     done = []
     same_fit(a_run(tmp_path, done.append), a_run())
     assert done == [4, 5, 6]
-    files = ["checkpoint.pt", "config.toml", "environment.json", "metrics.jsonl", "model.pt", "result.json"]
+    files = [
+        "checkpoint.pt",
+        "checksums.json",
+        "config.toml",
+        "environment.json",
+        "metrics.jsonl",
+        "model.pt",
+        "result.json",
+    ]
     assert sorted(os.listdir(tmp_path)) == files
 
 

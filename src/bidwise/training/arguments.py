@@ -23,6 +23,7 @@ COLUMNS = ("logits", "clicks", "bids", "offsets", "teacher")  # what a loss is c
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "mixed")
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.batchnorm._LazyNormBase)
+RESHAPED = ("Squeeze", "View", "UnsafeView", "Select", "Reshape", "Transpose", "Clone")  # what autograd calls it
 ROWS = 4096  # at least, by which ranks check that they have the same ads
 
 
@@ -130,6 +131,15 @@ def check_loss(loss: object, *, weighted: bool) -> None:
     for name, meant in zip(names, COLUMNS, strict=False):
         if name != meant and name in (*COLUMNS, "weights"):
             raise InputError(f"loss must take ({wanted}) in this order, found {name} in the place of {meant}; {fix}")
+
+
+def check_no_sigmoid(logits: Tensor) -> None:
+    """Raise where a model returns what a sigmoid made, whatever its shape was afterwards."""
+    node: Any = logits.grad_fn
+    while node is not None and type(node).__name__.startswith(RESHAPED) and node.next_functions:
+        node = node.next_functions[0][0]
+    if type(node).__name__.startswith("Sigmoid"):
+        raise InputError("model must return logits, found the CTR that a sigmoid makes of them; leave the sigmoid out")
 
 
 def check_ranks(model: nn.Module, train: Ads, valid: Ads | None, settings: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -23,14 +22,12 @@ from bidwise.losses.named import LOSSES, BidWeightedLogLoss, WelfareLoss, unchec
 from bidwise.models import MODELS
 from bidwise.models.layers import trust
 from bidwise.training.adam import Adam
-from bidwise.training.arguments import Options, Variants, check_ranks, one_line, whole
+from bidwise.training.arguments import Options, Variants, check_no_sigmoid, check_ranks, one_line, whole
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle, fits, source
 from bidwise.training.guard import STOP, Guard, NotFiniteError, not_finite
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
 
 WARM = 3  # steps before a graph is captured: kernels are compiled, and what is made once is made
-FAR = 0.1  # of the mean CTR from the click rate
-SIGMOID = "does it end in a sigmoid? Leave that out, the losses take it"
 ALARMS = 2  # of the doctor, in an error
 OWN_LOSSES = (WelfareLoss, BidWeightedLogLoss, Variants)
 
@@ -237,6 +234,8 @@ class Run:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
         self.optimizer.zero_grad()
         logits = one_number_per_ad(self.model(batch.features), batch.ads, self.members)
+        if self.taken < 2:
+            check_no_sigmoid(logits)
         columns = (batch.clicks, batch.bids, batch.teacher, batch.weights)
         clicks, bids, teacher, weights = (None if x is None else x.expand_as(logits) for x in columns)
         more = {} if weights is None else {"weights": weights}  # which only a loss for ads with weights takes
@@ -312,7 +311,6 @@ class Run:
             fractions = isinstance(self.options.epochs, float) or isinstance(self.options.every, float)
             number = torch.tensor(epoch, dtype=torch.float64 if fractions else torch.int64)
             logits = logits_across(self.model, self.valid.features)
-            self._warn_of_sigmoid(logits)
             for name, metric in self.metrics.items():
                 value = metric.of(logits, self.valid).to(self.device)
                 distributed.copy_first([value])  # a metric of a user's may be random: all must choose alike
@@ -322,14 +320,6 @@ class Run:
                     raise InputError(f"valid must have {wanted}, found NaN: are all clicks alike?")
                 self.fit.keep(metric, entry[name], number, self.options.patience)
         self.fit.history.append(entry)
-
-    def _warn_of_sigmoid(self, logits: Tensor) -> None:
-        """After an epoch, logits that never leave [0, 1] are CTRs between 0.50 and 0.73: is that what is clicked?"""
-        assert self.valid is not None
-        low, high = logits.aminmax()
-        far = abs(float(torch.sigmoid(logits.double()).mean() - self.valid.clicks.double().mean())) > FAR
-        if far and self.epochs_done >= 1 and bool((low >= 0) & (low < high) & (high <= 1)):
-            warnings.warn(f"model must return logits, found all in [0, 1]: {SIGMOID}", stacklevel=2)
 
     def _evaluated(self) -> float:
         """Epochs at this evaluation; where a batch reaches several of them they are one, the last."""
