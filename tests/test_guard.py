@@ -152,34 +152,62 @@ def test_a_run_that_skips_everything_ends():
         fit(LogisticRegression(3), ads(), loss=FailsOn(ads().bids), batch_size=8, on_nan="skip")
 
 
-def test_steps_that_nobody_watched_are_taken_again(tmp_path, monkeypatch):
+class Late(FailsOn):
+    """Fails after the first epoch, of which there is a checkpoint."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.steps = 0
+
+    def forward(self, *args):
+        self.steps += 1
+        return super().forward(*args) if self.steps > 8 else bidwise.log_loss(*args[:2])
+
+
+@pytest.fixture
+def unwatched(monkeypatch):
     """As on a GPU, where a step is not waited for: the run is looked at when it is evaluated."""
-    train = ads()
     made = Guard.__init__
 
-    def unwatched(self, *args, **options):
+    def init(self, *args, **options):
         made(self, *args, **options)
         self.watching = False
 
-    class Late(FailsOn):
-        steps = 0
+    monkeypatch.setattr(Guard, "__init__", init)
 
-        def forward(self, *args):
-            self.steps += 1
-            return super().forward(*args) if self.steps > 8 else bidwise.log_loss(*args[:2])
 
-    monkeypatch.setattr(Guard, "__init__", unwatched)
-    loss = Late(train.bids[[17]])
+@pytest.mark.parametrize("embeddings", ["lazy", "dense"])
+def test_steps_that_nobody_watched_are_taken_again(tmp_path, request, embeddings):
+    train = categories()
+    watched, alone = (DeepFM([9] * 3, hidden=[8], seed=0) for _ in range(2))
+    options = {"batch_size": 8, "epochs": 3, "embeddings": embeddings, "l2": 0.01}
+    with pytest.raises(InputError, match="in batch") as first:
+        fit(watched, train, loss=Late(train.bids[[17]]), **options, out=tmp_path / "watched")
+    request.getfixturevalue("unwatched")
     with pytest.raises(InputError, match=r"the loss is not finite in batch \d of epoch 2, 8 ads") as raised:
-        fit(LogisticRegression(3), train, loss=loss, batch_size=8, epochs=3, out=tmp_path)
-    found = json.loads((tmp_path / "nonfinite.json").read_text())
+        fit(alone, train, loss=Late(train.bids[[17]]), **options, out=tmp_path / "alone")
+    assert str(raised.value) == str(first.value).replace("/watched/", "/alone/")
+    found = json.loads((tmp_path / "alone" / "nonfinite.json").read_text())
+    assert found == json.loads((tmp_path / "watched" / "nonfinite.json").read_text())
     assert 17 in found["rows"]
-    assert "nonfinite.json" in str(raised.value)
-    assert "logits not finite" not in " ".join(
-        found["diagnosis"]["alarms"]
-    )  # of the weights before, not of ruined ones
+    for key, value in watched.state_dict().items():  # what the batch met, not what it left
+        assert torch.equal(value, alone.state_dict()[key]), key
+
+
+def test_without_a_checkpoint_the_epoch_is_named(unwatched):
+    train = ads()
     with pytest.raises(InputError, match=r"the loss is not finite after epoch 1; bids go"):
-        fit(LogisticRegression(3), train, loss=FailsOn(train.bids[[17]]), batch_size=8)  # no checkpoint to go back to
+        fit(LogisticRegression(3), train, loss=FailsOn(train.bids[[17]]), batch_size=8)
+
+
+def test_a_ruined_state_is_not_saved(unwatched, tmp_path):
+    train = ads()
+    options = loop.Options(1, 8, 1e-3, "constant", None, 1)
+    run = Run(LogisticRegression(3), train, None, FailsOn(train.bids), {}, options, 0)
+    run.steps(3)
+    with pytest.raises(InputError, match="not finite after epoch"):
+        loop.save_checkpoint(tmp_path, run)
+    assert not list(tmp_path.iterdir())
 
 
 def gradients_of(model, train, **options):

@@ -121,10 +121,7 @@ def fit(
         if out is not None:
             folder = distributed.first(lambda: open_folder(out, run.config()))  # on rank 0 alone, which writes
             load_checkpoint(Path(out), run)
-        try:
-            _train(run, folder, progress)
-        except NotFiniteError as error:
-            raise _located(error, run, folder, Path(out) if out is not None else None) from None
+        _train(run, folder, progress, None if out is None else Path(out))
         if run.fit.best:
             model.load_state_dict(run.fit.best[next(iter(metrics))].state)
         if folder is not None:
@@ -132,7 +129,7 @@ def fit(
     return run.fit
 
 
-def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | None) -> None:
+def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | None, out: Path | None) -> None:
     saved = time.monotonic()
     try:
         while not run.ended():
@@ -145,6 +142,8 @@ def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | No
                 saved = time.monotonic()
             if progress is not None:
                 progress(run.epochs_done)
+    except NotFiniteError as error:
+        raise _located(error, run, folder, out) from None
     finally:
         run.optimizer.release()
     run.fit.last, run.fit.skipped = run.fit.state(), run.position.skipped
@@ -164,8 +163,7 @@ def _located(error: NotFiniteError, run: Run, folder: Path | None, out: Path | N
             error = again
     if folder is not None and error.found is not None:
         write_json(folder / "nonfinite.json", error.found)
-        found, error.args = error.found, (f"{error.args[0]}. Its rows and a diagnosis: {folder / 'nonfinite.json'}",)
-        error.found = found
+        error.args = (f"{error.args[0]}. Its rows and a diagnosis: {folder / 'nonfinite.json'}",)
     return error
 
 
@@ -189,7 +187,10 @@ def _on_device_of(model: nn.Module) -> AbstractContextManager[Any]:
 
 def save_checkpoint(folder: Path, run: Run) -> None:
     """All that a run is resumed from, and the metrics so far for people to read."""
-    run.settle()
+    if run.guard.watching:
+        run.settle()
+    else:
+        run.check()  # a ruined state must not take the place of a good one
     state = {
         "position": vars(run.position),
         "model": run.model.state_dict(),

@@ -150,7 +150,7 @@ class Run:
             while not (self._passed or self.due() or time.monotonic() - began > 1):
                 self._take_step()
         if self._passed:
-            self._check()
+            self.check()
 
     def steps(self, count: int) -> None:
         """``count`` training steps and nothing else: passes follow one another, and nothing is evaluated."""
@@ -268,7 +268,7 @@ class Run:
         self.position.skipped += left_out
         self.position.idle += left_out
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise unless losses and weights are finite; weights too: a last step may ruin them after a finite loss."""
         self.settle()
         if 0 < self.position.counted == self.position.idle:
@@ -301,7 +301,7 @@ class Run:
         """The metrics of this epoch, and the weights where they are the best so far."""
         self.optimizer.flush()
         distributed.copy_first(list(self.model.buffers()))  # parts of others may keep what each rank has seen
-        self._check()
+        self.check()
         epoch = self._evaluated()
         entry: dict[str, Any] = {"epoch": epoch, "loss": self.losses.double().cpu()}
         assert self.position.total is not None
