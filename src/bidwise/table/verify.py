@@ -52,17 +52,16 @@ def verify(run: str | Path) -> list[Check]:
     folder = Path(run)
     if not (folder / "result.json").is_file():
         raise InputError(f"must be a folder of a finished run, found no result.json in {folder}", argument="run")
-    checks = list(_files(folder))
-    result: Any = None
+    checks, found = list(_files(folder)), list[Any]()
 
     def readable() -> str:
-        nonlocal result
-        result = typed_result(read_json(folder / "result.json"), str(folder / "result.json"))
-        return f"of kind {result.kind}, is whole"
+        found.append(typed_result(read_json(folder / "result.json"), str(folder / "result.json")))
+        return f"of kind {found[0].kind}, is whole"
 
     checks.append(_tried("result.json", readable))
-    if result is None:
+    if not found:
         return checks
+    result = found[0]
     checks.append(_tried("config.toml", lambda: _settings(folder, result)))
     more: dict[str, Callable[..., Iterator[Check]]] = {"train": _train, "sweep": _sweep, "fit": _fit}
     return [*checks, *more.get(result.kind, _measured)(folder, result)]
