@@ -116,7 +116,8 @@ def test_a_million_ads_in_one_auction(name):
     random = torch.Generator().manual_seed(0)
     logits = torch.randn(2**20, generator=random) - 4
     clicks = (torch.rand(2**20, generator=random) < torch.sigmoid(logits)).float()
-    bids, teacher = torch.exp(0.5 * torch.randn(2**20, generator=random)), torch.sigmoid(logits)
+    noise, bids = torch.randn(2**20, generator=random), torch.exp(0.5 * torch.randn(2**20, generator=random))
+    teacher = torch.sigmoid(logits + 0.5 * noise)
     found = []
     for dtype in (torch.float32, torch.float64):
         z, *others = (x.to(dtype) for x in (logits, clicks, bids, teacher))

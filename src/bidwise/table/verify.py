@@ -64,7 +64,8 @@ def verify(run: str | Path) -> list[Check]:
     result = found[0]
     checks.append(_tried("config.toml", lambda: _settings(folder, result)))
     more: dict[str, Callable[..., Iterator[Check]]] = {"train": _train, "sweep": _sweep, "fit": _fit}
-    return [*checks, *more.get(result.kind, _measured)(folder, result)]
+    further: Callable[..., Iterator[Check]] = more.get(str(result.kind), _measured)
+    return [*checks, *further(folder, result)]
 
 
 class _Missing(Exception):
