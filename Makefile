@@ -24,8 +24,9 @@ test: lint types browser
 	$(BIN)/python -m pytest --ignore-glob='tests/test_ray_*' $(addprefix --ignore=,$(APART)); rest=$$?; \
 	wait $$apart; apart=$$?; cat .pytest_apart.log; exit $$((rest + apart))
 
-# What takes longer or needs more: Lightning, notebooks in a kernel, the site, the wheel in an empty environment.
-LONG := tests/test_lightning.py tests/test_site.py tests/test_distribution.py tests/test_documents.py
+# What takes longer or needs more: Lightning, notebooks in a kernel, the site, the wheel in an empty environment, auctions
+# of a million ads with every loss.
+LONG := tests/test_lightning.py tests/test_site.py tests/test_distribution.py tests/test_documents.py tests/test_extremes.py
 test-long: $(INSTALLED) browser
 	$(INSTALL) -e '.[lightning,docs,notebooks,dist]'
 	BIDWISE_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -vv -rs $(LONG)

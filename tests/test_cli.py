@@ -67,7 +67,12 @@ def test_evaluate_prints_a_verdict_and_writes_its_files(ads, tmp_path, monkeypat
     result = json.loads((out / "result.json").read_text())
     assert result["auctions"] == 400
     assert "model_b raises welfare" in (out / "report.html").read_text()
-    assert sorted(path.name for path in out.iterdir()) == ["environment.json", "report.html", "result.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "checksums.json",
+        "environment.json",
+        "report.html",
+        "result.json",
+    ]
 
 
 def test_the_command_is_the_twin_of_the_function(ads, tmp_path, monkeypatch):

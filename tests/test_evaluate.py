@@ -490,7 +490,12 @@ def test_json_has_the_fields_and_no_nan():
 def test_files_are_written_whole(tmp_path, monkeypatch):
     out = tmp_path / "deep" / "out"
     evaluate(ads_of(100), out=out)
-    assert sorted(path.name for path in out.iterdir()) == ["environment.json", "report.html", "result.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "checksums.json",
+        "environment.json",
+        "report.html",
+        "result.json",
+    ]
     assert json.loads((out / "result.json").read_text())["ads"] == 600
     before = (out / "result.json").read_text()
 
@@ -507,7 +512,12 @@ def test_files_are_written_whole(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError):
         evaluate(ads_of(50), out=out)
     assert (out / "result.json").read_text() == before
-    assert sorted(path.name for path in out.iterdir()) == ["environment.json", "report.html", "result.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "checksums.json",
+        "environment.json",
+        "report.html",
+        "result.json",
+    ]
 
 
 def test_progress_is_told():

@@ -767,7 +767,15 @@ def test_a_run_that_was_killed_while_writing_goes_on(tmp_path):
     done = []
     same_fit(a_run(tmp_path, done.append), a_run())
     assert done == [4, 5, 6]
-    files = ["checkpoint.pt", "config.toml", "environment.json", "metrics.jsonl", "model.pt", "result.json"]
+    files = [
+        "checkpoint.pt",
+        "checksums.json",
+        "config.toml",
+        "environment.json",
+        "metrics.jsonl",
+        "model.pt",
+        "result.json",
+    ]
     assert sorted(os.listdir(tmp_path)) == files
 
 
@@ -1257,7 +1265,10 @@ def test_a_loss_that_is_not_finite_is_explained():
     train, _, _ = repeats(3, ads=100)
     bids = train.bids.clone()
     bids[1] *= 1e38
-    message = r"the loss is not finite after epoch 1 for 1 of 3 members; bids go from .* to .*e\+3\d\. Divide the bids"
+    message = (
+        r"the loss is not finite in batch 1 of epoch 1 for 1 of 3 members, 100 ads, rows .* and 95 more of train; "
+    )
+    message += r"bids go from .* to .*e\+3\d\. Divide the bids"
     with pytest.raises(InputError, match=message):
         fit(LogisticRegression(8, members=(3,)), replace(train, bids=bids.clamp(max=3e38)), loss="bid_weighted")
     with pytest.raises(InputError, match=r"the weights are not finite after epoch 1; bids go"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -10,9 +11,11 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from bidwise.errors import InputError as InputError
 
+ENOUGH = 100  # ads, to say of their logits that they look like CTRs
 MOST_SEED = 2**63 - 1
 PLAIN_SEEDS = 4000  # beyond, 1,000,003 times a seed is no longer below 2^32
 
@@ -135,6 +138,34 @@ def check_logits(found: object, offsets: object = None) -> Tensor:
             "pass logits.squeeze(-1)"
         )
     return found
+
+
+def look_like_ctr(logits: Tensor, clicks: Tensor) -> bool:
+    """Whether logits are CTRs: all in [0, 1], on average the click rate, and better at telling clicks as they stand.
+
+    >>> ctr = torch.linspace(0.01, 0.2, 1000)
+    >>> clicks = (torch.arange(1000) % 10 == 0).float()
+    >>> look_like_ctr(ctr, clicks), look_like_ctr(torch.logit(ctr), clicks)
+    (True, False)
+    """
+    if logits.numel() < ENOUGH:
+        return False
+    low, high = torch.aminmax(logits.detach())
+    if not (bool(low >= 0) and bool(high <= 1) and bool(low < high)):
+        return False
+    z, y = logits.detach().double().reshape(-1), clicks.detach().double().reshape(-1)
+    rate, ctr = float(y.mean()), z.clamp(1e-6, 1 - 1e-6)
+    if abs(float(z.mean()) - rate) > max(0.2 * rate, 3 * (rate / len(y)) ** 0.5):
+        return False
+    gain = torch.lerp(ctr.neg().log1p(), ctr.log(), y) - torch.lerp(-softplus(z), -softplus(-z), y)  # log likelihoods
+    return bool(gain.mean() > 4 * gain.std() / len(y) ** 0.5)
+
+
+def warn_of_ctr(logits: Tensor, clicks: Tensor, what: str = "logits", fix: str = "pass torch.logit(ctr)") -> None:
+    """A warning, once, where logits look like CTRs."""
+    if look_like_ctr(logits, clicks):
+        words = f"{what} must be logits, found {logits.numel():,} numbers in [0, 1] that are on average the click rate"
+        warnings.warn(f"{words}: are they CTRs? If so, {fix}", stacklevel=3)
 
 
 def check_between(argument: str, found: Tensor, low: float, high: float) -> None:

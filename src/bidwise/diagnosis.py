@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bidwise.checks import check_ads, check_logits, check_offsets
+from bidwise.checks import check_ads, check_logits, check_offsets, look_like_ctr
 from bidwise.losses.api import pairwise_welfare_loss
-from bidwise.losses.pointwise import log_loss
+from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
 LAM, KAPPA = 3.0, 3.0  # of the named losses
@@ -27,6 +27,11 @@ TOP = 0.75  # of the gradient in one tenth of the ads
 # what is counted: its name, the share above which it alarms, what to do then
 COUNTS = {
     "non_finite_logits": ("logits not finite", 0.0, "Lower the learning rate; look for NaN in the features."),
+    "ctr_as_logits": (
+        "logits that look like CTR",
+        0.0,
+        "Pass logits, as torch.logit(ctr): their sigmoid is taken here.",
+    ),
     "non_finite_bids": ("bids not finite", 0.0, "Drop these ads or repair their bids: look for NaN and overflow."),
     "non_positive_bids": ("bids not above 0", 0.0, "Drop these ads or repair their bids: a bid is above 0."),
     "clicks_out_of_range": ("clicks outside [0, 1]", 0.0, "Make clicks 0 or 1: look for NaN and for counts."),
@@ -218,12 +223,12 @@ def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auct
     same_ecpm = groups(auction, s)
     pairs, ecpm_ties = pairs_inside(auction), pairs_inside(same_ecpm)
     highest = b > b.kthvalue(math.ceil(0.9 * len(b))).values if len(b) else b > 0
-    cross_entropy, log_slope = _with_gradient(log_loss, z, y)
+    entropy, log_slope = _with_gradient(cross_entropy, z, y, None, "mean")
 
     def rank_term(value: str, truth: Tensor, **options: Any) -> RankTerm:
         same_value = groups(auction, b * truth)
         value_ties, ties_in_both = pairs_inside(same_value), pairs_inside(groups(same_value, same_ecpm))
-        loss, slope = _with_gradient(pairwise_welfare_loss, z, y, b, bounds, value=value, **options)
+        loss, slope = _with_gradient(pairwise_welfare_loss, z, y, b, bounds, value=value, validate=False, **options)
         gradient, beside = slope.norm().item(), log_slope.norm().item()
         return RankTerm(
             value=value,
@@ -236,6 +241,7 @@ def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auct
         )
 
     counts = {name: _part(rows, "ads") for name, rows in sick.items()}
+    counts["ctr_as_logits"] = Part(len(z) if look_like_ctr(z, y) else 0, len(z), "ads")
     counts |= {
         "left_out": _part(out, "ads"),
         "empty_auctions": _part(sizes == 0, "auctions"),
@@ -254,7 +260,7 @@ def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auct
             weight = torch.sigmoid(KAPPA * x)
             counts[f"heavy_{name}_weights"] = _part(weight > HEAVY, "ads")
             counts[f"idle_{name}_weights"] = _part(weight < IDLE, "ads")
-    return Diagnosis(len(out), auctions.count, pairs, counts, cross_entropy, rank_term("clicks", y), by_teacher)
+    return Diagnosis(len(out), auctions.count, pairs, counts, entropy, rank_term("clicks", y), by_teacher)
 
 
 def groups(within: Tensor, key: Tensor) -> Tensor:

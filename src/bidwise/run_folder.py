@@ -32,6 +32,11 @@ except ImportError:  # Windows
     fcntl = None
 
 BYTES_AT_ONCE = 2**24
+CHECKSUMS = "checksums.json"
+CHECKED = (  # files that a result is traced to
+    *("config.toml", "environment.json", "metrics.jsonl", "model.pt", "model.json", "encoder.json"),
+    *("test.parquet", "store/store.json"),
+)
 
 
 @contextmanager
@@ -131,8 +136,21 @@ def result_json(result: Result) -> dict[str, Any]:
 
 
 def write_result(folder: Path, result: Result) -> None:
-    """``folder/result.json``."""
-    write_json(folder / "result.json", result_json(result))
+    """``folder/result.json``, last of all."""
+    write_last(folder, result_json(result))
+
+
+def write_last(folder: Path, result: dict[str, Any]) -> None:
+    """``folder/result.json`` after the checksums of what was written before, and its own."""
+    text = json.dumps(to_json(result), indent=2, allow_nan=False) + "\n"
+    write_checksums(folder, text)
+    write_text(folder / "result.json", text)
+
+
+def write_checksums(folder: Path, result: str) -> None:
+    """``folder/checksums.json``, for `bidwise verify`; ``result`` is the text of ``result.json``."""
+    there = {name: checksum(folder / name) for name in CHECKED if (folder / name).is_file()}
+    write_json(folder / CHECKSUMS, {**there, "result.json": checksum(result)})
 
 
 def read_result(path: Path, kind: type[R]) -> R:

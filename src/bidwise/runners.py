@@ -387,10 +387,10 @@ class TaskCache:
 
     def write(self, result: Result, environment: Mapping[str, Any]) -> None:
         """``result.json``, and ``environment.json`` where something is new: a look at old results leaves theirs."""
-        write_result(self.folder.parent, result)
         path = self.folder.parent / "environment.json"
         if self.computed or not path.exists():
             write_json(path, {**environment, "seconds": round(self.seconds, 1)})
+        write_result(self.folder.parent, result)
 
     def _show(self, more: float, task: Task | None = None, share: float = 0.0) -> None:
         """Never less than before: what several have computed is counted once more when it is read."""

@@ -16,6 +16,11 @@ from torch import Tensor
 LADDER = torch.tensor([0, 1, 2, 4, 8, 16, 24, *(m * 2**k for k in range(3, 48) for m in (4, 5, 6, 7))])
 
 
+def summed(numbers: Tensor) -> float:
+    """Their sum, the same for any number of threads: torch adds up a part for each, numpy rounds in one order."""
+    return float(numbers.detach().numpy().sum() if numbers.device.type == "cpu" else numbers.sum())
+
+
 def auction_of(offsets: Tensor) -> Tensor:
     """Auction of every ad: ``[0, 2, 5] -> [0, 0, 1, 1, 1]``.
 

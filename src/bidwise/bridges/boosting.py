@@ -16,7 +16,7 @@ from torch import nn
 
 from bidwise.auctions import ad_numbers, auctions_of, welfare
 from bidwise.auctions.columns import Floats
-from bidwise.checks import InputError, check_between, check_bids, check_whole
+from bidwise.checks import InputError, check_between, check_bids, check_whole, warn_of_ctr
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses import LOSSES, BidWeightedLogLoss, WelfareLoss
 from bidwise.losses.curvature import Derivatives, sigmoid
@@ -150,6 +150,8 @@ class WelfareMetric:
         ctr = rows.scores if self.start is None else sigmoid(rows.scores + self.start)
         if self.start is None and not (ctr.min(initial=0) >= 0 and ctr.max(initial=0) <= 1):
             raise InputError("must be True where predictions are scores: some are outside [0, 1]", argument="raw")
+        if self.start is not None:
+            warn_of_ctr(torch.from_numpy(rows.scores), torch.from_numpy(rows.clicks), "predictions", "pass raw=False")
         if self.auction_size is None:
             found = welfare(ctr, rows.clicks, self.bids, self.offsets, slots=self.slots).mean().item()
         else:

@@ -26,6 +26,7 @@ def train(
     numeric: Columns = None,
     categorical: Columns = None,
     ignore: Columns = None,
+    keep: Columns = None,
     time: str | None = None,
     teacher: str | None = None,
     weight: str | None = None,
@@ -40,6 +41,8 @@ def train(
     budget: int | None = None,
     metric: str | None = None,
     seed: int | None = None,
+    clip: float | None = None,
+    on_nan: str | None = None,
     separator: str | None = None,
     header: bool | None = None,
     settings: Settings = None,
@@ -82,6 +85,9 @@ def train(
         Columns of categories, separated by spaces [default: inferred].
     ignore:
         Columns that the model must not see, separated by spaces: what is not known before the click.
+    keep:
+        Columns to train on although each alone tells the clicks of held-out rows (AUC above 0.99), which otherwise
+        stops the run.
     time:
         Column to split by: the oldest 80 % train, the next 10 % choose, the newest 10 % test [default: at random].
     teacher:
@@ -114,6 +120,10 @@ def train(
         log_loss].
     seed:
         Seed of the split, the initial weights and the batches [default: 0].
+    clip:
+        Largest norm of the gradient of a batch; longer ones are shrunk to it [default: none is].
+    on_nan:
+        stop at a batch whose loss or gradient is not finite, or skip it and count it [default: stop].
     separator:
         Character between the columns of a text file, \\t for a tab [default: comma in .csv, tab in .tsv].
     header:
@@ -248,3 +258,29 @@ def predict(
     with Bars() as bars:
         rows = write_predictions(run, table, out=out, column=column, **written, progress=bars.show)
     print(f"Written: {out}, {rows:,} rows with the column {column!r}")
+
+
+def verify(run: Path, /) -> None:
+    """Check that a run folder holds what was found: every file, setting, metric and a sample of the predictions.
+
+    Says line by line what matches, what does not, and what the folder has no material to check by. Recomputes the
+    checksums of the files, compares config.toml with result.json, computes the metrics from the stored predictions
+    again, and lets the stored model predict a sample of the test rows. The exit code is 1 where something differs.
+    Example:
+
+    bidwise verify runs/mine
+
+    Parameters
+    ----------
+    run:
+        Folder of bidwise train, sweep, evaluate or reproduce, or of bidwise.fit.
+    """
+    from bidwise.table.verify import verify as checks_of
+
+    checks = checks_of(run)
+    for check in checks:
+        say(str(check))
+    wrong = sum(check.holds is False for check in checks)
+    say(f"\n{len(checks)} checks: {f'{wrong} differ' if wrong else 'nothing differs'}")
+    if wrong:
+        raise SystemExit(1)

@@ -28,7 +28,7 @@ SHORT = 4000  # rows, up to which looking up one value after the other is faster
 LEFT_OUT = "left out"
 FEW = 1000  # different whole numbers, up to which they are names of something rather than amounts
 ROWS_EACH = 20  # rows for each of them
-UNIQUE = 0.5  # different values / rows, above which there is nothing to learn from a category
+COME_BACK = 0.01  # of the rows have a value that was there before, at least, or a category has nothing to teach
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def inferred(
 
     Text, booleans and categories are categorical; numbers with decimals are numeric; whole numbers are categorical up
     to 1,000 different values with 20 rows for each, or where their name ends in "id", and numeric otherwise. Dates,
-    lists, constant columns and categories with more values than half the rows are left out.
+    lists, constant columns and categories whose values do not come back are left out, unless they are named.
 
     >>> frame = pl.DataFrame({"y": [0, 1] * 40, "b": [1.0, 2.5] * 40, "hour": [3, 4] * 40, "x": [0.5, 0.7] * 40})
     >>> [(column.name, column.use) for column in inferred(frame, [("click", "y"), ("bid", "b")])]
@@ -284,13 +284,7 @@ def _feature(column: pl.Series, named: str | None, table: str) -> Column:
     use, reason = (named, f"named as {named}") if named else _kind(column.name, dtype, values, len(column))
     if use == "numeric" and named:
         numbers_of(column, table)  # an error names the first value that is none
-    if use == "categorical" and values > UNIQUE * len(column):
-        if named:
-            raise InputError(
-                f"must name columns whose values come back, found {column.name!r} with {values:,} values "
-                f"in {len(column):,} rows, more than the rows could teach; name it under ignore",
-                argument="categorical",
-            )
+    if use == "categorical" and not named and len(known) - values < COME_BACK * len(column):
         return Column(column.name, LEFT_OUT, values, missing, "nearly every row has a value of its own")
     return Column(column.name, use, values, missing, reason)
 

@@ -58,7 +58,7 @@ def auc_values(ctr: Floats, clicked: NDArray[np.bool_], weights: Floats | None =
         return float("nan"), np.full(len(ctr), np.nan)
     starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
     values = np.where(mine, _below(down, starts) / others, 1 - _below(up, starts) / clicks)
-    area = float(values @ up) / clicks
+    area = float((values * up).sum()) / clicks
     values = area + (values - area) * np.where(mine, (clicks + others) / clicks, (clicks + others) / others)
     found = np.empty_like(values)
     found[order] = values

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from bidwise.auctions import slot_multipliers
 from bidwise.auctions.columns import Floats
-from bidwise.checks import InputError, check_name, check_seed, check_whole
+from bidwise.checks import InputError, check_name, check_seed, check_whole, look_like_ctr
 from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.read_table import Table, same_place, table_name, written_as
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
@@ -110,6 +112,9 @@ def evaluate(
     keys |= {BY + column: [column] for column in lists["by"]}
     roles: dict[str, Any] = {"bid": bid, "auction": auctions or None, "truth": truth, "propensity": propensity}
     ads = read_ads(written_as(table, separator, header), keys=keys, **roles, **columns)
+    for model, column in ads.ctr.items():
+        if look_like_ctr(torch.logit(torch.from_numpy(column)), torch.from_numpy(ads.clicks)):
+            warnings.warn(f"{model}: its numbers look like the sigmoid of a CTR: was it taken twice?", stacklevel=2)
     ads = _large_pools(_corrected(ads, sampling_rate), auction_size)
     exploration = None
     if ads.propensity is not None:

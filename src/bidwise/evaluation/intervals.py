@@ -9,6 +9,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from bidwise.auctions.columns import Floats
@@ -87,7 +88,8 @@ def auction_intervals(
         v = w[first : first + at_once]
         e = d[first : first + at_once] - estimate * v  # residuals: their mean is 0, so no digits are lost below
         times = TIMES_DRAWN[random.integers(2**16, size=(rounds, len(e)), dtype=np.uint16)]
-        drawn += times @ np.concatenate([e, e**2, e * v, v, v**2], axis=1)
+        sums = torch.from_numpy(np.concatenate([e, e**2, e * v, v, v**2], axis=1))
+        drawn += (torch.from_numpy(times) @ sums).numpy()  # numpy's rounds by the number of threads
         square += (e**2).sum(0)
     e, ee, ew = np.split(drawn[:, :-2], 3, axis=1)
     total, ww = drawn[:, -2:-1], drawn[:, -1:]
@@ -135,7 +137,7 @@ def unit_interval(
         without, alike = (d - estimate) / (total - 1), float(units)
     else:
         without, alike = (d - estimate * weights) / (total - weights), effective_units(weights)
-    error = math.sqrt(copies * float(without @ without) * (units - 1) / units)
+    error = math.sqrt(copies * float((without * without).sum()) * (units - 1) / units)
     half = student_quantile(0.5 + level / 2, max(1, round(alike / copies) - 1)) * error
     return Interval(estimate, estimate - half, estimate + half, error)
 
@@ -146,7 +148,7 @@ def effective_units(weights: Floats) -> float:
     >>> effective_units(np.array([1.0, 1.0, 1.0])), round(effective_units(np.array([8.0, 1.0, 1.0])), 2)
     (3.0, 1.52)
     """
-    return float(weights.sum()) ** 2 / float(weights @ weights)
+    return float(weights.sum()) ** 2 / float((weights * weights).sum())
 
 
 def repeat_interval(differences: ArrayLike) -> Interval:

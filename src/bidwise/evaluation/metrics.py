@@ -325,7 +325,7 @@ def _share(argument: str, numbers: Tensor) -> Tensor:
 
 
 def _total(numbers: NDArray[Any], weights: Floats | None) -> float:
-    return float(numbers.sum() if weights is None else numbers @ weights)
+    return float((numbers if weights is None else numbers * weights).sum())
 
 
 def _mean(numbers: Floats, weights: Floats | None) -> float:

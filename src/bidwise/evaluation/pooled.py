@@ -35,7 +35,7 @@ from bidwise.checks import (
     check_positive,
     check_whole,
 )
-from bidwise.segments import Auctions
+from bidwise.segments import Auctions, summed
 
 SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)  # of Stirling's correction, in odd powers of 1 / x
 EXACT_BELOW = 16.0  # where the series has too few terms
@@ -305,11 +305,11 @@ class Pool(_Ranked):
         if not self.tied:
             return 0.0
         first = self.rank[self.count.cumsum(0) - self.count][self.run]
-        return 1 - float((_log_choose(first, self.size - 1) - self.auctions).exp().sum()) * self.size / self.ads
+        return 1 - summed((_log_choose(first, self.size - 1) - self.auctions).exp()) * self.size / self.ads
 
     def mean_welfare(self, value: Tensor, slots: Sequence[float]) -> float:
         """The mean alone, in half the time."""
-        return float(self.run_mean(value[self.order]) @ self._shown(slots)) * self.size / self.ads
+        return summed(self.run_mean(value[self.order]) * self._shown(slots)) * self.size / self.ads
 
     def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
         m, value = self.size, value[self.order]
@@ -349,11 +349,11 @@ class Pool(_Ranked):
     def _pooled(self, own: Tensor, others: Tensor, *, shared: bool = False) -> Pooled:
         """``own``: what an ad that takes part adds itself; ``others``: what the rest of its auctions do, by places of a
         run of ties unless it is ``shared`` out among the ads already."""
-        mean = float(own.sum()) * self.size / self.ads
+        mean = summed(own) * self.size / self.ads
         here = own + (others if shared else self.run_mean(others))
         # an ad that never counts sees the mean of what the others do: their sum over all ads is that of the means
         left = self.ads - len(here)
-        rest = (mean * self.ads - float(here.sum())) / left if left else 0.0
+        rest = (mean * self.ads - summed(here)) / left if left else 0.0
         pool_mean = own.new_tensor([mean])
         if self.sizes is not None:
             sums = own.new_zeros(len(self.sizes)).index_add(0, self.pool, own)
@@ -443,13 +443,14 @@ class WeightedPool(_Ranked):
         """Of each run: its weight, the weight of its pool up to it, and that of its pool."""
         mass = weights.new_zeros(len(self.count)).index_add(0, self.run, weights)
         if self.of_run is None or self.sizes is None:
-            return mass, mass.cumsum(0), mass.sum().expand_as(mass)
+            below = mass.cumsum(0)
+            return mass, below, below[-1:].expand_as(mass)
         pools = mass.new_zeros(len(self.sizes)).index_add(0, self.of_run, mass)
         return mass, mass.cumsum(0) - (pools.cumsum(0) - pools)[self.of_run], pools[self.of_run]
 
     def mean_welfare(self, value: Tensor, slots: Sequence[float]) -> float:
         """The mean alone."""
-        return float(self._welfare(self.weights, value[self.order], slots).sum())
+        return summed(self._welfare(self.weights, value[self.order], slots))
 
     def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
         return self._pooled(lambda weights: self._welfare(weights, value[self.order], slots))
@@ -482,7 +483,7 @@ class WeightedPool(_Ranked):
                     both = torch.zeros_like(both)
                 run = self.run
                 beyond = worth[run] - worth[at] - floor * (rivals[run] - rivals[at])
-                share = weights * value * (total / weights.sum() / mass.clamp(min=1e-300))[run]
+                share = weights * value * (total / weights.cumsum(0)[-1] / mass.clamp(min=1e-300))[run]
                 own = own + a * share * (upper[run] * beyond + (score - floor).clamp(min=0) * both[run])
             return own
 
@@ -504,15 +505,15 @@ class WeightedPool(_Ranked):
         shown = torch.zeros_like(mass)
         for k, a in enumerate(slot_multipliers(slots).tolist()[: self.size], 1):
             shown = shown + a * self._chance(k, bottom, top, total)
-        return weights * value * (shown * total / weights.sum() / mass.clamp(min=1e-300))[self.run]
+        return weights * value * (shown * total / weights.cumsum(0)[-1] / mass.clamp(min=1e-300))[self.run]
 
     def _pooled(self, own: Callable[[Tensor], Tensor]) -> Pooled:
         weights = self.weights.clone().requires_grad_()
         parts = own(weights)
         (slope,) = torch.autograd.grad(parts.sum(), weights)
-        parts, total = parts.detach(), float(self.weights.sum())
-        mean = float(parts.sum())
-        values = mean + total * slope - float(self.weights @ slope)
+        parts, total = parts.detach(), summed(self.weights)
+        mean = summed(parts)
+        values = mean + total * slope - summed(self.weights * slope)
         back = partial(_scattered, order=self.order, ads=self.ads)
         return Pooled(mean, back(values), back(parts))
 

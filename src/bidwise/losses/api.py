@@ -12,7 +12,15 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bidwise import distributed
-from bidwise.checks import InputError, check_ads, check_logits, check_not_negative, check_offsets, check_values
+from bidwise.checks import (
+    InputError,
+    check_ads,
+    check_logits,
+    check_not_negative,
+    check_offsets,
+    check_values,
+    warn_of_ctr,
+)
 from bidwise.distributed import Share
 from bidwise.losses.definition import Batch, PairInputs, PairOptions, Part
 from bidwise.losses.dispatch import choose, kernel_stage
@@ -131,6 +139,7 @@ def check_batch(batch: Batch, validate: bool | None, needs_teacher: str | None) 
         check_ads("weights", weights, logits)
     if values:
         check_values(clicks=clicks, bids=bids, teacher=teacher)
+        warn_of_ctr(logits, clicks)
         if weights is not None:
             check_not_negative("weights", weights)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from bidwise.checks import check_ads, check_between, check_logits, check_name, check_weights
+from bidwise.checks import check_ads, check_between, check_logits, check_name, check_weights, warn_of_ctr
 from bidwise.losses.definition import REDUCTIONS
 
 
@@ -28,6 +28,7 @@ def log_loss(logits: Tensor, clicks: Tensor, *, weights: Tensor | None = None, r
         weights = check_ads("weights", weights, logits)
     if logits.device.type == "cpu" and not torch.compiler.is_compiling():
         check_between("clicks", clicks, 0, 1)
+        warn_of_ctr(logits, clicks)
         if weights is not None:
             check_weights(weights)
     return cross_entropy(logits, clicks, weights, reduction)

@@ -306,7 +306,24 @@ class BatchNorm(nn.BatchNorm1d):
             return F.batch_norm(
                 active, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
-        return super().forward(active) if batch is None else self._across(active, batch)
+        if batch is not None:
+            return self._across(active, batch)
+        alone = active.device.type == "cpu" and self.affine and self.momentum is not None
+        return self._alone(active) if alone and active.dim() == 2 else super().forward(active)
+
+    def _alone(self, active: Tensor) -> Tensor:
+        """On the CPU, where torch's own adds up as many parts as there are threads and rounds accordingly."""
+        normed, mean, variance = _Normed.apply(active, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+        self._remember(mean, variance, len(active))
+        return normed  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, variance: Tensor, ads: int) -> None:
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            self.num_batches_tracked += 1
+            share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+            self.running_mean.lerp_(mean.to(self.running_mean), share)
+            self.running_var.lerp_((variance * ads / (ads - 1)).to(self.running_var), share)
 
     def _across(self, active: Tensor, batch: distributed.Share) -> Tensor:
         """Mean and variance from those of each rank: Σ (x - mean)² = Σ_r [Σ (x - mean_r)² + n_r (mean_r - mean)²]."""
@@ -316,12 +333,7 @@ class BatchNorm(nn.BatchNorm1d):
         sizes = _column(batch.sizes, active.dtype, active.device)
         mean = (sizes * means).sum(0) / batch.ads
         variance = (squares + sizes * (means - mean).square()).sum(0) / batch.ads
-        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
-            with torch.no_grad():
-                self.num_batches_tracked += 1
-                share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-                self.running_mean.lerp_(mean.to(self.running_mean), share)
-                self.running_var.lerp_((variance * batch.ads / (batch.ads - 1)).to(self.running_var), share)
+        self._remember(mean, variance, batch.ads)
         normed = (active - mean) * torch.rsqrt(variance + self.eps)
         return normed * self.weight + self.bias if self.affine else normed
 
@@ -330,6 +342,28 @@ class BatchNorm(nn.BatchNorm1d):
 def _column(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers as a column; kept, since a step that is being recorded could not copy them to a GPU."""
     return torch.tensor(numbers, dtype=dtype, device=device)[:, None]
+
+
+class _Normed(torch.autograd.Function):
+    """(x - mean) / sqrt(variance + eps) * weight + bias, the same for any number of threads; mean and variance too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        mean = x.mean(0)
+        centred = x - mean
+        variance = centred.square().mean(0)
+        scale = torch.rsqrt(variance + eps)
+        ctx.save_for_backward(centred, scale, weight)
+        ctx.mark_non_differentiable(mean, variance)
+        return torch.addcmul(bias, centred, weight * scale), mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        """dx = weight scale (g - mean(g) - normed mean(g normed)), normed = scale centred."""
+        centred, scale, weight = ctx.saved_tensors
+        slope, shift, steep = (g * centred).sum(0).mul_(scale), g.sum(0), weight * scale
+        inner = torch.addcmul(steep * shift / -len(g), centred, steep * scale * slope / -len(g))
+        return inner.addcmul_(g, steep), slope, shift, None
 
 
 def _normal(shape: tuple[int, ...], std: float, random: torch.Generator) -> Tensor:

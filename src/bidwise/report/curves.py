@@ -103,8 +103,15 @@ class FitResult:
 
     epochs: float
     best: dict[str, BestEpoch] = field(default_factory=dict)
+    skipped: int = 0
     kind: ClassVar[str] = "fit"
     format: ClassVar[int] = 1
+
+
+def skipped_words(batches: int) -> str:
+    """How much was left out of a training."""
+    many = "1 batch" if batches == 1 else f"{batches:,} batches"
+    return f"{many} left out, whose loss or gradient was not finite."
 
 
 def fit_page(run: Run, key: str) -> RunPage:
@@ -121,6 +128,8 @@ def fit_page(run: Run, key: str) -> RunPage:
     if rows:
         metric, (when, reached) = rows[0]
         headline = f"Trained with {loss}: {metric} on validation is best after {when} of {trained}: {reached}{mean}."
+    if result.skipped:
+        headline += f" {skipped_words(result.skipped)}"
     names = [name for name in (run.metrics[0] if run.metrics else {}) if name != "epoch"]
     history = [(f"{e['epoch']}", [number(mean_of(e.get(name)), 5) for name in names]) for e in run.metrics]
     headings = [(name.replace("_", " "), "") for name in names]

@@ -13,7 +13,7 @@ from bidwise import distributed
 from bidwise.data.encoding import LEFT_OUT
 from bidwise.data.splits import AUCTIONS
 from bidwise.evaluation.estimate import Outcome, signed
-from bidwise.report.curves import BestEpoch, fit_curves, named_lines
+from bidwise.report.curves import BestEpoch, fit_curves, named_lines, skipped_words
 from bidwise.report.drawing import Panel, Picture, Whisker, whiskers
 from bidwise.report.evaluation_page import differences_section, models_section, notes_section
 from bidwise.report.evaluation_sentences import AS_PREDICTIONS, IN_THE_AUCTION, headline, models_table, verdicts
@@ -36,10 +36,12 @@ from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
 from bidwise.table.config import Config
 from bidwise.table.encode import CAP, Prepared
+from bidwise.table.leaks import TELLS, placements
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.results import FitResult, TableFacts, TrainResult
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
+LITTLE = 1000  # test ads
 PRINTED = ("welfare", "auc", "log_loss", "predicted_over_observed")
 
 
@@ -281,6 +283,8 @@ def verdict(result: TrainResult) -> list[tuple[str, str]]:
         said.append(("", f"Settings, the best of {tried} on validation: {setting_words(fit.recipe)}."))
     if (fit.slope, fit.intercept) != (1, 0):
         said.append(("", f"Calibrated on validation ads: {_calibration(fit)}."))
+    skipped = [f"{name}: {skipped_words(each.skipped)}" for name, each in result.fits.items() if each.skipped]
+    said += [("few", f"Doubt: {text}") for text in (*_too_good(result), *doubts(result.table), *skipped)]
     many = f"{evaluation.ads:,} {'newest ads' if result.table.timed else 'ads'}, held out from all selection"
     said.append(("", f"On test ({many}): {', '.join(facts)}."))
     return said + [
@@ -361,10 +365,38 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
             f"above {CAP} times the median, {facts.median_bid:.3g} (largest {facts.largest_bid:.3g}), count as "
             f"{facts.bid_cap:.3g} in training and validation, in full in the test."
         )
+    yield from doubts(facts)
+
+
+def doubts(facts: TableFacts) -> Iterator[str]:
+    """What may make a test look better than what is served: said before training, and again with the verdict."""
     for column, area in facts.leaks.items():
         yield (
             f"Column {column!r} alone predicts the clicks with an AUC of {area:.3f}. Is it known before the click? If "
             f"not, leave it out: --ignore {column}."
+        )
+    for column in placements(facts.columns):
+        yield (
+            f"Column {column!r} is named like a placement. Where an ad was shown is not known before the auction and "
+            f"makes it clicked: --ignore {column}, or --position {column} --slots 1,0.8,0.6 to correct clicks for it."
+        )
+    if facts.duplicates:
+        share = facts.duplicates / sum(part.ads for part in facts.splits.values())
+        yield (
+            f"{counted(facts.duplicates, 'row')} ({share:.2g} of all) equal an earlier one in all columns: were they "
+            "logged twice? Copies may stand in training and in the test."
+        )
+
+
+def _too_good(result: TrainResult) -> Iterator[str]:
+    """A test that says more than clicks ever tell."""
+    chosen, test = result.evaluation.models[result.chosen], result.table.splits["test"]
+    if chosen.auc > TELLS:
+        clicks = counted(round(test.ads * test.click_rate), "click")
+        few = "so few say little" if test.ads < LITTLE else "clicks are hardly ever so predictable"
+        yield (
+            f"An AUC of {chosen.auc:.4f} on {test.ads:,} test ads with {clicks} is too good to be believed: {few}. "
+            "Look for columns that are known only after the click."
         )
 
 

@@ -62,6 +62,8 @@ class Recipe:
     l2: float = 0.0
     embeddings: str = "lazy"
     precision: str = "float32"
+    clip: float | None = None
+    on_nan: str = "stop"
 
     @property
     def needs_teacher(self) -> bool:

@@ -40,6 +40,7 @@ class Data:
     numeric: tuple[str, ...] = ()  # features whose type is not to be inferred
     categorical: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()  # features that may tell the clicks all by themselves
     time: str | None = None
     teacher: str | None = None
     weight: str | None = None
@@ -62,6 +63,9 @@ class Data:
                 words = f"must be a column of its own, found {column!r}, which is also the {other}"
                 raise InputError(words, argument=role)
         named = [*self.numeric, *self.categorical, *self.ignore]
+        for column in self.keep:
+            if column in [*self.ignore, *(its for _, its in roles)]:
+                raise InputError(f"must name features, found {column!r}, which is none", argument="keep")
         for column in named:
             for role in [role for role, its in roles if its == column]:
                 raise InputError(f"features must have no other role, found {column!r}, which is the {role}")
@@ -141,6 +145,8 @@ class Train:
     schedule: str | None = None
     l2: float | None = None
     precision: str | None = None  # None: float32
+    clip: float | None = None  # None: gradients are left as they are
+    on_nan: str | None = None  # None: stop
     lam: float | None = None  # None: that of the loss, 3
     sigma: float | None = None  # None: that of the loss, 1
     seed: int = 0

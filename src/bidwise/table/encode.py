@@ -17,17 +17,16 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.ad_table import AdTable, auction_ids, read_ads
 from bidwise.data.encoding import Encoder, inferred, least_count
-from bidwise.data.read_table import Table, read_table, table_fingerprint, table_name
+from bidwise.data.read_table import Table, check_columns, read_table, table_fingerprint, table_name
 from bidwise.data.splits import Split, auction_size, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
-from bidwise.evaluation.auc import auc
 from bidwise.run_folder import to_toml, whole_file, write_json, write_text
 from bidwise.runners import Progress
 from bidwise.table.config import AUTO, Config, nested, open_run
+from bidwise.table.leaks import duplicated_rows, found_leaks, stop_at_leaks
 from bidwise.table.results import SplitFacts, TableFacts
 from bidwise.typed_json import from_json, to_json
 
-LEAK = 0.95  # AUC of a single column, beyond what one learns of ads
 LEAST_BID = 1e-30  # in units of their mean, what training can tell from 0
 CAP = 100  # medians, the most that a bid counts in training: the largest of 300,000 log-normal bids with sigma 1
 
@@ -74,6 +73,7 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
         return prepared
     frame = read_table(table)
     named = {"numeric": data.numeric, "categorical": data.categorical, "ignore": data.ignore}
+    check_columns(data.keep, frame.columns, name)
     columns = inferred(frame, data.roles, **named, name=name)
     show("reading", 0.4)
     ads = _checked(config, frame, name)
@@ -106,6 +106,8 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
         show("reading", 0.7 + 0.3 * at / len(SPLITS))
     names = frame[data.auction[0]] if len(data.auction) == 1 else auction
     _write_test(folder / "test.parquet", test, auction=names, ads=ads, arrays=arrays)
+    leaks = found_leaks(store, encoder, ads.clicks[train], ads.clicks[valid])
+    stop_at_leaks(leaks, data.keep, ads.clicks[valid], folder)
     facts = TableFacts(
         fingerprint=table_fingerprint(table, frame),
         columns=tuple(columns),
@@ -118,7 +120,8 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
         capped_bids=int((ads.bids > bid_cap).sum()),
         largest_bid=float(ads.bids.max()),
         cut=None if times is None else _on_both_sides(parts, times),
-        leaks=_leaks(store, encoder, ads.clicks[train], ads.clicks[valid]),
+        leaks=leaks,
+        duplicates=duplicated_rows(frame),
     )
     write_json(folder / "encoder.json", encoder.to_json())
     store.finish(fields=encoder.fields, vocabulary={}, about={"rows": len(frame), "table": to_json(facts)})
@@ -229,16 +232,3 @@ def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
     if any(before > after for before, after in edges):
         return "auctions"
     return "time" if any(before == after for before, after in edges) else None
-
-
-def _leaks(store: StoreWriter, encoder: Encoder, clicked: Floats, clicks_of_new: Floats) -> dict[str, float]:
-    """Features that predict the click all by themselves, often known only afterwards, with their AUC."""
-    seen, new = (store.written(name, "features") for name in ("train", "valid"))
-    leaks = {}
-    for at, field in enumerate(encoder.fields):
-        count, clicks = (np.bincount(seen[:, at], w, field.values) for w in (None, clicked))
-        rate = (clicks + clicked.mean()) / (count + 1)
-        area = auc(rate[new[:, at]], clicks_of_new)
-        if area > LEAK:
-            leaks[field.name] = float(area)
-    return leaks

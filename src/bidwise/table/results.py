@@ -48,6 +48,7 @@ class TableFacts:
         None  # of a split by time: "auctions" that last beyond it, or ads of the same "time" on both sides
     )
     leaks: dict[str, float]  # columns that predict the click all by themselves, with their AUC
+    duplicates: int = 0  # rows that are copies of others
 
     @property
     def timed(self) -> bool:
@@ -77,6 +78,7 @@ class FitResult:
     history: tuple[Epoch, ...]
     slope: float = 1.0
     intercept: float = 0.0
+    skipped: int = 0  # batches of all members that were left out: their loss or gradient was not finite
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,14 +25,22 @@ class Adam(torch.optim.Adam):
     share of the steps so far that looked the row up: 2 l2 w in the mean over steps, however rare a value is.
 
     On a GPU kernels do all that (:mod:`bidwise.kernels.adam_kernels`), and a step can be part of a graph; ``dense``
-    then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights.
+    then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights. Without
+    ``kernels`` torch does it, from gradients that are tensors: what clips them or leaves a step out needs that.
 
     Ranks have kernels where ``exchanges`` says that :meth:`average_gradients` is called after each backward pass, as
     `fit` does: what else averages gradients, such as DistributedDataParallel, wants them as tensors.
     """
 
     def __init__(
-        self, model: nn.Module, *, learning_rate: float, updates: str = "lazy", l2: float = 0.0, exchanges: bool = False
+        self,
+        model: nn.Module,
+        *,
+        learning_rate: float,
+        updates: str = "lazy",
+        l2: float = 0.0,
+        kernels: bool = True,
+        exchanges: bool = False,
     ) -> None:
         check_name("embeddings", updates, UPDATES)
         check_positive("l2", l2, or_zero=True)
@@ -48,7 +56,7 @@ class Adam(torch.optim.Adam):
         # dense updates would have to send rows that were not looked up
         single &= not distributed.several() or (exchanges and updates == "lazy")
         # with l2, dense updates give every row a gradient in every step: nothing to make up for
-        kernels = single and available(device) and not (self.tables and updates == "dense" and l2)
+        kernels = kernels and single and available(device) and not (self.tables and updates == "dense" and l2)
         self.rate = torch.tensor(learning_rate, device=device).float() if gpu or kernels else learning_rate
         # of this device, whatever state is loaded
         self.device_options: dict[str, Any] = {"fused": on <= {"cpu", "cuda"}, "capturable": gpu}

@@ -17,11 +17,13 @@ from bidwise.data.ads import Ads, fingerprint
 from bidwise.losses.named import unchecked
 from bidwise.models.layers import BatchNorm
 from bidwise.training.adam import UPDATES
+from bidwise.training.guard import ON_NAN, STOP
 
 COLUMNS = ("logits", "clicks", "bids", "offsets", "teacher")  # what a loss is called with, in this order
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "mixed")
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.batchnorm._LazyNormBase)
+RESHAPED = ("Squeeze", "View", "UnsafeView", "Select", "Reshape", "Transpose", "Clone")  # what autograd calls it
 ROWS = 4096  # at least, by which ranks check that they have the same ads
 
 
@@ -38,6 +40,8 @@ class Options:
     embeddings: str = "lazy"
     l2: float = 0.0
     precision: str = "float32"
+    clip: float | None = None
+    on_nan: str = STOP
 
     def __post_init__(self) -> None:
         check_whole("batch_size", self.batch_size, 2)
@@ -50,6 +54,9 @@ class Options:
         check_name("embeddings", self.embeddings, UPDATES)
         check_name("precision", self.precision, PRECISIONS)
         check_positive("l2", self.l2, or_zero=True)
+        check_name("on_nan", self.on_nan, ON_NAN)
+        if self.clip is not None:
+            check_positive("clip", self.clip)
 
 
 class Variants(nn.Module):
@@ -124,6 +131,15 @@ def check_loss(loss: object, *, weighted: bool) -> None:
     for name, meant in zip(names, COLUMNS, strict=False):
         if name != meant and name in (*COLUMNS, "weights"):
             raise InputError(f"loss must take ({wanted}) in this order, found {name} in the place of {meant}; {fix}")
+
+
+def check_no_sigmoid(logits: Tensor) -> None:
+    """Raise where a model returns what a sigmoid made, whatever its shape was afterwards."""
+    node: Any = logits.grad_fn
+    while node is not None and type(node).__name__.startswith(RESHAPED) and node.next_functions:
+        node = node.next_functions[0][0]
+    if type(node).__name__.startswith("Sigmoid"):
+        raise InputError("model must return logits, found the CTR that a sigmoid makes of them; leave the sigmoid out")
 
 
 def check_ranks(model: nn.Module, train: Ads, valid: Ads | None, settings: dict[str, Any]) -> None:

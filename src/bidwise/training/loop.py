@@ -16,8 +16,9 @@ from bidwise import distributed
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, needs_teacher
-from bidwise.run_folder import checksum, environment, load, open_folder, save, write_json, write_text
+from bidwise.run_folder import checksum, environment, load, open_folder, save, write_json, write_last, write_text
 from bidwise.training.arguments import Options, check_loss, check_parts
+from bidwise.training.guard import NotFiniteError
 from bidwise.training.run import Position, Run
 from bidwise.training.validation import METRICS, Best, Fit, Metric
 from bidwise.typed_json import to_json
@@ -41,6 +42,8 @@ def fit(
     embeddings: str = "lazy",
     l2: float = 0.0,
     precision: str = "float32",
+    clip: float | None = None,
+    on_nan: str = "stop",
     graph: bool | None = None,
     seed: int | Sequence[int] = 0,
     out: str | Path | None = None,
@@ -72,6 +75,11 @@ def fit(
         embeddings: :class:`~bidwise.training.Adam` updates rows that a batch looked up (``lazy``) or all (``dense``).
         l2: adds l2 times the sum of squared embeddings to the loss; first-order weights bear a small part of it.
         precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU, in any thread.
+        clip: shrink gradients whose Euclidean norm, over all parameters, is above it; ``None``: leave them. The penalty
+            of ``l2`` is added afterwards.
+        on_nan: ``stop`` at a batch whose loss or gradient is not finite, with an error that names it; a run folder then
+            has its rows and the doctor's diagnosis in ``nonfinite.json``. ``skip`` leaves such batches out, weights and
+            moments as they are, and counts them in ``Fit.skipped``.
         graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
             ``True`` asks for it with others too, which must not do in Python what changes from step to step.
         seed: of the batches, one for all repeats or one for each.
@@ -94,7 +102,9 @@ def fit(
         check_name("loss", loss, LOSSES)
     else:
         check_loss(loss, weighted=train.weights is not None)
-    options = Options(epochs, batch_size, learning_rate, schedule, patience, every, embeddings, l2, precision)
+    options = Options(
+        epochs, batch_size, learning_rate, schedule, patience, every, embeddings, l2, precision, clip, on_nan
+    )
     if patience is not None and valid is None:
         raise InputError("patience needs valid, found None")
     by_welfare = any(name.endswith("welfare") for name in metrics)
@@ -111,7 +121,7 @@ def fit(
         if out is not None:
             folder = distributed.first(lambda: open_folder(out, run.config()))  # on rank 0 alone, which writes
             load_checkpoint(Path(out), run)
-        _train(run, folder, progress)
+        _train(run, folder, progress, None if out is None else Path(out))
         if run.fit.best:
             model.load_state_dict(run.fit.best[next(iter(metrics))].state)
         if folder is not None:
@@ -119,7 +129,7 @@ def fit(
     return run.fit
 
 
-def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | None) -> None:
+def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | None, out: Path | None) -> None:
     saved = time.monotonic()
     try:
         while not run.ended():
@@ -132,9 +142,29 @@ def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | No
                 saved = time.monotonic()
             if progress is not None:
                 progress(run.epochs_done)
+    except NotFiniteError as error:
+        raise _located(error, run, folder, out) from None
     finally:
         run.optimizer.release()
-    run.fit.last = run.fit.state()
+    run.fit.last, run.fit.skipped = run.fit.state(), run.position.skipped
+
+
+def _located(error: NotFiniteError, run: Run, folder: Path | None, out: Path | None) -> NotFiniteError:
+    """The error with the batch that it comes from, whose rows and diagnosis are left beside the run.
+
+    Where nobody looked at the steps, on a GPU, those since the last checkpoint are taken again, one by one.
+    """
+    if error.found is None and out is not None and not run.guard.watching and load_checkpoint(out, run):
+        run.guard.watching, run.guard.waits, run.wants_graph, run.graph = True, True, False, None
+        try:
+            while not run.ended():
+                run.train_on()
+        except NotFiniteError as again:
+            error = again
+    if folder is not None and error.found is not None:
+        write_json(folder / "nonfinite.json", error.found)
+        error.args = (f"{error.args[0]}. Its rows and a diagnosis: {folder / 'nonfinite.json'}",)
+    return error
 
 
 def _metrics(metric: str | Metric | Sequence[str | Metric]) -> dict[str, Metric]:
@@ -157,6 +187,10 @@ def _on_device_of(model: nn.Module) -> AbstractContextManager[Any]:
 
 def save_checkpoint(folder: Path, run: Run) -> None:
     """All that a run is resumed from, and the metrics so far for people to read."""
+    if run.guard.watching:
+        run.settle()
+    else:
+        run.check()  # a ruined state must not take the place of a good one
     state = {
         "position": vars(run.position),
         "model": run.model.state_dict(),
@@ -169,12 +203,12 @@ def save_checkpoint(folder: Path, run: Run) -> None:
     write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
 
 
-def load_checkpoint(folder: Path, run: Run) -> None:
+def load_checkpoint(folder: Path, run: Run) -> bool:
     """Restore ``run`` if the folder has a checkpoint; rank 0 sends it to ranks that cannot see the file."""
     path = folder / "checkpoint.pt"
     known = distributed.first(lambda: checksum(path) if path.exists() else None, tell=True)
     if known is None:
-        return
+        return False
     if distributed.all_of(path.exists() and checksum(path) == known):
         there = load(path)  # each for itself: sending would hold several copies
     else:
@@ -190,6 +224,7 @@ def load_checkpoint(folder: Path, run: Run) -> None:
     if position.total is not None:
         position.total = position.total.to(device)
     run.resume(position)
+    return True
 
 
 def write_result(folder: Path, run: Run) -> None:
@@ -197,4 +232,4 @@ def write_result(folder: Path, run: Run) -> None:
     best = {name: {"epoch": b.epoch, "value": b.value} for name, b in run.fit.best.items()}
     save(folder / "model.pt", run.model.state_dict())
     write_json(folder / "environment.json", environment(next(run.model.parameters()).device))
-    write_json(folder / "result.json", {"kind": "fit", "epochs": run.epochs_done, "best": best})
+    write_last(folder, {"kind": "fit", "epochs": run.epochs_done, "best": best, "skipped": run.fit.skipped})

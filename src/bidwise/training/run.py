@@ -22,11 +22,13 @@ from bidwise.losses.named import LOSSES, BidWeightedLogLoss, WelfareLoss, unchec
 from bidwise.models import MODELS
 from bidwise.models.layers import BatchNorm, trust
 from bidwise.training.adam import Adam
-from bidwise.training.arguments import Options, Variants, check_ranks, one_line, whole
+from bidwise.training.arguments import Options, Variants, check_no_sigmoid, check_ranks, one_line, whole
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle, fits, source
+from bidwise.training.guard import STOP, Guard, NotFiniteError, not_finite
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
 
 WARM = 3  # steps before a graph is captured: kernels are compiled, and what is made once is made
+ALARMS = 2  # of the doctor, in an error
 OWN_LOSSES = (WelfareLoss, BidWeightedLogLoss, Variants)
 
 
@@ -39,6 +41,8 @@ class Position:
     total: Tensor | None = None  # losses since the last evaluation or the beginning of the pass
     counted: int = 0  # batches of that
     randoms: list[Tensor] = field(default_factory=list)  # states of the generators when the pass began
+    skipped: int = 0  # steps that were left out since the run began
+    idle: int = 0  # of those counted
 
 
 class Run:
@@ -79,9 +83,13 @@ class Run:
         if distributed.several():
             self.loss = distributed.AcrossRanks(self.loss)
         self.shuffle = Shuffle(self.train, options.batch_size, [torch.Generator().manual_seed(k) for k in seeds])
-        rate, updates = options.learning_rate, options.embeddings
-        self.optimizer = Adam(model, learning_rate=rate, updates=updates, l2=options.l2, exchanges=True)
         self.members = getattr(model, "members", torch.Size())
+        plain = options.clip is None and options.on_nan == STOP
+        if self.members and not plain:
+            raise InputError(f"clip and on_nan='skip' are for one model, found members {tuple(self.members)}")
+        adam = {"learning_rate": options.learning_rate, "updates": options.embeddings, "l2": options.l2}
+        self.optimizer = Adam(model, **adam, kernels=plain, exchanges=True)  # type: ignore[arg-type]
+        self.guard = Guard(model, self.optimizer, clip=options.clip, on_nan=options.on_nan)
         self.fit = Fit(model)
         if (self.optimizer.sums or self.device.type == "cuda") and type(model) in MODELS.values():
             trust(self.optimizer.tables, self.train.features)  # ids are features there, and a graph sees them all
@@ -119,6 +127,7 @@ class Run:
     def resume(self, position: Position) -> None:
         """Continue from ``position``: the pass is drawn again, and what was seen of it is skipped."""
         self.position = position
+        self.guard.keep()
         self.orders.restart(position.randoms)
         self.begin()
 
@@ -141,7 +150,7 @@ class Run:
             while not (self._passed or self.due() or time.monotonic() - began > 1):
                 self._take_step()
         if self._passed:
-            self._check()
+            self.check()
 
     def steps(self, count: int) -> None:
         """``count`` training steps and nothing else: passes follow one another, and nothing is evaluated."""
@@ -157,9 +166,14 @@ class Run:
         """The step on the next batch, of the next pass where this one has ended."""
         position = self.position
         if self._passed:
+            self.settle()
             total = None if position.total is None else position.total.zero_()
             self.position = position = Position(
-                position.passes + 1, evaluations=position.evaluations, total=total, randoms=self.orders.states
+                position.passes + 1,
+                evaluations=position.evaluations,
+                total=total,
+                randoms=self.orders.states,
+                skipped=position.skipped,
             )
             self.epoch = None
         if self.epoch is None:
@@ -225,6 +239,8 @@ class Run:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
         self.optimizer.zero_grad()
         logits = one_number_per_ad(self.model(batch.features), batch.ads, self.members)
+        if self.taken < 2:
+            check_no_sigmoid(logits)
         columns = (batch.clicks, batch.bids, batch.teacher, batch.weights)
         clicks, bids, teacher, weights = (None if x is None else x.expand_as(logits) for x in columns)
         more = {} if weights is None else {"weights": weights}  # which only a loss for ads with weights takes
@@ -239,42 +255,62 @@ class Run:
         (losses.sum() if losses.dim() else losses).backward()  # type: ignore[no-untyped-call]
         if distributed.several():
             self.optimizer.average_gradients()
-        self.optimizer.step()
-        return losses.detach()
+        counted = self.guard.step(losses.detach())
+        if counted is None:
+            raise not_finite(self, losses.detach())
+        return counted
 
     @property
     def losses(self) -> Tensor:
         """Mean loss since the last evaluation, or of this pass."""
         assert self.position.total is not None
-        return self.position.total / self.position.counted
+        return self.position.total / max(self.position.counted - self.position.idle, 1)
 
-    def _check(self) -> None:
+    def settle(self) -> None:
+        """Count the steps that were left out since the last time."""
+        left_out = self.guard.take()
+        self.position.skipped += left_out
+        self.position.idle += left_out
+
+    def check(self) -> None:
         """Raise unless losses and weights are finite; weights too: a last step may ruin them after a finite loss."""
-        losses, features = self.losses, self.train.features
+        self.settle()
+        if 0 < self.position.counted == self.position.idle:
+            raise InputError(
+                f"the loss or its gradient is not finite in any of the {self.position.counted:,} batches before epoch "
+                f"{self.epochs_done:.4g}, all of which were left out; {self.explained()}"
+            )
+        losses = self.losses
         if all(bool(torch.isfinite(x).all()) for x in (losses, *self.model.parameters())):
             return
-        if features.is_floating_point() and (wrong := int((~torch.isfinite(features)).sum())):
-            raise InputError(f"train.features must be finite, found {wrong} that are not")
-        low, high = self.train.bids.aminmax()
         lost = int((~torch.isfinite(losses)).sum())
         who = f" for {lost} of {losses.numel()} members" if losses.dim() and lost else ""
         what = "loss is" if lost else "weights are"
+        raise NotFiniteError(f"the {what} not finite after epoch {self.epochs_done:.4g}{who}; {self.explained()}")
+
+    def explained(self, alarms: Sequence[str] = ()) -> str:
+        """Why a loss may not be finite, and what to do; ``alarms`` of the doctor before the rest."""
+        features = self.train.features
+        if features.is_floating_point() and (wrong := int((~torch.isfinite(features)).sum())):
+            return f"train.features must be finite, found {wrong} that are not"
+        low, high = self.train.bids.aminmax()
+        said = " ".join(alarms[:ALARMS])
         more = "" if self.own_loss else "; or look at your loss"
-        raise InputError(
-            f"the {what} not finite after epoch {self.epochs_done:.4g}{who}; bids go from {low:.3g} to {high:.3g}. "
-            f"Divide the bids by their mean, lower the learning rate, or train in float64 (model.double()){more}"
+        return (
+            f"bids go from {low:.3g} to {high:.3g}. {said + ' ' if said else ''}Divide the bids by their mean, lower "
+            f"the learning rate, or train in float64 (model.double()){more}"
         )
 
     def evaluate(self) -> None:
         """The metrics of this epoch, and the weights where they are the best so far."""
         self.optimizer.flush()
         distributed.copy_first(list(self.model.buffers()))  # parts of others may keep what each rank has seen
-        self._check()
+        self.check()
         epoch = self._evaluated()
         entry: dict[str, Any] = {"epoch": epoch, "loss": self.losses.double().cpu()}
         assert self.position.total is not None
         self.position.total.zero_()
-        self.position.counted = 0
+        self.position.counted = self.position.idle = 0
         if self.valid is not None:
             fractions = isinstance(self.options.epochs, float) or isinstance(self.options.every, float)
             number = torch.tensor(epoch, dtype=torch.float64 if fractions else torch.int64)

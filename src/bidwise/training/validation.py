@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from bidwise.segments import Auctions
 
 State = dict[str, Tensor]
 NEAR = 1e-9  # of an epoch: what sums of fractions may miss
+ALONE = 2**14  # numbers that torch leaves to one thread: several would round sums, and the ends of their parts, apart
 NUMBERS_AT_ONCE = {"cpu": 2**21, "cuda": 2**27}  # features and activations in flight while predicting
 
 
@@ -161,7 +163,7 @@ def _welfare(logits: Tensor, ads: Ads, labels: Tensor | None = None) -> Tensor:
     size, weights = ads.auction_size, ads.weights
     if size is None:
         return mean_welfare(logits, ads.bids * labels * _counts(ads), ads.bids, ads.offsets)
-    weights = weights if weights is None else weights / weights.mean(-1, keepdim=True)
+    weights = weights if weights is None else weights / weights.mean(-1, keepdim=True, dtype=torch.float64)
     rows = _members(logits, ctr_of(logits.double()), labels, ads.bids, weights)
     return _numbers(logits, [pooled_welfare(ctr, y, b, size, weights=w) for ctr, y, b, w in rows])
 
@@ -187,7 +189,15 @@ def _log_loss(logits: Tensor, ads: Ads) -> Tensor:
     weights = ads.weights
     if weights is not None:  # float64: a sum of weights of millions of ads
         weights = (weights / weights.mean(-1, keepdim=True, dtype=torch.float64)).expand_as(logits)
-    return cross_entropy(logits, ads.labels.expand_as(logits), weights, "mean").double()
+    columns = (logits, ads.labels.expand_as(logits), weights)
+    if logits.device.type != "cpu":
+        return cross_entropy(*columns, "mean").double()
+    at_once = max(1, ALONE // max(logits.shape[:-1].numel(), 1))  # and added up in float64
+    parts = zip(*(itertools.repeat(None) if x is None else torch.split(x, at_once, -1) for x in columns), strict=False)
+    total = torch.zeros(logits.shape[:-1], dtype=torch.float64)
+    for z, labels, counts in parts:
+        total += cross_entropy(z, labels, counts, "none").double().sum(-1)
+    return total / max(logits.shape[-1], 1)
 
 
 def _auc(logits: Tensor, ads: Ads) -> Tensor:
@@ -221,13 +231,15 @@ class Fit:
 
     ``model`` has the weights of its best epoch by the first metric, or the last ones where nothing was validated;
     ``best`` has the best weights by each metric, ``last`` the last ones. ``history`` has one entry for each evaluated
-    epoch: ``epoch``, ``loss`` (mean over its batches) and every metric, ``(*members)``.
+    epoch: ``epoch``, ``loss`` (mean over its batches) and every metric, ``(*members)``. ``skipped`` counts the batches
+    that ``on_nan="skip"`` left out.
     """
 
     model: nn.Module
     best: dict[str, Best] = field(default_factory=dict)
     last: State = field(default_factory=dict, repr=False)
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    skipped: int = 0
 
     def _repr_html_(self) -> str:
         """Every evaluated epoch, of many members their mean."""

@@ -1,0 +1,319 @@
+"""Batches whose loss or gradient is not finite: named and diagnosed, or left out and counted; cut gradients."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import bidwise
+from bidwise import InputError, fit
+from bidwise.cli import app
+from bidwise.data import Ads
+from bidwise.models import DCNv2, DeepFM, LogisticRegression
+from bidwise.report.build import read_run, runs_page
+from bidwise.training import loop
+from bidwise.training.guard import Guard
+from bidwise.training.run import Run
+
+
+def ads(count=64, width=3, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    clicks = (torch.rand(count, generator=random) < 0.3).float()
+    return Ads(torch.randn(count, width, generator=random), clicks, 0.5 + torch.rand(count, generator=random))
+
+
+def categories(count=64, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, 9, (count, 3), generator=random)
+    return Ads(ids, (torch.rand(count, generator=random) < 0.3).float(), 0.5 + torch.rand(count, generator=random))
+
+
+class FailsOn(nn.Module):
+    """Log loss, but not a number for batches with one of some bids: which batch it is only the order tells."""
+
+    def __init__(self, bids, value=math.nan):
+        super().__init__()
+        self.register_buffer("bids", torch.as_tensor(bids))
+        self.value = value
+
+    def forward(self, logits, clicks, bids, offsets=None, teacher=None):
+        bad = torch.isin(bids, self.bids).any()
+        return bidwise.log_loss(logits, clicks) * torch.where(bad, self.value, 1.0)
+
+
+class Exploding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits):
+        return logits.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * math.inf
+
+
+def test_the_error_names_the_batch_its_rows_and_the_diagnosis(tmp_path):
+    train = ads()
+    bad = train.bids[[17]]
+    with pytest.raises(InputError, match=r"the loss is not finite in batch \d of epoch 1, 8 ads, rows ") as raised:
+        fit(LogisticRegression(3), train, loss=FailsOn(bad), batch_size=8, epochs=2, out=tmp_path)
+    assert f"Its rows and a diagnosis: {tmp_path / 'nonfinite.json'}" in str(raised.value)
+    found = json.loads((tmp_path / "nonfinite.json").read_text())
+    assert 17 in found["rows"]
+    assert len(found["rows"]) == 8
+    assert found["loss"] is None
+    assert found["epoch"] == 1
+    assert "ads: 8, auctions: 1" in found["diagnosis"]["table"]
+    assert found["gradients_not_finite"] == [name for name, _ in LogisticRegression(3).named_parameters()]
+    assert f"in batch {found['batch']} of epoch 1" in str(raised.value)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_the_rows_are_those_of_the_batch():
+    """The same order drawn by hand."""
+    train = ads()
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(5))
+    number = int((order == 40).nonzero()) // 8
+    with pytest.raises(InputError, match=rf"in batch {number + 1} of epoch 1, 8 ads, rows {order[8 * number]}, "):
+        fit(LogisticRegression(3), train, loss=FailsOn(train.bids[[40]]), batch_size=8, seed=5)
+
+
+def test_the_diagnosis_names_what_no_loss_can_take():
+    train = ads()
+    model = LogisticRegression(3)
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    with pytest.raises(InputError, match=r"logits not finite: 8 of 8 ads"):
+        fit(model, train, batch_size=8)
+
+
+def test_a_gradient_that_is_not_finite_stops_too():
+    def loss(logits, clicks, bids, offsets, teacher):
+        return bidwise.log_loss(Exploding.apply(logits), clicks)
+
+    with pytest.raises(InputError, match=r"the gradient is not finite in batch 1 of epoch 1"):
+        fit(LogisticRegression(3), ads(), loss=loss, batch_size=8)
+
+
+@pytest.mark.parametrize("name", ["numbers", "deepfm", "dense", "dcnv2", "double"])
+def test_skipped_steps_change_nothing(name):
+    """Training that skips a batch is training on an order without it: weights, moments and batch norms agree."""
+    train = ads() if name == "numbers" else categories()
+    models = {"numbers": lambda: LogisticRegression(3), "dcnv2": lambda: DCNv2([9] * 3, hidden=[8], seed=0)}
+    build = models.get(name, lambda: DeepFM([9] * 3, hidden=[8], dropout=0.0, seed=0))
+    model, other = (build().double() if name == "double" else build() for _ in range(2))
+    options = {"batch_size": 8, "epochs": 1, "embeddings": "dense" if name == "dense" else "lazy", "l2": 0.01}
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
+    found = fit(model, train, loss=FailsOn(train.bids[order[[16]]]), on_nan="skip", **options)  # the third batch
+    assert found.skipped == 1
+    kept = torch.cat([order[:16], order[24:]])
+    fewer = replace(train, **{k: getattr(train, k)[kept] for k in ("features", "clicks", "bids")})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randperm", lambda n, **_: torch.arange(n))
+        fit(other, fewer, loss=FailsOn([-1.0]), **options)
+    for key, value in model.state_dict().items():
+        if "num_batches" not in key:
+            torch.testing.assert_close(value, other.state_dict()[key], rtol=0, atol=0)
+
+
+def test_the_mean_loss_does_not_count_what_was_skipped(tmp_path):
+    train = ads()
+    found = fit(
+        LogisticRegression(3), train, loss=FailsOn(train.bids[:1]), batch_size=8, epochs=3, on_nan="skip", out=tmp_path
+    )
+    assert found.skipped == 3
+    assert all(0.1 < float(entry["loss"]) < 1 for entry in found.history)
+    assert json.loads((tmp_path / "result.json").read_text())["skipped"] == 3
+    assert "3 batches left out, whose loss or gradient was not finite" in runs_page([read_run(tmp_path)])
+
+
+def test_the_count_survives_an_interruption(tmp_path):
+    train = ads()
+
+    def stop(epoch):
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    options = {"loss": FailsOn(train.bids[:1]), "batch_size": 8, "epochs": 4, "on_nan": "skip"}
+    with pytest.raises(KeyboardInterrupt):
+        fit(LogisticRegression(3), train, **options, out=tmp_path, progress=stop)
+    whole, resumed = LogisticRegression(3), LogisticRegression(3)
+    assert fit(resumed, train, **options, out=tmp_path).skipped == 4
+    fit(whole, train, **options)
+    assert all(torch.equal(x, resumed.state_dict()[key]) for key, x in whole.state_dict().items())
+
+
+def test_a_run_that_skips_everything_ends():
+    with pytest.raises(
+        InputError, match=r"not finite in any of the 8 batches before epoch 1, all of which were left out"
+    ):
+        fit(LogisticRegression(3), ads(), loss=FailsOn(ads().bids), batch_size=8, on_nan="skip")
+
+
+class Late(FailsOn):
+    """Fails after the first epoch, of which there is a checkpoint."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.steps = 0
+
+    def forward(self, *args):
+        self.steps += 1
+        return super().forward(*args) if self.steps > 8 else bidwise.log_loss(*args[:2])
+
+
+@pytest.fixture
+def unwatched(monkeypatch):
+    """As on a GPU, where a step is not waited for: the run is looked at when it is evaluated."""
+    made = Guard.__init__
+
+    def init(self, *args, **options):
+        made(self, *args, **options)
+        self.watching = False
+
+    monkeypatch.setattr(Guard, "__init__", init)
+
+
+@pytest.mark.parametrize("embeddings", ["lazy", "dense"])
+def test_steps_that_nobody_watched_are_taken_again(tmp_path, request, embeddings):
+    train = categories()
+    watched, alone = (DeepFM([9] * 3, hidden=[8], seed=0) for _ in range(2))
+    options = {"batch_size": 8, "epochs": 3, "embeddings": embeddings, "l2": 0.01}
+    with pytest.raises(InputError, match="in batch") as first:
+        fit(watched, train, loss=Late(train.bids[[17]]), **options, out=tmp_path / "watched")
+    request.getfixturevalue("unwatched")
+    with pytest.raises(InputError, match=r"the loss is not finite in batch \d of epoch 2, 8 ads") as raised:
+        fit(alone, train, loss=Late(train.bids[[17]]), **options, out=tmp_path / "alone")
+    assert str(raised.value) == str(first.value).replace("/watched/", "/alone/")
+    found = json.loads((tmp_path / "alone" / "nonfinite.json").read_text())
+    assert found == json.loads((tmp_path / "watched" / "nonfinite.json").read_text())
+    assert 17 in found["rows"]
+    for key, value in watched.state_dict().items():  # what the batch met, not what it left
+        assert torch.equal(value, alone.state_dict()[key]), key
+
+
+def test_without_a_checkpoint_the_epoch_is_named(unwatched):
+    train = ads()
+    with pytest.raises(InputError, match=r"the loss is not finite after epoch 1; bids go"):
+        fit(LogisticRegression(3), train, loss=FailsOn(train.bids[[17]]), batch_size=8)
+
+
+def test_a_ruined_state_is_not_saved(unwatched, tmp_path):
+    train = ads()
+    options = loop.Options(1, 8, 1e-3, "constant", None, 1)
+    run = Run(LogisticRegression(3), train, None, FailsOn(train.bids), {}, options, 0)
+    run.steps(3)
+    with pytest.raises(InputError, match="not finite after epoch"):
+        loop.save_checkpoint(tmp_path, run)
+    assert not list(tmp_path.iterdir())
+
+
+def gradients_of(model, train, **options):
+    run = Run(model, train, None, "log_loss", {}, loop.Options(1, len(train), 1e-3, "constant", None, 1, **options), 0)
+    seen = []
+    step = run.optimizer.step
+
+    def record(closure=None):
+        seen.extend(p.grad.clone() for p in model.parameters())
+        step()
+
+    run.optimizer.step = record
+    run.steps(1)
+    return seen
+
+
+@pytest.mark.parametrize("embeddings", ["lazy", "dense"])
+def test_gradients_are_cut_to_a_length(embeddings):
+    train = categories()
+    build = lambda: DeepFM([9] * 3, hidden=[8], dropout=0.0, seed=0)  # noqa: E731
+    whole = [g.to_dense() for g in gradients_of(build(), train, embeddings=embeddings)]
+    length = math.sqrt(sum(float(g.double().square().sum()) for g in whole))
+    cut = [g.to_dense() for g in gradients_of(build(), train, embeddings=embeddings, clip=length / 4)]
+    for long, short in zip(whole, cut, strict=True):
+        torch.testing.assert_close(short, long / 4)
+    same = [g.to_dense() for g in gradients_of(build(), train, embeddings=embeddings, clip=2 * length)]
+    for long, left in zip(whole, same, strict=True):
+        torch.testing.assert_close(left, long)
+
+
+def test_options_that_mean_nothing_are_refused():
+    with pytest.raises(InputError, match="on_nan must be one of stop, skip, found 'ignore'"):
+        fit(LogisticRegression(3), ads(), on_nan="ignore")
+    with pytest.raises(InputError, match="clip must be finite and above 0, found 0"):
+        fit(LogisticRegression(3), ads(), clip=0)
+    train = ads()
+    many = Ads(*(torch.stack([x, x]) for x in (train.features, train.clicks, train.bids)))
+    with pytest.raises(InputError, match=r"clip and on_nan='skip' are for one model, found members \(2,\)"):
+        fit(LogisticRegression(3, members=(2,)), many, clip=1.0)
+
+
+def test_the_command_skips_and_says_so(tmp_path, capsys, monkeypatch):
+    import numpy as np
+    import polars as pl
+
+    random = np.random.default_rng(0)
+    site = random.integers(0, 8, 2000)
+    table = {"site": site, "bid": random.uniform(0.5, 2, 2000), "click": random.random(2000) < 0.1 + 0.05 * site}
+    pl.DataFrame(table).write_parquet(tmp_path / "ads.parquet")
+    real, calls = bidwise.losses.named.BidWeightedLogLoss.forward, []
+
+    def fails_once(self, *args, **options):
+        calls.append(1)
+        return real(self, *args, **options) * (math.nan if len(calls) == 3 else 1.0)
+
+    monkeypatch.setattr(bidwise.losses.named.BidWeightedLogLoss, "forward", fails_once)
+    words = [
+        "train",
+        str(tmp_path / "ads.parquet"),
+        "--click",
+        "click",
+        "--bid",
+        "bid",
+        "--loss",
+        "log_loss",
+        "--clip",
+        "5",
+    ]
+    words += [
+        "--model",
+        "logistic_regression",
+        "--on-nan",
+        "skip",
+        "--set",
+        "train.epochs=1",
+        "--device",
+        "cpu",
+        "--out",
+    ]
+    app([*words, str(tmp_path / "run")], exit_on_error=False, result_action="return_value")
+    assert "log_loss: 1 batch left out, whose loss or gradient was not finite" in capsys.readouterr().out
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["fits"]["log_loss"]["skipped"] == 1
+    assert result["fits"]["log_loss"]["recipe"]["clip"] == 5
+    calls.clear()
+    words[words.index("skip")] = "stop"
+    with pytest.raises(InputError, match=r"in batch 3 of epoch 1.*nonfinite.json"):
+        app([*words, str(tmp_path / "other")], exit_on_error=False, result_action="return_value")
+    assert (tmp_path / "other" / "fits" / "log_loss" / "nonfinite.json").is_file()
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_a_device_that_is_not_waited_for_leaves_out_the_same_steps(clip, monkeypatch):
+    """As on a GPU: the update is left out on the device, and nobody looks until the run does."""
+    train = ads()
+    options = {"loss": FailsOn(train.bids[:2]), "batch_size": 8, "epochs": 3, "on_nan": "skip", "clip": clip}
+    waited, alone = LogisticRegression(3), LogisticRegression(3)
+    found = fit(waited, train, **options)
+    made = Guard.__init__
+
+    def without_waiting(self, *args, **more):
+        made(self, *args, **more)
+        self.waits = False
+
+    monkeypatch.setattr(Guard, "__init__", without_waiting)
+    again = fit(alone, train, **options)
+    assert found.skipped == again.skipped > 0
+    assert all(torch.equal(x, alone.state_dict()[key]) for key, x in waited.state_dict().items())
+    assert [float(x["loss"]) for x in found.history] == [float(x["loss"]) for x in again.history]

@@ -1,0 +1,137 @@
+"""Columns and rows that make a test look better than the future: what stops a training, and what is said of it."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import bidwise
+from bidwise.cli import app
+from bidwise.data.encoding import inferred
+from bidwise.report.train_page import described, notes, verdict
+from bidwise.table import train
+from bidwise.table.config import resolved
+from bidwise.table.encode import prepare
+from bidwise.table.leaks import LEAK, TELLS, placements
+
+ROLES = {"click": "click", "bid": "bid"}
+QUICK = {"model": "logistic_regression", "loss": "log_loss", "epochs": 1}
+
+
+def market(ads=3000, seed=0):
+    random = np.random.default_rng(seed)
+    site = random.integers(0, 8, ads)
+    click = random.random(ads) < 0.1 + 0.05 * site
+    return pl.DataFrame({"site": site, "bid": random.uniform(0.5, 2, ads), "click": click.astype(int)})
+
+
+def with_dwell(table, honest=0.0, seed=1):
+    """A column that is known after the click: seconds on the page, but for a share of the ads."""
+    random = np.random.default_rng(seed)
+    known = random.random(len(table)) >= honest
+    return table.with_columns(dwell=pl.Series(table["click"].to_numpy() * known * random.exponential(30, len(table))))
+
+
+def prepared(table, folder, **data):
+    return prepare(table, resolved({}, {"data.click": "click", "data.bid": "bid"} | data), folder)
+
+
+def test_a_column_that_tells_the_clicks_stops_training(tmp_path):
+    table = with_dwell(market())
+    with pytest.raises(
+        bidwise.InputError, match=r"keep must name 'dwell'.*AUC (1|0\.99).*--ignore dwell.*--keep dwell"
+    ):
+        train(table, out=tmp_path / "run", **ROLES, **QUICK)
+    assert not (tmp_path / "run").exists()  # the same folder can be taken for the next try
+    kept = train(table, out=tmp_path / "run", **ROLES, **QUICK, keep=["dwell"])
+    assert kept.table.leaks["dwell"] > TELLS
+    ignored = train(table, out=tmp_path / "ignored", **ROLES, **QUICK, ignore=["dwell"])
+    assert ignored.table.leaks == {}
+    assert kept.evaluation.models["log_loss"].auc > 0.99 > ignored.evaluation.models["log_loss"].auc
+
+
+def test_the_command_names_the_option(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "ads.parquet"
+    with_dwell(market()).write_parquet(path)
+    words = ["bidwise", "train", str(path), "--click", "click", "--bid", "bid", "--loss", "log_loss"]
+    words += ["--model", "logistic_regression", "--set", "train.epochs=1", "--device", "cpu", "--out"]
+    monkeypatch.setattr("sys.argv", [*words, str(tmp_path / "run")])
+    with pytest.raises(SystemExit) as ended:
+        bidwise.cli.main()
+    assert ended.value.code == 2
+    assert "--keep must name 'dwell'" in capsys.readouterr().err
+    app([*words[1:], str(tmp_path / "kept"), "--keep", "dwell"], exit_on_error=False, result_action="return_value")
+    said = capsys.readouterr().out
+    before = said.split("On test (")[0]
+    assert "Column 'dwell' alone predicts the clicks with an AUC of" in before.split("The model was")[0]
+    assert "Column 'dwell' alone predicts the clicks with an AUC of" in before.split("The model was")[1]
+
+
+def test_a_column_that_nearly_tells_the_clicks_is_a_warning(tmp_path):
+    found = prepared(with_dwell(market(), honest=0.06), tmp_path)
+    assert LEAK < found.facts.leaks["dwell"] < TELLS
+    assert any("'dwell' alone predicts the clicks" in note for note in notes(found.facts, found.config))
+
+
+def test_a_few_held_out_rows_that_a_column_orders_by_chance_stop_nothing(tmp_path):
+    table = with_dwell(market(60))  # of six validation rows one column in fifteen is right
+    found = train(table, out=tmp_path, **ROLES, **QUICK)
+    assert found.table.leaks["dwell"] == 1
+    assert any("'dwell' alone predicts the clicks" in text for _, text in verdict(found))
+
+
+def test_a_tiny_table_with_a_perfect_auc_is_doubted(tmp_path):
+    random = np.random.default_rng(3)
+    site = random.integers(0, 2, 60)
+    table = pl.DataFrame({"site": site, "other": random.integers(0, 3, 60), "bid": np.ones(60), "click": site})
+    found = train(table, out=tmp_path, **ROLES, **QUICK | {"epochs": 20, "learning_rate": 0.1})
+    assert found.evaluation.models["log_loss"].auc == 1
+    said = " ".join(text for _, text in verdict(found))
+    assert "An AUC of 1.0000 on 6 test ads with" in said
+    assert "so few say little" in said
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "too good to be believed" in page
+
+
+def test_columns_named_like_a_placement_are_warned_of(tmp_path):
+    random = np.random.default_rng(0)
+    more = {name: random.integers(0, 4, 3000) for name in ("ad_position", "slotNumber", "composition")}
+    found = prepared(market().with_columns(**{k: pl.Series(v) for k, v in more.items()}), tmp_path)
+    assert placements(found.facts.columns) == ["ad_position", "slotNumber"]
+    said = described(found, "cpu")
+    assert "Column 'ad_position' is named like a placement" in said
+    assert "'composition' is named" not in said
+
+
+def test_the_verdict_and_the_page_repeat_what_is_doubtful(tmp_path):
+    table = market().with_columns(rank=pl.Series(np.random.default_rng(0).integers(1, 5, 3000)))
+    table = pl.concat([table, table[:300]])
+    found = train(table, out=tmp_path, **ROLES, **QUICK)
+    copies = 3300 - len(table.unique())
+    assert found.table.duplicates == copies >= 300
+    said = " ".join(text for _, text in verdict(found))
+    assert "Column 'rank' is named like a placement" in said
+    assert f"{copies} rows (0.091 of all) equal an earlier one in all columns" in said
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("named like a placement") == 2  # the verdict, and the notes
+
+
+def test_ids_that_come_back_are_categories_however_many_there_are():
+    random = np.random.default_rng(0)
+    users = random.permutation(np.repeat(np.arange(500), [2] * 100 + [1] * 400))  # 83 % distinct
+    frame = market(600).with_columns(
+        user_id=pl.Series(users),
+        user=pl.Series([f"u{k}" for k in users]),
+        request=pl.Series([f"r{k}" for k in range(600)]),
+    )
+    roles = [("click", "click"), ("bid", "bid")]
+    uses = {column.name: column.use for column in inferred(frame, roles)}
+    assert uses["user_id"] == uses["user"] == "categorical"
+    assert uses["request"] == "left out"
+    assert {c.name: c.use for c in inferred(frame, roles, categorical=["request"])}["request"] == "categorical"
+
+
+def test_kept_columns_are_features(tmp_path):
+    with pytest.raises(bidwise.InputError, match="table has no column 'dwel'"):
+        prepared(with_dwell(market()), tmp_path, **{"data.keep": "dwel"})
+    with pytest.raises(bidwise.InputError, match="keep must name features, found 'site', which is none"):
+        resolved({}, {"data.click": "click", "data.bid": "bid", "data.keep": "site", "data.ignore": "site"})
