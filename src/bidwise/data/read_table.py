@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from glob import glob
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -17,6 +18,7 @@ import polars.selectors as cs
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
+from bidwise.claims import check_table_file
 from bidwise.run_folder import checksum
 from bidwise.urls import WEB, scheme_of, shown, url_of
 
@@ -24,7 +26,7 @@ Table = Any  # a path, a URL, a Location, a polars or pandas frame, or a mapping
 
 WORDS = {"true": "1", "false": "0"}  # what other tools write for a click
 INFERRED = {"infer_schema_length": None}  # types of columns by all rows
-UNREADABLE = (pl.exceptions.PolarsError, OSError)
+UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)  # panics are no Exceptions
 TIMES = ("D", "ms", "us", "ns")  # units of numpy's dates that polars knows
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 ENDINGS = ".parquet, .csv, .tsv, .csv.gz or .tsv.gz"
@@ -343,6 +345,9 @@ def _category(column: str, values: Any, table: str) -> pl.Series:
 
 
 def _scan_file(place: Location, **options: Any) -> pl.LazyFrame:
+    if isinstance(place.where, Path):
+        for path in map(Path, glob(str(place.where), recursive=True)) if place.several else [place.where]:
+            check_table_file(path)
     try:
         lazy = place.scan(**options)
         names = lazy.collect_schema().names()
