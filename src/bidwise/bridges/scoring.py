@@ -100,6 +100,8 @@ class Bins:
 
     def __init__(self, edges: list[float]) -> None:
         self.edges = np.array(edges, dtype=np.float64)
+        if self.edges.ndim != 1:
+            raise ValueError(f"edges of shape {self.edges.shape}")
 
     def ids(self, values: list[Any]) -> list[int]:
         """The id of every number."""

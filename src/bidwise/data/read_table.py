@@ -65,7 +65,7 @@ class Location:
             written["with_column_names"] = lambda names: [f"column_{at}" for at in range(1, len(names) + 1)]
         return pl.scan_csv(self.where, glob=self.several, **written, **options)
 
-    def error(self, error: Exception) -> InputError:
+    def error(self, error: BaseException) -> InputError:
         """What went wrong, in one line that says what to do and has no password and no signature."""
         text = re.sub(r" \(location: .*?(?= \(path: |$)", "", " ".join(str(error).split()))  # with the signature
         if isinstance(error, pl.exceptions.NoDataError):
@@ -162,7 +162,7 @@ def table_name(table: Table, name: str = "table") -> str:
     return shown(table) if isinstance(table, str | Path) else name
 
 
-def table_error(table: Table, error: Exception) -> InputError:
+def table_error(table: Table, error: BaseException) -> InputError:
     """What kept a table from being read."""
     if isinstance(table, PLACES):
         return location_of(table).error(error)

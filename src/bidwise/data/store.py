@@ -166,6 +166,10 @@ class Store:
         columns: dict[str, Any] = {name: _tensor(self.column(split, name)) for name in self.columns(split)}
         if "bids" not in columns:
             raise InputError(f"{self.folder} has no bids; add them with bidwise.data.bids")
+        if not {"features", "clicks"} <= set(columns):
+            raise InputError(
+                f"{self.folder} must have features and clicks of {split}, found {', '.join(columns)}; {AGAIN}"
+            )
         return Ads(auction_size=None if "offsets" in columns else auction_size, **columns)
 
     def add(self, name: str, columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any] | None = None) -> Store:

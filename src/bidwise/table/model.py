@@ -19,6 +19,7 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
 from bidwise.data.read_table import (
+    UNREADABLE,
     Location,
     Table,
     column_names,
@@ -79,7 +80,7 @@ class Model:
         """
         try:
             rows = table if isinstance(table, pl.DataFrame) else self._read(table)
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except UNREADABLE as error:
             raise table_error(table, error) from None
         self.encoder.check(rows.columns, table_name(table))
         return self.ctr(self.encoder.encode(rows))
