@@ -73,9 +73,15 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.ranks
 	$(BIN)/python -m benchmarks.precision
 
-$(INSTALLED): pyproject.toml constraints.txt
+# HASHES=1, of CI: every file is the one whose hash is written down, and the project itself brings nothing along.
+$(INSTALLED): pyproject.toml constraints.txt requirements-ci.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+ifdef HASHES
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-ci.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+else
 	$(INSTALL) -e '.[dev]'
+endif
 	touch $@
 
 clean:
