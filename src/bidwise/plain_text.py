@@ -42,11 +42,9 @@ def read_toml(path: Path, expected: str = "a configuration that bidwise wrote") 
 def _read(path: Path, parse: Callable[[str], Any], expected: str) -> Any:
     most = LARGEST.get(path.suffix, LARGEST_OTHER)
     try:
-        with path.open("rb") as file:
-            text = file.read(most + 1)
-        if len(text) > most:
+        if path.stat().st_size > most:
             raise ValueError(f"more than {most:,} bytes")
-        return parse(text.decode("utf-8"))
+        return parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} must be {expected}, found: {error}") from None
 
