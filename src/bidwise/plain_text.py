@@ -15,6 +15,17 @@ LARGEST_OTHER = 2**30
 DEEPEST = 64  # values inside of values; what bidwise writes has a dozen
 
 
+def read_plain(path: Path, parse: Callable[[str], Any], expected: str) -> Any:
+    """What ``parse`` makes of a file of text, which is ``expected``; an error names it."""
+    most = LARGEST.get(path.suffix, LARGEST_OTHER)
+    try:
+        if path.stat().st_size > most:
+            raise ValueError(f"more than {most:,} bytes")
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} must be {expected}, found: {error}") from None
+
+
 def json_of(text: str) -> Any:
     """What JSON says, or a ValueError: also where it is too deep to walk, or has text that no file can hold."""
     return _checked(json.loads, text)
@@ -22,7 +33,7 @@ def json_of(text: str) -> Any:
 
 def read_json(path: Path) -> Any:
     """What a JSON file holds, or an error that names it."""
-    return _read(path, json_of, "a JSON file that bidwise wrote")
+    return read_plain(path, json_of, "a JSON file that bidwise wrote")
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -35,18 +46,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def read_toml(path: Path, expected: str = "a configuration that bidwise wrote") -> dict[str, Any]:
     """What a TOML file holds, or an error that names it."""
-    found: dict[str, Any] = _read(path, lambda text: _checked(tomllib.loads, text), expected)
+    found: dict[str, Any] = read_plain(path, lambda text: _checked(tomllib.loads, text), expected)
     return found
-
-
-def _read(path: Path, parse: Callable[[str], Any], expected: str) -> Any:
-    most = LARGEST.get(path.suffix, LARGEST_OTHER)
-    try:
-        if path.stat().st_size > most:
-            raise ValueError(f"more than {most:,} bytes")
-        return parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} must be {expected}, found: {error}") from None
 
 
 def _checked(parse: Callable[[str], Any], text: str) -> Any:
@@ -54,17 +55,14 @@ def _checked(parse: Callable[[str], Any], text: str) -> Any:
         found = parse(text)
     except RecursionError:
         raise ValueError(f"values inside of values, more than {DEEPEST} deep") from None
-    level = [found]
-    for _ in range(DEEPEST):
-        level = [x for each in level for x in _inside(each) if isinstance(x, dict | list)]
-        if not level:
-            break
-    else:
-        raise ValueError(f"values inside of values, more than {DEEPEST} deep")
+    level, depth = [found], 0
+    while level := [x for each in level if isinstance(each, dict | list) for x in _inside(each)]:
+        if (depth := depth + 1) > DEEPEST:
+            raise ValueError(f"values inside of values, more than {DEEPEST} deep")
     if "\\ud" in text.lower():  # halves of letters, which JSON can name
         json.dumps(found, ensure_ascii=False, default=str).encode()
     return found
 
 
 def _inside(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return value.values() if isinstance(value, dict) else value

@@ -19,22 +19,13 @@ from bidwise.data.bids import SOURCES, Bids, attach
 from bidwise.data.criteo_text import INTEGERS, MAPS, NAMES
 from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter, check_shares, split_sizes
 from bidwise.paper import sorted_blocks
-from bidwise.paper.raw_text import (
-    SAMPLES,
-    Block,
-    blocks,
-    check_whole_file,
-    ends,
-    faults,
-    parse,
-    raw_files,
-    truth_files,
-)
+from bidwise.paper.raw_text import Block, blocks, check_whole_file, ends, faults, parse, raw_files, truth_files
 from bidwise.paper.sorted_blocks import CELLS, Counts, Runs, Tally, Vocabulary, count_values, encoded
 from bidwise.run_folder import locked_folder, open_folder
 from bidwise.runners import Runner, runner_of
 
 WORK = "unfinished-3"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
+SAMPLES = 10  # lines that were skipped, shown in full
 ON_ERROR = ("strict", "skip")
 ORDERS = ("random", "file")
 

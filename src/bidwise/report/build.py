@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import bidwise
 from bidwise.checks import InputError
-from bidwise.plain_text import json_of, read_object, read_toml
+from bidwise.plain_text import json_of, read_object, read_plain, read_toml
 from bidwise.report.drawing import MARKERS, Picture, shortened, themed, write
 from bidwise.report.formatting import duration
 from bidwise.report.sections import OUTCOMES, Run, RunPage, Section, setting
@@ -91,13 +91,13 @@ def read_run(folder: Path) -> Run:
 
 def run_of(folder: Path, result: Any) -> Run:
     """A result with what else its folder holds."""
-    environment = folder / "environment.json"
+    environment, config, metrics = (folder / name for name in ("environment.json", "config.toml", "metrics.jsonl"))
     return Run(
         folder.resolve().name,
         result,
         read_object(environment) if environment.is_file() else {},
-        read_toml(config) if (config := folder / "config.toml").is_file() else {},
-        _metrics(folder / "metrics.jsonl") if kind_of(result) == "fit" else [],
+        read_toml(config) if config.is_file() else {},
+        read_plain(metrics, _entries, "lines of JSON") if kind_of(result) == "fit" and metrics.is_file() else [],
     )
 
 
@@ -125,15 +125,11 @@ def _named(path: str) -> Any:
     return getattr(import_module(f"bidwise.{module}"), name)
 
 
-def _metrics(path: Path) -> list[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        entries = [json_of(line) for line in lines if line.strip()]
-        if not all(isinstance(entry, dict) for entry in entries):
-            raise ValueError("a line without keys")
-        return entries
-    except ValueError as error:
-        raise InputError(f"{path} must have one JSON object in each line, found: {error}") from None
+def _entries(text: str) -> list[dict[str, Any]]:
+    entries = [json_of(line) for line in text.splitlines() if line.strip()]
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError("a line without keys")
+    return entries
 
 
 def runs_page(runs: Sequence[Run]) -> str:
