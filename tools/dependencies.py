@@ -23,9 +23,6 @@ ROOT = Path(__file__).parent.parent
 HASHES, LICENCES = ROOT / "requirements-ci.txt", ROOT / "THIRD_PARTY.md"
 BUILD = ("hatchling", "editables")  # what an editable installation is built with
 LONGEST = 60  # letters of a licence that is no expression: others have the whole text there
-KNOWN = {  # metadata that names none, or has the text alone
-    "matplotlib": "PSF-based (Matplotlib License)",
-}
 
 
 def normal(name: str) -> str:
@@ -68,8 +65,8 @@ def licence_of(package: Distribution) -> str:
     named = [line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or [] if line.startswith("License ::")]
     stated = (about.get("License") or "").strip()
     short = stated if stated and len(stated) <= LONGEST and "\n" not in stated else ""
-    told = about.get("License-Expression") or KNOWN.get(normal(about["Name"]))
-    return str(told or ", ".join(x for x in named if x != "OSI Approved") or short or "not stated")
+    classified = ", ".join(x for x in named if x != "OSI Approved")
+    return str(about.get("License-Expression") or classified or short or "not stated")
 
 
 def licences() -> str:
