@@ -52,7 +52,7 @@ def market(seed, ads=1_500, shuffled=False):
 @pytest.mark.parametrize("shuffled", [False, True], ids=["equal models", "shuffled clicks"])
 def test_an_evaluation_finds_no_difference_where_there_is_none(auctions, shuffled):
     """Verdicts at 95 % are wrong in 5 of 100 evaluations, for every metric; AUC of shuffled clicks is 0.5."""
-    simulations, clear, areas = 400 if LONG else 40, {}, []
+    simulations, clear, areas = 400 if LONG else 25, {}, []
     for seed in range(simulations):
         columns = {"ctr": ["first", "second"], "click": "click", "bid": "bid", **auctions}
         found = bidwise.evaluate(market(seed, shuffled=shuffled), **columns, rounds=199)
@@ -69,7 +69,7 @@ def test_an_evaluation_finds_no_difference_where_there_is_none(auctions, shuffle
 
 
 def test_noise_is_chosen_in_5_of_100_choices_at_most_however_many_candidates_there_are():
-    simulations, wrong, found = 2_000 if LONG else 150, 0, 0
+    simulations, wrong, found = 2_000 if LONG else 100, 0, 0
     for seed in range(simulations):
         random = np.random.default_rng(seed)
         base, same = random.exponential(size=300), {"weight": np.ones(300), "winners": np.zeros((300, 1))}

@@ -91,15 +91,14 @@ DRIVER = """
             print("done:", words[0], flush=True)
 """
 COMMANDS = [
-    "simulate criteo raw.tsv --rows 3000",
-    "prepare criteo raw.tsv store",
     "train ads.csv --click click --bid bid --auction auction --model logistic_regression --loss log_loss --out run",
     "predict run ads.csv --out scored.csv",
     "evaluate scored.csv --ctr ctr --click click --bid bid --auction auction --out judged",
     "report run judged --out page.html",
 ]
 MORE = ["try --out tried", "doctor", "export run --onnx ctr.onnx", "score ctr.onnx ads.csv --out scores.npy"]
-MORE += ["sweep sweep.toml --out swept --workers 1"]
+MORE += ["sweep sweep.toml --out swept --workers 1", "simulate criteo raw.tsv --rows 3000"]
+MORE += ["prepare criteo raw.tsv store"]
 
 
 def without_network():

@@ -149,8 +149,8 @@ class Store:
                 f"{self.folder} has no column {name!r} for {split}; it has {', '.join(self.columns(split))}"
             )
         array = read_array(path := self.folder / _file(split, name))
-        shape = (len(array),) if name == "offsets" else (self.splits[split],)
-        shape += (len(self.fields),) if name == "features" else ()
+        rows = array.size if name == "offsets" else self.splits[split]
+        shape = (rows, len(self.fields)) if name == "features" else (rows,)
         if array.shape != shape or array.dtype != TYPES[name]:
             expected = f"{np.dtype(TYPES[name])} {shape}"
             raise InputError(f"{path} must be {expected}, found {array.dtype} {array.shape}; {AGAIN}")
