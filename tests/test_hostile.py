@@ -45,7 +45,7 @@ def bench(tmp_path_factory):
 
 @pytest.mark.parametrize("target", SHARES)
 def test_readers_take_a_file_or_refuse_it_in_words(bench, target):
-    """Other inputs than those of the recorded run (benchmarks/results/fuzz.log): the seed is another."""
+    """Other inputs than those of the recorded runs (benchmarks/results/fuzz.log): the seed is another."""
     assert fuzz(bench, target, range(SAMPLE[target]), seed=7) == []
     assert sum(bench.outcomes[target].values()) == SAMPLE[target]
 
