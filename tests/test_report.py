@@ -325,7 +325,7 @@ def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
     assert (tmp_path / "made/report.html").read_text("utf-8") == runs_page([Run("made", found, environment=made)])
     assert read_result(tmp_path / "made", Evaluation) == found
     monkeypatch.setattr("bidwise.report.evaluation_page.evaluation_page", lambda run, key: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(bidwise.InputError, match="ZeroDivisionError"):
         found.write(tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

@@ -320,7 +320,7 @@ def test_a_scorer_refuses_what_it_cannot_use(file, tmp_path):
         ({key: about[key] for key in about if key != "columns"}, "must have 'columns', found none; export it again"),
         ({key: about[key] for key in about if key != "text"}, "must have 'text', found none; export it again"),
         (about | {"columns": [{"name": "site"}]}, r"must say how columns .* found KeyError\('kind'\); export it again"),
-        (about | {"columns": 3}, "must say how columns become ids, found TypeError.*; export it again"),
+        (about | {"columns": 3}, "must have 'columns', found none; export it again"),
     ):
         (tmp_path / "ctr.json").write_text(json.dumps(changed))
         with pytest.raises(bidwise.InputError, match=words):

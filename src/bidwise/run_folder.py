@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import uuid
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,10 +19,13 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import bidwise
 from bidwise import distributed
 from bidwise.checks import InputError
+from bidwise.plain_text import read_json as read_json
+from bidwise.plain_text import read_toml
 from bidwise.typed_json import from_json, to_json
 from bidwise.urls import check_on_disk, shown_command
 
@@ -46,6 +50,7 @@ def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
     ``scratch`` files may be written by two workers at once, each under its own name; nothing is forced onto the disk.
     """
     part = path.with_name(f"{path.name}{'.' + uuid.uuid4().hex if scratch else ''}.part")
+    part.unlink(missing_ok=True)  # a link that a stranger left would lead out of the folder
     try:
         yield part
         if not scratch:  # onto the disk first: a power cut leaves the old file or the whole new one
@@ -112,14 +117,6 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(to_json(value), indent=2, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """What a JSON file holds, or an error that names it."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} must be a JSON file that bidwise wrote, found: {error}") from None
-
-
 class Result(Protocol):
     """What a run found: a frozen dataclass that ``result.json`` holds, with its kind and the format of its fields."""
 
@@ -183,11 +180,23 @@ def save(path: Path, value: Any) -> None:
 def load(path: Path) -> Any:
     """What :func:`save` wrote, on the CPU; an error that names the file where it is damaged."""
     try:
+        with zipfile.ZipFile(path) as parts:  # torch would unpack a small file to any size
+            if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
+                raise ValueError("packed parts")
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
     except Exception as error:  # torch has many words for it
         raise InputError(f"{path} must be a file that bidwise wrote, found a damaged one; delete it") from error
+
+
+def read_array(path: Path) -> NDArray[Any]:
+    """A numpy file as an array over it, without pickles; an error names it, whatever its header claims."""
+    try:
+        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # numpy has many words for it
+        raise InputError(f"{path} must be a numpy file of numbers, found: {error}") from None
+    return array
 
 
 def checksum(*parts: Path | torch.Tensor | bytes | str) -> str:
@@ -218,11 +227,7 @@ def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:
     text = to_toml(config)
     path = folder / "config.toml"
     if path.exists():
-        try:
-            there = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} must be a configuration that bidwise wrote, found: {error}") from None
-        check_same(folder, there, tomllib.loads(text))
+        check_same(folder, read_toml(path), tomllib.loads(text))
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     write_text(path, text)

@@ -419,7 +419,8 @@ def _kept(path: Path, key: str) -> Any:
         kept = load(path)
     except (FileNotFoundError, InputError):
         return None
-    return kept if isinstance(kept, dict) and kept.get("of") == f"bidwise {bidwise.__version__}: {key}" else None
+    whole = isinstance(kept, dict) and {"of", "found", "seconds"} <= set(kept)
+    return kept if whole and kept["of"] == f"bidwise {bidwise.__version__}: {key}" else None
 
 
 def _compute(show: Show, path: Path, task: Task) -> None:

@@ -10,6 +10,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -83,9 +84,10 @@ def _read(kind: Any, data: Any, where: str) -> Any:
     if origin in (dict, Mapping) and isinstance(data, dict):
         return {key: _read(inner[1], entry, f"{where}.{key}") for key, entry in data.items()}
     if kind is float and (data is None or (isinstance(data, int | float) and not isinstance(data, bool))):
-        return math.nan if data is None else float(data)
+        with suppress(OverflowError):  # of a whole number that no float can hold
+            return math.nan if data is None else float(data)
     if kind is np.ndarray and isinstance(data, list):
-        return np.array([math.nan if x is None else x for x in data])
+        return np.array([_read(float, x, f"{where}[{k}]") for k, x in enumerate(data)])
     if isinstance(kind, type) and issubclass(kind, Enum) and data in [entry.value for entry in kind]:
         return kind(data)
     if kind in (int, str, bool) and isinstance(data, kind) and not (kind is int and isinstance(data, bool)):

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
@@ -19,12 +20,14 @@ from typing import Any
 import numpy as np
 
 from bidwise.bridges.scoring import Scorer
+from bidwise.claims import check_table_file
 from bidwise.errors import InputError
 from bidwise.urls import check_on_disk
 from bidwise.values import Vocabulary
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 AT_ONCE = 4096  # rows
+LONGEST = 2**20  # characters of a line
 WHOLE = re.compile(r"-?\d+", re.ASCII)  # what polars takes for numbers and booleans in a text file
 DECIMAL = re.compile(r"[-+]?((\d*\.\d+)([eE][-+]?\d+)?|inf|NaN|\d+[eE][-+]?\d+|\d+\.)", re.ASCII)
 BOOLEAN = re.compile("true|false", re.IGNORECASE)
@@ -139,6 +142,7 @@ def _opened(path: Path, separator: str | None, header: bool) -> Rows:
         found = "a folder" if path.is_dir() else "nothing"
         raise InputError(f"must be a file, found {found} at {path}", argument="table")
     last = path.suffix.lower()
+    check_table_file(path)
     if last == ".parquet":
         return _parquet(path)
     ending = Path(path.stem).suffix.lower() if last == ".gz" else last
@@ -152,7 +156,7 @@ def _opened(path: Path, separator: str | None, header: bool) -> Rows:
         opener: Any = gzip.open if last == ".gz" else open
         broken = (csv.Error, UnicodeDecodeError, EOFError, zlib.error)
         with _readable(path, *broken), opener(path, "rt", encoding="utf-8-sig", newline="") as text:
-            yield from csv.reader(text, delimiter=delimiter)
+            yield from csv.reader(iter(partial(_line, text), ""), delimiter=delimiter)
 
     first = next(iter(lines()), None)
     if first is None:
@@ -166,6 +170,14 @@ def _opened(path: Path, separator: str | None, header: bool) -> Rows:
             yield row if len(row) == len(columns) else [*row, *[""] * (len(columns) - len(row))]
 
     return Rows(str(path), columns, rows, text=True)
+
+
+def _line(text: Any) -> str:
+    """The next line, which must not fill the memory."""
+    line: str = text.readline(LONGEST)
+    if len(line) == LONGEST:
+        raise csv.Error(f"a line of {LONGEST:,} characters or more")
+    return line
 
 
 def _parquet(path: Path) -> Rows:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.errors import InputError
+from bidwise.plain_text import read_object
 from bidwise.values import FIRST, MISSING, Vocabulary, number_of
 
 FORMAT = "bidwise scorer"
@@ -41,11 +42,12 @@ class Scorer:
         self.about = _described(self.file, described)
         try:
             self.columns = {str(column["name"]): _ids(column) for column in self.about["columns"]}
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{described} must say how columns become ids, found {error!r}; export it again") from None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        self.session = onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
+        with self._runs():
+            self.session = onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
 
     def score(self, columns: Mapping[str, Any]) -> NDArray[np.float64]:
         """The CTR of every ad, from columns by name: arrays or lists, all of one length.
@@ -71,8 +73,18 @@ class Scorer:
     def ctr(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """The CTR of ads that are ids already."""
         blocks = [np.ascontiguousarray(ids[at : at + AT_ONCE]) for at in range(0, len(ids), AT_ONCE)]
-        scores = [self.session.run([OUTPUT], {INPUT: block})[0] for block in blocks]
-        return np.concatenate([np.zeros(0), *scores], dtype=np.float64)
+        with self._runs():
+            scores = [self.session.run([OUTPUT], {INPUT: block})[0].reshape(len(block)) for block in blocks]
+            return np.concatenate([np.zeros(0), *scores], dtype=np.float64)
+
+    @contextmanager
+    def _runs(self) -> Iterator[None]:
+        """What onnxruntime says of a file that it cannot use, as an error that names it."""
+        try:
+            yield
+        except Exception as error:  # onnxruntime has many words for it
+            found = str(error).strip().partition("\n")[0]
+            raise InputError(f"{self.file} must be a model of bidwise export, found that it fails: {found}") from None
 
     def check(self, columns: Mapping[str, Any] | list[str], table: str = "columns") -> None:
         """Raise unless all columns of the model are there."""
@@ -88,6 +100,8 @@ class Bins:
 
     def __init__(self, edges: list[float]) -> None:
         self.edges = np.array(edges, dtype=np.float64)
+        if self.edges.ndim != 1:
+            raise ValueError(f"edges of shape {self.edges.shape}")
 
     def ids(self, values: list[Any]) -> list[int]:
         """The id of every number."""
@@ -122,15 +136,12 @@ def _described(file: Path, encoder: Path) -> dict[str, Any]:
     for path in (file, encoder):
         if not path.is_file():
             raise InputError(f"must be a model of bidwise export with its .json, found no {path}", argument="file")
-    try:
-        about = json.loads(encoder.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{encoder} must be JSON that bidwise export wrote, found: {error}") from None
-    if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != VERSION:
+    about = read_object(encoder)
+    if about.get("format") != FORMAT or about.get("version") != VERSION:
         raise InputError(f"{encoder} must be a scorer of version {VERSION}, found something else; export it again")
     if about.get("checksum") != crc_of(file):
         raise InputError(f"{encoder} must be the one written with {file.name}, found that of another; export again")
-    for key in ("columns", "text"):
-        if key not in about:
+    for key, kind in (("columns", list), ("text", dict)):
+        if not isinstance(about.get(key), kind):
             raise InputError(f"{encoder} must have {key!r}, found none; export it again")
     return about

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -18,6 +19,7 @@ import bidwise
 
 Columns = Annotated[list[str] | None, cyclopts.Parameter(consume_multiple=True, negative=())]
 NAMES = {"settings": "--set", "raw": "RAW", "out": "OUT"}  # of arguments that a command has under another name
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite what the terminal shows
 SECONDS = 30  # between lines where there is no terminal
 
 
@@ -86,7 +88,7 @@ def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:
         return _option(name) if parameters[name].kind is Parameter.KEYWORD_ONLY else name.upper()
 
     message = error.spelled(spell) if isinstance(error, bidwise.InputError) else str(error)
-    return " ".join(message.split())
+    return CONTROL.sub("�", " ".join(message.split()))
 
 
 def _option(name: str) -> str:
@@ -118,7 +120,7 @@ def say(text: str) -> None:
     """Print, with long sentences folded on a terminal."""
     wide = shutil.get_terminal_size().columns
     narrow = sys.stdout is not None and sys.stdout.isatty()
-    for line in text.split("\n"):
+    for line in CONTROL.sub("�", text).split("\n"):
         print(textwrap.fill(line, wide) if narrow and len(line) > wide and "  " not in line else line)
 
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from glob import glob
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -17,6 +18,7 @@ import polars.selectors as cs
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
+from bidwise.claims import check_table_file
 from bidwise.run_folder import checksum
 from bidwise.urls import WEB, scheme_of, shown, url_of
 
@@ -24,7 +26,7 @@ Table = Any  # a path, a URL, a Location, a polars or pandas frame, or a mapping
 
 WORDS = {"true": "1", "false": "0"}  # what other tools write for a click
 INFERRED = {"infer_schema_length": None}  # types of columns by all rows
-UNREADABLE = (pl.exceptions.PolarsError, OSError)
+UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)  # panics are no Exceptions
 TIMES = ("D", "ms", "us", "ns")  # units of numpy's dates that polars knows
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 ENDINGS = ".parquet, .csv, .tsv, .csv.gz or .tsv.gz"
@@ -63,7 +65,7 @@ class Location:
             written["with_column_names"] = lambda names: [f"column_{at}" for at in range(1, len(names) + 1)]
         return pl.scan_csv(self.where, glob=self.several, **written, **options)
 
-    def error(self, error: Exception) -> InputError:
+    def error(self, error: BaseException) -> InputError:
         """What went wrong, in one line that says what to do and has no password and no signature."""
         text = re.sub(r" \(location: .*?(?= \(path: |$)", "", " ".join(str(error).split()))  # with the signature
         if isinstance(error, pl.exceptions.NoDataError):
@@ -160,7 +162,7 @@ def table_name(table: Table, name: str = "table") -> str:
     return shown(table) if isinstance(table, str | Path) else name
 
 
-def table_error(table: Table, error: Exception) -> InputError:
+def table_error(table: Table, error: BaseException) -> InputError:
     """What kept a table from being read."""
     if isinstance(table, PLACES):
         return location_of(table).error(error)
@@ -343,6 +345,9 @@ def _category(column: str, values: Any, table: str) -> pl.Series:
 
 
 def _scan_file(place: Location, **options: Any) -> pl.LazyFrame:
+    if isinstance(place.where, Path):
+        for path in map(Path, glob(str(place.where), recursive=True)) if place.several else [place.where]:
+            check_table_file(path)
     try:
         lazy = place.scan(**options)
         names = lazy.collect_schema().names()

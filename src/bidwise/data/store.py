@@ -17,7 +17,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ads import Ads
-from bidwise.run_folder import checksum, read_json, whole_file, write_json
+from bidwise.run_folder import checksum, read_array, read_json, whole_file, write_json
+from bidwise.typed_json import from_json
 from bidwise.values import FIRST as FIRST
 from bidwise.values import MISSING as MISSING
 from bidwise.values import RARE as RARE
@@ -45,6 +46,14 @@ class Field:
 
     name: str
     values: int
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the schema says of a file."""
+
+    bytes: int
+    crc32: str
 
 
 def check_shares(shares: Sequence[int], least: int) -> None:
@@ -92,18 +101,31 @@ class Store:
             raise InputError(
                 f"{path} must be a store of version {VERSION}, found version {self.schema.get('version')!r}; {AGAIN}"
             )
-        self.fields = [Field(**field) for field in self.schema["fields"]]
-        self.splits: dict[str, int] = self.schema["splits"]
-        for name, stated in self.schema["files"].items():
+        stated_files = self._read_schema(str(path))
+        for name, stated in stated_files.items():
             file = self.folder / name
             state = f"{file.stat().st_size:,} bytes" if file.is_file() else "nothing"
-            if state != f"{stated['bytes']:,} bytes":
+            if state != f"{stated.bytes:,} bytes":
                 raise InputError(
-                    f"{file} must have the {stated['bytes']:,} bytes that {SCHEMA} tells, found {state}; {AGAIN}"
+                    f"{file} must have the {stated.bytes:,} bytes that {SCHEMA} tells, found {state}; {AGAIN}"
                 )
-            if verify and (crc := checksum(file)) != stated["crc32"]:
+            if verify and (crc := checksum(file)) != stated.crc32:
                 found = f"{crc}: the file was changed or damaged"
-                raise InputError(f"{file} must have checksum {stated['crc32']}, found {found}; {AGAIN}")
+                raise InputError(f"{file} must have checksum {stated.crc32}, found {found}; {AGAIN}")
+
+    def _read_schema(self, name: str) -> dict[str, Stated]:
+        """Fields and splits; what it states of each file. Names of files are ours: none leads out of the folder."""
+        said = {key: self.schema.get(key) for key in ("fields", "splits", "files")}
+        self.fields = from_json(list[Field], said["fields"], f"fields of {name}")
+        self.splits = from_json(dict[str, int], said["splits"], f"splits of {name}")
+        files = from_json(dict[str, Stated], said["files"], f"files of {name}")
+        known = {"splits": list(SPLITS), "files": [*_files(SPLITS, *TYPES), "vocabulary.json"]}
+        for key, there in (("splits", self.splits), ("files", files)):
+            for each in there:
+                check_name(f"{key} of {name}", each, known[key])
+        for number in (*(field.values for field in self.fields), *self.splits.values()):
+            check_whole(f"fields and splits of {name}", number, 0)
+        return files
 
     @property
     def cardinalities(self) -> list[int]:
@@ -126,7 +148,13 @@ class Store:
             raise InputError(
                 f"{self.folder} has no column {name!r} for {split}; it has {', '.join(self.columns(split))}"
             )
-        return _mapped(self.folder / _file(split, name))
+        array = read_array(path := self.folder / _file(split, name))
+        rows = array.size if name == "offsets" else self.splits[split]
+        shape = (rows, len(self.fields)) if name == "features" else (rows,)
+        if array.shape != shape or array.dtype != TYPES[name]:
+            expected = f"{np.dtype(TYPES[name])} {shape}"
+            raise InputError(f"{path} must be {expected}, found {array.dtype} {array.shape}; {AGAIN}")
+        return array
 
     def columns(self, split: str) -> list[str]:
         """Names of the columns of a split."""
@@ -138,6 +166,10 @@ class Store:
         columns: dict[str, Any] = {name: _tensor(self.column(split, name)) for name in self.columns(split)}
         if "bids" not in columns:
             raise InputError(f"{self.folder} has no bids; add them with bidwise.data.bids")
+        if not {"features", "clicks"} <= set(columns):
+            raise InputError(
+                f"{self.folder} must have features and clicks of {split}, found {', '.join(columns)}; {AGAIN}"
+            )
         return Ads(auction_size=None if "offsets" in columns else auction_size, **columns)
 
     def add(self, name: str, columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any] | None = None) -> Store:
@@ -195,6 +227,8 @@ class StoreWriter:
             with path.open("wb") as file:
                 np.save(file, np.zeros(shape, TYPES[name]))
             return np.zeros(shape, TYPES[name])
+        if path.is_symlink():  # which would lead out of the folder
+            path.unlink()
         if path.is_file():
             try:
                 there: NDArray[Any] = np.lib.format.open_memmap(path, mode="r+")
@@ -217,7 +251,7 @@ class StoreWriter:
         """A column that was filled, for reading; :meth:`finish` may have been cut off after naming it."""
         path = self.folder / _file(split, name)
         part = path.with_name(path.name + ".part")
-        return _mapped(part if part.is_file() else path)
+        return read_array(part if part.is_file() else path)
 
     def finish(self, *, fields: Sequence[Field], vocabulary: Mapping[str, Any], about: Mapping[str, Any]) -> Store:
         """Give the columns their names, write vocabulary and schema, and open the store.
@@ -263,11 +297,6 @@ def _file(split: str, name: str) -> str:
 
 def _files(splits: Iterable[str], *names: str) -> list[str]:
     return [_file(split, name) for split in splits for name in names]
-
-
-def _mapped(path: Path) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(path, mmap_mode="r")
-    return array
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:

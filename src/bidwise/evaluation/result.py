@@ -12,11 +12,11 @@ import bidwise
 from bidwise.checks import InputError
 from bidwise.evaluation.comparison import Comparison, Concentration
 from bidwise.evaluation.metrics import ModelMetrics
+from bidwise.plain_text import read_object
 from bidwise.run_folder import (
     check_writable,
     environment,
     locked_folder,
-    read_json,
     result_json,
     whole_file,
     write_checksums,
@@ -141,7 +141,7 @@ class Evaluation:
             text = self.to_json()
             part.write_text(text, encoding="utf-8")
             made = folder / "environment.json"
-            before = read_json(made) if made.is_file() else None
+            before = read_object(made) if made.is_file() else None
             write_json(made, environment())  # which the page shows
             try:
                 write_page(self, folder)
@@ -160,7 +160,7 @@ def check_folder(out: str | Path) -> Path:
                 f"must be a folder to write {name} into, found a folder of that name in {folder}", argument="out"
             )
     path = folder / "result.json"
-    kind = (read_json(path) or {}).get("kind", "evaluation") if path.is_file() else "evaluation"
+    kind = read_object(path).get("kind", "evaluation") if path.is_file() else "evaluation"
     if kind != "evaluation":
         raise InputError(
             f"must be a new folder or one of an evaluation, found {folder} with the result of another run ({kind}); "

@@ -25,9 +25,9 @@ from bidwise.run_folder import locked_folder, open_folder
 from bidwise.runners import Runner, runner_of
 
 WORK = "unfinished-3"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
+SAMPLES = 10  # lines that were skipped, shown in full
 ON_ERROR = ("strict", "skip")
 ORDERS = ("random", "file")
-SAMPLES = 10  # lines that were skipped, shown in full
 
 Progress = Callable[[str, float], None]
 
@@ -211,14 +211,14 @@ def _run(work: Path, options: Options, block: Block) -> float:
             f"found no {work} on {socket.gethostname()}"
         )
     parsed = parse(block.text)
-    bad = faults(block, parsed.good)
-    if bad and options.on_error == "strict":
+    skipped, samples = faults(block, parsed.good)
+    if samples and options.on_error == "strict":
         check_whole_file(block.path)
-        line, _, words = bad[0]
+        line, words = samples[0]
         raise InputError(f"{block.path}:{line}: {words}; fix the line, or leave such lines out with --on-error skip")
     about = {
-        "skipped": dict(Counter(kind for _, kind, _ in bad)),
-        "samples": [f"{block.path.name}:{line}: {words}" for line, _, words in bad[:SAMPLES]],
+        "skipped": skipped,
+        "samples": [f"{block.path.name}:{line}: {words}" for line, words in samples],
     }
     key = sorted_blocks.keys(options.seed if options.order == "random" else None, block.row, len(parsed.good))[
         parsed.good

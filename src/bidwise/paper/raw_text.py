@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.criteo_text import CATEGORIES, INTEGERS
-from bidwise.run_folder import checksum
+from bidwise.run_folder import checksum, read_array
 from bidwise.urls import check_on_disk
 
+SAMPLES = 10  # malformed lines of a block, shown in full
 BLOCK = 2**24  # bytes of text at a time, about 70,000 lines
 ENDS = 2**20  # bytes at both ends of a file, enough to tell that it was changed
 GZIP = b"\x1f\x8b"
@@ -144,10 +146,7 @@ def truth_files(files: Sequence[Path]) -> list[Path]:
 
 
 def _truth(path: Path) -> NDArray[Any]:
-    try:
-        ctr: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{path} must be a numpy file of one CTR for each line, found: {error}") from None
+    ctr = read_array(path)
     if ctr.ndim != 1 or ctr.dtype.kind != "f":
         raise InputError(f"{path} must be floating point of shape (lines,), found {ctr.dtype} {ctr.shape}")
     return ctr
@@ -275,12 +274,24 @@ def _categories(words: Words, start: NDArray[Any], end: NDArray[Any], out: NDArr
     return wrong
 
 
-def faults(block: Block, good: NDArray[np.bool_]) -> list[tuple[int, str, str]]:
-    """Line (from 1), kind of fault, and the fault in words, of every line that is not good."""
+def faults(block: Block, good: NDArray[np.bool_]) -> tuple[dict[str, int], list[tuple[int, str]]]:
+    """How many lines have each kind of fault; the first ones with their numbers (from 1) and the fault in words.
+
+    Sixteen million empty lines take no longer than sixteen megabytes of others.
+    """
     if good.all():
-        return []
-    lines = block.text.split(b"\n")
-    return [(block.line + int(at) + 1, *fault(lines[at])) for at in np.flatnonzero(~good)]
+        return {}, []
+    text, bad = np.frombuffer(block.text, np.uint8), np.flatnonzero(~good)
+    ends = np.flatnonzero(text == ord("\n"))
+    starts = np.append(0, ends[:-1] + 1)
+    tabs = np.diff(np.searchsorted(np.flatnonzero(text == ord("\t")), ends), prepend=0)
+
+    def faulty(at: int) -> tuple[str, str]:
+        return fault(block.text[starts[at] : ends[at]])
+
+    whole = tabs[bad] == WIDTH - 1
+    kinds = Counter(faulty(at)[0] for at in bad[whole]) + Counter(fields=int((~whole).sum()))
+    return dict(kinds), [(block.line + at + 1, faulty(at)[1]) for at in bad[:SAMPLES].tolist()]
 
 
 def fault(line: bytes) -> tuple[str, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from importlib import import_module
@@ -14,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import bidwise
 from bidwise.checks import InputError
+from bidwise.plain_text import json_of, read_object, read_plain, read_toml
 from bidwise.report.drawing import MARKERS, Picture, shortened, themed, write
 from bidwise.report.formatting import duration
 from bidwise.report.sections import OUTCOMES, Run, RunPage, Section, setting
@@ -92,13 +91,13 @@ def read_run(folder: Path) -> Run:
 
 def run_of(folder: Path, result: Any) -> Run:
     """A result with what else its folder holds."""
-    environment = folder / "environment.json"
+    environment, config, metrics = (folder / name for name in ("environment.json", "config.toml", "metrics.jsonl"))
     return Run(
         folder.resolve().name,
         result,
-        read_json(environment) if environment.is_file() else {},
-        _config(folder / "config.toml"),
-        _metrics(folder / "metrics.jsonl") if kind_of(result) == "fit" else [],
+        read_object(environment) if environment.is_file() else {},
+        read_toml(config) if config.is_file() else {},
+        read_plain(metrics, _entries, "lines of JSON") if kind_of(result) == "fit" and metrics.is_file() else [],
     )
 
 
@@ -118,7 +117,7 @@ def kind_of(result: Any) -> str | None:
     ('fit', None, None)
     """
     kind = result.get("kind") if isinstance(result, dict) else getattr(result, "kind", None)
-    return kind if kind in KINDS else None
+    return kind if isinstance(kind, str) and kind in KINDS else None
 
 
 def _named(path: str) -> Any:
@@ -126,19 +125,11 @@ def _named(path: str) -> Any:
     return getattr(import_module(f"bidwise.{module}"), name)
 
 
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} must be a configuration that bidwise wrote, found: {error}") from None
-
-
-def _metrics(path: Path) -> list[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        return [json.loads(line) for line in lines if line.strip()]
-    except ValueError as error:
-        raise InputError(f"{path} must have one JSON object in each line, found: {error}") from None
+def _entries(text: str) -> list[dict[str, Any]]:
+    entries = [json_of(line) for line in text.splitlines() if line.strip()]
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError("a line without keys")
+    return entries
 
 
 def runs_page(runs: Sequence[Run]) -> str:
@@ -168,13 +159,14 @@ def _page(run: Run, key: str) -> RunPage:
     make: Callable[[Run, str], RunPage] = _named(f"report.{KINDS[kind].page}")
     try:
         page = make(run, key)
+        sections = [section for section in (*page.sections, _source(run)) if not section.empty]
     except InputError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError) as error:  # right types, wrong parts
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # right types, wrong parts
         raise InputError(
             f"result.json of run {run.name} must be whole, found parts that do not fit together: {error!r}"
         ) from error
-    return replace(page, sections=[section for section in (*page.sections, _source(run)) if not section.empty])
+    return replace(page, sections=sections)
 
 
 def _source(run: Run) -> Section:

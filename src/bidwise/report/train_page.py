@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
@@ -163,7 +164,8 @@ def described(prepared: Prepared, device: str) -> str:
     for metrics in sorted((prepared.folder / "fits").glob("*/metrics.jsonl")):
         if not metrics.with_name("result.json").is_file():
             last, name = metrics.read_text(encoding="utf-8").splitlines()[-1:], metrics.parent.name
-            lines += [f"Training: {name} resumes after epoch {json.loads(entry)['epoch']:g}" for entry in last]
+            with suppress(LookupError, TypeError, ValueError):  # the checkpoint decides
+                lines += [f"Training: {name} resumes after epoch {json.loads(entry)['epoch']:g}" for entry in last]
     return "\n".join(lines)
 
 

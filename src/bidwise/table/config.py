@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from bidwise import plain_text
 from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
 from bidwise.losses.named import LOSSES, needs_teacher
@@ -252,12 +253,9 @@ def nested(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The sections of a configuration file, or an error that names it."""
     check_on_disk("the configuration", path, "a file", "copy it first")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (ValueError, IsADirectoryError) as error:  # no text, or no TOML
-        raise InputError(f"{path} must be a TOML file, found: {error}") from None
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    return plain_text.read_toml(path, "a TOML file")
 
 
 def resolved(

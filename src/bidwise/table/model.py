@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import numpy as np
 import polars as pl
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name
 from bidwise.data.encoding import Encoder
 from bidwise.data.read_table import (
+    UNREADABLE,
     Location,
     Table,
     column_names,
@@ -76,7 +80,7 @@ class Model:
         """
         try:
             rows = table if isinstance(table, pl.DataFrame) else self._read(table)
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except UNREADABLE as error:
             raise table_error(table, error) from None
         self.encoder.check(rows.columns, table_name(table))
         return self.ctr(self.encoder.encode(rows))
@@ -128,15 +132,40 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
         raise InputError(f"{path} must be of version {ModelFile.version}, found {said.get('version')}; {fix}")
     about = from_json(ModelFile, said, str(path))
     encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
+    return Model(folder, about, encoder, _network(about, folder / "model.pt").to(device).eval())
+
+
+def _network(about: ModelFile, path: Path) -> nn.Module:
+    """The model that ``model.json`` describes with the weights at ``path``, and no larger than these."""
     check_name("model", about.model, TABLE_MODELS)
-    network = Ensemble(
-        [TABLE_MODELS[about.model](list(about.cardinalities), **about.options) for _ in range(about.members)]
-    )
+    weights = read_weights(path)
+    others = f"{path} must be the weights of model.json, found others"
+    tensors = [x for x in weights.values() if isinstance(x, torch.Tensor)] if isinstance(weights, dict) else []
+    if sum(x.numel() for x in tensors) > path.stat().st_size:  # views of a few numbers
+        raise InputError(others)
     try:
-        network.load_state_dict(read_weights(folder / "model.pt"))
-    except RuntimeError as error:
-        raise InputError(f"{folder / 'model.pt'} must be the weights of model.json, found others") from error
-    return Model(folder, about, encoder, network.to(device).eval())
+        with _AtMost(2 * path.stat().st_size):
+            build = partial(TABLE_MODELS[about.model], list(about.cardinalities), **about.options)
+            network = Ensemble([build() for _ in range(about.members)])
+        network.load_state_dict(weights)
+    except (RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(others) from error
+    return network
+
+
+class _AtMost(TorchFunctionMode):
+    """Where tensors of at most ``room`` numbers in all can be made: sizes in a file are only what it claims."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.randn, torch.zeros, torch.ones, torch.empty):
+            shape = args[0] if args and isinstance(args[0], tuple | list) else args
+            self.room -= max(1, math.prod(shape))
+            if self.room < 0:
+                raise ValueError("more numbers than the weights have")
+        return func(*args, **(kwargs or {}))
 
 
 def written_as_in(run: str | Path, table: Table, separator: str | None = None, header: bool | None = None) -> Table:

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from bidwise.checks import InputError
-from bidwise.data.read_table import FROM_AFAR, Table, same_place, scan_table, table_error, table_name
+from bidwise.data.read_table import FROM_AFAR, UNREADABLE, Table, same_place, scan_table, table_error, table_name
 from bidwise.run_folder import whole_file
 from bidwise.table.model import Model, load, written_as_in
 from bidwise.urls import check_on_disk
@@ -58,10 +58,10 @@ def predict(
         if target is None:
             return block(rows.collect(engine="streaming"))
         _sink(rows, block, target)
-    except (pl.exceptions.PolarsError, InputError, OSError) as error:
+    except (*UNREADABLE, InputError) as error:
         if block.failed is not None:
             raise block.failed from None
-        if isinstance(error, pl.exceptions.PolarsError) or FROM_AFAR.search(str(error)):
+        if not isinstance(error, InputError | OSError) or FROM_AFAR.search(str(error)):
             raise table_error(table, error) from None
         raise
     return block.done

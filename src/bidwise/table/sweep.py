@@ -18,11 +18,11 @@ from bidwise.data.read_table import Table, scan_table, table_fingerprint, table_
 from bidwise.data.store import SCHEMA
 from bidwise.evaluation.comparison import Units, compared
 from bidwise.evaluation.evaluate import metrics_of
+from bidwise.plain_text import read_object
 from bidwise.ray_runner import Ray, device_on_ray, one_line
 from bidwise.run_folder import (
     environment,
     locked_folder,
-    read_json,
     read_result,
     to_toml,
     write_json,
@@ -224,7 +224,7 @@ def _trial_result(trial: Trial, folder: Path, failed: str | None) -> TrialResult
             "kept": result.chosen,
             "validation": result.validation,
             "test": Scores.of(result.evaluation.models[result.chosen]),
-            "seconds": read_json(folder / trial.name / "environment.json").get("seconds"),
+            "seconds": read_object(folder / trial.name / "environment.json").get("seconds"),
         }
     about = {"name": trial.name, "setting": trial.setting, "settings": to_json(trial.settings)}
     return TrialResult(**about, loss=train.name, seed=train.seed, failed=failed, **found)

@@ -213,13 +213,20 @@ def load_checkpoint(folder: Path, run: Run) -> bool:
         there = load(path)  # each for itself: sending would hold several copies
     else:
         there = distributed.first(lambda: load(path), tell=True)
+    try:
+        _restore(run, there)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise InputError(f"{path} must be a checkpoint of this training, found another; delete it") from error
+
+
+def _restore(run: Run, there: Any) -> None:
     run.model.load_state_dict(there["model"])
     run.optimizer.load_state_dict(there["optimizer"])
     device = next(run.model.parameters()).device
     for name, best in there["best"].items():
         state = {key: tensor.to(device) for key, tensor in best["state"].items()}
         run.fit.best[name] = Best(best["epoch"], best["value"], state)
-    run.fit.history = there["history"]
+    run.fit.history = [{**entry} for entry in there["history"]]
     position = Position(**there["position"])
     if position.total is not None:
         position.total = position.total.to(device)
