@@ -33,7 +33,10 @@ UNIQUE = 0.5  # different values / rows, above which there is nothing to learn f
 
 @dataclass(frozen=True)
 class Categorical:
-    """A column of names: id 0 for rare or unseen values, 1 for missing ones, then the vocabulary."""
+    """A column of names: id 0 for rare or unseen values, 1 for missing ones, then the vocabulary.
+
+    An empty word holds the place of a value that was forgotten (:mod:`bidwise.data.extension`); no value is empty.
+    """
 
     name: str
     vocabulary: tuple[str, ...]
@@ -46,7 +49,8 @@ class Categorical:
     @cached_property
     def _lookup(self) -> tuple[pl.Series, pl.Series]:
         ids = pl.Series(range(FIRST, FIRST + len(self.vocabulary)), dtype=pl.Int32)
-        return pl.Series(self.vocabulary, dtype=pl.String), ids
+        words = pl.Series(self.vocabulary, dtype=pl.String)
+        return words.filter(words != ""), ids.filter(words != "")
 
     @cached_property
     def _words(self) -> Vocabulary:
@@ -192,10 +196,15 @@ def names_of(column: pl.Series) -> pl.Series:
 
 
 def _vocabulary(column: pl.Series, min_count: int) -> tuple[str, ...]:
-    """Values seen often enough, the most frequent first; ties by name, so that ids do not depend on the rows' order."""
+    """Values seen often enough, the most frequent first, so that ids do not depend on the rows' order."""
+    counts = value_counts(column)
+    return tuple(counts.filter(pl.col("count") >= min_count)["value"].to_list())
+
+
+def value_counts(column: pl.Series) -> pl.DataFrame:
+    """Every ``value`` of a column of names with its ``count``, the most frequent first, ties by name."""
     counts = names_of(column).alias("value").drop_nulls().value_counts(name="count")
-    kept = counts.filter(pl.col("count") >= min_count).sort(["count", "value"], descending=[True, False])
-    return tuple(kept["value"].to_list())
+    return counts.sort(["count", "value"], descending=[True, False])
 
 
 def _edges(numbers: Floats, bins: int) -> tuple[float, ...]:

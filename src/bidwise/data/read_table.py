@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from glob import glob
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -151,6 +152,14 @@ def _kind(name: str) -> str:
         return kind
     several = f"; for all files of a folder name a pattern, {name}*.parquet" if name.endswith("/") else ""
     raise InputError(f"{name} must end in {ENDINGS}{several}")
+
+
+def files_of(table: Table) -> list[Path] | None:
+    """The files of a table on disk, in order; ``None`` for what is in memory or elsewhere."""
+    place = location_of(table) if isinstance(table, PLACES) else None
+    if place is None or isinstance(place.where, str):
+        return None
+    return [Path(file) for file in sorted(glob(str(place.where), recursive=True))] if place.several else [place.where]
 
 
 def table_name(table: Table, name: str = "table") -> str:

@@ -21,12 +21,14 @@ from bidwise.data.read_table import Table, read_table, table_fingerprint, table_
 from bidwise.data.splits import Split, auction_size, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.evaluation.auc import auc
-from bidwise.run_folder import to_toml, whole_file, write_json, write_text
+from bidwise.run_folder import read_json, to_toml, whole_file, write_json, write_text
 from bidwise.runners import Progress
 from bidwise.table.config import AUTO, Config, nested, open_run
+from bidwise.table.refresh import Previous, write_extension
 from bidwise.table.results import SplitFacts, TableFacts
 from bidwise.typed_json import from_json, to_json
 
+PREVIOUS = "previous"  # the model that a refresh went on from, among the models of the evaluation
 LEAK = 0.95  # AUC of a single column, beyond what one learns of ads
 LEAST_BID = 1e-30  # in units of their mean, what training can tell from 0
 CAP = 100  # medians, the most that a bid counts in training: the largest of 300,000 log-normal bids with sigma 1
@@ -45,6 +47,11 @@ class Prepared:
         return Store(self.folder / "store")
 
     @cached_property
+    def encoder(self) -> Encoder:
+        """How columns became ids."""
+        return Encoder.from_json(read_json(self.folder / "encoder.json"), str(self.folder / "encoder.json"))
+
+    @cached_property
     def facts(self) -> TableFacts:
         """What was found in the table, which the store's schema holds."""
         return from_json(TableFacts, self.store.schema["table"], str(self.folder / "store" / SCHEMA))
@@ -59,11 +66,19 @@ class Prepared:
             )
 
 
-def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress | None = None) -> Prepared:
+def prepare(
+    table: Table,
+    config: Config,
+    out: str | Path,
+    *,
+    previous: Previous | None = None,
+    progress: Progress | None = None,
+) -> Prepared:
     """Check the table, infer what its columns are, split it, and leave a store in ``out``.
 
     Whatever cannot be used is refused before anything is written. A folder that has the store of the same table
-    already is taken as it is.
+    already is taken as it is. Columns, bins, ids and units of bids are those of the ``previous`` run that this one goes
+    on from.
     """
     show: Progress = progress or (lambda work, done, detail="": None)
     folder, name, data = open_run(out, config), table_name(table), config.data
@@ -74,7 +89,11 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
         return prepared
     frame = read_table(table)
     named = {"numeric": data.numeric, "categorical": data.categorical, "ignore": data.ignore}
-    columns = inferred(frame, data.roles, **named, name=name)
+    columns = (
+        inferred(frame, data.roles, **named, name=name)
+        if previous is None
+        else previous.columns(frame, data.roles, name)
+    )
     show("reading", 0.4)
     ads = _checked(config, frame, name)
     times = None if data.time is None else times_of(frame[data.time], name)
@@ -87,11 +106,16 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     show("reading", 0.6)
     kinds = {column.name: column.use for column in columns if column.use in ("categorical", "numeric")}
     features = frame.select(cs.by_name(*kinds))
-    encoder = Encoder.fit(features[train], kinds, min_count=min_count, bins=data.bins)
-    median_bid = float(np.median(ads.bids[train]))
+    extension, refresh = None, None
+    if previous is None:
+        encoder = Encoder.fit(features[train], kinds, min_count=min_count, bins=data.bins)
+    else:
+        extension, refresh = previous.extended(features[train], min_count, config.train.forget_after)
+        encoder = extension.encoder
+    median_bid = float(np.median(ads.bids[train])) if previous is None else previous.facts.median_bid
     bid_cap = CAP * median_bid
     capped = replace(ads, bids=np.minimum(ads.bids, bid_cap))
-    mean_bid = float(capped.bids[train].mean())
+    mean_bid = float(capped.bids[train].mean()) if previous is None else previous.facts.mean_bid
     arrays = _arrays(config, capped, mean_bid, train)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "config.toml").exists():
@@ -105,7 +129,8 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
             store.column(part, "offsets", length=len(its.offsets))[:] = its.offsets
         show("reading", 0.7 + 0.3 * at / len(SPLITS))
     names = frame[data.auction[0]] if len(data.auction) == 1 else auction
-    _write_test(folder / "test.parquet", test, auction=names, ads=ads, arrays=arrays)
+    more = {} if previous is None else {PREVIOUS: previous.predict(features[test])}
+    _write_test(folder / "test.parquet", test, auction=names, ads=ads, arrays=arrays, more=more)
     facts = TableFacts(
         fingerprint=table_fingerprint(table, frame),
         columns=tuple(columns),
@@ -119,7 +144,10 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
         largest_bid=float(ads.bids.max()),
         cut=None if times is None else _on_both_sides(parts, times),
         leaks=_leaks(store, encoder, ads.clicks[train], ads.clicks[valid]),
+        refresh=refresh,
     )
+    if extension is not None:
+        write_extension(folder, extension)
     write_json(folder / "encoder.json", encoder.to_json())
     store.finish(fields=encoder.fields, vocabulary={}, about={"rows": len(frame), "table": to_json(facts)})
     show("reading", 1.0)
@@ -193,8 +221,16 @@ def _arrays(config: Config, ads: AdTable, mean_bid: float, train_rows: NDArray[n
     return {name: values for name, values in columns.items() if values is not None}
 
 
-def _write_test(path: Path, rows: NDArray[np.int64], *, auction: Any, ads: AdTable, arrays: dict[str, Floats]) -> None:
-    """The test ads as `evaluate` takes them, before there are predictions."""
+def _write_test(
+    path: Path,
+    rows: NDArray[np.int64],
+    *,
+    auction: Any,
+    ads: AdTable,
+    arrays: dict[str, Floats],
+    more: dict[str, Floats],
+) -> None:
+    """The test ads as `evaluate` takes them, with ``more`` columns of them, before there are predictions."""
     columns = {
         "row": np.arange(ads.ads),
         "auction": auction,
@@ -205,7 +241,7 @@ def _write_test(path: Path, rows: NDArray[np.int64], *, auction: Any, ads: AdTab
         "truth": ads.truth,
         "teacher": arrays.get("teacher"),
     }
-    write_parquet(path, pl.DataFrame({name: x[rows] for name, x in columns.items() if x is not None}))
+    write_parquet(path, pl.DataFrame({name: x[rows] for name, x in columns.items() if x is not None} | more))
 
 
 def write_parquet(path: Path, frame: pl.DataFrame) -> None:

@@ -30,6 +30,17 @@ class SplitFacts:
     last: str | None = None
 
 
+@dataclass(frozen=True)
+class Refresh:
+    """The run that a training went on from, and what its encoder learnt."""
+
+    run: str  # name of its folder
+    model: str  # checksum of its weights
+    number: int  # of refreshes since the first training
+    new: dict[str, int]  # values that got ids of their own, by column
+    forgotten: dict[str, int]  # values that lost theirs
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
     """What was found in a table before anything was trained."""
@@ -48,6 +59,7 @@ class TableFacts:
         None  # of a split by time: "auctions" that last beyond it, or ads of the same "time" on both sides
     )
     leaks: dict[str, float]  # columns that predict the click all by themselves, with their AUC
+    refresh: Refresh | None = None  # where the training went on from another
 
     @property
     def timed(self) -> bool:

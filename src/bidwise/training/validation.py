@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -228,6 +229,7 @@ class Fit:
     best: dict[str, Best] = field(default_factory=dict)
     last: State = field(default_factory=dict, repr=False)
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    folder: Path | None = field(default=None, repr=False)  # of the run, with its checkpoint
 
     def _repr_html_(self) -> str:
         """Every evaluated epoch, of many members their mean."""
