@@ -48,6 +48,7 @@ class TableFacts:
         None  # of a split by time: "auctions" that last beyond it, or ads of the same "time" on both sides
     )
     leaks: dict[str, float]  # columns that predict the click all by themselves, with their AUC
+    sampled: int | None = None  # training rows that bins and the median bid come from, where not from all
 
     @property
     def timed(self) -> bool:
