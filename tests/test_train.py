@@ -541,7 +541,7 @@ def test_types_are_inferred_and_explained():
     assert {name for name, use in uses.items() if use == "categorical"} == {"text", "flag", "hour", "user_id"}
     assert {name for name, use in uses.items() if use == "numeric"} == {"price", "score"}
     assert {name for name, use in uses.items() if use == "left out"} == {"key", "same", "day", "tags"}
-    assert all(column.reason for column in found.values())
+    assert all(column.reason for column in known.values())
     named = {"numeric": ("hour",), "categorical": ("score",), "ignore": ("text",)}
     with pytest.raises(
         bidwise.InputError, match=r"'score' with 400 values in 400 rows, more than the rows could teach"
