@@ -241,7 +241,7 @@ def number_auctions(keys: NDArray[np.uint64], ids: NDArray[np.int64], array: Arr
 
     def starts(part: slice) -> NDArray[np.bool_]:
         before = keys[part.start - 1] if part.start else ~keys[0]
-        return np.diff(keys[part], prepend=before) != 0
+        return np.asarray(np.diff(keys[part], prepend=before) != 0)
 
     parts = list(chunks(0, len(keys)))
     runs = sum(int(starts(part).sum()) for part in parts)

@@ -40,8 +40,10 @@ class Scratch:
         """The array of that name; made where there is none of that length."""
         path = self.folder / name
         size = np.dtype(dtype).itemsize * length
-        mode = "r+" if path.is_file() and path.stat().st_size == size else "w+"
-        return np.asarray(np.memmap(path, dtype, mode, shape=(length,)))  # no memmap: numpy shuffles those slowly
+        there = path.is_file() and path.stat().st_size == size
+        return np.asarray(
+            np.memmap(path, dtype, "r+" if there else "w+", shape=(length,))
+        )  # no memmap: numpy shuffles those slowly
 
 
 def chunks(first: int, last: int) -> Iterator[slice]:

@@ -136,11 +136,10 @@ def _members(
 
 def sort(values: NDArray[Any], order: NDArray[np.int64]) -> None:
     """Fill ``order`` with the stable order of ``values``: of many a range of values at a time, equal ones together."""
-    sample = np.sort(values[:: max(1, len(values) // SORTED)])
-    edges = (
-        np.unique(sample[:: max(1, len(sample) * SORTED // max(1, len(values)))])[1:] if len(values) > SORTED else []
-    )
-    cuts = [None, *edges, None]
+    cuts: list[Any] = [None, None]
+    if len(values) > SORTED:
+        sample = np.sort(values[:: len(values) // SORTED])
+        cuts[1:1] = np.unique(sample[:: max(1, len(sample) * SORTED // len(values))])[1:]
     done = 0
     for low, high in pairwise(cuts):
         inside = []

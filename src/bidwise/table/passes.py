@@ -185,7 +185,7 @@ def _checked(blocks: Blocks, data: Data, name: str, start: int) -> tuple[dict[st
     roles = {role: getattr(data, role) for role in NUMBERS if role != "teacher"}
     teacher = [] if data.teacher is None else [data.teacher]
     numbers = checked_numbers(frame, teacher, roles, slots=len(data.slots), name=name, start=start)
-    found = {
+    found: dict[str, NDArray[Any]] = {
         role: numbers[column] for role, column in (roles | {"teacher": data.teacher}).items() if column is not None
     }
     for column in data.numeric:

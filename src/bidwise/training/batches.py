@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,6 +81,8 @@ class Epoch:
 
     def _some(self, begins: Tensor, there: Tensor, start: int, stop: int) -> Tensor:
         """Rows of one rank, whose part of each batch begins at ``begins`` in all and at ``there`` in its own."""
+        if start == stop:
+            return torch.empty(len(self.order), 0, dtype=torch.int64)
         places = torch.arange(start, stop, device="cpu")
         batch = torch.searchsorted(there, places, right=True) - 1
         places += (begins - there)[batch]
@@ -116,7 +119,7 @@ class Shuffle:
         # one table of rows each: a single look-up serves all repeats and columns
         self.features = ads.features.reshape(number * self.count, -1)
         self.device = ads.features.device
-        self.columns = columns.index_select(0) if self.device.type == "cuda" else columns
+        self.columns: Any = columns.index_select(0) if self.device.type == "cuda" else columns
         self.offsets = None if ads.offsets is None else ads.offsets.cpu()
         self.size = None
         if self.offsets is not None:
@@ -160,10 +163,8 @@ class Shuffle:
             ends = list(range(self.batch_size, self.count, self.batch_size))
             return Epoch(order + starts, [*ends, self.count])
         if self.size is not None:
-            number, at_once = len(self.offsets) - 1, max(1, -(-self.batch_size // max(self.size, 1)))
             rows = self.offsets[order].unsqueeze(-1) + torch.arange(self.size, device="cpu") + starts.unsqueeze(-1)
-            auctions = [*range(at_once, number, at_once), number]
-            offsets = self.size * torch.arange(number + 1, device="cpu")
+            offsets, auctions = self._batches(order[0])
             return Epoch(rows.flatten(1), [self.size * end for end in auctions], offsets, auctions)
         sizes = self.offsets.diff()[order[0]]
         offsets, auctions = self._batches(sizes)
@@ -197,6 +198,9 @@ class Shuffle:
 
     def _batches(self, sizes: Tensor) -> tuple[Tensor, list[int]]:
         """Bounds of auctions of these sizes, and how many of them end with each batch."""
+        if self.size is not None:
+            number, at_once = len(sizes), max(1, -(-self.batch_size // max(self.size, 1)))
+            return self.size * torch.arange(number + 1, device="cpu"), [*range(at_once, number, at_once), number]
         offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
         begin = offsets[:-1].clamp(max=int(offsets[:-1][sizes > 0].max()))  # empty auctions at the end are no batch
         _, counts = torch.unique_consecutive(begin // self.batch_size, return_counts=True)
