@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from bidwise.data.encoding import Categorical, Encoder, value_counts
+from bidwise.data.encoding import Categorical, Encoder
 from bidwise.values import FIRST
+
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Extension:
-    """The encoder after refresh ``number``; ``last_seen`` says for each word of a column in which refresh it occurred.
+    """An encoder after refresh ``number``; ``last_seen`` says of each word of a column in which refresh it occurred.
 
     The first training is number 0, and all of its words occurred there.
     """
@@ -24,43 +25,52 @@ class Extension:
     number: int = 0
     last_seen: Mapping[str, Sequence[int]] | None = None
 
-    def extended(self, rows: pl.DataFrame, *, min_count: int, forget_after: int | None = None) -> Extension:
-        """The next one: values that ``rows``, the new training rows, have at least ``min_count`` times become words.
+    def extended(self, fitted: Encoder) -> Encoder:
+        """The encoder with the words of one that was fitted to new rows: unknown ones take the places of forgotten
+        words, then places at the end. All other ids stay, and so do bins of numbers.
 
-        Words that have not occurred in the last ``forget_after`` refreshes, this one included, are forgotten: their
-        values are rare again, and their ids are free for new values. All other ids stay, and so do bins of numbers.
-
-        >>> old = Extension(Encoder((Categorical("site", ("a", "b")),)))
-        >>> new = old.extended(pl.DataFrame({"site": ["c", "b", "c"]}), min_count=2, forget_after=1)
-        >>> new.encoder.columns[0].vocabulary, new.last_seen
-        (('c', 'b'), {'site': [1, 1]})
+        >>> old, new = (Encoder((Categorical("site", words),)) for words in (("a", "", "b"), ("b", "c", "d")))
+        >>> Extension(old).extended(new).columns[0].vocabulary
+        ('a', 'c', 'b', 'd')
         """
-        columns, last_seen, number = [], {}, self.number + 1
+        known, columns = {column.name: column for column in fitted.columns}, []
         for column in self.encoder.columns:
             if isinstance(column, Categorical):
-                words = list(column.vocabulary)
-                last = list((self.last_seen or {}).get(column.name, [0] * len(words)))
-                counts = value_counts(rows[column.name])
-                there = set(counts["value"])
-                for at, word in enumerate(words):
-                    if word in there:
-                        last[at] = number
-                    elif forget_after is not None and number - last[at] >= forget_after:
-                        words[at] = ""
-                known = set(words)
-                new = [x for x in counts.filter(pl.col("count") >= min_count)["value"] if x not in known]
+                words, there = list(column.vocabulary), set(column.vocabulary)
+                new = [word for word in getattr(known[column.name], "vocabulary", ()) if word not in there]
                 free = [at for at, word in enumerate(words) if not word]
                 for at, word in zip(free, new, strict=False):
-                    words[at], last[at] = word, number
-                words += new[len(free) :]
-                last += [number] * (len(words) - len(last))
-                column, last_seen[column.name] = replace(column, vocabulary=tuple(words)), last
+                    words[at] = word
+                column = replace(column, vocabulary=(*words, *new[len(free) :]))
+            columns.append(column)
+        return Encoder(tuple(columns))
+
+    def aged(self, encoder: Encoder, occurred: Sequence[Ids], forget_after: int | None) -> Extension:
+        """The next extension: that of an :meth:`extended` encoder, whose ``occurred`` ids new training rows have.
+
+        Words that did not occur in the last ``forget_after`` refreshes, this one included, are forgotten.
+
+        >>> encoder = Encoder((Categorical("site", ("a", "b")),))
+        >>> aged = Extension(encoder).aged(encoder, [np.array([0, 3])], 1)
+        >>> aged.encoder.columns[0].vocabulary, aged.last_seen
+        (('', 'b'), {'site': [0, 1]})
+        """
+        number, columns, last_seen = self.number + 1, [], {}
+        for column, ids in zip(encoder.columns, occurred, strict=True):
+            if isinstance(column, Categorical):
+                words, before = np.array(column.vocabulary, dtype=object), (self.last_seen or {}).get(column.name, ())
+                last = np.zeros(len(words), dtype=np.int64)
+                last[: len(before)] = before
+                last[ids[ids >= FIRST] - FIRST] = number
+                if forget_after is not None:
+                    words[number - last >= forget_after] = ""
+                column, last_seen[column.name] = replace(column, vocabulary=tuple(words.tolist())), last.tolist()
             columns.append(column)
         return Extension(Encoder(tuple(columns)), number, last_seen)
 
 
-def new_ids(old: Encoder, new: Encoder) -> list[NDArray[np.int64]]:
-    """Of every column, the ids whose value an older encoder did not know, or knew by no id.
+def new_ids(old: Encoder, new: Encoder) -> list[Ids]:
+    """Of every column, the ids whose words an older encoder did not have there.
 
     >>> old, new = (Encoder((Categorical("site", words),)) for words in (("a", "b"), ("c", "b", "d")))
     >>> new_ids(old, new)
@@ -68,18 +78,8 @@ def new_ids(old: Encoder, new: Encoder) -> list[NDArray[np.int64]]:
     """
     found = []
     for before, after in zip(old.columns, new.columns, strict=True):
-        if not isinstance(before, Categorical) or not isinstance(after, Categorical):
-            found.append(np.zeros(0, dtype=np.int64))
-            continue
-        here, there = (np.array(column.vocabulary, dtype=object) for column in (after, before))
+        there, here = (np.array(getattr(column, "vocabulary", ()), dtype=object) for column in (before, after))
         changed = np.ones(len(here), dtype=bool)
         changed[: len(there)] = here[: len(there)] != there
         found.append(FIRST + np.flatnonzero(changed & (here != "")))
     return found
-
-
-def forgotten(old: Encoder, new: Encoder) -> dict[str, int]:
-    """How many words of each column an older encoder had and the new one has no longer."""
-    pairs = [(a, b) for a, b in zip(old.columns, new.columns, strict=True) if isinstance(a, Categorical)]
-    gone = {a.name: len(set(a.vocabulary) - {"", *getattr(b, "vocabulary", ())}) for a, b in pairs}
-    return {name: count for name, count in gone.items() if count}

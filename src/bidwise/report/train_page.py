@@ -143,7 +143,7 @@ def _test(key: str, result: TrainResult) -> Section:
 
 def described(prepared: Prepared, device: str) -> str:
     """The columns, the splits and the model, before anything is trained; what resumes, if something does."""
-    facts, config, store = prepared.facts, prepared.config, prepared.store
+    facts, config, store = prepared.facts, prepared.planned, prepared.store
     ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
     models = list(dict.fromkeys(each.model for each in candidates(config, facts.splits["train"].ads)))
     training = _planned(prepared)
@@ -167,7 +167,7 @@ def described(prepared: Prepared, device: str) -> str:
 
 def _planned(prepared: Prepared) -> list[str]:
     """What is going to be trained, and at what cost."""
-    config, ads = prepared.config, prepared.facts.splits["train"].ads
+    config, ads = prepared.planned, prepared.facts.splits["train"].ads
     first, *others = tried = candidates(config, ads)
     plan = recipes(config, first, ads, searched=bool(others))
     names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]

@@ -156,7 +156,7 @@ def _trained(
     Contestants of recipe auto are trained only where the ads that choose among them could tell a gain, as far as the
     two best settings of the search tell.
     """
-    config, ads, fits = prepared.config, prepared.store.ads("train"), prepared.folder / "fits"
+    config, ads, fits = prepared.planned, prepared.store.ads("train"), prepared.folder / "fits"
     tried = candidates(config, len(ads))
     many = len(tried) > 1
     plan = recipes(config, tried[0], len(ads), searched=many)
@@ -174,7 +174,7 @@ def _trained(
         if name in models or (told_apart is not None and not told_apart.enough):
             continue
         base = models.get(BASELINE)
-        start = [] if previous is None else previous.start(recipe, prepared.encoder, prepared.store)
+        start = [] if previous is None else previous.start(recipe, prepared.folder, prepared.store)
         models[name] = trained(
             recipe,
             **shared,

@@ -13,7 +13,16 @@ from polars.io.plugins import register_io_source
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
-from bidwise.data.read_table import FROM_AFAR, Table, files_of, same_place, scan_table, table_error, table_name
+from bidwise.data.read_table import (
+    FROM_AFAR,
+    PLACES,
+    Table,
+    location_of,
+    same_place,
+    scan_table,
+    table_error,
+    table_name,
+)
 from bidwise.run_folder import checksum, whole_file
 from bidwise.table.model import Model, load, written_as_in
 from bidwise.urls import check_on_disk
@@ -145,8 +154,8 @@ def _known(path: Path, model: Model, table: Table) -> Path | None:
 
     ``None`` for frames and URLs, whose rows may have changed unseen.
     """
-    files = files_of(table)
-    if files is None:
+    files = location_of(table).files() if isinstance(table, PLACES) else []
+    if not files:
         return None
     of_model = checksum(*(model.run / name for name in ("model.json", "model.pt", "encoder.json")))
     stated = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]

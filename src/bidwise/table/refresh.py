@@ -7,30 +7,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import polars as pl
 import torch
+from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
+from bidwise.data.blocks import chunks
+from bidwise.data.counting import Found
 from bidwise.data.encoding import LEFT_OUT, Categorical, Column, Encoder
-from bidwise.data.extension import Extension, forgotten, new_ids
-from bidwise.data.read_table import check_columns
-from bidwise.data.store import Store
-from bidwise.models import MODELS
+from bidwise.data.extension import Extension, new_ids
+from bidwise.data.store import SPLITS, Store, StoreWriter
+from bidwise.models import MODELS, Ensemble
 from bidwise.models.categorical import embedding_width
 from bidwise.models.widening import widened, widened_adam
 from bidwise.run_folder import checksum, read_json, read_result, write_json
 from bidwise.run_folder import load as read_tensors
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.served import Start
-from bidwise.table.config import ENSEMBLE, SINGLE, options_of, read_toml
+from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml
 from bidwise.table.model import Model, load
 from bidwise.table.results import Refresh, TableFacts, TrainResult
+from bidwise.training.arguments import whole
+from bidwise.values import RARE
 
-EPOCHS, SCHEDULE = 1, "cosine"  # of a refresh, unless it is told others
+EPOCHS, RATE = 0.5, 0.1  # of a refresh, in units of the first training's
 KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]
 ADAM, LAST_SEEN = "optimizer.pt", "last_seen.json"
 
@@ -74,19 +77,21 @@ class Previous:
         return Extension(self.model.encoder, 0 if refresh is None else refresh.number, last_seen)
 
     def sections(self) -> dict[str, dict[str, Any]]:
-        """A configuration that goes on from the run: roles, model and settings as they are, passes of a refresh.
+        """A configuration that goes on from the run: roles, model and settings as they are, fewer and smaller steps.
 
         A student whose teacher was a model of its own run learns from clicks alone.
         """
         there, recipe = read_toml(self.model.run / "config.toml"), self.recipe
         known = {name: there["train"][name] for name in KEPT if name in there["train"]}
         many = {"recipe": ENSEMBLE, "members": recipe.members} if recipe.members > 1 else {"recipe": SINGLE}
-        same = {name: getattr(recipe, name) for name in ("batch_size", "learning_rate", "l2", "precision")}
+        same = {name: getattr(recipe, name) for name in ("epochs", "batch_size", "learning_rate", "precision")}
+        if self.facts.refresh is None:
+            same |= {"epochs": whole(EPOCHS * recipe.epochs), "learning_rate": RATE * recipe.learning_rate}
         loss = {"loss": BASELINE}
         if recipe.teacher is None:
             own = {name: getattr(recipe, name) for name in ("lam", "sigma") if getattr(recipe, name) is not None}
             loss = {"loss": recipe.loss, **own}
-        run = {"epochs": EPOCHS, "schedule": SCHEDULE, "continue_from": str(self.model.run)}
+        run = {"schedule": "cosine", "continue_from": str(self.model.run)}
         return {
             "data": _without(there["data"], "table"),
             "model": self._model(),
@@ -102,51 +107,69 @@ class Previous:
             options["widths"] = [embedding_width(values) for values in cardinalities]
         return {"name": name} | options
 
-    def columns(self, frame: pl.DataFrame, roles: Sequence[tuple[str, str]], name: str) -> list[Column]:
+    def columns(self, found: Sequence[Found], data: Data, name: str) -> list[Column]:
         """Every column of a new table with what it is taken for: the same as in the run."""
-        self.model.encoder.check(frame.columns, name)
-        check_columns([column for _, column in roles], frame.columns, name)
+        self.model.encoder.check([each.name for each in found], name)
         uses = {c.name: "categorical" if isinstance(c, Categorical) else "numeric" for c in self.model.encoder.columns}
-        uses |= {column: role for role, column in reversed(roles)}
-        order = [*dict.fromkeys(column for _, column in roles), *self.model.encoder.names]
-        order += [column for column in frame.columns if column not in order]
-        shares = frame.null_count().row(0, named=True)
-        return [
-            Column(
-                column,
-                uses.get(column, LEFT_OUT),
-                frame[column].n_unique() if column in uses else 0,
-                shares[column] / max(len(frame), 1),
-                "as in the run before" if column in uses else "not in the run before",
+        uses |= {column: role for role, column in reversed(data.roles)}
+        there = {each.name: each for each in found}
+        order = dict.fromkeys([*(column for _, column in data.roles), *self.model.encoder.names, *there])
+        words = {True: "as in the run before", False: "not in the run before"}
+        return [Column(c, uses.get(c, LEFT_OUT), there[c].values, there[c].missing, words[c in uses]) for c in order]
+
+    def ctr(self, encoder: Encoder, features: NDArray[np.int32]) -> Floats:
+        """The run's own CTR of rows that are ids of an extended encoder, as `bidwise predict` has it."""
+        new = new_ids(self.model.encoder, encoder)
+
+        def old(ids: NDArray[np.int32]) -> NDArray[np.int32]:
+            return np.stack(
+                [np.where(np.isin(ids[:, at], new[at]), RARE, ids[:, at]) for at in range(len(new))], axis=1
             )
-            for column in order
-        ]
 
-    def extended(self, rows: pl.DataFrame, min_count: int, forget_after: int | None) -> tuple[Extension, Refresh]:
-        """The encoder after the new training rows, and what became new."""
-        extension = self.extension.extended(rows, min_count=min_count, forget_after=forget_after)
-        old, encoder = self.model.encoder, extension.encoder
-        new = {name: len(ids) for name, ids in zip(old.names, new_ids(old, encoder), strict=True) if len(ids)}
-        run, model = self.model.run, checksum(self.model.run / "model.pt")
-        return extension, Refresh(run.name, model, extension.number, new, forgotten(old, encoder))
+        return np.concatenate([self.model.ctr(old(features[part])) for part in chunks(0, len(features))])
 
-    def predict(self, rows: pl.DataFrame) -> Floats:
-        """The run's own CTR of rows, as `bidwise predict` would have it."""
-        return self.model.predict(rows.select(self.model.columns))
+    def aged(
+        self, encoder: Encoder, store: StoreWriter, folder: Path, forget_after: int | None
+    ) -> tuple[Encoder, Refresh]:
+        """The extended encoder without what it forgets, and what became new; the next refresh finds the rest.
 
-    def start(self, recipe: Recipe, encoder: Encoder, store: Store) -> list[Start]:
+        Forgotten words are rare in validation and test rows as well; training rows have none of them.
+        """
+        features = store.written("train", "features")
+        occurred = [np.flatnonzero(count) for count in _counts(features, encoder)]
+        extension = self.extension.aged(encoder, occurred, forget_after)
+        lost = new_ids(extension.encoder, encoder)
+        for part in SPLITS[1:] if any(map(len, lost)) else ():
+            ids = store.column(part, "features", width=len(lost))
+            for at, gone in enumerate(lost):
+                ids[np.isin(ids[:, at], gone), at] = RARE
+        write_json(folder / LAST_SEEN, extension.last_seen)
+        new = new_ids(self.model.encoder, encoder)
+        gained, forgotten = (
+            {name: len(ids) for name, ids in zip(encoder.names, each, strict=True) if len(ids)} for each in (new, lost)
+        )
+        model, ads, before = checksum(self.model.run / "model.pt"), len(features), self.ads
+        l2 = self.recipe.l2 * before / (before + ads)
+        return extension.encoder, Refresh(
+            self.model.run.name, model, extension.number, before + ads, l2, gained, forgotten
+        )
+
+    @property
+    def ads(self) -> int:
+        """Training ads of the run and of all that it went on from."""
+        return self.facts.splits["train"].ads if self.facts.refresh is None else self.facts.refresh.ads
+
+    def start(self, recipe: Recipe, folder: Path, store: Store) -> list[Start]:
         """The weights and the state of Adam of every member, for the values that there are now."""
-        about, old = self.model.about, self.model.encoder
-        model = recipe.build(store.cardinalities, 0)
-        new = [torch.from_numpy(ids) for ids in new_ids(old, encoder)]
-        shares = _shares(store, recipe.batch_size)
-        members: Any = self.model.network.models
+        about, members = self.model.about, cast(Ensemble, self.model.network).models
         if (recipe.model, recipe.members) != (about.model, len(members)) or _other(recipe.options, self._model()):
-            words = (
-                f"must have the model of the run that it goes on from, {len(members)} × {about.model}, found another"
-            )
-            raise InputError(f"{words}; leave out its options", argument="continue_from")
-        states = read_tensors(self.model.run / ADAM)
+            words = f"must be a run of the same model, found {len(members)} × {about.model} there and another here"
+            raise InputError(f"{words}; leave out what says so", argument="continue_from")
+        encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
+        new = [torch.from_numpy(ids) for ids in new_ids(self.model.encoder, encoder)]
+        ads, counts = store.splits["train"], _counts(store.column("train", "features"), encoder)
+        shares = [torch.from_numpy(1 - (1 - count / ads) ** recipe.batch_size) for count in counts]
+        model, states = recipe.build(store.cardinalities, 0), read_tensors(self.model.run / ADAM)
         return [
             Start(
                 widened(model, member.state_dict(), about.cardinalities, new),
@@ -156,18 +179,13 @@ class Previous:
         ]
 
 
-def write_extension(folder: Path, extension: Extension) -> None:
-    """What the next refresh needs to know of words."""
-    write_json(folder / LAST_SEEN, extension.last_seen)
-
-
-def _shares(store: Store, batch: int) -> list[torch.Tensor]:
-    """For each field, the share of batches of the new training rows that look each value up: 1 - (1 - its rows)^ads."""
-    features = store.column("train", "features")
-    rates = (
-        np.bincount(features[:, at], minlength=field.values) / len(features) for at, field in enumerate(store.fields)
-    )
-    return [torch.from_numpy(1 - (1 - rate) ** batch) for rate in rates]
+def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.int64]]:
+    """Of each column, how many rows have each id."""
+    totals = [np.zeros(field.values, dtype=np.int64) for field in encoder.fields]
+    for part in chunks(0, len(features)):
+        for at, total in enumerate(totals):
+            total += np.bincount(features[part, at], minlength=len(total))
+    return totals
 
 
 def _other(options: dict[str, Any], section: dict[str, Any]) -> bool:

@@ -37,8 +37,10 @@ class Refresh:
     run: str  # name of its folder
     model: str  # checksum of its weights
     number: int  # of refreshes since the first training
-    new: dict[str, int]  # values that got ids of their own, by column
-    forgotten: dict[str, int]  # values that lost theirs
+    ads: int  # that were trained on since then
+    l2: float  # what the penalty becomes: that of a prior, for so many ads
+    new: dict[str, int]  # words that got ids of their own, by column
+    forgotten: dict[str, int]  # words that lost theirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,7 @@ class TableFacts:
     )
     leaks: dict[str, float]  # columns that predict the click all by themselves, with their AUC
     refresh: Refresh | None = None  # where the training went on from another
+    sampled: int | None = None  # training rows that bins and the median bid come from, where not from all
 
     @property
     def timed(self) -> bool:
