@@ -17,10 +17,10 @@ import bidwise
 from bidwise.table import train
 
 DAYS, AUCTIONS, ADS = 7, 4_000, 10  # each day
-SITES, BRANDS, NEW = 60, 120, 150  # new creatives a day; each is shown for about three days
+SITES, BRANDS, NEW = 30, 40, 60  # new creatives a day; each is shown for about three days
 TURN = 0.15  # radians that tastes turn a day
 ROLES = {"click": "click", "bid": "bid", "auction": "auction", "time": "time", "truth": "truth"}
-MODEL = {"model": "deepfm", "recipe": "single", "budget": 1}
+MODEL = {"model": "dcnv2", "recipe": "single", "budget": 1}
 
 
 def day_of_ads(day, seed=0):

@@ -17,7 +17,8 @@ from cyclopts import MissingArgumentError, UnknownOptionError
 import bidwise
 
 Columns = Annotated[list[str] | None, cyclopts.Parameter(consume_multiple=True, negative=())]
-NAMES = {"settings": "--set", "raw": "RAW", "out": "OUT"}  # of arguments that a command has under another name
+OPTIONS = {"settings": "--set", "continue_from": "--continue"}
+NAMES = OPTIONS | {"raw": "RAW", "out": "OUT"}  # of arguments that a command has under another name
 SECONDS = 30  # between lines where there is no terminal
 
 
@@ -90,7 +91,7 @@ def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:
 
 
 def _option(name: str) -> str:
-    return NAMES["settings"] if name == "settings" else "--" + name.replace("_", "-")
+    return OPTIONS.get(name) or "--" + name.replace("_", "-")
 
 
 def _unknown_option(error: MissingArgumentError | UnknownOptionError) -> str | None:

@@ -167,9 +167,9 @@ class Train:
             check_name(name, given.get(name, next(iter(names))), names)
         if self.continue_from is None and self.forget_after is not None:
             raise InputError("is for runs that go on from another, found none (--continue)", argument="forget_after")
-        if self.continue_from is not None and (recipe not in (SINGLE, ENSEMBLE) or budget > 1):
-            words = f"must be left out where a run goes on from another, found {recipe}"
-            raise InputError(words, argument="recipe" if budget == 1 else "budget")
+        for name, wrong in {"recipe": recipe not in (SINGLE, ENSEMBLE), "budget": budget > 1}.items():
+            if self.continue_from is not None and wrong:
+                raise InputError("must be left out where a run goes on from another, found one", argument=name)
         for name, least in {"budget": 1, "members": 2, "forget_after": 1}.items():
             check_whole(name, given.get(name, least), least)
         if not 0 <= given.get("click_share", 0) < 1:

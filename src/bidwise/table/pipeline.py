@@ -119,6 +119,8 @@ def run(
     table = written_as(table, config.data.separator, config.data.header)
     show = progress or (lambda work, done, detail="": None)
     previous = None if config.train.continue_from is None else Previous.read(config.train.continue_from)
+    if previous is not None:
+        previous.check(next(iter(recipes(config, candidates(config)[0]).values())))
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
         distributed.first(lambda: prepare(table, config, out, previous=previous, progress=show))

@@ -78,6 +78,8 @@ def predict(
         _sink(blocks, target)
     except (pl.exceptions.PolarsError, InputError, OSError) as error:
         if blocks.failed is not None:
+            if known is not None and isinstance(blocks.failed, InputError):  # the user will change something
+                known.unlink(missing_ok=True)
             raise blocks.failed from None
         if isinstance(error, pl.exceptions.PolarsError) or FROM_AFAR.search(str(error)):
             raise table_error(table, error) from None
@@ -154,12 +156,14 @@ def _known(path: Path, model: Model, table: Table) -> Path | None:
 
     ``None`` for frames and URLs, whose rows may have changed unseen.
     """
-    files = location_of(table).files() if isinstance(table, PLACES) else []
-    if not files:
+    place = location_of(table) if isinstance(table, PLACES) else None
+    files = [] if place is None else place.files()
+    if place is None or not files:
         return None
     of_model = checksum(*(model.run / name for name in ("model.json", "model.pt", "encoder.json")))
     stated = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return path.with_name(f"{path.name}.{checksum(of_model, repr(stated), repr(table))}{KNOWN}")
+    key = checksum(of_model, repr((stated, place.separator, place.header)))
+    return path.with_name(f"{path.name}.{key}{KNOWN}")
 
 
 def _sink(blocks: _Blocks, path: Path) -> None:

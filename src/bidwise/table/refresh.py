@@ -61,6 +61,13 @@ class Previous:
             raise InputError(f"{words} wrote; train it again in a new folder", argument="continue_from")
         return Previous(model, read_result(model.run, TrainResult))
 
+    def check(self, recipe: Recipe) -> None:
+        """Raise unless a recipe has the model of the run."""
+        about = self.model.about
+        if (recipe.model, recipe.members) != (about.model, about.members) or _other(recipe.options, self._model()):
+            words = f"must be a run of the same model, found {about.members} × {about.model} there and another here"
+            raise InputError(f"{words}; leave out what says so", argument="continue_from")
+
     @property
     def recipe(self) -> Recipe:
         return self.result.fits[self.result.chosen].recipe
@@ -162,9 +169,6 @@ class Previous:
     def start(self, recipe: Recipe, folder: Path, store: Store) -> list[Start]:
         """The weights and the state of Adam of every member, for the values that there are now."""
         about, members = self.model.about, cast(Ensemble, self.model.network).models
-        if (recipe.model, recipe.members) != (about.model, len(members)) or _other(recipe.options, self._model()):
-            words = f"must be a run of the same model, found {len(members)} × {about.model} there and another here"
-            raise InputError(f"{words}; leave out what says so", argument="continue_from")
         encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
         new = [torch.from_numpy(ids) for ids in new_ids(self.model.encoder, encoder)]
         ads, counts = store.splits["train"], _counts(store.column("train", "features"), encoder)
