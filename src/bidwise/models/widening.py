@@ -1,4 +1,4 @@
-"""A trained model for fields that have got more values: old rows keep what they learnt, new ones start as rare ones."""
+"""A trained model for fields that have got more values: old rows keep what they learnt, new ones start anew."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.models.layers import Embeddings
-from bidwise.values import RARE
 
 
 def widened(model: nn.Module, state: dict[str, Any], before: Sequence[int], new: Sequence[Tensor]) -> dict[str, Any]:
     """The weights of a model whose fields had ``before`` values each, for a ``model`` whose fields have more.
 
-    New values start at the vector of rare ones, as which they were served until now: no prediction changes.
-
     Args:
-        model: built for the values that there are now; its weights are not read.
+        model: built for the values that there are now; new ones have its initial vectors.
         state: ``state_dict`` of the old model.
         new: ids of each field that belong to new values, those at the end and any others.
 
@@ -26,11 +23,13 @@ def widened(model: nn.Module, state: dict[str, Any], before: Sequence[int], new:
     >>> old, model = SparseLogisticRegression([3, 2]), SparseLogisticRegression([4, 2])
     >>> model.load_state_dict(widened(model, old.state_dict(), [3, 2], [torch.tensor([3]), torch.tensor([])]))
     <All keys matched successfully>
-    >>> bool(torch.equal(model(torch.tensor([[2, 1], [3, 0]])), old(torch.tensor([[2, 1], [0, 0]]))))
+    >>> bool(torch.equal(model(torch.tensor([[2, 1], [0, 0]])), old(torch.tensor([[2, 1], [0, 0]]))))
     True
     """
+    rows = {f"{name}.weight": (table, source, fresh) for name, table, source, fresh in _rows(model, before, new)}
     return state | {
-        f"{name}.weight": state[f"{name}.weight"][source] for name, _, source, _ in _rows(model, before, new)
+        name: torch.where(fresh[:, None], table.weight.detach().cpu(), state[name][source])
+        for name, (table, source, fresh) in rows.items()
     }
 
 
@@ -60,7 +59,7 @@ def widened_adam(
 def _rows(
     model: nn.Module, before: Sequence[int], new: Sequence[Tensor]
 ) -> Iterator[tuple[str, Embeddings, Tensor, Tensor]]:
-    """For each table with its name: the old row that every row comes from, and whether its value is new."""
+    """For each table with its name: the old row that every row comes from, any where its value is new, and whether."""
     for name, table in model.named_modules():
         if not isinstance(table, Embeddings):
             continue
@@ -68,7 +67,7 @@ def _rows(
         for field, values in zip(table.fields, (table.ends - table.starts).tolist(), strict=True):
             ids = torch.arange(values)
             is_new = torch.isin(ids, new[field].long())
-            sources.append(start + ids.masked_fill(is_new, RARE))
+            sources.append(start + ids.masked_fill(is_new, 0))
             fresh.append(is_new)
             start += before[field]
         yield name, table, torch.cat(sources), torch.cat(fresh)

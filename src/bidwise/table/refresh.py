@@ -173,13 +173,14 @@ class Previous:
         new = [torch.from_numpy(ids) for ids in new_ids(self.model.encoder, encoder)]
         ads, counts = store.splits["train"], _counts(store.column("train", "features"), encoder)
         shares = [torch.from_numpy(1 - (1 - count / ads) ** recipe.batch_size) for count in counts]
-        model, states = recipe.build(store.cardinalities, 0), read_tensors(self.model.run / ADAM)
+        models = [recipe.build(store.cardinalities, seed) for seed in range(len(members))]
+        states = read_tensors(self.model.run / ADAM)
         return [
             Start(
                 widened(model, member.state_dict(), about.cardinalities, new),
                 widened_adam(model, state, about.cardinalities, new, shares),
             )
-            for member, state in zip(members, states, strict=True)
+            for model, member, state in zip(models, members, states, strict=True)
         ]
 
 
