@@ -123,7 +123,7 @@ def run(
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         choosing, held_out = valid, None
         if config.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
-            choosing, held_out = halves(valid, config.train.seed)
+            choosing, held_out = halves(valid, config.train.seed, prepared.folder)
         models, search, told_apart = _trained(prepared, choosing, held_out, device, show)
 
         def conclude() -> TrainResult:
