@@ -41,9 +41,8 @@ class Scratch:
         path = self.folder / name
         size = np.dtype(dtype).itemsize * length
         there = path.is_file() and path.stat().st_size == size
-        return np.asarray(
-            np.memmap(path, dtype, "r+" if there else "w+", shape=(length,))
-        )  # no memmap: numpy shuffles those slowly
+        mapped = np.memmap(path, dtype, "r+" if there else "w+", shape=(length,))
+        return np.asarray(mapped)  # numpy shuffles a memmap slowly
 
 
 def chunks(first: int, last: int) -> Iterator[slice]:
@@ -64,7 +63,8 @@ class Blocks:
 
     lazy: pl.LazyFrame
     rows: int
-    table: Table
+    place: Location | None
+    length: int
 
     @property
     def schema(self) -> pl.Schema:
@@ -73,15 +73,15 @@ class Blocks:
     @property
     def starts(self) -> range:
         """First rows of the blocks."""
-        return range(0, self.rows, ROWS)
+        return range(0, self.rows, self.length)
 
     def read(self, start: int, columns: Sequence[str] | None = None, rows: int | None = None) -> pl.DataFrame:
         """The block that begins at a row, or so many ``rows`` from there."""
         lazy = self.lazy if columns is None else self.lazy.select(cs.by_name(*columns))
         try:
-            return lazy.slice(start, min(ROWS if rows is None else rows, self.rows - start)).collect(engine="streaming")
+            return lazy.slice(start, min(rows or self.length, self.rows - start)).collect(engine="streaming")
         except UNREADABLE as error:
-            raise table_error(self.table, error) from None
+            raise table_error(self.place, error) from None
 
 
 def blocks_of(table: Table, work: Path, name: str = "table") -> Blocks:
@@ -105,7 +105,7 @@ def blocks_of(table: Table, work: Path, name: str = "table") -> Blocks:
         raise table_error(table, error) from None
     if not rows:
         raise InputError(f"{table_name(table, name)} must hold ads, found no rows")
-    return Blocks(lazy, rows, table)
+    return Blocks(lazy, rows, place, ROWS)
 
 
 def _copy(table: Location | pl.LazyFrame, part: Path) -> None:

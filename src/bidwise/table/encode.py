@@ -22,7 +22,7 @@ from bidwise.data.splits import Split, auction_size
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.evaluation.auc import auc
 from bidwise.run_folder import read_json, to_toml, whole_file, write_json, write_text
-from bidwise.runners import Progress, runner_of
+from bidwise.runners import Progress, Runner, runner_of
 from bidwise.table.config import AUTO, Config, nested, open_run
 from bidwise.table.passes import Passes, every
 from bidwise.table.results import SplitFacts, TableFacts
@@ -62,13 +62,17 @@ class Prepared:
             )
 
 
-def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress | None = None) -> Prepared:
+def prepare(
+    table: Table, config: Config, out: str | Path, *, engine: str = "local", progress: Progress | None = None
+) -> Prepared:
     """Check the table, infer what its columns are, split it, and leave a store in ``out``, in memory that does not grow
     with the table.
 
     Whatever cannot be used is refused and leaves nothing. A run that was cut off goes on after its last whole pass, or
-    block of the last one. A folder that has the store of the same table already is taken as it is.
+    block of the last one. A folder that has the store of the same table already is taken as it is. ``engine`` is
+    ``local``, threads of this process, or ``ray``: the store is the same to the byte.
     """
+    runner = runner_of(engine)
     show: Progress = progress or (lambda work, done, detail="": None)
     folder, name = open_run(out, config), table_name(table)
     prepared, work = Prepared(folder, config), folder / WORK
@@ -77,7 +81,7 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
         prepared.check_rows(table_fingerprint(table), name)
     else:
         try:
-            _prepared(table, config, folder, show)
+            _prepared(table, config, folder, runner, show)
         except InputError:  # the user will change the table or the options: nothing of this attempt is of use
             for left in (work, folder / "store"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -86,11 +90,11 @@ def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress
     return prepared
 
 
-def _prepared(table: Table, config: Config, folder: Path, show: Progress) -> None:
+def _prepared(table: Table, config: Config, folder: Path, runner: Runner, show: Progress) -> None:
     data, work, name = config.data, folder / WORK, table_name(table)
     blocks, fingerprint = _opened(table, config, folder)
     _check_room(folder, blocks)
-    passes = Passes(blocks, data, work, name, runner_of("local"))
+    passes = Passes(blocks, data, work, name, runner)
     named = {"numeric": data.numeric, "categorical": data.categorical, "ignore": data.ignore}
     found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"))
     columns = inferred(found, data.roles, **named, name=name)
