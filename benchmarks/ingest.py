@@ -4,7 +4,7 @@ python -m benchmarks.ingest 10000000          rows, of which each of 12 and 20 c
 python -m benchmarks.ingest 100000000 --columns 20 --append
 
 Each case is a process of its own. Memory is what only the process holds (RssAnon): pages of mapped files are the
-system's to take back. The table is made in a folder beside, as Parquet in parts of a million rows, and removed.
+system's to take back. Tables are Parquet in parts of a million rows.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("rows", type=int, nargs="*", default=[10_000_000])
     parser.add_argument("--columns", type=int, nargs="+", default=[12, 20])
     parser.add_argument("--append", action="store_true", help="keep rows that were measured before")
+    parser.add_argument("--folder", help="where tables are made and kept [default: a temporary one]")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -94,9 +95,11 @@ def main() -> None:
     found: list[dict[str, object]] = [*read("ingest")] if options.append else []
     for rows in options.rows:
         for columns in options.columns:
-            with tempfile.TemporaryDirectory() as folder:
-                (table := Path(folder) / "table").mkdir()
-                make_table(table, rows, columns)
+            with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+                table = Path(options.folder or folder) / f"{rows}x{columns}"
+                if not table.is_dir():
+                    table.mkdir()
+                    make_table(table, rows, columns)
                 load = os.getloadavg()[0]
                 command = [sys.executable, "-m", "benchmarks.ingest", "--measure", str(table), f"{folder}/run"]
                 said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
