@@ -21,7 +21,7 @@ from bidwise.models import DeepFM
 from bidwise.training import mixing
 
 Row = dict[str, object]
-ROWS, LONG, SEEDS, BATCH, AUCTION = 500_000, 80_000_000, 3, 1024, 100
+ROWS, LONG, SEEDS, BATCH, AUCTION = 500_000, 80_000_000, 4, 1024, 100
 WORLDS = ("drift", "shared_tail")
 METRICS = ("expected_welfare", "log_loss")
 
@@ -31,7 +31,7 @@ def rows() -> Iterator[Row]:
     large, block, mix = mixing.LARGE, mixing.BLOCK, mixing.MIX
     for world in WORLDS:
         ads = simulated_ads(ROWS, world=world, device="cpu")
-        valid = replace(ads.valid, offsets=torch.arange(0, len(ads.valid) + 1, AUCTION))
+        valid = replace(ads.valid, auction_size=AUCTION)
         short = max(1, block * len(ads.train) // LONG)
         methods = {"all": (large, block, mix), "blocks": (0, short, mix), "one stretch": (0, short * mix, 1)}
         found: dict[str, list[dict[str, float]]] = {name: [] for name in methods}

@@ -216,7 +216,7 @@ def _some(ads: Ads, which: Tensor, folder: Path | None) -> Ads:
         return ads.take(rows, bounds)
     with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
         columns = {key: getattr(ads, key) for key in ("features", *COLUMNS) if getattr(ads, key) is not None}
-        taken = {key: _mapped(column, rows, f"{name}/{key}") for key, column in columns.items()}
+        taken: dict[str, Any] = {key: _mapped(column, rows, f"{name}/{key}") for key, column in columns.items()}
     return replace(ads, offsets=bounds, **taken)
 
 
