@@ -12,8 +12,6 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
 from benchmarks.harness import write
 from bidwise import fit
 from bidwise.data.criteo_device import simulated_ads

@@ -100,7 +100,7 @@ def blocks_of(table: Table, work: Path, name: str = "table") -> Blocks:
         else:
             lazy = _frame(table, [], name).lazy()
         rows = int(lazy.select(pl.len()).collect().item())
-        rows -= _empty_lines(lazy, rows, place)
+        rows -= 0 if place is None else place.empty_lines(lazy, rows)
     except UNREADABLE as error:
         raise table_error(table, error) from None
     if not rows:
@@ -120,23 +120,6 @@ def _copy(table: Location | pl.LazyFrame, part: Path) -> None:
             table.scanned(infer_schema_length=SAMPLE, try_parse_dates=True).sink_parquet(part, **options)
         except pl.exceptions.ComputeError:
             table.scanned(infer_schema_length=None, try_parse_dates=True).sink_parquet(part, **options)
-
-
-def _empty_lines(lazy: pl.LazyFrame, rows: int, place: Location | None) -> int:
-    """Lines at the end of a text file that are empty, in columns that are read as numbers as well."""
-    if place is None or place.kind == ".parquet":
-        return 0
-    nothing = pl.all_horizontal(pl.all().is_null())
-    last = 16
-    while True:
-        used = lazy.tail(last).select(~nothing).collect().to_series().arg_true()
-        if len(used) or last >= rows:
-            break
-        last *= 16
-    empty = min(last, rows) - (int(used[-1]) + 1 if len(used) else 0)
-    if empty and place.scan(infer_schema=False).tail(empty).select(nothing).collect().to_series().all():
-        return empty
-    return 0
 
 
 def table_fingerprint(table: Table, blocks: Blocks | None = None) -> str:

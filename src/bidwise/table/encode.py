@@ -98,7 +98,8 @@ def _prepared(table: Table, config: Config, folder: Path, runner: Runner, show: 
     named = {"numeric": data.numeric, "categorical": data.categorical, "ignore": data.ignore}
     found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"))
     columns = inferred(found, data.roles, **named, name=name)
-    _check_clicks(passes)
+    if (share := _one_kind(passes.numbers("click"))) is not None:
+        raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
     show("reading", 0.3, "splitting")
     parts = passes.split(config.train.seed)
     sizes = {part: len(each.rows) for part, each in parts.items()}
@@ -173,13 +174,6 @@ def _check_room(folder: Path, blocks: Blocks) -> None:
     if free < needed:
         words = f"must have {needed / 1e9:.1f} GB free for {blocks.rows:,} rows, found {free / 1e9:.1f} GB at {folder}"
         raise InputError(words, argument="out")
-
-
-def _check_clicks(passes: Passes) -> None:
-    clicks = passes.numbers("click")
-    if (share := _one_kind(clicks)) is not None:
-        words = f"column {passes.data.click!r} must have 0 and 1, found that {share} of the ads were clicked"
-        raise InputError(f"{passes.name}: {words}")
 
 
 def _one_kind(clicks: NDArray[Any]) -> str | None:
