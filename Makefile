@@ -25,7 +25,8 @@ test: lint types browser
 	wait $$apart; apart=$$?; cat .pytest_apart.log; exit $$((rest + apart))
 
 # What takes longer or needs more: Lightning, notebooks in a kernel, the site, the wheel in an empty environment.
-LONG := tests/test_lightning.py tests/test_site.py tests/test_distribution.py tests/test_documents.py tests/test_predict.py
+LONG := tests/test_lightning.py tests/test_site.py tests/test_distribution.py tests/test_documents.py \
+	tests/test_ingest.py tests/test_predict.py
 test-long: $(INSTALLED) browser
 	$(INSTALL) -e '.[lightning,docs,notebooks,dist]'
 	BIDWISE_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -vv -rs $(LONG)
@@ -72,6 +73,8 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.categories
 	$(BIN)/python -m benchmarks.ranks
 	$(BIN)/python -m benchmarks.precision
+	$(BIN)/python -m benchmarks.ingest
+	$(BIN)/python -m benchmarks.shuffles
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -45,6 +45,7 @@ def train(
     separator: str | None = None,
     header: bool | None = None,
     settings: Settings = None,
+    engine: str = "local",
     device: str = "auto",
 ) -> None:
     """Train a CTR model on a table of logged ads, and evaluate it on the newest of them.
@@ -69,9 +70,9 @@ def train(
     Parameters
     ----------
     table:
-        Parquet, CSV or TSV file, one row per logged ad; also a URL (s3://, gs://, az://, https://) or, quoted, a
-        pattern such as 'day=*/*.parquet'. Or a TOML file with sections data, model and train, as a run leaves it in
-        OUT/config.toml; options win over the file.
+        Parquet, CSV or TSV file, one row per logged ad, or a folder of them; also a URL (s3://, gs://, az://, https://)
+        or, quoted, a pattern such as 'day=*/*.parquet'. It may exceed the memory. Or a TOML file with sections data,
+        model and train, as a run leaves it in OUT/config.toml; options win over the file.
     out:
         Folder of the run.
     continue_from:
@@ -132,6 +133,8 @@ def train(
         [default: it does].
     settings:
         Any setting as section.key=value, separated by spaces: train.epochs=5 model.hidden=64,64 data.bins=16.
+    engine:
+        local, or ray: blocks of the table are encoded by the machines of a Ray cluster, to the same bytes.
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """

@@ -41,9 +41,8 @@ class Scratch:
         path = self.folder / name
         size = np.dtype(dtype).itemsize * length
         there = path.is_file() and path.stat().st_size == size
-        return np.asarray(
-            np.memmap(path, dtype, "r+" if there else "w+", shape=(length,))
-        )  # no memmap: numpy shuffles those slowly
+        mapped = np.memmap(path, dtype, "r+" if there else "w+", shape=(length,))
+        return np.asarray(mapped)  # numpy shuffles a memmap slowly
 
 
 def chunks(first: int, last: int) -> Iterator[slice]:
@@ -64,7 +63,8 @@ class Blocks:
 
     lazy: pl.LazyFrame
     rows: int
-    table: Table
+    place: Location | None
+    length: int
 
     @property
     def schema(self) -> pl.Schema:
@@ -73,15 +73,15 @@ class Blocks:
     @property
     def starts(self) -> range:
         """First rows of the blocks."""
-        return range(0, self.rows, ROWS)
+        return range(0, self.rows, self.length)
 
     def read(self, start: int, columns: Sequence[str] | None = None, rows: int | None = None) -> pl.DataFrame:
         """The block that begins at a row, or so many ``rows`` from there."""
         lazy = self.lazy if columns is None else self.lazy.select(cs.by_name(*columns))
         try:
-            return lazy.slice(start, min(ROWS if rows is None else rows, self.rows - start)).collect(engine="streaming")
+            return lazy.slice(start, min(rows or self.length, self.rows - start)).collect(engine="streaming")
         except UNREADABLE as error:
-            raise table_error(self.table, error) from None
+            raise table_error(self.place, error) from None
 
 
 def blocks_of(table: Table, work: Path, name: str = "table") -> Blocks:
@@ -100,12 +100,12 @@ def blocks_of(table: Table, work: Path, name: str = "table") -> Blocks:
         else:
             lazy = _frame(table, [], name).lazy()
         rows = int(lazy.select(pl.len()).collect().item())
-        rows -= _empty_lines(lazy, rows, place)
+        rows -= 0 if place is None else place.empty_lines(lazy, rows)
     except UNREADABLE as error:
         raise table_error(table, error) from None
     if not rows:
         raise InputError(f"{table_name(table, name)} must hold ads, found no rows")
-    return Blocks(lazy, rows, table)
+    return Blocks(lazy, rows, place, ROWS)
 
 
 def _copy(table: Location | pl.LazyFrame, part: Path) -> None:
@@ -120,23 +120,6 @@ def _copy(table: Location | pl.LazyFrame, part: Path) -> None:
             table.scanned(infer_schema_length=SAMPLE, try_parse_dates=True).sink_parquet(part, **options)
         except pl.exceptions.ComputeError:
             table.scanned(infer_schema_length=None, try_parse_dates=True).sink_parquet(part, **options)
-
-
-def _empty_lines(lazy: pl.LazyFrame, rows: int, place: Location | None) -> int:
-    """Lines at the end of a text file that are empty, in columns that are read as numbers as well."""
-    if place is None or place.kind == ".parquet":
-        return 0
-    nothing = pl.all_horizontal(pl.all().is_null())
-    last = 16
-    while True:
-        used = lazy.tail(last).select(~nothing).collect().to_series().arg_true()
-        if len(used) or last >= rows:
-            break
-        last *= 16
-    empty = min(last, rows) - (int(used[-1]) + 1 if len(used) else 0)
-    if empty and place.scan(infer_schema=False).tail(empty).select(nothing).collect().to_series().all():
-        return empty
-    return 0
 
 
 def table_fingerprint(table: Table, blocks: Blocks | None = None) -> str:

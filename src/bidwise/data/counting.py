@@ -144,7 +144,12 @@ class Tally:
             part.write_ipc(folder / f"{cell}.{number}")
 
     def vocabulary(self, min_count: int) -> tuple[str, ...]:
-        """Values seen often enough, the most frequent first; ties by name: ids do not depend on the rows' order."""
+        """Values seen often enough, the most frequent first."""
+        return tuple(self.often(min_count)["value"].to_list())
+
+    def often(self, min_count: int) -> pl.DataFrame:
+        """Every ``value`` seen often enough with its ``count``, the most frequent first; ties by name, so that ids do not
+        depend on the rows' order. It ends the counting."""
         often = pl.col("count") >= min_count
         if self.folder is None:
             kept = _summed(self.counts).filter(often)
@@ -155,5 +160,4 @@ class Tally:
                 cells = [sorted(folder.glob(f"{cell}.*")) for cell in range(CELLS)]
                 parts = [_summed(map(pl.read_ipc, files)).filter(often) for files in cells if files]
             kept = pl.concat(parts)
-        kept = kept.sort(["count", "value"], descending=[True, False])
-        return tuple(kept["value"].to_list())
+        return kept.sort(["count", "value"], descending=[True, False])

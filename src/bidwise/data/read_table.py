@@ -88,6 +88,18 @@ class Location:
             return sorted(path for path in inside if _ending(path.name) == self.kind)
         return sorted(map(Path, glob(str(self.where), recursive=True))) if self.several else [self.where]
 
+    def empty_lines(self, lazy: pl.LazyFrame, rows: int) -> int:
+        """Lines at the end of a text file that are empty, in columns that are not among those read as well."""
+        if self.kind == ".parquet" or not rows:
+            return 0
+        nothing, last, used = pl.all_horizontal(pl.all().is_null()), 1, pl.Series(dtype=pl.UInt32)
+        while last < 16 * rows and not len(used):
+            used, last = lazy.tail(last).select(~nothing).collect().to_series().arg_true(), 16 * last
+        last //= 16
+        empty = min(last, rows) - (int(used[-1]) + 1 if len(used) else 0)
+        lines = self.scan(infer_schema=False).tail(empty) if empty else None
+        return 0 if lines is None or not lines.select(nothing).collect().to_series().all() else empty
+
     def error(self, error: Exception) -> InputError:
         """What went wrong, in one line that says what to do and has no password and no signature."""
         text = re.sub(r" \(location: .*?(?= \(path: |$)", "", " ".join(str(error).split()))  # with the signature
@@ -368,7 +380,8 @@ def _category(column: str, values: Any, table: str) -> pl.Series:
 def _file(place: Location, wanted: Sequence[str], numeric: Sequence[str]) -> pl.DataFrame:
     """A file: all columns with inferred types, or those that are wanted."""
     if not wanted:
-        return _trimmed(place.scanned(**INFERRED, try_parse_dates=True).collect(engine="streaming"), place)
+        frame = place.scanned(**INFERRED, try_parse_dates=True).collect(engine="streaming")
+        return frame.head(len(frame) - place.empty_lines(frame.lazy(), len(frame)))
     written = place.scanned(infer_schema=False)  # everything as text; nothing is read yet
     names = written.collect_schema().names()
     check_columns(wanted, names, place.name)
@@ -380,16 +393,4 @@ def _file(place: Location, wanted: Sequence[str], numeric: Sequence[str]) -> pl.
         frame = typed.select(cs.by_name(*wanted)).collect(engine="streaming")
     except pl.exceptions.ComputeError:  # some number is none: text tells where
         frame = written.select(cs.by_name(*wanted)).collect(engine="streaming")
-    return _trimmed(frame, place)
-
-
-def _trimmed(frame: pl.DataFrame, place: Location) -> pl.DataFrame:
-    """Without lines at the end of a text file that are empty, in columns that were not asked for as well."""
-    if place.kind == ".parquet" or not frame.width:
-        return frame
-    nothing = pl.all_horizontal(pl.all().is_null())
-    used = frame.select(~nothing).to_series().arg_true()
-    last = len(frame) - (int(used[-1]) + 1 if len(used) else 0)
-    if last and place.scan(infer_schema=False).tail(last).select(nothing).collect().to_series().all():
-        return frame.head(len(frame) - last)
-    return frame
+    return frame.head(len(frame) - place.empty_lines(frame.lazy(), len(frame)))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bidwise.checks import InputError
-from bidwise.data.ads import Ads
+from bidwise.data.ads import COLUMNS, Ads
 from bidwise.data.blocks import Array, chunks, in_memory
 from bidwise.data.read_table import bad_row, check_known
 from bidwise.data.store import SPLITS
@@ -192,18 +195,33 @@ def auction_size(most: int, *rows: int) -> int:
     return max(2, min(most, min(rows) // AUCTIONS))
 
 
-def halves(ads: Ads, seed: int) -> tuple[Ads, Ads]:
-    """The auctions, or ads that are in none, in two random halves: what one chooses is not known to the other."""
+def halves(ads: Ads, seed: int, folder: Path | None = None) -> tuple[Ads, Ads]:
+    """The auctions, or ads that are in none, in two random halves: what one chooses is not known to the other.
+
+    With a ``folder`` their columns are files in it, without a name, that end with their last use.
+    """
     order = np.random.default_rng(seed).permutation(len(ads) if ads.offsets is None else len(ads.offsets) - 1)
-    first, second = (_some(ads, torch.from_numpy(np.sort(part))) for part in np.array_split(order, 2))
+    first, second = (_some(ads, torch.from_numpy(np.sort(part)), folder) for part in np.array_split(order, 2))
     return first, second
 
 
-def _some(ads: Ads, which: Tensor) -> Ads:
+def _some(ads: Ads, which: Tensor, folder: Path | None) -> Ads:
     """Some auctions of ``ads``, or some ads where there are none."""
-    if ads.offsets is None:
-        return ads.take(which)
-    sizes = ads.offsets.diff()[which]
-    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
-    rows = torch.arange(int(offsets[-1])) + (ads.offsets[which] - offsets[:-1]).repeat_interleave(sizes)
-    return ads.take(rows, offsets)
+    rows, bounds = which, None
+    if ads.offsets is not None:
+        sizes = ads.offsets.diff()[which]
+        bounds = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+        rows = torch.arange(int(bounds[-1])) + (ads.offsets[which] - bounds[:-1]).repeat_interleave(sizes)
+    if folder is None:
+        return ads.take(rows, bounds)
+    with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
+        columns = {key: getattr(ads, key) for key in ("features", *COLUMNS) if getattr(ads, key) is not None}
+        taken: dict[str, Any] = {key: _mapped(column, rows, f"{name}/{key}") for key, column in columns.items()}
+    return replace(ads, offsets=bounds, **taken)
+
+
+def _mapped(column: Tensor, rows: Tensor, path: str) -> Tensor:
+    """Rows of a column as a file."""
+    shape = (len(rows), *column.shape[1:])
+    file = torch.from_file(path, shared=True, size=math.prod(shape), dtype=column.dtype)
+    return torch.index_select(column, 0, rows, out=file.view(shape))

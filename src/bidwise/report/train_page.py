@@ -370,6 +370,8 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
             "The table names no auctions: training takes random batches of ads as auctions, validation and test "
             f"measure all auctions of {facts.auction_size} that could be drawn{fewer}."
         )
+    if facts.sampled is not None:
+        yield f"Bins of numbers and the median bid are those of {facts.sampled:,} training ads, evenly spaced."
     if config.data.sampling_rate is not None:
         yield (
             f"Every ad without a click stands for {1 / config.data.sampling_rate:g}, in training and in all measures. "

@@ -22,7 +22,7 @@ from bidwise.data.splits import Split, auction_size
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.evaluation.auc import auc
 from bidwise.run_folder import read_json, to_toml, whole_file, write_json, write_text
-from bidwise.runners import Progress, runner_of
+from bidwise.runners import Progress, Runner, runner_of
 from bidwise.table.config import AUTO, Config, nested, open_run
 from bidwise.table.passes import Passes, every
 from bidwise.table.refresh import Previous
@@ -77,15 +77,18 @@ def prepare(
     out: str | Path,
     *,
     previous: Previous | None = None,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> Prepared:
     """Check the table, infer what its columns are, split it, and leave a store in ``out``, in memory that does not grow
     with the table.
 
     Whatever cannot be used is refused and leaves nothing. A run that was cut off goes on after its last whole pass, or
-    block of the last one. A folder that has the store of the same table already is taken as it is. Columns, bins, ids
-    and units of bids are those of the ``previous`` run, where this one goes on from it.
+    block of the last one. A folder that has the store of the same table already is taken as it is. ``engine`` is
+    ``local``, threads of this process, or ``ray``: the store is the same to the byte. Columns, bins, ids and units of
+    bids are those of the ``previous`` run, where this one goes on from it.
     """
+    runner = runner_of(engine)
     show: Progress = progress or (lambda work, done, detail="": None)
     folder, name = open_run(out, config), table_name(table)
     prepared, work = Prepared(folder, config), folder / WORK
@@ -94,7 +97,7 @@ def prepare(
         prepared.check_rows(table_fingerprint(table), name)
     else:
         try:
-            _prepared(table, config, folder, previous, show)
+            _prepared(table, config, folder, previous, runner, show)
         except InputError:  # the user will change the table or the options: nothing of this attempt is of use
             for left in (work, folder / "store"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -103,17 +106,20 @@ def prepare(
     return prepared
 
 
-def _prepared(table: Table, config: Config, folder: Path, previous: Previous | None, show: Progress) -> None:
+def _prepared(
+    table: Table, config: Config, folder: Path, previous: Previous | None, runner: Runner, show: Progress
+) -> None:
     data, work, name = config.data, folder / WORK, table_name(table)
     blocks, fingerprint = _opened(table, config, folder)
     _check_room(folder, blocks)
-    passes = Passes(blocks, data, work, name, runner_of("local"))
+    passes = Passes(blocks, data, work, name, runner)
     named = {"numeric": data.numeric, "categorical": data.categorical, "ignore": data.ignore}
     found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"))
     columns = (
         inferred(found, data.roles, **named, name=name) if previous is None else previous.columns(found, data, name)
     )
-    _check_clicks(passes)
+    if (share := _one_kind(passes.numbers("click"))) is not None:
+        raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
     show("reading", 0.3, "splitting")
     parts = passes.split(config.train.seed)
     sizes = {part: len(each.rows) for part, each in parts.items()}
@@ -193,13 +199,6 @@ def _check_room(folder: Path, blocks: Blocks) -> None:
     if free < needed:
         words = f"must have {needed / 1e9:.1f} GB free for {blocks.rows:,} rows, found {free / 1e9:.1f} GB at {folder}"
         raise InputError(words, argument="out")
-
-
-def _check_clicks(passes: Passes) -> None:
-    clicks = passes.numbers("click")
-    if (share := _one_kind(clicks)) is not None:
-        words = f"column {passes.data.click!r} must have 0 and 1, found that {share} of the ads were clicked"
-        raise InputError(f"{passes.name}: {words}")
 
 
 def _one_kind(clicks: NDArray[Any]) -> str | None:

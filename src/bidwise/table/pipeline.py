@@ -61,6 +61,7 @@ def train(
     continue_from: str | Path | None = None,
     settings: Sequence[str] = (),
     device: str = "cpu",
+    engine: str = "local",
     progress: Progress | None = None,
     opened: Callable[[Prepared], None] | None = None,
     **options: Any,
@@ -68,14 +69,16 @@ def train(
     """Train a model on a table of logged ads and evaluate it on the newest of them.
 
     Args:
-        table: Parquet, CSV or TSV file or URL, polars or pandas frame, or mapping of columns; one row per logged ad. By
-            default the one that the configuration names.
+        table: Parquet, CSV or TSV file, folder or pattern of such files, URL, polars or pandas frame, or mapping of
+            columns; one row per logged ad. By default the one that the configuration names. It may exceed the memory.
         out: run folder; the same call resumes an earlier one that was cut off.
         config: a :class:`Config`, or the TOML file of one.
         continue_from: folder of a finished run, whose encoder, weights and optimizer go on with these rows, by its own
             configuration but for ``options`` and ``settings``; both models are then tested on the newest rows.
         settings: ``["train.learning_rate=3e-4"]``, above all else.
         device: ``cpu`` or ``cuda``.
+        engine: what prepares the table: ``local``, or ``ray``, the machines of a Ray cluster, which must all see the
+            table and ``out``.
         progress: called as ``progress("training", 0.4, "model 2 of 5, epoch 1.3 of 4")``.
         opened: called when the table has been read, before anything is trained.
         options: columns by their role, and others: ``click="y", bid="b", auction="id", recipe="auto", model="deepfm"``;
@@ -102,7 +105,7 @@ def train(
     merged = resolved(sections, values, settings)
     if table is None and merged.data.table is None:
         raise InputError(f"{config or 'table'} must name the table to train on, found no table in [data]")
-    return run(merged.data.table if table is None else table, merged, out, device, progress, opened)
+    return run(merged.data.table if table is None else table, merged, out, device, progress, opened, engine=engine)
 
 
 def run(
@@ -113,6 +116,7 @@ def run(
     progress: Progress | None = None,
     opened: Callable[[Prepared], None] | None = None,
     command: Sequence[str] | None = None,
+    engine: str = "local",
 ) -> TrainResult:
     """Train by a configuration: of several ranks the first prepares the folder and concludes, and all of them train."""
     started = time.monotonic()
@@ -123,7 +127,7 @@ def run(
         previous.check(next(iter(recipes(config, candidates(config)[0]).values())))
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
-        distributed.first(lambda: prepare(table, config, out, previous=previous, progress=show))
+        distributed.first(lambda: prepare(table, config, out, previous=previous, engine=engine, progress=show))
         here, there = f"rank {distributed.rank()} on {platform.node()}", Path(out).absolute()
         unseen = f"out must be a folder that all ranks see, found that {here} does not see {there}"
         distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else unseen)
@@ -135,7 +139,7 @@ def run(
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         choosing, held_out = valid, None
         if config.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
-            choosing, held_out = halves(valid, config.train.seed)
+            choosing, held_out = halves(valid, config.train.seed, prepared.folder)
         models, search, told_apart = _trained(prepared, previous, choosing, held_out, device, show)
 
         def conclude() -> TrainResult:
