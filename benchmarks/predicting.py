@@ -16,7 +16,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 import polars as pl
@@ -28,7 +30,6 @@ from bidwise.table import train
 ROWS = 2_000_000
 MODELS = {
     "deepfm 128, 128": {"model": "deepfm", "epochs": 1},
-    "deepfm 400, 400, 400": {"model": "deepfm", "epochs": 1, "settings": ["model.hidden=400,400,400"]},
     "lightgbm, 200 trees": {"model": "lightgbm", "epochs": 200, "settings": ["train.patience=200"]},
 }
 MEASURED = """
@@ -50,6 +51,27 @@ print(json.dumps({"rows": rows, "seconds": wall, "cpu_seconds": cpu, "peak_mb": 
 """
 
 
+def measured(model: str, run: Path, table: Path) -> Iterator[dict[str, object]]:
+    """The rows of one model."""
+    for what, threads in product(("whole", "model"), ("1", "2")):
+        only = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), threads) | {"OMP_WAIT_POLICY": "passive"}
+        typed = [
+            sys.executable,
+            "-c",
+            MEASURED,
+            str(run),
+            str(table),
+            str(table.with_name("out.parquet")),
+            what,
+            threads,
+        ]
+        said = json.loads(subprocess.check_output(typed, env=os.environ | only, text=True))
+        row = {"model": model, "what": what, "threads": threads, **said}
+        row |= {f"rows_per_{of}": said["rows"] / said[f"{of}s"] for of in ("second", "cpu_second")}
+        print(row, flush=True)
+        yield row
+
+
 def main(rows: int = ROWS) -> None:
     world = make_table("mixed", 0).drop("truth")
     found: list[dict[str, object]] = []
@@ -60,15 +82,7 @@ def main(rows: int = ROWS) -> None:
         for model, options in MODELS.items():
             run = folder / model.replace(", ", "-").replace(" ", "-")
             train(world, out=run, click="click", bid="bid", recipe="single", budget=1, **options)
-            for what in ("whole", "model"):
-                for threads in ("1", "2"):
-                    only = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), threads)
-                    typed = [sys.executable, "-c", MEASURED, str(run), str(table), str(folder / "out.parquet")]
-                    said = subprocess.check_output([*typed, what, threads], env=os.environ | only, text=True)
-                    row = {"model": model, "what": what, "threads": threads} | json.loads(said)
-                    row |= {"rows_per_second": row["rows"] / row["seconds"]}
-                    found.append(row | {"rows_per_cpu_second": row["rows"] / row["cpu_seconds"]})
-                    print(found[-1], flush=True)
+            found += measured(model, run, table)
     write("predicting", found, **{name: version(name) for name in ("polars", "lightgbm")})
 
 

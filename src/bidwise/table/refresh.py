@@ -23,8 +23,8 @@ from bidwise.data.store import SPLITS, Store, StoreWriter
 from bidwise.models import MODELS, Ensemble
 from bidwise.models.categorical import embedding_width
 from bidwise.models.widening import widened, widened_adam
-from bidwise.run_folder import checksum, read_json, read_result, write_json
 from bidwise.run_folder import load as read_tensors
+from bidwise.run_folder import read_json, read_result, write_json
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.served import Start
 from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml
@@ -64,7 +64,11 @@ class Previous:
     def check(self, recipe: Recipe) -> None:
         """Raise unless a recipe has the model of the run."""
         about = self.model.about
-        if (recipe.model, recipe.members) != (about.model, about.members) or _other(recipe.options, self._model()):
+        if (recipe.model, recipe.members, recipe.options) != (
+            about.model,
+            about.members,
+            _without(self._model(), "name"),
+        ):
             words = f"must be a run of the same model, found {about.members} × {about.model} there and another here"
             raise InputError(f"{words}; leave out what says so", argument="continue_from")
 
@@ -110,7 +114,8 @@ class Previous:
         name, cardinalities = self.model.about.model, self.model.about.cardinalities
         signature = inspect.signature(MODELS[name]).parameters
         options = {key: signature[key].default for key in options_of(name)} | self.recipe.options
-        if "widths" in options and options["widths"] is None:
+        options = {key: list(x) if isinstance(x, tuple) else x for key, x in options.items()}
+        if options.get("widths", 0) is None:
             options["widths"] = [embedding_width(values) for values in cardinalities]
         return {"name": name} | options
 
@@ -155,16 +160,10 @@ class Previous:
         gained, forgotten = (
             {name: len(ids) for name, ids in zip(encoder.names, each, strict=True) if len(ids)} for each in (new, lost)
         )
-        model, ads, before = checksum(self.model.run / "model.pt"), len(features), self.ads
-        l2 = self.recipe.l2 * before / (before + ads)
-        return extension.encoder, Refresh(
-            self.model.run.name, model, extension.number, before + ads, l2, gained, forgotten
-        )
-
-    @property
-    def ads(self) -> int:
-        """Training ads of the run and of all that it went on from."""
-        return self.facts.splits["train"].ads if self.facts.refresh is None else self.facts.refresh.ads
+        before = self.facts.splits["train"].ads if self.facts.refresh is None else self.facts.refresh.ads
+        ads = before + len(features)
+        l2 = self.recipe.l2 * before / ads
+        return extension.encoder, Refresh(self.model.run.name, extension.number, ads, l2, gained, forgotten)
 
     def start(self, recipe: Recipe, folder: Path, store: Store) -> list[Start]:
         """The weights and the state of Adam of every member, for the values that there are now."""
@@ -191,12 +190,6 @@ def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.in
         for at, total in enumerate(totals):
             total += np.bincount(features[part, at], minlength=len(total))
     return totals
-
-
-def _other(options: dict[str, Any], section: dict[str, Any]) -> bool:
-    """Whether options of a model differ from those in its section."""
-    plain = {key: list(x) if isinstance(x, tuple) else x for key, x in section.items()}
-    return any(plain[key] != (list(x) if isinstance(x, tuple) else x) for key, x in options.items())
 
 
 def _without(section: dict[str, Any], *keys: str) -> dict[str, Any]:

@@ -35,7 +35,6 @@ class Refresh:
     """The run that a training went on from, and what its encoder learnt."""
 
     run: str  # name of its folder
-    model: str  # checksum of its weights
     number: int  # of refreshes since the first training
     ads: int  # that were trained on since then
     l2: float  # what the penalty becomes: that of a prior, for so many ads
