@@ -1,7 +1,7 @@
 """Seven days of ads that drift: a model refreshed every night, one trained once, one trained anew every night.
 
-Tastes of sites turn a little every day, and every day brings creatives that nobody has seen. At night a model is trained
-on what was logged, and it serves the next day: welfare is in % of what the true CTR, known here, would reach there.
+Tastes of sites turn a little every day, and every day brings creatives that nobody has seen. At night a model is
+trained on what was logged, and it serves the next day: welfare is in % of what the true CTR, known here, would reach.
 
     python examples/daily_refresh.py runs/days
 """
@@ -31,7 +31,8 @@ def day_of_ads(day, seed=0):
     brand_of = world.integers(0, BRANDS, NEW * (DAYS + 10))
     effect = 0.7 * world.normal(size=NEW * (DAYS + 10))
     site = np.repeat(random.integers(0, SITES, AUCTIONS), ADS)
-    creative = NEW * (day + 6) + random.integers(0, NEW, len(site)) - NEW * random.geometric(0.35, len(site)).clip(max=6)
+    number, age = random.integers(0, NEW, len(site)), random.geometric(0.35, len(site)).clip(max=6)  # in days
+    creative = NEW * (day + 6 - age) + number
     brand, device = brand_of[creative], random.choice(["phone", "tablet", "desktop"], len(site))
     angle = TURN * (day + np.arange(len(site)) / len(site))[:, None]
     taste = np.cos(angle) * sites[site] + np.sin(angle) * turned[site]
