@@ -148,7 +148,7 @@ class Tally:
         return tuple(self.often(min_count)["value"].to_list())
 
     def often(self, min_count: int) -> pl.DataFrame:
-        """Every ``value`` seen often enough with its ``count``, the most frequent first; ties by name, so that ids do not
+        """Every ``value`` seen often enough with its ``count``, the most frequent first, ties by name: ids do not
         depend on the rows' order. It ends the counting."""
         often = pl.col("count") >= min_count
         if self.folder is None:

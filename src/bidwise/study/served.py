@@ -22,6 +22,7 @@ from bidwise.training import Fit, Metric
 from bidwise.training.batches import fits
 from bidwise.training.validation import logits_across
 
+ADS = 2**22  # whose clicks are added up at once: columns of a store may exceed the memory
 AT_ONCE = 4  # trainings on a GPU, each with its own stream
 
 
@@ -143,9 +144,14 @@ def calibrated(model: Ensemble, valid: Ads) -> Ensemble:
 
 
 def _logit_of_mean(ads: Ads) -> float:
-    labels = ads.labels.double()
-    weights = torch.ones_like(labels) if ads.weights is None else ads.weights.double()
-    return float(torch.logit((labels * weights).sum() / weights.sum(), eps=1e-6))
+    clicked, total = 0.0, 0.0
+    for start in range(0, len(ads), ADS):
+        some = slice(start, start + ADS)
+        labels = ads.clicks[..., some] if ads.exposure is None else ads.clicks[..., some] / ads.exposure[..., some]
+        labels = labels.double()
+        counts = torch.ones_like(labels) if ads.weights is None else ads.weights[..., some].double()
+        clicked, total = clicked + float((labels * counts).sum()), total + float(counts.sum())
+    return float(torch.logit(torch.tensor(clicked / total, dtype=torch.float64), eps=1e-6))
 
 
 def numbers(values: Tensor) -> Any:
