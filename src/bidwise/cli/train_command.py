@@ -244,7 +244,7 @@ def predict(
         Folder of bidwise train.
     table:
         Parquet, CSV or TSV file, or its URL, a folder of such files or, quoted, a pattern, with the columns that the
-        model was trained on; others are kept as they are. It is read and written in blocks, in constant memory.
+        model was trained on; others are kept as they are. It is read and written in blocks; Parquet in constant memory.
     out:
         File to write; ends in .parquet, .csv or .tsv. The same command resumes a run that was killed.
     column:
