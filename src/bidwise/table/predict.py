@@ -50,7 +50,8 @@ def predict(
         table: as in `train`; needs the columns that the model was trained on and may have any others. Values that
             training did not see count as rare.
         out: a file that ends in .parquet, .csv or .tsv. The table is then read and written in blocks, Parquet in
-            constant memory. The same call after a kill takes the predictions that were made and ends with the same bytes.
+            constant memory. The same call after a kill takes the predictions that were made, and ends with the same
+            bytes.
         column: name of the new column.
         separator, header: of a text file, as in `train`; those of the run by default.
         device: ``cpu`` or ``cuda``.
