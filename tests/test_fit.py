@@ -25,7 +25,7 @@ from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, World, stack
 from bidwise.losses import api
 from bidwise.models import DCN, MLP, DeepFM, LogisticRegression, SparseLogisticRegression
-from bidwise.training import METRICS, Variants, fit, loop, predict, run, validation
+from bidwise.training import METRICS, Variants, fit, loop, mixing, predict, run, validation
 from bidwise.training.batches import Orders, Shuffle
 from bidwise.training.run import matmul_precision, repeats_in_a_graph
 from bidwise.training.validation import Metric, logits_of, mean_welfare
@@ -356,7 +356,10 @@ def test_cosine_reaches_0_where_auctions_are_longer_than_batches(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("lead", [(), (2,), (2, 2)])
-def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead):
+@pytest.mark.parametrize("mixed", [False, True])
+def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead, mixed, monkeypatch):
+    if mixed:
+        in_short_blocks(monkeypatch)
     ads = numbered(sizes, lead=lead)
     ragged = sizes is not None and len(set(sizes)) > 1
     randoms = [seeded(k) for k in range(math.prod(lead))]
@@ -394,6 +397,50 @@ def test_batches_hold_every_ad_once_and_auctions_whole(sizes, batch_size, lead):
         together = torch.cat(seen, -1).sort(-1).values
         assert torch.equal(together, ads.features.squeeze(-1))
         assert sizes is None or auctions == len(sizes)
+
+
+def in_short_blocks(monkeypatch):
+    """Every table is too long to be shuffled as a whole."""
+    for name, value in {"LARGE": 0, "BLOCK": 4, "MIX": 3}.items():
+        monkeypatch.setattr(mixing, name, value)
+
+
+def test_long_tables_are_mixed_from_a_few_blocks_at_a_time(monkeypatch):
+    in_short_blocks(monkeypatch)
+    shuffle = Shuffle(numbered(ads=120), 12, [seeded(0)])
+    first, second = ([batch.features.squeeze(-1).long() for batch in shuffle] for _ in range(2))
+    for batches in (first, second):
+        for ads in batches:  # a batch is what three blocks of four are
+            assert len((ads // 4).unique()) == 3
+            assert ads.tolist() != sorted(ads.tolist())
+    assert [set(ads.tolist()) for ads in first] != [set(ads.tolist()) for ads in second]
+
+
+@pytest.mark.parametrize("sizes", [None, [5, 1, 0, 9, 2, 2, 7] * 4])
+def test_ranks_share_the_batches_of_a_long_table(monkeypatch, sizes):
+    in_short_blocks(monkeypatch)
+    epoch = Shuffle(numbered(sizes, ads=100), 12, [seeded(0)]).epoch()
+    cuts = epoch.cuts(3)
+    parts = [epoch.part(cuts[:, rank], cuts[:, rank + 1]) for rank in range(3)]
+    for number in range(len(epoch.ends)):
+        rows = [part.rows(*part.bounds(number))[0] for part in parts]
+        assert torch.equal(torch.cat(rows), epoch.rows(*epoch.bounds(number))[0])
+
+
+def test_a_training_on_a_long_table_resumes_exactly(tmp_path, monkeypatch):
+    in_short_blocks(monkeypatch)
+    ads = numbered(ads=600)
+    options = {"loss": "log_loss", "epochs": 2, "batch_size": 32, "every": 1.0, "metric": "log_loss"}
+    through = fit(LogisticRegression(ads.width), ads, valid=ads, **options)
+
+    def cut(done):
+        if done >= 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(LogisticRegression(ads.width), ads, valid=ads, out=tmp_path, progress=cut, **options)
+    again = fit(LogisticRegression(ads.width), ads, valid=ads, out=tmp_path, **options)
+    assert all(torch.equal(x, again.last[name]) for name, x in through.last.items())
 
 
 def test_batches_are_as_many_as_they_say():

@@ -10,17 +10,21 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from bidwise import ray_runner, runners
 from bidwise.checks import InputError
 from bidwise.cli.data_command import prepare_criteo
+from bidwise.data import blocks
 from bidwise.data.bids import Bids
 from bidwise.data.criteo_text import simulate
 from bidwise.data.store import Store
 from bidwise.paper import raw_text as criteo_files
 from bidwise.paper import sorted_blocks as criteo_runs
 from bidwise.paper.prepare_criteo import WORK, prepare
+from bidwise.table.config import resolved
+from bidwise.table.encode import prepare as prepare_table
 
 ray = pytest.importorskip("ray")
 pytestmark = [  # what Ray leaves to the garbage collector when it starts and ends its own processes
@@ -75,6 +79,18 @@ def test_every_file_of_the_store_is_the_same(tmp_path, raw):
     assert found == contents(tmp_path / "ray")
     assert bars["local"] == bars["ray"]
     assert set(bars["ray"].values()) == {1}
+
+
+def test_a_table_becomes_the_same_store_on_a_cluster(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "ROWS", 300)
+    random = np.random.default_rng(0)
+    columns = {"query": random.integers(0, 200, 2000), "site": random.integers(0, 9, 2000).astype(str)}
+    columns |= {"bid": random.uniform(1, 2, 2000), "click": random.integers(0, 2, 2000)}
+    pl.DataFrame(columns).write_parquet(tmp_path / "ads.parquet")
+    config = resolved({"data": {"click": "click", "bid": "bid", "auction": ["query"]}}, {"train.loss": "log_loss"})
+    for engine in runners.ENGINES:
+        prepare_table(tmp_path / "ads.parquet", config, tmp_path / engine, engine=engine)
+    assert contents(tmp_path / "local") == contents(tmp_path / "ray")
 
 
 def test_the_command_takes_paths_of_the_folder_it_is_in(tmp_path, raw, monkeypatch, capsys):

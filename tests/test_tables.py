@@ -191,8 +191,8 @@ def test_confusing_files_are_refused(tmp_path, text, message):
         read(tmp_path / "ads.csv")
 
 
-def test_a_folder_is_no_table(tmp_path):
-    with pytest.raises(InputError, match="must be a file, found a folder"):
+def test_a_folder_without_tables_is_none(tmp_path):
+    with pytest.raises(InputError, match=r"or a folder of files of one kind, found no file that ends in \.parquet"):
         read(tmp_path)
 
 

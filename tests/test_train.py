@@ -17,6 +17,7 @@ import torch
 import bidwise
 from bidwise.cli import app
 from bidwise.data.ad_table import auction_ids
+from bidwise.data.counting import found
 from bidwise.data.encoding import inferred
 from bidwise.data.splits import auction_size, halves, split, times_of
 from bidwise.evaluation.auc import auc
@@ -535,18 +536,18 @@ def test_types_are_inferred_and_explained():
         }
     )
     roles = [("click", "click"), ("bid", "bid")]
-    found = {column.name: column for column in inferred(frame, roles)}
-    uses = {name: column.use for name, column in found.items()}
+    known = {column.name: column for column in inferred(found(frame), roles)}
+    uses = {name: column.use for name, column in known.items()}
     assert {name for name, use in uses.items() if use == "categorical"} == {"text", "flag", "hour", "user_id"}
     assert {name for name, use in uses.items() if use == "numeric"} == {"price", "score"}
     assert {name for name, use in uses.items() if use == "left out"} == {"key", "same", "day", "tags"}
-    assert all(column.reason for column in found.values())
+    assert all(column.reason for column in known.values())
     named = {"numeric": ("hour",), "categorical": ("score",), "ignore": ("text",)}
-    assert {c.name: c.use for c in inferred(frame, roles, **named)}["score"] == "categorical"  # always obeyed
+    assert {c.name: c.use for c in inferred(found(frame), roles, **named)}["score"] == "categorical"  # always obeyed
     with pytest.raises(bidwise.InputError, match="column 'day' must hold text or numbers, found Date"):
-        inferred(frame, roles, categorical=("day",))
+        inferred(found(frame), roles, categorical=("day",))
     cheap = frame.with_columns(price=pl.col("hour") * 7)
-    uses = {column.name: column.use for column in inferred(cheap, roles, **named | {"categorical": ("price",)})}
+    uses = {column.name: column.use for column in inferred(found(cheap), roles, **named | {"categorical": ("price",)})}
     assert (uses["hour"], uses["price"], uses["text"]) == ("numeric", "categorical", "left out")
 
 
@@ -617,7 +618,7 @@ def test_files_and_folders_that_cannot_be_used(run, table, tmp_path):
         ("odd.csv", r"is it separated by another character"),
         ("ads.xlsx", r"must end in .parquet, .csv"),
         ("bad.parquet", r"bad.parquet cannot be read"),
-        (".", r"must be a file, found a folder"),
+        (".", r"must be a file, or a folder of files of one kind, found .csv and .parquet"),
     ]
     for name, message in cases:
         with pytest.raises(bidwise.InputError, match=message):

@@ -354,7 +354,10 @@ def test_a_pattern_on_disk_and_a_file_with_the_marks_of_one(table, tmp_path):
     assert read_table(f"file://{tmp_path}/a1.csv").equals(table[9:20])
     with pytest.raises(bidwise.InputError, match=r"b\*.csv: no file has such a name"):
         read_table(tmp_path / "b*.csv")
-    with pytest.raises(bidwise.InputError, match=r"found a folder; for all its files name a pattern, .*/\*.parquet"):
+    parts = [table[9:20], table[20:], table[:9]]  # by name: a1, a2, a[1]
+    assert read_table(tmp_path).equals(pl.concat(parts))
+    table.write_parquet(tmp_path / "b.parquet")
+    with pytest.raises(bidwise.InputError, match=r"found .csv and .parquet in it; name those of one kind by a pattern"):
         read_table(tmp_path)
 
 

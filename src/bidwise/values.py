@@ -21,14 +21,14 @@ WHOLE = re.compile(r"(-?\d+)\.0+")  # a whole number that was stored as a decima
 
 
 class Vocabulary:
-    """Ids of the values of a column of names: those of the words in turn, from 2.
+    """Ids of the values of a column of names: those of the words in turn, from 2; no value has that of an empty word.
 
     >>> Vocabulary(["a", "7", "true"]).ids(["a", 7.0, True, " a ", "b", None, ""])
     [2, 3, 4, 2, 0, 1, 1]
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.known = {word: FIRST + at for at, word in enumerate(words)}
+        self.known = {word: FIRST + at for at, word in enumerate(words) if word}
 
     def ids(self, values: Sequence[Any]) -> list[int]:
         """The id of every value; text that is in the vocabulary as it stands is found at once."""

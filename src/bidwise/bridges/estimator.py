@@ -15,9 +15,10 @@ from bidwise.auctions.columns import Floats
 from bidwise.bridges.logged_rows import LEAST, LoggedRows, auctions_of, bids_of, with_parts_of_dates
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
+from bidwise.data.counting import found
 from bidwise.data.encoding import Encoder, inferred, least_count
 from bidwise.data.groups import offsets
-from bidwise.data.read_table import read_table
+from bidwise.data.read_table import numbers_of, read_table
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import LOSSES
 from bidwise.models import TABLE_MODELS, Ensemble
@@ -151,7 +152,9 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"y must have two classes, found one class in {len(rows)} rows (n_samples = {len(rows)})")
         known = LoggedRows(frame, clicks, bids_of(bid, len(frame)), auctions_of(auction, len(frame)), weights)
         train, valid = known.split(rows, self.validation_fraction, seed)
-        columns = inferred(frame, [], numeric=self.numeric, categorical=self.categorical, name="X")
+        columns = inferred(found(frame), [], numeric=self.numeric, categorical=self.categorical, name="X")
+        for column in self.numeric or ():
+            numbers_of(frame[column], "X")  # an error names the first value that is none
         self.columns_ = {column.name: f"{column.use}: {column.reason}" for column in columns}
         kinds = {column.name: column.use for column in columns if column.use in ("categorical", "numeric")}
         self.encoder_ = Encoder.fit(frame[train], kinds, min_count=least_count(len(train)), bins=self.bins)

@@ -99,7 +99,7 @@ def main() -> None:
             print(said, end="", file=sys.stderr, flush=True)  # at once: others print too
         raise SystemExit(2) from None
     except KeyboardInterrupt as stop:
-        resumes = sys.argv[1:2] and sys.argv[1] in ("reproduce", "prepare", "train", "sweep")
+        resumes = sys.argv[1:2] and sys.argv[1] in ("reproduce", "prepare", "train", "sweep", "predict")
         what = "the same command resumes it" if resumes else "nothing was written"
         print(f"bidwise: stopped; {what}", file=sys.stderr)
         raise SystemExit(128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)) from None

@@ -18,7 +18,8 @@ from cyclopts import MissingArgumentError, UnknownOptionError
 import bidwise
 
 Columns = Annotated[list[str] | None, cyclopts.Parameter(consume_multiple=True, negative=())]
-NAMES = {"settings": "--set", "raw": "RAW", "out": "OUT"}  # of arguments that a command has under another name
+OPTIONS = {"settings": "--set", "continue_from": "--continue"}
+NAMES = OPTIONS | {"raw": "RAW", "out": "OUT"}  # of arguments that a command has under another name
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite what the terminal shows
 SECONDS = 30  # between lines where there is no terminal
 
@@ -92,7 +93,7 @@ def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:
 
 
 def _option(name: str) -> str:
-    return NAMES["settings"] if name == "settings" else "--" + name.replace("_", "-")
+    return OPTIONS.get(name) or "--" + name.replace("_", "-")
 
 
 def _unknown_option(error: MissingArgumentError | UnknownOptionError) -> str | None:

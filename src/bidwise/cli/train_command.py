@@ -20,6 +20,8 @@ def train(
     /,
     *,
     out: Path,
+    continue_from: Annotated[Path | None, Parameter(name="--continue")] = None,
+    forget_after: int | None = None,
     click: str | None = None,
     bid: str | None = None,
     auction: Columns = None,
@@ -46,6 +48,7 @@ def train(
     separator: str | None = None,
     header: bool | None = None,
     settings: Settings = None,
+    engine: str = "local",
     device: str = "auto",
 ) -> None:
     """Train a CTR model on a table of logged ads, and evaluate it on the newest of them.
@@ -63,16 +66,25 @@ def train(
 
     bidwise train config.toml --out runs/mine --set train.learning_rate=3e-4
 
+    bidwise train today.parquet --continue runs/monday --out runs/tuesday
+
     torchrun --standalone --nproc-per-node 2 -m bidwise train config.toml --out runs/mine
 
     Parameters
     ----------
     table:
-        Parquet, CSV or TSV file, one row per logged ad; also a URL (s3://, gs://, az://, https://) or, quoted, a
-        pattern such as 'day=*/*.parquet'. Or a TOML file with sections data, model and train, as a run leaves it in
-        OUT/config.toml; options win over the file.
+        Parquet, CSV or TSV file, one row per logged ad, or a folder of them; also a URL (s3://, gs://, az://, https://)
+        or, quoted, a pattern such as 'day=*/*.parquet'. It may exceed the memory. Or a TOML file with sections data,
+        model and train, as a run leaves it in OUT/config.toml; options win over the file.
     out:
         Folder of the run.
+    continue_from:
+        Folder of a finished run, whose model goes on with the rows of TABLE: columns, ids, weights and optimizer are
+        kept, new values get ids of their own, and both models are tested on the newest rows. Roles and settings are
+        those of that run; options here are above them.
+    forget_after:
+        With --continue: values that did not occur in so many refreshes, this one included, count as rare again
+        [default: never].
     click:
         Column of clicks, 0 or 1.
     bid:
@@ -131,6 +143,8 @@ def train(
         [default: it does].
     settings:
         Any setting as section.key=value, separated by spaces: train.epochs=5 model.hidden=64,64 data.bins=16.
+    engine:
+        local, or ray: blocks of the table are encoded by the machines of a Ray cluster, to the same bytes.
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """
@@ -239,10 +253,10 @@ def predict(
     run:
         Folder of bidwise train.
     table:
-        Parquet, CSV or TSV file, or its URL, with the columns that the model was trained on; others are kept as they
-        are.
+        Parquet, CSV or TSV file, or its URL, a folder of such files or, quoted, a pattern, with the columns that the
+        model was trained on; others are kept as they are. It is read and written in blocks; Parquet in constant memory.
     out:
-        File to write; ends in .parquet, .csv or .tsv.
+        File to write; ends in .parquet, .csv or .tsv. The same command resumes a run that was killed.
     column:
         Name of the new column.
     separator:

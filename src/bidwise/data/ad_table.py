@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
+from bidwise.data.blocks import Array, chunks, in_memory
 from bidwise.data.read_table import (
     Table,
     bad_row,
@@ -25,6 +26,7 @@ from bidwise.data.read_table import (
     table_name,
 )
 
+GROUPED = 2**22  # runs of rows that are put in order at once
 USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish
 
 
@@ -117,22 +119,8 @@ def read_ads(
         raise InputError(f"must name every column once, found {twice[0]!r} twice", argument="ctr")
     frame = read_table(table, numeric=numeric, text=text, name=name)
     name = table_name(table, name)
-    read = {
-        column: known_numbers(frame[column], name, "; clicks are 0 or 1" if column == click else "")
-        for column in numeric
-    }
-    for column in ctr:
-        hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
-        _check(read, column, name, f"a CTR must be in [0, 1]; {hint}", (0, 1))
-    _check(read, click, name, "a click must be 0 or 1", (0, 1), whole=True)
-    _check(read, bid, name, "a bid must be above 0, from 1e-100 to 1e100; leave out ads without a bid", USUAL)
-    _check(read, truth, name, "a true CTR must be in [0, 1]", (0, 1))
-    _check(read, weight, name, "a weight must be above 0, from 1e-100 to 1e100", USUAL)
-    expected = "a propensity must be above 0 and at most 1: the probability with which the log chose the ad"
-    _check(read, propensity, name, expected, (USUAL[0], 1))
-    last = np.inf if slots is None else slots
-    expected = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
-    _check(read, position, name, expected, (1, last), whole=True)
+    by_role = {"click": click, "bid": bid, "truth": truth, "position": position, "weight": weight}
+    read = checked_numbers(frame, ctr, by_role | {"propensity": propensity}, slots=slots, name=name)
     grouped = {key: group_ids(frame.select(cs.by_name(*columns)), name) for key, columns in keys.items()}
     ads = AdTable(
         ctr={column: read[column] for column in ctr},
@@ -152,6 +140,50 @@ def read_ads(
     if order is None:
         return replace(ads, offsets=offsets)
     return ads.rows(order, offsets)
+
+
+def checked_numbers(
+    frame: pl.DataFrame,
+    ctr: Sequence[str],
+    roles: Mapping[str, str | None],
+    *,
+    slots: int | None,
+    name: str,
+    start: int = 0,
+) -> dict[str, Floats]:
+    """Columns of numbers, checked by their roles; ``start`` is the row of the table that the frame begins with."""
+    click, columns = roles["click"], [*ctr, *(column for column in roles.values() if column is not None)]
+    read = {
+        column: known_numbers(frame[column], name, "; clicks are 0 or 1" if column == click else "", start)
+        for column in columns
+    }
+
+    def check(column: str | None, expected: str, between: tuple[float, float], whole: bool = False) -> None:
+        """Raise unless all values of a column, where there is one, are in a range."""
+        if column is None:
+            return
+        values = read[column]
+        good = (values >= between[0]) & (values <= between[1])
+        if whole:
+            good &= values == np.floor(values)
+        if not good.all():
+            row, more = int(np.argmin(good)), int((~good).sum()) - 1
+            others = f", and {more:,} more {'row' if more == 1 else 'rows'} like it" if more else ""
+            raise bad_row(name, column, start + row, f"{values[row]:g}{others}; {expected}")
+
+    for column in ctr:
+        hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
+        check(column, f"a CTR must be in [0, 1]; {hint}", (0, 1))
+    check(click, "a click must be 0 or 1", (0, 1), whole=True)
+    check(roles.get("bid"), "a bid must be above 0, from 1e-100 to 1e100; leave out ads without a bid", USUAL)
+    check(roles.get("truth"), "a true CTR must be in [0, 1]", (0, 1))
+    check(roles.get("weight"), "a weight must be above 0, from 1e-100 to 1e100", USUAL)
+    expected = "a propensity must be above 0 and at most 1: the probability with which the log chose the ad"
+    check(roles.get("propensity"), expected, (USUAL[0], 1))
+    last = np.inf if slots is None else slots
+    expected = f"a position must be a whole number from 1 to {last}, the number of slots: name more, as 1,0.8,0.6"
+    check(roles.get("position"), expected, (1, last), whole=True)
+    return read
 
 
 def group_ids(keys: pl.DataFrame, table: str = "table") -> tuple[NDArray[np.int64], list[str]]:
@@ -178,12 +210,71 @@ def group_ids(keys: pl.DataFrame, table: str = "table") -> tuple[NDArray[np.int6
     return ids, labels.select(pl.concat_str(labels.columns, separator=", ")).to_series().to_list()
 
 
-def auction_ids(keys: pl.DataFrame, table: str = "table") -> NDArray[np.int64]:
-    """:func:`group_ids` of columns that name the auction; missing values are refused."""
+def auction_keys(keys: pl.DataFrame, table: str = "table", start: int = 0) -> NDArray[np.uint64]:
+    """A hash of the columns that name the auction; missing values are refused. Of 100 million auctions two share
+    one with a probability of 0.0003."""
     for column in keys:
+        check_flat(column, table)
         known = column.str.strip_chars().replace("", None) if column.dtype == pl.String else column
-        check_known(known, table, "every ad needs an auction")
-    return group_ids(keys, table)[0]
+        check_known(known, table, "every ad needs an auction", start)
+    words = cs.by_dtype(pl.Categorical, pl.Enum).cast(pl.String)  # whose codes are those of a block
+    keys = keys.with_columns(words).with_columns(cs.string().str.strip_chars())
+    return keys.hash_rows(seed=0).to_numpy()
+
+
+def auction_ids(keys: pl.DataFrame, table: str = "table") -> NDArray[np.int64]:
+    """The auction of every row, from 0 in the order of their first rows; missing values are refused.
+
+    >>> auction_ids(pl.DataFrame({"query": ["a", "b", "a"], "day": [2, 1, 2]}))
+    array([0, 1, 0])
+    """
+    ids = np.empty(len(keys), np.int64)
+    number_auctions(auction_keys(keys, table), ids, in_memory)
+    return ids
+
+
+def number_auctions(keys: NDArray[np.uint64], ids: NDArray[np.int64], array: Array) -> int:
+    """Fill ``ids`` with the auction of every row, those of one key, in the order of first rows; how many they are.
+
+    Works on runs of rows with one key, a range of keys at a time: ads of an auction are together more often than not.
+    """
+
+    def starts(part: slice) -> NDArray[np.bool_]:
+        before = keys[part.start - 1] if part.start else ~keys[0]
+        return np.asarray(np.diff(keys[part], prepend=before) != 0)
+
+    parts = list(chunks(0, len(keys)))
+    runs = sum(int(starts(part).sum()) for part in parts)
+    run_keys, first, number = (
+        array("run_key", np.uint64, runs),
+        array("first", np.int64, runs),
+        array("run", np.int64, runs),
+    )
+    done = 0
+    for part in parts:
+        found = keys[part][starts(part)]
+        run_keys[done : done + len(found)] = found
+        done += len(found)
+    bits = max(0, (runs // GROUPED).bit_length())
+    for cell in range(2**bits):  # equal keys are in one cell
+        inside = [
+            part.start + np.flatnonzero((run_keys[part] >> np.uint64(63 - bits)) >> np.uint64(1) == cell)
+            for part in chunks(0, runs)
+        ]
+        rows = np.concatenate(inside)
+        _, firsts, which = np.unique(run_keys[rows], return_index=True, return_inverse=True)
+        first[rows] = rows[firsts][which]
+    count = 0
+    for part in chunks(0, runs):
+        new = first[part] == np.arange(part.start, part.stop)
+        number[part] = np.cumsum(new) - 1 + count  # right for the first run of an auction
+        count += int(new.sum())
+    done = -1
+    for part in parts:
+        at = np.cumsum(starts(part)) + done
+        ids[part] = number[first[at]]
+        done = int(at[-1])
+    return count
 
 
 def auction_rows(auction: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
@@ -212,24 +303,3 @@ def _column_or_number(table: Table, bid: Any) -> tuple[str | None, float]:
     if not USUAL[0] <= number <= USUAL[1]:
         raise InputError(f"must be a column or a number above 0, from 1e-100 to 1e100, found {bid}", argument="bid")
     return None, number
-
-
-def _check(
-    columns: Mapping[str, Floats],
-    column: str | None,
-    table: str,
-    expected: str,
-    between: tuple[float, float],
-    whole: bool = False,
-) -> None:
-    """Raise unless all values of a column, where there is one, are in a range."""
-    if column is None:
-        return
-    values = columns[column]
-    good = (values >= between[0]) & (values <= between[1])
-    if whole:
-        good &= values == np.floor(values)
-    if not good.all():
-        row, more = int(np.argmin(good)), int((~good).sum()) - 1
-        others = f", and {more:,} more {'row' if more == 1 else 'rows'} like it" if more else ""
-        raise bad_row(table, column, row, f"{values[row]:g}{others}; {expected}")

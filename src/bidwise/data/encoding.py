@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -16,14 +16,17 @@ from numpy.typing import NDArray
 from bidwise import typed_json
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
+from bidwise.data.counting import Found, Tally, counted, names_of
+from bidwise.data.counting import found as found
 from bidwise.data.read_table import check_columns, numbers_of
 from bidwise.data.store import Field
-from bidwise.values import BOOLEANS, FIRST, MISSING, RARE, Vocabulary
+from bidwise.values import FIRST, MISSING, RARE, Vocabulary
 
 FORMAT = "bidwise encoder"
 VERSION = 1
 KINDS = ("categorical", "numeric")
 PLAIN = (pl.String, pl.Boolean, pl.Float64, pl.Float32, pl.Null)
+MANY = 0.25  # different values / rows, above which every row is looked up by itself
 SHORT = 4000  # rows, up to which looking up one value after the other is faster
 LEFT_OUT = "left out"
 FEW = 1000  # different whole numbers, up to which they are names of something rather than amounts
@@ -33,7 +36,10 @@ COME_BACK = 0.01  # of the rows have a value that was there before, at least, or
 
 @dataclass(frozen=True)
 class Categorical:
-    """A column of names: id 0 for rare or unseen values, 1 for missing ones, then the vocabulary."""
+    """A column of names: id 0 for rare or unseen values, 1 for missing ones, then the vocabulary.
+
+    An empty word holds the place of one that was forgotten (:mod:`bidwise.data.extension`); no value is empty.
+    """
 
     name: str
     vocabulary: tuple[str, ...]
@@ -44,9 +50,12 @@ class Categorical:
         return Field(self.name, FIRST + len(self.vocabulary))
 
     @cached_property
-    def _lookup(self) -> tuple[pl.Series, pl.Series]:
-        ids = pl.Series(range(FIRST, FIRST + len(self.vocabulary)), dtype=pl.Int32)
-        return pl.Series(self.vocabulary, dtype=pl.String), ids
+    def _lookup(self) -> tuple[NDArray[np.uint64], NDArray[np.int32], pl.Series]:
+        """Hashes of the words in ascending order, the id of each, and the words by id."""
+        words = pl.Series(self.vocabulary, dtype=pl.String)
+        hashes = words.hash(seed=0).to_numpy()
+        order = np.argsort(hashes)
+        return hashes[order], (order + FIRST).astype(np.int32), words
 
     @cached_property
     def _words(self) -> Vocabulary:
@@ -56,14 +65,25 @@ class Categorical:
         """The id of every value."""
         if len(column) <= SHORT and (column.dtype in PLAIN or column.dtype.is_integer()):
             return np.array(self._words.ids(column.to_list()), dtype=np.int32)
-        text = names_of(column)
-        if not self.vocabulary:
-            known = pl.Series([RARE], dtype=pl.Int32).new_from_index(0, len(text))
-        else:
-            known = text.replace_strict(*self._lookup, default=RARE, return_dtype=pl.Int32)
-        ids: NDArray[np.int32] = np.array(known.fill_null(RARE).to_numpy(), dtype=np.int32)
-        ids[text.is_null().to_numpy()] = MISSING
-        return ids
+        column = column.fill_nan(None) if column.dtype.is_float() else column
+        column = (column.cast(pl.String) if column.dtype == pl.Null else column).alias("value")
+        values = column.unique()
+        if len(values) > MANY * len(column):
+            return self._found(names_of(column))
+        known = pl.DataFrame({"value": values, "id": self._found(names_of(values))})
+        rows = column.to_frame().join(known, on="value", how="left", nulls_equal=True, maintain_order="left")
+        return np.array(rows["id"].to_numpy(), dtype=np.int32)
+
+    def _found(self, text: pl.Series) -> NDArray[np.int32]:
+        """The id of every text: that of the word with its hash, if it is the same word."""
+        hashes, ids, words = self._lookup
+        found = np.full(len(text), RARE, np.int32)
+        if len(words):
+            at = np.minimum(np.searchsorted(hashes, text.hash(seed=0).to_numpy()), len(words) - 1)
+            same = (words.gather(ids[at] - FIRST) == text).fill_null(False).to_numpy()
+            found[same] = ids[at][same]
+        found[text.is_null().to_numpy()] = MISSING
+        return found
 
 
 @dataclass(frozen=True)
@@ -115,9 +135,11 @@ class Encoder:
         for name, kind in kinds.items():
             check_name(f"the kind of column {name!r}", kind, KINDS)
             if kind == "categorical":
-                columns.append(Categorical(name, _vocabulary(rows[name], min_count)))
+                tally = Tally()
+                tally.add(counted(rows[name]))
+                columns.append(Categorical(name, tally.vocabulary(min_count)))
             else:
-                columns.append(Numeric(name, _edges(numbers_of(rows[name]), bins)))
+                columns.append(Numeric(name, edges(numbers_of(rows[name]), bins)))
         return Encoder(tuple(columns))
 
     @property
@@ -179,26 +201,7 @@ def least_count(rows: int) -> int:
     return min(10, max(2, rows // 100_000))
 
 
-def names_of(column: pl.Series) -> pl.Series:
-    """Values as text, the same for the same value however a file stored it and whatever stands in other rows.
-
-    >>> [names_of(pl.Series(values)).to_list() for values in ([3.0, 2.5], [3.0], [3], [" 3.0"])]
-    [['3', '2.5'], ['3'], ['3'], ['3']]
-    """
-    if column.dtype.is_float():
-        column = column.cast(pl.Float64).fill_nan(None)
-    text = column.cast(pl.String).str.strip_chars().str.replace(r"^(-?\d+)\.0+$", "${1}")
-    return text.replace({"": None, **BOOLEANS})
-
-
-def _vocabulary(column: pl.Series, min_count: int) -> tuple[str, ...]:
-    """Values seen often enough, the most frequent first; ties by name, so that ids do not depend on the rows' order."""
-    counts = names_of(column).alias("value").drop_nulls().value_counts(name="count")
-    kept = counts.filter(pl.col("count") >= min_count).sort(["count", "value"], descending=[True, False])
-    return tuple(kept["value"].to_list())
-
-
-def _edges(numbers: Floats, bins: int) -> tuple[float, ...]:
+def edges(numbers: Floats, bins: int) -> tuple[float, ...]:
     """Upper ends of all bins but the last: numbers of the column at its quantiles, each once."""
     known = np.sort(numbers[np.isfinite(numbers)])
     if not len(known):
@@ -207,8 +210,8 @@ def _edges(numbers: Floats, bins: int) -> tuple[float, ...]:
     if len(values) <= bins:
         return tuple(values[:-1].tolist())
     at = np.ceil(np.arange(1, bins) * len(known) / bins).astype(int) - 1
-    edges = np.unique(known[at])
-    return tuple(edges[edges < values[-1]].tolist())
+    ends = np.unique(known[at])
+    return tuple(ends[ends < values[-1]].tolist())
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,7 @@ class Column:
 
 
 def inferred(
-    frame: pl.DataFrame,
+    there: Sequence[Found],
     roles: Collection[tuple[str, str]],
     *,
     numeric: Collection[str] = (),
@@ -238,30 +241,32 @@ def inferred(
     lists, constant columns and categories whose values do not come back are left out, unless they are named.
 
     >>> frame = pl.DataFrame({"y": [0, 1] * 40, "b": [1.0, 2.5] * 40, "hour": [3, 4] * 40, "x": [0.5, 0.7] * 40})
-    >>> [(column.name, column.use) for column in inferred(frame, [("click", "y"), ("bid", "b")])]
+    >>> [(column.name, column.use) for column in inferred(found(frame), [("click", "y"), ("bid", "b")])]
     [('y', 'click'), ('b', 'bid'), ('hour', 'categorical'), ('x', 'numeric')]
 
     Args:
+        there: what was found in the columns of the table.
         roles: roles with their columns.
         numeric, categorical: columns whose kind is not to be inferred.
         ignore: columns to leave out.
         name: what errors call the table.
     """
-    check_columns([*(column for _, column in roles), *numeric, *categorical, *ignore], frame.columns, name)
+    by_name = {each.name: each for each in there}
+    check_columns([*(column for _, column in roles), *numeric, *categorical, *ignore], list(by_name), name)
     kinds = dict.fromkeys(categorical, "categorical") | dict.fromkeys(numeric, "numeric")
     used: dict[str, str] = {}
     for role, column in roles:
         used[column] = f"{used[column]} and {role}" if column in used else role
     columns = [
-        Column(column, role, frame[column].n_unique(), _missing(frame[column]), f"named as the {role}")
+        Column(column, role, by_name[column].values, by_name[column].missing, f"named as the {role}")
         for column, role in used.items()
     ]
     columns += [
-        Column(column, LEFT_OUT, 0, _missing(frame[column]), "named to be ignored")
-        if column in ignore
-        else _feature(frame[column], kinds.get(column), name)
-        for column in frame.columns
-        if column not in used
+        Column(each.name, LEFT_OUT, 0, each.missing, "named to be ignored")
+        if each.name in ignore
+        else _feature(each, kinds.get(each.name), name)
+        for each in there
+        if each.name not in used
     ]
     if not any(column.use in ("categorical", "numeric") for column in columns):
         why = "; ".join(f"{c.name!r}: {c.reason}" for c in columns if c.use == LEFT_OUT)
@@ -269,22 +274,17 @@ def inferred(
     return columns
 
 
-def _feature(column: pl.Series, named: str | None, table: str) -> Column:
-    dtype = column.dtype
-    missing = _missing(column)
+def _feature(column: Found, named: str | None, table: str) -> Column:
+    dtype, values, missing = column.dtype, column.values, column.missing
     odd = dtype.is_nested() or dtype in (pl.Object, pl.Binary)
     if named and (odd or dtype.is_temporal()):
         raise InputError(f"{table}: column {column.name!r} must hold text or numbers, found {dtype}")
     if odd:
         return Column(column.name, LEFT_OUT, 0, missing, f"neither text nor numbers: {dtype}")
-    known = column.drop_nulls().drop_nans() if dtype.is_float() else column.drop_nulls()
-    values = known.n_unique()
     if values + (missing > 0) < 2:
         return Column(column.name, LEFT_OUT, values, missing, "the same in all rows")
-    use, reason = (named, f"named as {named}") if named else _kind(column.name, dtype, values, len(column))
-    if use == "numeric" and named:
-        numbers_of(column, table)  # an error names the first value that is none
-    if use == "categorical" and not named and len(known) - values < COME_BACK * len(column):
+    use, reason = (named, f"named as {named}") if named else _kind(column.name, dtype, values, column.rows)
+    if use == "categorical" and not named and (1 - missing - COME_BACK) * column.rows < values:
         return Column(column.name, LEFT_OUT, values, missing, "nearly every row has a value of its own")
     return Column(column.name, use, values, missing, reason)
 
@@ -302,12 +302,3 @@ def _kind(name: str, dtype: pl.DataType, values: int, rows: int) -> tuple[str, s
             return "categorical", f"{values:,} different whole numbers"
         return "numeric", f"{values:,} different whole numbers"
     return "categorical", "true or false" if dtype == pl.Boolean else "text"
-
-
-def _missing(column: pl.Series) -> float:
-    count = column.null_count()
-    if column.dtype.is_float():
-        count += int(column.is_nan().sum() or 0)
-    elif column.dtype == pl.String:
-        count += int((column.str.strip_chars() == "").sum() or 0)
-    return count / max(len(column), 1)

@@ -19,7 +19,6 @@ import polars.selectors as cs
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.claims import check_table_file
-from bidwise.run_folder import checksum
 from bidwise.urls import WEB, scheme_of, shown, url_of
 
 Table = Any  # a path, a URL, a Location, a polars or pandas frame, or a mapping of columns
@@ -58,12 +57,51 @@ class Location:
     def scan(self, **options: Any) -> pl.LazyFrame:
         """The table, not read yet; ``options`` are those of text. Folders such as ``day=7`` are columns of Parquet."""
         warnings.filterwarnings("ignore", r"'\(default_\)region' not set", UserWarning)  # polars asks the bucket for it
+        where: Any = self.files() if isinstance(self.where, Path) and self.where.is_dir() else self.where
+        several = self.several and where is self.where  # by a pattern
         if self.kind == ".parquet":
-            return pl.scan_parquet(self.where, glob=self.several, hive_partitioning=self.several)
+            return pl.scan_parquet(where, glob=several, hive_partitioning=self.several)
         written: dict[str, Any] = {"separator": self.separator or SEPARATORS[self.kind], "has_header": self.header}
         if not self.header:  # polars counts them from 0 or 1, by its version
             written["with_column_names"] = lambda names: [f"column_{at}" for at in range(1, len(names) + 1)]
-        return pl.scan_csv(self.where, glob=self.several, **written, **options)
+        return pl.scan_csv(where, glob=several, **written, **options)
+
+    def scanned(self, **options: Any) -> pl.LazyFrame:
+        """:meth:`scan`, of which columns are known: an error says what is wrong with the file."""
+        for path in self.files():
+            check_table_file(path)
+        try:
+            lazy = self.scan(**options)
+            names = lazy.collect_schema().names()
+        except UNREADABLE as error:
+            raise self.error(error) from None
+        if len(names) == 1 and any(mark in names[0] for mark in ",;\t"):
+            raise InputError(
+                f"{self.name} must have columns, found one, {names[0][:60]!r}; is it separated by another character "
+                "than its ending says (.csv: comma, .tsv: tab)? Name it: --separator"
+            )
+        return lazy
+
+    def files(self) -> list[Path]:
+        """The files on this machine's disk, in the order of their names; none of a URL."""
+        if isinstance(self.where, str):
+            return []
+        if self.where.is_dir():
+            inside = (path for path in self.where.rglob("*") if path.is_file() and not path.name.startswith((".", "_")))
+            return sorted(path for path in inside if _ending(path.name) == self.kind)
+        return sorted(map(Path, glob(str(self.where), recursive=True))) if self.several else [self.where]
+
+    def empty_lines(self, lazy: pl.LazyFrame, rows: int) -> int:
+        """Lines at the end of a text file that are empty, in columns that are not among those read as well."""
+        if self.kind == ".parquet" or not rows:
+            return 0
+        nothing, last, used = pl.all_horizontal(pl.all().is_null()), 1, pl.Series(dtype=pl.UInt32)
+        while last < 16 * rows and not len(used):
+            used, last = lazy.tail(last).select(~nothing).collect().to_series().arg_true(), 16 * last
+        last //= 16
+        empty = min(last, rows) - (int(used[-1]) + 1 if len(used) else 0)
+        lines = self.scan(infer_schema=False).tail(empty) if empty else None
+        return 0 if lines is None or not lines.select(nothing).collect().to_series().all() else empty
 
     def error(self, error: BaseException) -> InputError:
         """What went wrong, in one line that says what to do and has no password and no signature."""
@@ -105,9 +143,12 @@ def location_of(table: str | Path | Location) -> Location:
         return Location(name, url_of(table), _kind(name), scheme not in WEB and bool(PATTERN.search(name)))
     path = Path(table)
     if path.is_dir():
-        raise InputError(
-            f"{path} must be a file, found a folder; for all its files name a pattern, {path / '*.parquet'}"
-        )
+        kinds = {_ending(each.name) for each in path.rglob("*") if each.is_file() and each.name[0] not in "._"}
+        if len(known := sorted(kinds & {".parquet", *SEPARATORS})) != 1:
+            found = " and ".join(known) or f"no file that ends in {ENDINGS}"
+            fix = f"; name those of one kind by a pattern, {path / '*.parquet'}" if known else ""
+            raise InputError(f"{path} must be a file, or a folder of files of one kind, found {found} in it{fix}")
+        return Location(name, path, known[0], several=True)
     several = not path.exists() and bool(PATTERN.search(name))
     if not path.exists() and not several:
         raise InputError(f"{path}: no such file")
@@ -147,12 +188,16 @@ def same_place(one: object, other: object) -> bool:
 
 
 def _kind(name: str) -> str:
-    lower = name.lower()
-    kind = "." + lower.removesuffix(".gz").rpartition(".")[2]
-    if lower.endswith(".parquet") or kind in SEPARATORS:
+    if (kind := _ending(name)) in (".parquet", *SEPARATORS):
         return kind
     several = f"; for all files of a folder name a pattern, {name}*.parquet" if name.endswith("/") else ""
     raise InputError(f"{name} must end in {ENDINGS}{several}")
+
+
+def _ending(name: str) -> str:
+    lower = name.lower()
+    ending = "." + lower.removesuffix(".gz").rpartition(".")[2]
+    return "" if ending == ".parquet" and lower.endswith(".gz") else ending
 
 
 def table_name(table: Table, name: str = "table") -> str:
@@ -169,20 +214,10 @@ def table_error(table: Table, error: BaseException) -> InputError:
     return InputError(f"cannot be read: {str(error).strip().splitlines()[0]}", argument="table")
 
 
-def table_fingerprint(table: Table, frame: pl.DataFrame | None = None) -> str:
-    """Whether a run resumes on the table it began with: bytes of a file, rows (``frame``) of anything else."""
-    if isinstance(table, PLACES):
-        place = location_of(table)
-        if isinstance(place.where, Path) and not place.several:
-            return checksum(place.where)
-    frame = read_table(table) if frame is None else frame
-    return f"{int(frame.hash_rows(seed=0).sum() or 0) % 2**32:08x}"
-
-
 def scan_table(table: Table) -> pl.LazyFrame:
     """The table without reading more of it than columns and their types."""
     if isinstance(table, PLACES):
-        return _scan_file(location_of(table), **INFERRED)
+        return location_of(table).scanned(**INFERRED)
     return table if isinstance(table, pl.LazyFrame) else _frame(table, [], "table").lazy()
 
 
@@ -213,13 +248,13 @@ def read_table(
 def column_names(table: Table) -> list[str]:
     """The columns of a table, without reading its rows."""
     if isinstance(table, PLACES):
-        return _scan_file(location_of(table), infer_schema=False).collect_schema().names()
+        return location_of(table).scanned(infer_schema=False).collect_schema().names()
     return table.collect_schema().names() if isinstance(table, pl.LazyFrame) else list(map(str, _names(table)))
 
 
-def numbers_of(column: pl.Series, table: str = "table") -> Floats:
+def numbers_of(column: pl.Series, table: str = "table", start: int = 0) -> Floats:
     """Values as float64, NaN where they are missing; an error where they are no numbers."""
-    return _number_series(column, table).fill_null(float("nan")).to_numpy()
+    return _number_series(column, table, start=start).fill_null(float("nan")).to_numpy()
 
 
 def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> None:
@@ -238,11 +273,11 @@ def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> No
         raise InputError(f"{table} has no column {column!r}; {hint}")
 
 
-def check_known(column: pl.Series, table: str, expected: str) -> None:
-    """Raise if a value is missing."""
+def check_known(column: pl.Series, table: str, expected: str, start: int = 0) -> None:
+    """Raise if a value is missing; ``start`` is the row of the table that the column begins with."""
     missing = column.is_null() | column.is_nan() if column.dtype.is_float() else column.is_null()
     if missing.any():
-        raise bad_row(table, column.name, int(missing.to_numpy().argmax()), f"no value; {expected}")
+        raise bad_row(table, column.name, start + int(missing.to_numpy().argmax()), f"no value; {expected}")
 
 
 def bad_row(table: str, column: str, row: int, found: str) -> InputError:
@@ -250,21 +285,22 @@ def bad_row(table: str, column: str, row: int, found: str) -> InputError:
     return InputError(f"{table}: column {column!r}, row {row}: found {found} (rows count from 0)")
 
 
-def known_numbers(column: pl.Series, table: str, hint: str = "") -> Floats:
+def known_numbers(column: pl.Series, table: str, hint: str = "", start: int = 0) -> Floats:
     """The column as float64; NaN and missing values are refused, with the first row that has one.
 
-    ``hint`` is added where text is no number.
+    ``hint`` is added where text is no number; ``start`` is the row of the table that the column begins with.
     """
-    column = _number_series(column, table, hint)
+    column = _number_series(column, table, hint, start)
     if count := column.null_count():
-        check_known(column, table, f"{count:,} of {len(column):,} rows have none: fill them or drop the rows")
+        rows = f"{count:,} of {'the first ' if start else ''}{start + len(column):,} rows have none"
+        check_known(column, table, f"{rows}: fill them or drop the rows", start)
     numbers = column.to_numpy()
     if np.isnan(numbers).any():
-        raise bad_row(table, column.name, int(np.isnan(numbers).argmax()), "NaN; fill it or drop the row")
+        raise bad_row(table, column.name, start + int(np.isnan(numbers).argmax()), "NaN; fill it or drop the row")
     return np.require(numbers, requirements="W")
 
 
-def _number_series(column: pl.Series, table: str, hint: str = "") -> pl.Series:
+def _number_series(column: pl.Series, table: str, hint: str = "", start: int = 0) -> pl.Series:
     dtype = column.dtype
     if dtype in (pl.String, pl.Categorical) or isinstance(dtype, pl.Enum):
         text = column.cast(pl.String).str.strip_chars()
@@ -272,7 +308,7 @@ def _number_series(column: pl.Series, table: str, hint: str = "") -> pl.Series:
         bad = read.is_null() & text.is_not_null() & (text != "")
         if bad.any():
             row = int(bad.to_numpy().argmax())
-            raise bad_row(table, column.name, row, f"{column[row]!r}, which is not a number{hint}")
+            raise bad_row(table, column.name, start + row, f"{column[row]!r}, which is not a number{hint}")
         return read.alias(column.name)
     check_flat(column, table)
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)):
@@ -344,28 +380,12 @@ def _category(column: str, values: Any, table: str) -> pl.Series:
     return pl.Series(column, [None if code < 0 else words[code] for code in values.codes.tolist()], dtype=pl.String)
 
 
-def _scan_file(place: Location, **options: Any) -> pl.LazyFrame:
-    if isinstance(place.where, Path):
-        for path in map(Path, glob(str(place.where), recursive=True)) if place.several else [place.where]:
-            check_table_file(path)
-    try:
-        lazy = place.scan(**options)
-        names = lazy.collect_schema().names()
-    except UNREADABLE as error:
-        raise place.error(error) from None
-    if len(names) == 1 and any(mark in names[0] for mark in ",;\t"):
-        raise InputError(
-            f"{place.name} must have columns, found one, {names[0][:60]!r}; is it separated by another character than "
-            "its ending says (.csv: comma, .tsv: tab)? Name it: --separator"
-        )
-    return lazy
-
-
 def _file(place: Location, wanted: Sequence[str], numeric: Sequence[str]) -> pl.DataFrame:
     """A file: all columns with inferred types, or those that are wanted."""
     if not wanted:
-        return _trimmed(_scan_file(place, **INFERRED, try_parse_dates=True).collect(engine="streaming"), place)
-    written = _scan_file(place, infer_schema=False)  # everything as text; nothing is read yet
+        frame = place.scanned(**INFERRED, try_parse_dates=True).collect(engine="streaming")
+        return frame.head(len(frame) - place.empty_lines(frame.lazy(), len(frame)))
+    written = place.scanned(infer_schema=False)  # everything as text; nothing is read yet
     names = written.collect_schema().names()
     check_columns(wanted, names, place.name)
     twice = [column for column in wanted if place.kind != ".parquet" and f"{column}_duplicated_0" in names]
@@ -376,16 +396,4 @@ def _file(place: Location, wanted: Sequence[str], numeric: Sequence[str]) -> pl.
         frame = typed.select(cs.by_name(*wanted)).collect(engine="streaming")
     except pl.exceptions.ComputeError:  # some number is none: text tells where
         frame = written.select(cs.by_name(*wanted)).collect(engine="streaming")
-    return _trimmed(frame, place)
-
-
-def _trimmed(frame: pl.DataFrame, place: Location) -> pl.DataFrame:
-    """Without lines at the end of a text file that are empty, in columns that were not asked for as well."""
-    if place.kind == ".parquet" or not frame.width:
-        return frame
-    nothing = pl.all_horizontal(pl.all().is_null())
-    used = frame.select(~nothing).to_series().arg_true()
-    last = len(frame) - (int(used[-1]) + 1 if len(used) else 0)
-    if last and place.scan(infer_schema=False).tail(last).select(nothing).collect().to_series().all():
-        return frame.head(len(frame) - last)
-    return frame
+    return frame.head(len(frame) - place.empty_lines(frame.lazy(), len(frame)))

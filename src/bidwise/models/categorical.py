@@ -109,7 +109,8 @@ class DCN(nn.Module):
     logit = w · [cross(x); perceptron(x)] + w_0,  x_{l+1} = x_0 (x_l · w_l) + b_l + x_l   (Wang et al., 2017, eqs. 3-5)
 
     Args:
-        cardinalities: values of each field; the width of its vectors is :func:`embedding_width`.
+        cardinalities: values of each field.
+        widths: of their vectors; ``None``: :func:`embedding_width`.
         cross: cross layers.
         hidden: units of the hidden layers, with batch norm and ReLU.
         dropout: share of the hidden units that a step leaves out.
@@ -124,6 +125,7 @@ class DCN(nn.Module):
         self,
         cardinalities: Sequence[int],
         *,
+        widths: Sequence[int] | None = None,
         cross: int = 6,
         hidden: Sequence[int] = (1024, 1024),
         dropout: float = 0.0,
@@ -132,7 +134,7 @@ class DCN(nn.Module):
     ) -> None:
         super().__init__()
         random = torch.Generator().manual_seed(seed)
-        widths = [embedding_width(values) for values in cardinalities]
+        widths = [embedding_width(values) for values in cardinalities] if widths is None else list(widths)
         self.tables = GroupedEmbeddings(cardinalities, widths, std=std, random=random)
         self.cross = Cross(self.tables.width, cross, matrix=False, random=random)
         self.deep = Perceptron(self.tables.width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)

@@ -52,6 +52,8 @@ LOSSES = {
     "log_plus_teacher": Loss("ours", "The same with the teacher’s CTR in place of clicks.", GREEN, "--"),
     "ranknet": Loss("control", "Learning to rank: which ad of a pair is worth more, not how much.", UNCLEAR, ":"),
     "distilled": Loss("control", "Log loss on the teacher’s CTR: what a teacher gives without pairs.", SOFT, "-."),
+    "refreshed": Loss("ours", "The model of the run before, which went on with new rows.", GREEN),
+    "previous": Loss("baseline", "The model of the run before, as it was.", BLACK),
     "ensemble": Loss("control", "Several models that differ in their seeds, served as their mean logit.", SKY, ":"),
 }
 UNKNOWN = Loss("other", "A loss that this page has no words for.", UNCLEAR, "-.")

@@ -35,11 +35,11 @@ from bidwise.report.sections import (
 from bidwise.study.compare import Choice, Power
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
-from bidwise.table.config import Config
-from bidwise.table.encode import CAP, Prepared
+from bidwise.table.config import REFRESHED, Config
+from bidwise.table.encode import CAP, PREVIOUS, Prepared
 from bidwise.table.leaks import TELLS, placements
 from bidwise.table.plan import candidates, recipes
-from bidwise.table.results import FitResult, TableFacts, TrainResult
+from bidwise.table.results import FitResult, Refresh, TableFacts, TrainResult
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 LITTLE = 1000  # test ads
@@ -146,7 +146,7 @@ def _test(key: str, result: TrainResult) -> Section:
 
 def described(prepared: Prepared, device: str) -> str:
     """The columns, the splits and the model, before anything is trained; what resumes, if something does."""
-    facts, config, store = prepared.facts, prepared.config, prepared.store
+    facts, config, store = prepared.facts, prepared.planned, prepared.store
     ranks = f", {distributed.count()} ranks together" if distributed.count() > 1 else ""
     models = list(dict.fromkeys(each.model for each in candidates(config, facts.splits["train"].ads)))
     training = _planned(prepared)
@@ -171,7 +171,7 @@ def described(prepared: Prepared, device: str) -> str:
 
 def _planned(prepared: Prepared) -> list[str]:
     """What is going to be trained, and at what cost."""
-    config, ads = prepared.config, prepared.facts.splits["train"].ads
+    config, ads = prepared.planned, prepared.facts.splits["train"].ads
     first, *others = tried = candidates(config, ads)
     plan = recipes(config, first, ads, searched=bool(others))
     names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
@@ -279,7 +279,7 @@ def verdict(result: TrainResult) -> list[tuple[str, str]]:
     if not math.isnan(entropy := chosen.normalised_entropy):
         worse = "; it is worse than no model" if entropy > 1 else ""
         facts[-1] += f" ({entropy:.3f} of that of always predicting the mean{worse})"
-    said = [_chosen(result)]
+    said = [_chosen(result)] if result.table.refresh is None else _refreshed(result, result.table.refresh)
     if result.search is not None:
         tried = len({each.setting for each in result.search.attempts})
         said.append(("", f"Settings, the best of {tried} on validation: {setting_words(fit.recipe)}."))
@@ -294,6 +294,26 @@ def verdict(result: TrainResult) -> list[tuple[str, str]]:
         for sentence in verdicts(evaluation)
         if sentence.outcome is not None and result.chosen in (sentence.model, sentence.baseline)
     ]
+
+
+NEWER = {
+    Outcome.BETTER: "The refreshed model is better than that of {} on the newest ads",
+    Outcome.WORSE: "The refreshed model is worse than that of {} on the newest ads: go on serving that one",
+    Outcome.SAME: "The refreshed model shows the same ads as that of {}",
+    Outcome.UNCLEAR: "The refreshed model cannot be distinguished from that of {} on the newest ads",
+    Outcome.TOO_FEW: "The newest ads are too few to tell the refreshed model from that of {}",
+}
+
+
+def _refreshed(result: TrainResult, refresh: Refresh) -> list[tuple[str, str]]:
+    """Which of the two models to serve, and what became of the older one."""
+    pairs = result.evaluation.of_metric("welfare")
+    outcome = next(each.outcome for each in pairs if (each.model, each.baseline) == (REFRESHED, PREVIOUS))
+    new, gone = (sum(each.values()) for each in (refresh.new, refresh.forgotten))
+    lost = f"; {counted(gone, 'value')} not seen for long count as rare again" if gone else ""
+    rows = f"{result.table.splits['train'].ads:,} new training ads, {refresh.ads:,} in all so far"
+    told = f"Refresh {refresh.number} went on with {rows}; {counted(new, 'value')} got ids of their own{lost}."
+    return [(outcome, f"{NEWER[outcome].format(refresh.run)}."), ("", told), _chosen(result)]
 
 
 def _chosen(result: TrainResult) -> tuple[str, str]:
@@ -356,6 +376,8 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
             "The table names no auctions: training takes random batches of ads as auctions, validation and test "
             f"measure all auctions of {facts.auction_size} that could be drawn{fewer}."
         )
+    if facts.sampled is not None:
+        yield f"Bins of numbers and the median bid are those of {facts.sampled:,} training ads, evenly spaced."
     if config.data.sampling_rate is not None:
         yield (
             f"Every ad without a click stands for {1 / config.data.sampling_rate:g}, in training and in all measures. "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from bidwise.training import Fit, Metric
 from bidwise.training.batches import fits
 from bidwise.training.validation import logits_across
 
+ADS = 2**22  # whose clicks are added up at once: columns of a store may exceed the memory
 AT_ONCE = 4  # trainings on a GPU, each with its own stream
 
 
@@ -34,6 +35,13 @@ class Served:
     fits: tuple[Fit, ...]
 
 
+class Start(NamedTuple):
+    """Where a training goes on: the weights of a model, and the state of its Adam."""
+
+    weights: dict[str, Any]
+    adam: dict[str, Any]
+
+
 def trained(
     recipe: Recipe,
     ads: Ads,
@@ -44,6 +52,7 @@ def trained(
     device: str | torch.device = "cpu",
     teacher: nn.Module | None = None,
     first: Fit | None = None,
+    start: Sequence[Start] = (),
     metric: str | Sequence[str | Metric] = "log_loss",
     calibrate: bool = True,
     out: Path | None = None,
@@ -58,6 +67,7 @@ def trained(
         ads, valid: to train on, and to choose epochs by and to calibrate on; without the latter the last weights.
         teacher: its CTR is the teacher's of ``ads`` in a recipe that needs one, in place of what they have.
         first: the first member, where that has been trained before, as the recipe of one.
+        start: what each member goes on from, instead of initial weights.
         calibrate: by Platt's line on ``valid``.
         out: run folder of the first member; those of others are beside it. An interrupted training resumes.
         show: called with the share that is done.
@@ -76,14 +86,18 @@ def trained(
         assert taught.teacher is not None
         taught = taught.with_teacher(taught.teacher.lerp(ads.clicks.to(taught.teacher), recipe.click_share))
     shared = {"recipe": recipe, "ads": on_device(taught, device), "valid": valid, "metric": metric}
-    start = _logit_of_mean(ads)
+    usual = _logit_of_mean(ads)
     calls = []
     for member in range(0 if first is None else 1, recipe.members):
         own = seed if not member else derived_seed(seed, "member", member)
         model = recipe.build(cardinalities, own)
-        model.get_parameter("bias").data.fill_(start)  # small tables have few steps to find it
+        if start:
+            model.load_state_dict(start[member].weights)
+        else:
+            model.get_parameter("bias").data.fill_(usual)  # small tables have few steps to find it
         folder = out if out is None or not member else out.with_name(f"{out.name}-{member + 1}")
-        calls.append(Call(str(member), _fitted, {**shared, "model": model.to(device), "seed": own, "out": folder}))
+        told = {"model": model.to(device), "seed": own, "out": folder, "adam": start[member].adam if start else None}
+        calls.append(Call(str(member), _fitted, shared | told))
     members = (*([] if first is None else [first]), *together(calls, device, show))
     served = Ensemble([member.model for member in members]).to(device)
     return Served(recipe, calibrated(served, valid) if calibrate and valid is not None else served, members)
@@ -130,9 +144,14 @@ def calibrated(model: Ensemble, valid: Ads) -> Ensemble:
 
 
 def _logit_of_mean(ads: Ads) -> float:
-    labels = ads.labels.double()
-    weights = torch.ones_like(labels) if ads.weights is None else ads.weights.double()
-    return float(torch.logit((labels * weights).sum() / weights.sum(), eps=1e-6))
+    clicked, total = 0.0, 0.0
+    for start in range(0, len(ads), ADS):
+        some = slice(start, start + ADS)
+        labels = ads.clicks[..., some] if ads.exposure is None else ads.clicks[..., some] / ads.exposure[..., some]
+        labels = labels.double()
+        counts = torch.ones_like(labels) if ads.weights is None else ads.weights[..., some].double()
+        clicked, total = clicked + float((labels * counts).sum()), total + float(counts.sum())
+    return float(torch.logit(torch.tensor(clicked / total, dtype=torch.float64), eps=1e-6))
 
 
 def numbers(values: Tensor) -> Any:

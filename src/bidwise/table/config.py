@@ -25,6 +25,7 @@ from bidwise.training.arguments import Options
 from bidwise.urls import check_on_disk, shown
 
 RECIPES = AUTO, SINGLE, ENSEMBLE, DISTILLED = ("auto", "single", "ensemble", "distilled")
+REFRESHED = "refreshed"  # what a model is called that went on from another run
 METRICS = ("welfare", "log_loss", "auc")
 
 
@@ -99,6 +100,7 @@ class Model:
     hidden: tuple[int, ...] | None = None
     dropout: float | None = None
     cross: int | None = None
+    widths: tuple[int, ...] | None = None  # of dcn's vectors, which a refresh keeps
     std: float | None = None
     leaves: int | None = None  # of lightgbm's trees
     smooth: float | None = None  # ads that the mean counts in a click rate, of lightgbm
@@ -151,6 +153,8 @@ class Train:
     lam: float | None = None  # None: that of the loss, 3
     sigma: float | None = None  # None: that of the loss, 1
     seed: int = 0
+    continue_from: str | None = None  # folder of the run whose model goes on
+    forget_after: int | None = None  # refreshes without a value, after which it is forgotten; None: never
 
     def __post_init__(self) -> None:
         if self.loss == AUTO:
@@ -168,7 +172,12 @@ class Train:
         given = {name: value for name, value in vars(self).items() if value is not None}
         for name, names in {"metric": METRICS, "teacher_model": TABLE_MODELS}.items():
             check_name(name, given.get(name, next(iter(names))), names)
-        for name, least in {"budget": 1, "members": 2}.items():
+        if self.continue_from is None and self.forget_after is not None:
+            raise InputError("is for runs that go on from another, found none (--continue)", argument="forget_after")
+        for name, wrong in {"recipe": recipe not in (SINGLE, ENSEMBLE), "budget": budget > 1}.items():
+            if self.continue_from is not None and wrong:
+                raise InputError("must be left out where a run goes on from another, found one", argument=name)
+        for name, least in {"budget": 1, "members": 2, "forget_after": 1}.items():
             check_whole(name, given.get(name, least), least)
         if not 0 <= given.get("click_share", 0) < 1:
             raise InputError(f"must be in [0, 1), found {self.click_share}", argument="click_share")
@@ -184,6 +193,8 @@ class Train:
     @property
     def name(self) -> str:
         """What the recipe is called among others: a single model after its loss."""
+        if self.continue_from is not None:
+            return REFRESHED
         return str(self.loss if self.recipe == SINGLE else self.recipe)
 
     @property
@@ -230,6 +241,9 @@ class Config:
         if self.train.click_share and self.data.position is not None:
             words = "must be 0 where clicks are corrected for their {}"
             raise InputError(words, argument="click_share", others=["position"])
+        if self.train.continue_from is not None and needs_teacher(str(self.train.loss)) and self.data.teacher is None:
+            words = f"must need no teacher where a run goes on from another, found {self.train.loss}; name a column of"
+            raise InputError(f"{words} logged predictions, --teacher COLUMN", argument="loss")
 
     def flat(self) -> dict[str, Any]:
         """``section.key -> value`` without what was left open; the table's URL without password and signature."""

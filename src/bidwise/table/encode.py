@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import polars.selectors as cs
 from numpy.typing import NDArray
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
-from bidwise.data.ad_table import AdTable, auction_ids, read_ads
-from bidwise.data.encoding import Encoder, inferred, least_count
-from bidwise.data.read_table import Table, check_columns, read_table, table_fingerprint, table_name
-from bidwise.data.splits import Split, auction_size, split, times_of
+from bidwise.data.blocks import Blocks, blocks_of, chunks, table_fingerprint
+from bidwise.data.encoding import inferred, least_count
+from bidwise.data.read_table import PLACES, Table, location_of, table_name
+from bidwise.data.splits import Split, auction_size
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
-from bidwise.run_folder import to_toml, whole_file, write_json, write_text
-from bidwise.runners import Progress
+from bidwise.run_folder import read_json, to_toml, whole_file, write_json, write_text
+from bidwise.runners import Progress, Runner, runner_of
 from bidwise.table.config import AUTO, Config, nested, open_run
-from bidwise.table.leaks import duplicated_rows, found_leaks, stop_at_leaks
+from bidwise.table.leaks import found_leaks, stop_at_leaks
+from bidwise.table.passes import Passes, every
+from bidwise.table.refresh import Previous
 from bidwise.table.results import SplitFacts, TableFacts
 from bidwise.typed_json import from_json, to_json
 
+WORK = "unfinished"  # folder of a run until its store is there
+BESIDE = 120  # bytes of a row on the disk beside its ids: numbers of the store, and columns that are kept until the end
+PREVIOUS = "previous"  # the model that a refresh went on from, among the models of the evaluation
 LEAST_BID = 1e-30  # in units of their mean, what training can tell from 0
 CAP = 100  # medians, the most that a bid counts in training: the largest of 300,000 log-normal bids with sigma 1
 
@@ -44,6 +49,13 @@ class Prepared:
         return Store(self.folder / "store")
 
     @cached_property
+    def planned(self) -> Config:
+        """The configuration, with the L2 penalty of a refresh that is told none."""
+        refresh, train = self.facts.refresh, self.config.train
+        known = refresh is None or train.l2 is not None
+        return self.config if known else replace(self.config, train=replace(train, l2=refresh.l2))  # type: ignore[union-attr]
+
+    @cached_property
     def facts(self) -> TableFacts:
         """What was found in the table, which the store's schema holds."""
         return from_json(TableFacts, self.store.schema["table"], str(self.folder / "store" / SCHEMA))
@@ -58,109 +70,154 @@ class Prepared:
             )
 
 
-def prepare(table: Table, config: Config, out: str | Path, *, progress: Progress | None = None) -> Prepared:
-    """Check the table, infer what its columns are, split it, and leave a store in ``out``.
+def prepare(
+    table: Table,
+    config: Config,
+    out: str | Path,
+    *,
+    previous: Previous | None = None,
+    engine: str = "local",
+    progress: Progress | None = None,
+) -> Prepared:
+    """Check the table, infer what its columns are, split it, and leave a store in ``out``, in memory that does not grow
+    with the table.
 
-    Whatever cannot be used is refused before anything is written. A folder that has the store of the same table
-    already is taken as it is.
+    Whatever cannot be used is refused and leaves nothing. A run that was cut off goes on after its last whole pass, or
+    block of the last one. A folder that has the store of the same table already is taken as it is. ``engine`` is
+    ``local``, threads of this process, or ``ray``: the store is the same to the byte. Columns, bins, ids and units of
+    bids are those of the ``previous`` run, where this one goes on from it.
     """
+    runner = runner_of(engine)
     show: Progress = progress or (lambda work, done, detail="": None)
-    folder, name, data = open_run(out, config), table_name(table), config.data
-    prepared = Prepared(folder, config)
+    folder, name = open_run(out, config), table_name(table)
+    prepared, work = Prepared(folder, config), folder / WORK
     show("reading", 0.0)
     if (folder / "store" / SCHEMA).is_file() and (folder / "test.parquet").is_file():
         prepared.check_rows(table_fingerprint(table), name)
-        return prepared
-    frame = read_table(table)
-    named = {"numeric": data.numeric, "categorical": data.categorical, "ignore": data.ignore}
-    check_columns(data.keep, frame.columns, name)
-    columns = inferred(frame, data.roles, **named, name=name)
-    show("reading", 0.4)
-    ads = _checked(config, frame, name)
-    times = None if data.time is None else times_of(frame[data.time], name)
-    auction = auction_ids(frame.select(cs.by_name(*data.auction)), name) if data.auction else None
-    parts = split(len(frame), auction=auction, time=times, seed=config.train.seed, name=name)
-    train, valid, test = (parts[name].rows for name in SPLITS)
-    size = None if auction is not None else auction_size(data.auction_size, len(valid), len(test))
-    _check_parts(config, parts, ads, size, name)
-    min_count = data.min_count or least_count(len(train))
-    show("reading", 0.6)
-    kinds = {column.name: column.use for column in columns if column.use in ("categorical", "numeric")}
-    features = frame.select(cs.by_name(*kinds))
-    encoder = Encoder.fit(features[train], kinds, min_count=min_count, bins=data.bins)
-    median_bid = float(np.median(ads.bids[train]))
-    bid_cap = CAP * median_bid
-    capped = replace(ads, bids=np.minimum(ads.bids, bid_cap))
-    mean_bid = float(capped.bids[train].mean())
-    arrays = _arrays(config, capped, mean_bid, train)
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "config.toml").exists():
-        write_text(folder / "config.toml", to_toml(nested(config.flat())))
-    store = StoreWriter(folder / "store", {name: len(part.rows) for name, part in parts.items()})
-    for at, (part, its) in enumerate(parts.items(), 1):
-        store.column(part, "features", width=len(kinds))[:] = encoder.encode(features[its.rows])
-        for column, values in arrays.items():
-            store.column(part, column)[:] = values[its.rows]
-        if its.offsets is not None:
-            store.column(part, "offsets", length=len(its.offsets))[:] = its.offsets
-        show("reading", 0.7 + 0.3 * at / len(SPLITS))
-    names = frame[data.auction[0]] if len(data.auction) == 1 else auction
-    _write_test(folder / "test.parquet", test, auction=names, ads=ads, arrays=arrays)
-    leaks = found_leaks(store, encoder, ads.clicks[train], ads.clicks[valid])
-    stop_at_leaks(leaks, data.keep, ads.clicks[valid], folder)
-    facts = TableFacts(
-        fingerprint=table_fingerprint(table, frame),
-        columns=tuple(columns),
-        splits={name: _facts(part, ads, times, config, frame) for name, part in parts.items()},
-        auction_size=size,
-        min_count=min_count,
-        mean_bid=mean_bid,
-        median_bid=median_bid,
-        bid_cap=bid_cap,
-        capped_bids=int((ads.bids > bid_cap).sum()),
-        largest_bid=float(ads.bids.max()),
-        cut=None if times is None else _on_both_sides(parts, times),
-        leaks=leaks,
-        duplicates=duplicated_rows(frame),
-    )
-    write_json(folder / "encoder.json", encoder.to_json())
-    store.finish(fields=encoder.fields, vocabulary={}, about={"rows": len(frame), "table": to_json(facts)})
-    show("reading", 1.0)
+    else:
+        try:
+            _prepared(table, config, folder, previous, runner, show)
+        except InputError:  # the user will change the table or the options: nothing of this attempt is of use
+            for left in (work, folder / "store"):
+                shutil.rmtree(left, ignore_errors=True)
+            raise
+    shutil.rmtree(work, ignore_errors=True)
     return prepared
 
 
-def _checked(config: Config, frame: pl.DataFrame, name: str) -> AdTable:
-    """The columns with a role, as `evaluate` checks them: all rows in their order."""
-    data = config.data
-    ads = read_ads(
-        frame,
-        ctr=[] if data.teacher is None else [data.teacher],
-        click=data.click,
-        bid=data.bid,
-        truth=data.truth,
-        position=data.position,
-        weight=data.weight,
-        slots=len(data.slots),
-        name=name,
+def _prepared(
+    table: Table, config: Config, folder: Path, previous: Previous | None, runner: Runner, show: Progress
+) -> None:
+    data, work, name = config.data, folder / WORK, table_name(table)
+    blocks, fingerprint = _opened(table, config, folder)
+    _check_room(folder, blocks)
+    passes = Passes(blocks, data, work, name, runner)
+    named = {"numeric": data.numeric, "categorical": data.categorical, "ignore": data.ignore}
+    found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"))
+    columns = (
+        inferred(found, data.roles, **named, name=name) if previous is None else previous.columns(found, data, name)
     )
-    if (share := _one_kind(ads.clicks)) is not None:
+    if (share := _one_kind(passes.numbers("click"))) is not None:
         raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
-    return ads
+    show("reading", 0.3, "splitting")
+    parts = passes.split(config.train.seed)
+    sizes = {part: len(each.rows) for part, each in parts.items()}
+    size = None if data.auction else auction_size(data.auction_size, sizes["valid"], sizes["test"])
+    _check_parts(config, parts, passes, size)
+    numbers = _Numbers.of(config, passes, parts["train"].rows, None if previous is None else previous.facts)
+    min_count = data.min_count or least_count(sizes["train"])
+    kinds = {column.name: column.use for column in columns if column.use in ("categorical", "numeric")}
+    counting = partial(_share, show, 0.4, 0.6, "counting values")
+    encoder = passes.encoder(kinds, sizes["train"], min_count, data.bins, counting)
+    encoder = encoder if previous is None else previous.extension.extended(encoder)
+    if not (folder / "config.toml").exists():
+        write_text(folder / "config.toml", to_toml(nested(config.flat())))
+    store = StoreWriter(folder / "store", sizes)
+    passes.write(encoder, store, partial(_share, show, 0.6, 0.9, "writing ids"))
+    for part, its in parts.items():
+        for rows in chunks(0, len(its.rows)):
+            for column, values in numbers.columns(its.rows[rows]).items():
+                store.column(part, column)[rows] = values
+        if its.offsets is not None:
+            store.column(part, "offsets", length=len(its.offsets))[:] = its.offsets
+    show("reading", 0.92, "looking for leaks")
+    leaks = found_leaks(store, encoder, every(sizes["valid"]))
+    stop_at_leaks(leaks, data.keep, store.written("valid", "clicks"), folder)
+    step = every(sizes["train"])
+    facts = TableFacts(
+        fingerprint=fingerprint,
+        columns=tuple(columns),
+        splits={part: _facts(each, passes, store.written(part, "clicks")) for part, each in parts.items()},
+        auction_size=size,
+        min_count=min_count,
+        mean_bid=numbers.mean_bid,
+        median_bid=numbers.median_bid,
+        bid_cap=numbers.bid_cap,
+        capped_bids=numbers.capped_bids,
+        largest_bid=numbers.largest_bid,
+        cut=None if passes.times is None else _on_both_sides(parts, passes.times),
+        leaks=leaks,
+        duplicates=passes.duplicates,
+        sampled=None if step == 1 else -(-sizes["train"] // step),
+    )
+    ctr = None if previous is None else previous.ctr(encoder, store.written("test", "features"))
+    _write_test(folder, passes, parts, numbers, {} if ctr is None else {PREVIOUS: ctr})
+    if previous is not None:
+        encoder, refresh = previous.aged(encoder, store, folder, config.train.forget_after)
+        facts = replace(facts, refresh=refresh)
+    write_json(folder / "encoder.json", encoder.to_json())
+    show("reading", 0.96, "checksums")
+    store.finish(fields=encoder.fields, vocabulary={}, about={"rows": blocks.rows, "table": to_json(facts)})
+    show("reading", 1.0)
 
 
-def _one_kind(clicks: Floats) -> str | None:
+def _share(show: Progress, first: float, last: float, words: str, done: float) -> None:
+    show("reading", first + (last - first) * done, words)
+
+
+def _opened(table: Table, config: Config, folder: Path) -> tuple[Blocks, str]:
+    """The table as blocks, and its fingerprint. What an attempt on other rows or with other options left is removed."""
+    work, name = folder / WORK, table_name(table)
+    files = location_of(table).files() if isinstance(table, PLACES) else []
+    there = isinstance(table, PLACES | pl.LazyFrame)
+    blocks = None if there else blocks_of(table, work)
+    known = table_fingerprint(table, blocks) if files or blocks else name
+    begun = {"rows": known, "config": to_json(config.flat() | {"data.table": None})}
+    path = work / "begun.json"
+    if not path.is_file() or read_json(path) != begun or isinstance(table, pl.LazyFrame):
+        for left in (work, folder / "store"):
+            shutil.rmtree(left, ignore_errors=True)
+        work.mkdir(parents=True)
+        write_json(path, begun)
+    blocks = blocks or blocks_of(table, work)
+    return blocks, known if files or not there else table_fingerprint(table, blocks)
+
+
+def _check_room(folder: Path, blocks: Blocks) -> None:
+    """Raise unless the disk has room for the store, and for what lies beside it until it is finished."""
+    needed = blocks.rows * (4 * len(blocks.schema) + BESIDE)
+    there = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+    free = shutil.disk_usage(folder).free + there
+    if free < needed:
+        words = f"must have {needed / 1e9:.1f} GB free for {blocks.rows:,} rows, found {free / 1e9:.1f} GB at {folder}"
+        raise InputError(words, argument="out")
+
+
+def _one_kind(clicks: NDArray[Any]) -> str | None:
     """``all`` or ``none`` where ads are clicked alike."""
-    return None if 0 < clicks.sum() < len(clicks) else "all" if clicks.sum() else "none"
+    total = int(clicks.sum(dtype=np.int64))
+    return None if 0 < total < len(clicks) else "all" if total else "none"
 
 
-def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: int | None, name: str) -> None:
+def _check_parts(config: Config, parts: dict[str, Split], passes: Passes, size: int | None) -> None:
     """Raise unless there is something to learn from and to choose by."""
     for part, words in (("train", "training"), ("valid", "validation")):
-        clicks = ads.clicks[parts[part].rows]
+        clicks = passes.numbers("click")[parts[part].rows]
         if (share := _one_kind(clicks)) is not None:
             raise InputError(
-                f"{name} must have clicks and other ads in its {words} rows, found that {share} of the {len(clicks):,} "
-                "were clicked; look at the column of clicks, and with --time at the newest rows, or take more of them"
+                f"{passes.name} must have clicks and other ads in its {words} rows, found that {share} of the "
+                f"{len(clicks):,} were clicked; look at the column of clicks, and with --time at the newest rows, or "
+                "take more of them"
             )
     _, valid, _ = parts.values()
     auctions = len(valid.rows) // (size or 1) if valid.offsets is None else len(valid.offsets) - 1
@@ -171,44 +228,108 @@ def _check_parts(config: Config, parts: dict[str, Split], ads: AdTable, size: in
         )
 
 
-def _arrays(config: Config, ads: AdTable, mean_bid: float, train_rows: NDArray[np.int64]) -> dict[str, Floats]:
-    """What the store holds beside the features, for all rows of the table.
+@dataclass(frozen=True)
+class _Numbers:
+    """What the store holds beside the features.
 
     Bids are in units of their mean and weights on average 1 in training, so that learning rates and lam mean the same
-    for every table. The bids of ``ads`` have a cap: a single one of 1e6 would make all others 0, or its own gradient
-    would be all that Adam remembers. Where negatives were sampled each stands for 1 / rate of them.
+    for every table. Bids have a cap: a single one of 1e6 would make all others 0, or its own gradient would be all that
+    Adam remembers. Where negatives were sampled each stands for 1 / rate of them.
     """
-    data, weights = config.data, ads.weights
-    if ads.bids.min() < LEAST_BID * mean_bid:
-        words = f"found {ads.bids.min():g} to {ads.bids.max():g}"
-        raise InputError(f"column {data.bid!r} must have bids that one model can learn from, {words}")
-    if data.sampling_rate is not None:
-        stands_for = np.where(ads.clicks == 1, 1.0, 1 / data.sampling_rate)
-        weights = stands_for if weights is None else weights * stands_for
-    columns = {
-        "clicks": ads.clicks,
-        "bids": ads.bids / mean_bid,
-        "teacher": None if data.teacher is None else ads.ctr[data.teacher],
-        "truth": ads.truth,
-        "weights": None if weights is None else weights / weights[train_rows].mean(),
-        "exposure": None if ads.position is None else np.asarray(data.slots)[ads.position - 1],
-    }
-    return {name: values for name, values in columns.items() if values is not None}
+
+    passes: Passes
+    median_bid: float
+    mean_bid: float = 1.0
+    largest_bid: float = 0.0
+    capped_bids: int = 0
+    raw_weight: float = 1.0  # mean of all rows
+    mean_weight: float = 1.0  # of training rows, after that
+
+    @property
+    def bid_cap(self) -> float:
+        return CAP * self.median_bid
+
+    @staticmethod
+    def of(config: Config, passes: Passes, train: NDArray[np.int64], known: TableFacts | None) -> _Numbers:
+        """Means over training rows, which ``train`` are; units of bids are those of a table that is ``known``."""
+        rows = passes.blocks.rows
+        sample = passes.numbers("bid")[train[:: every(len(train))]]
+        made = _Numbers(passes, float(np.median(sample)) if known is None else known.median_bid)
+        if passes.has("weight"):
+            raw = _mean(lambda part: passes.numbers("weight")[part], rows)
+            made = replace(made, raw_weight=raw)
+        smallest, largest, capped = np.inf, 0.0, 0
+        for part in chunks(0, rows):
+            bids = passes.numbers("bid")[part]
+            smallest, largest = min(smallest, bids.min()), max(largest, bids.max())
+            capped += int((bids > made.bid_cap).sum())
+        mean_bid = _mean(lambda part: np.minimum(passes.numbers("bid")[train[part]], made.bid_cap), len(train))
+        mean_bid = mean_bid if known is None else known.mean_bid
+        if min(smallest, made.bid_cap) < LEAST_BID * mean_bid:
+            words = f"found {min(smallest, made.bid_cap):g} to {min(largest, made.bid_cap):g}"
+            raise InputError(f"column {config.data.bid!r} must have bids that one model can learn from, {words}")
+        made = replace(made, mean_bid=mean_bid, largest_bid=float(largest), capped_bids=capped)
+        if passes.has("weight") or passes.has("sampling_rate"):
+            made = replace(made, mean_weight=_mean(lambda part: made.weights(train[part]), len(train)))
+        return made
+
+    def weights(self, rows: NDArray[np.int64]) -> Floats | None:
+        """How much ads count, where they do not all count alike."""
+        weights, rate = None, self.passes.data.sampling_rate
+        if self.passes.has("weight"):
+            weights = self.passes.numbers("weight")[rows] / self.raw_weight
+        if rate is not None:
+            stands_for = np.where(self.passes.numbers("click")[rows] == 1, 1.0, 1 / rate)
+            weights = stands_for if weights is None else weights * stands_for
+        return None if weights is None else weights / self.mean_weight
+
+    def columns(self, rows: NDArray[np.int64]) -> dict[str, Floats]:
+        """Columns of the store by name, of some rows of the table."""
+        passes, data = self.passes, self.passes.data
+
+        def taken(role: str) -> Floats | None:
+            return passes.numbers(role)[rows] if passes.has(role) else None
+
+        position = taken("position")
+        columns = {
+            "clicks": taken("click"),
+            "bids": np.minimum(passes.numbers("bid")[rows], self.bid_cap) / self.mean_bid,
+            "teacher": taken("teacher"),
+            "truth": taken("truth"),
+            "weights": self.weights(rows),
+            "exposure": None if position is None else np.asarray(data.slots)[position.astype(np.int64) - 1],
+        }
+        return {name: values for name, values in columns.items() if values is not None}
 
 
-def _write_test(path: Path, rows: NDArray[np.int64], *, auction: Any, ads: AdTable, arrays: dict[str, Floats]) -> None:
-    """The test ads as `evaluate` takes them, before there are predictions."""
-    columns = {
-        "row": np.arange(ads.ads),
-        "auction": auction,
-        "click": ads.clicks.astype(np.int8),
-        "bid": ads.bids,
-        "weight": arrays.get("weights"),
-        "position": ads.position,
-        "truth": ads.truth,
-        "teacher": arrays.get("teacher"),
-    }
-    write_parquet(path, pl.DataFrame({name: x[rows] for name, x in columns.items() if x is not None}))
+def _mean(values: Callable[[slice], Any], count: int) -> float:
+    """The mean of so many numbers, summed in stretches that no block size changes."""
+    return float(sum(values(part).sum() for part in chunks(0, count)) / count)
+
+
+def _write_test(
+    folder: Path, passes: Passes, parts: dict[str, Split], numbers: _Numbers, known: dict[str, Floats]
+) -> None:
+    """The test ads as `evaluate` takes them, with ``known`` predictions alone: in stretches, then as one file."""
+    rows, files = parts["test"].rows, []
+    for part in chunks(0, len(rows)):
+        taken = numbers.columns(rows[part])
+        position = passes.numbers("position")[rows[part]].astype(np.int64) if passes.has("position") else None
+        columns = {
+            "row": rows[part],
+            "auction": passes.auctions_of_test(parts, part),
+            "click": taken["clicks"].astype(np.int8),
+            "bid": passes.numbers("bid")[rows[part]],
+            "weight": taken.get("weights"),
+            "position": position,
+            "truth": taken.get("truth"),
+            "teacher": taken.get("teacher"),
+        }
+        columns |= {name: ctr[part] for name, ctr in known.items()}
+        files.append(passes.work / f"test-{part.start:012d}.parquet")
+        write_parquet(files[-1], pl.DataFrame({name: x for name, x in columns.items() if x is not None}))
+    with whole_file(folder / "test.parquet") as whole:
+        pl.scan_parquet(files).sink_parquet(whole)
 
 
 def write_parquet(path: Path, frame: pl.DataFrame) -> None:
@@ -217,18 +338,27 @@ def write_parquet(path: Path, frame: pl.DataFrame) -> None:
         frame.write_parquet(part)
 
 
-def _facts(part: Split, ads: AdTable, times: NDArray[Any] | None, config: Config, frame: pl.DataFrame) -> SplitFacts:
-    rows, first, last = part.rows, None, None
+def _facts(part: Split, passes: Passes, clicks: NDArray[Any]) -> SplitFacts:
+    first, last, times = None, None, passes.times
     if times is not None:
-        column = frame[config.data.time or ""]
-        first, last = (str(column[int(rows[at])]) for at in (times[rows].argmin(), times[rows].argmax()))
+        oldest, newest = (_row(part.rows, times, pick) for pick in (np.argmin, np.argmax))
+        first, last = (str(passes.blocks.read(row, [passes.data.time or ""], 1).item()) for row in (oldest, newest))
     auctions = None if part.offsets is None else len(part.offsets) - 1
-    return SplitFacts(len(rows), float(ads.clicks[rows].mean()), auctions, first, last)
+    return SplitFacts(len(part.rows), int(clicks.sum(dtype=np.int64)) / len(clicks), auctions, first, last)
+
+
+def _row(rows: NDArray[np.int64], times: NDArray[Any], pick: Callable[[Any], Any]) -> int:
+    """The row with the least or the greatest time, the first of them where there are several."""
+    best = np.array([some[pick(times[some])] for some in (rows[part] for part in chunks(0, len(rows)))])
+    return int(best[pick(times[best])])
 
 
 def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
     """What a cut in time goes through: auctions, which went, whole, to where their oldest ads belong, or times."""
-    edges = [(times[parts[a].rows].max(), times[parts[b].rows].min()) for a, b in pairwise(SPLITS)]
+    newest, oldest = (
+        [times[_row(parts[name].rows, times, pick)] for name in SPLITS] for pick in (np.argmax, np.argmin)
+    )
+    edges = list(zip(newest, oldest[1:], strict=False))
     if any(before > after for before, after in edges):
         return "auctions"
     return "time" if any(before == after for before, after in edges) else None

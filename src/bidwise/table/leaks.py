@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
+from bidwise.data.blocks import chunks
 from bidwise.data.encoding import Column, Encoder
 from bidwise.data.store import StoreWriter
 from bidwise.evaluation.auc import auc
@@ -24,34 +25,37 @@ PLACEMENT = re.compile(r"(?:^|[\W\d_])(?i:pos|position|rank|ranking|slot|placeme
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-def found_leaks(store: StoreWriter, encoder: Encoder, clicked: Floats, held_out: Floats) -> dict[str, float]:
+def found_leaks(store: StoreWriter, encoder: Encoder, step: int) -> dict[str, float]:
     """Columns that predict the click all by themselves, often known only afterwards, with their AUC.
 
-    A value's click rate is that of training rows; the AUC is that of validation rows.
+    A value's click rate is that of training rows; the AUC is that of validation rows, one in ``step`` of them.
     """
-    seen, new = (store.written(name, "features") for name in ("train", "valid"))
+    clicks = store.written("train", "clicks")
+    tables = [np.zeros((2, field.values)) for field in encoder.fields]  # ads and clicks of every value
+    for part in chunks(0, len(clicks)):
+        features, clicked = store.written("train", "features")[part], clicks[part].astype(np.float64)
+        for at, table in enumerate(tables):
+            table += [np.bincount(features[:, at], w, table.shape[1]) for w in (None, clicked)]
+    mean = int(clicks.sum(dtype=np.int64)) / len(clicks)
+    new, held_out = (store.written("valid", name)[::step] for name in ("features", "clicks"))
     leaks = {}
-    for at, field in enumerate(encoder.fields):
-        count, clicks = (np.bincount(seen[:, at], w, field.values) for w in (None, clicked))
-        rate = (clicks + clicked.mean()) / (count + 1)
-        area = auc(rate[new[:, at]], held_out)
+    for at, (field, (count, clicked)) in enumerate(zip(encoder.fields, tables, strict=True)):
+        area = auc(((clicked + mean) / (count + 1))[new[:, at]], held_out.astype(np.float64))
         if area > LEAK:
             leaks[field.name] = float(area)
     return leaks
 
 
-def stop_at_leaks(leaks: Mapping[str, float], keep: Collection[str], held_out: Floats, folder: Path) -> None:
-    """Raise where a column tells the clicks and may not be kept; ``folder`` is left as if nothing had begun.
+def stop_at_leaks(leaks: Mapping[str, float], keep: Collection[str], held_out: NDArray[Any], folder: Path) -> None:
+    """Raise where a column tells the clicks and may not be kept; ``folder`` then has no configuration to resume.
 
     Of n held-out ads with k clicks, chance orders one column in n! / (k! (n - k)!) perfectly: where that is not rare
     enough the leak is said, and training goes on.
     """
     telling = [name for name, area in leaks.items() if area > TELLS and name not in keep]
-    if not telling or math.comb(len(held_out), int((held_out > 0).sum())) < CHANCE:
+    if not telling or _orders(len(held_out), int((held_out > 0).sum())) < CHANCE:
         return
-    shutil.rmtree(folder / "store", ignore_errors=True)
-    for name in ("config.toml", "test.parquet"):
-        (folder / name).unlink(missing_ok=True)
+    (folder / "config.toml").unlink(missing_ok=True)
     first, many = telling[0], f" and {len(telling) - 1} more" if len(telling) > 1 else ""
     raise InputError(
         f"must name {first!r}{many} for training to go on: the column alone tells the clicks of held-out rows, AUC "
@@ -59,6 +63,12 @@ def stop_at_leaks(leaks: Mapping[str, float], keep: Collection[str], held_out: F
         f"before, --keep {first}",
         argument="keep",
     )
+
+
+def _orders(ads: int, clicks: int) -> float:
+    """In how many ways so many ads can have so many clicks, by logarithms: there may be millions of ads."""
+    log = math.lgamma(ads + 1) - math.lgamma(clicks + 1) - math.lgamma(ads - clicks + 1)
+    return math.exp(min(log, 700.0))
 
 
 def placements(columns: Iterable[Column]) -> list[str]:
@@ -72,11 +82,17 @@ def placements(columns: Iterable[Column]) -> list[str]:
     return [name for name in features if PLACEMENT.search(CAMEL.sub("_", name))]
 
 
-def duplicated_rows(frame: pl.DataFrame) -> int:
-    """Rows that are the same as an earlier one in all columns, by a hash of 64 bits.
+def row_hashes(frame: pl.DataFrame, share: float) -> NDArray[np.uint64]:
+    """Of a ``share`` of the rows a hash of all columns: copies are in it together, or none of them is."""
+    plain = frame.select(name for name, dtype in frame.schema.items() if dtype != pl.Object)
+    hashes = plain.hash_rows(seed=0).to_numpy() if plain.width else np.arange(len(frame), dtype=np.uint64)
+    return hashes if share == 1 else hashes[hashes < np.uint64(share * 2.0**64)]
 
-    >>> duplicated_rows(pl.DataFrame({"a": [1, 1, 2, 1], "b": ["x", "x", "x", "y"]}))
+
+def duplicated_rows(hashes: NDArray[np.uint64], share: float) -> int:
+    """Rows that are the same as an earlier one in all columns; from a ``share`` of them, about so many.
+
+    >>> duplicated_rows(row_hashes(pl.DataFrame({"a": [1, 1, 2, 1], "b": ["x", "x", "x", "y"]}), 1.0), 1.0)
     1
     """
-    plain = frame.select(name for name, dtype in frame.schema.items() if dtype != pl.Object)
-    return len(frame) - plain.hash_rows().n_unique() if plain.width else 0
+    return round((len(hashes) - len(np.unique(hashes))) / share)

@@ -40,11 +40,13 @@ from bidwise.study.compare import Power, choose, power
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import Search, most_passes, searched
 from bidwise.study.served import Served, numbers, trained
-from bidwise.table.config import AUTO, RECIPES, Config, nested, option_key, read_toml, resolved
-from bidwise.table.encode import Prepared, prepare, write_parquet
+from bidwise.table.config import AUTO, RECIPES, REFRESHED, Config, nested, option_key, read_toml, resolved
+from bidwise.table.encode import PREVIOUS, Prepared, prepare, write_parquet
 from bidwise.table.model import ModelFile
 from bidwise.table.plan import candidates, recipes
+from bidwise.table.refresh import ADAM, Previous
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
+from bidwise.training.loop import adam_of
 from bidwise.training.validation import predict
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
@@ -56,8 +58,10 @@ def train(
     *,
     out: str | Path,
     config: Config | str | Path | None = None,
+    continue_from: str | Path | None = None,
     settings: Sequence[str] = (),
     device: str = "cpu",
+    engine: str = "local",
     progress: Progress | None = None,
     opened: Callable[[Prepared], None] | None = None,
     **options: Any,
@@ -65,12 +69,16 @@ def train(
     """Train a model on a table of logged ads and evaluate it on the newest of them.
 
     Args:
-        table: Parquet, CSV or TSV file or URL, polars or pandas frame, or mapping of columns; one row per logged ad. By
-            default the one that the configuration names.
+        table: Parquet, CSV or TSV file, folder or pattern of such files, URL, polars or pandas frame, or mapping of
+            columns; one row per logged ad. By default the one that the configuration names. It may exceed the memory.
         out: run folder; the same call resumes an earlier one that was cut off.
         config: a :class:`Config`, or the TOML file of one.
+        continue_from: folder of a finished run, whose encoder, weights and optimizer go on with these rows, by its own
+            configuration but for ``options`` and ``settings``; both models are then tested on the newest rows.
         settings: ``["train.learning_rate=3e-4"]``, above all else.
         device: ``cpu`` or ``cuda``.
+        engine: what prepares the table: ``local``, or ``ray``, the machines of a Ray cluster, which must all see the
+            table and ``out``.
         progress: called as ``progress("training", 0.4, "model 2 of 5, epoch 1.3 of 4")``.
         opened: called when the table has been read, before anything is trained.
         options: columns by their role, and others: ``click="y", bid="b", auction="id", recipe="auto", model="deepfm"``;
@@ -87,13 +95,17 @@ def train(
     ('log_loss', 60)
     """
     sections = nested(config.flat()) if isinstance(config, Config) else read_toml(Path(config)) if config else {}
+    if continue_from is not None:
+        if config is not None:
+            raise InputError("must be left out where a run goes on from another, found one", argument="config")
+        sections = Previous.read(continue_from).sections()
     values = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):
         values["data.table"] = str(table)
     merged = resolved(sections, values, settings)
     if table is None and merged.data.table is None:
         raise InputError(f"{config or 'table'} must name the table to train on, found no table in [data]")
-    return run(merged.data.table if table is None else table, merged, out, device, progress, opened)
+    return run(merged.data.table if table is None else table, merged, out, device, progress, opened, engine=engine)
 
 
 def run(
@@ -104,14 +116,18 @@ def run(
     progress: Progress | None = None,
     opened: Callable[[Prepared], None] | None = None,
     command: Sequence[str] | None = None,
+    engine: str = "local",
 ) -> TrainResult:
     """Train by a configuration: of several ranks the first prepares the folder and concludes, and all of them train."""
     started = time.monotonic()
     table = written_as(table, config.data.separator, config.data.header)
     show = progress or (lambda work, done, detail="": None)
+    previous = None if config.train.continue_from is None else Previous.read(config.train.continue_from)
+    if previous is not None:
+        previous.check(next(iter(recipes(config, candidates(config)[0]).values())))
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
-        distributed.first(lambda: prepare(table, config, out, progress=show))
+        distributed.first(lambda: prepare(table, config, out, previous=previous, engine=engine, progress=show))
         here, there = f"rank {distributed.rank()} on {platform.node()}", Path(out).absolute()
         unseen = f"out must be a folder that all ranks see, found that {here} does not see {there}"
         distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else unseen)
@@ -123,8 +139,8 @@ def run(
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         choosing, held_out = valid, None
         if config.train.recipe == AUTO:  # settings, epochs and calibration by the one half, the recipe by the other
-            choosing, held_out = halves(valid, config.train.seed)
-        models, search, told_apart = _trained(prepared, choosing, held_out, device, show)
+            choosing, held_out = halves(valid, config.train.seed, prepared.folder)
+        models, search, told_apart = _trained(prepared, previous, choosing, held_out, device, show)
 
         def conclude() -> TrainResult:
             result = _result(prepared, models, valid, held_out, show)
@@ -139,14 +155,14 @@ def run(
 
 
 def _trained(
-    prepared: Prepared, valid: Ads, held_out: Ads | None, device: str, show: Progress
+    prepared: Prepared, previous: Previous | None, valid: Ads, held_out: Ads | None, device: str, show: Progress
 ) -> tuple[dict[str, Served], Search | None, Power | None]:
     """Models by loss or recipe: the baseline, with the settings that the search finds, and after it all others.
 
     Contestants of recipe auto are trained only where the ads that choose among them could tell a gain, as far as the
     two best settings of the search tell.
     """
-    config, ads, fits = prepared.config, prepared.store.ads("train"), prepared.folder / "fits"
+    config, ads, fits = prepared.planned, prepared.store.ads("train"), prepared.folder / "fits"
     tried = candidates(config, len(ads))
     many = len(tried) > 1
     plan = recipes(config, tried[0], len(ads), searched=many)
@@ -164,11 +180,13 @@ def _trained(
         if name in models or (told_apart is not None and not told_apart.enough):
             continue
         base = models.get(BASELINE)
+        start = [] if previous is None else previous.start(recipe, prepared.folder, prepared.store)
         models[name] = trained(
             recipe,
             **shared,
             teacher=None if recipe.teacher is None else models[recipe.teacher].model,
             first=base.fits[0] if base is not None and replace(recipe, members=1) == base.recipe else None,
+            start=start,
             out=fits / name,
             show=step(name),
         )
@@ -252,12 +270,12 @@ def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress)
     """All models on the test rows, predictions as a table and `bidwise.evaluate` on it."""
     path, config = prepared.folder / "test.parquet", prepared.config
     table = pl.read_parquet(path)
-    table = table.select([column for column in table.columns if column not in (*LOSSES, *RECIPES)])
+    table = table.select([column for column in table.columns if column not in (*LOSSES, *RECIPES, REFRESHED)])
     ads = prepared.store.ads("test")
     table = table.with_columns(pl.Series(name, numbers(predict(each.model, ads))) for name, each in models.items())
     write_parquet(path, table)
     roles: dict[str, Any] = {role: role for role in TEST_ROLES if role in table.columns}
-    names = [*([TEACHER] if TEACHER in table.columns else []), *models]
+    names = [*(name for name in (PREVIOUS, TEACHER) if name in table.columns), *models]
     found = evaluate(
         path,
         ctr=names,
@@ -280,6 +298,8 @@ def _write(prepared: Prepared, result: TrainResult, served: Served, made: dict[s
 
     folder, recipe, metric = prepared.folder, served.recipe, result.settings.train.metric
     save(folder / "model.pt", {name: tensor.cpu() for name, tensor in served.model.state_dict().items()})
+    if all(fit.folder is not None for fit in served.fits):  # not of trees
+        save(folder / ADAM, [adam_of(fit) for fit in served.fits])
     about = ModelFile(
         recipe=result.chosen,
         loss=recipe.loss,

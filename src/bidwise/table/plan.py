@@ -9,7 +9,7 @@ from bidwise.losses.named import needs_teacher
 from bidwise.models import MODELS, TABLE_MODELS
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import TREES, settings
-from bidwise.table.config import DISTILLED, ENSEMBLE, SINGLE, Config, Model
+from bidwise.table.config import DISTILLED, ENSEMBLE, REFRESHED, SINGLE, Config, Model
 
 MEMBERS = 4  # of an ensemble
 PATIENCE = 2  # epochs, with a constant learning rate
@@ -57,6 +57,8 @@ def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool 
 
     many = train.members or MEMBERS
     found = {BASELINE: baseline}
+    if train.continue_from is not None:
+        return {REFRESHED: of(str(train.loss), members=train.members or 1)}
     if train.recipe == SINGLE:
         one = of(str(train.loss))
         return found | {one.loss: one} if searched or one.teacher else {one.loss: one}

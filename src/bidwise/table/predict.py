@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import glob
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
+from polars.io.plugins import register_io_source
 
+from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
-from bidwise.data.read_table import FROM_AFAR, UNREADABLE, Table, same_place, scan_table, table_error, table_name
-from bidwise.run_folder import whole_file
+from bidwise.data.read_table import (
+    FROM_AFAR,
+    PLACES,
+    UNREADABLE,
+    Table,
+    location_of,
+    same_place,
+    scan_table,
+    table_error,
+    table_name,
+)
+from bidwise.run_folder import checksum, whole_file
 from bidwise.table.model import Model, load, written_as_in
 from bidwise.urls import check_on_disk
 
 SINKS = (".parquet", ".csv", ".tsv")
+BLOCK = 2**17  # rows, whole times those that the network has at once
+KNOWN = ".ctr"  # ending of the file of predictions that a killed run leaves
 
 
 def predict(
@@ -34,7 +50,9 @@ def predict(
         run: folder of `train`.
         table: as in `train`; needs the columns that the model was trained on and may have any others. Values that
             training did not see count as rare.
-        out: a file that ends in .parquet, .csv or .tsv. The table is then read and written in blocks.
+        out: a file that ends in .parquet, .csv or .tsv. The table is then read and written in blocks, Parquet in
+            constant memory. The same call after a kill takes the predictions that were made, and ends with the same
+            bytes.
         column: name of the new column.
         separator, header: of a text file, as in `train`; those of the run by default.
         device: ``cpu`` or ``cuda``.
@@ -52,41 +70,68 @@ def predict(
     target = None if out is None else _target(out, table)
     model = load(run, device=device)
     model.encoder.check(names, table_name(table))
-    block = _Block(model, column, progress)
+    known = None if target is None else _known(target, model, table)
+    blocks = _Blocks(model, rows, column, known, progress)
     try:
-        block.rows = _count(rows) if progress is not None else 0
+        blocks.total = _count(rows) if progress is not None else 0
         if target is None:
-            return block(rows.collect(engine="streaming"))
-        _sink(rows, block, target)
+            frame = rows.collect(engine="streaming")
+            return frame.with_columns(pl.Series(column, model.predict(frame)))
+        _sink(blocks, target)
     except (*UNREADABLE, InputError) as error:
-        if block.failed is not None:
-            raise block.failed from None
+        if blocks.failed is not None:
+            if known is not None and isinstance(blocks.failed, InputError):  # the user will change something
+                known.unlink(missing_ok=True)
+            raise blocks.failed from None
         if not isinstance(error, InputError | OSError) or FROM_AFAR.search(str(error)):
             raise table_error(table, error) from None
         raise
-    return block.done
+    return blocks.done
 
 
-class _Block:
-    """Adds the predictions to some rows; polars may call it from threads of its own."""
+class _Blocks:
+    """The rows with their predictions, a block after the other.
 
-    def __init__(self, model: Model, column: str, progress: Callable[[str, float], None] | None) -> None:
-        self.model, self.column, self.progress = model, column, progress
-        self.rows = self.done = 0
+    Blocks begin at the same rows in every run: torch may round a row differently in another block. Where ``known`` is a
+    file, the CTR of whole blocks goes there before they are written: a run that was killed reads them back.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        rows: pl.LazyFrame,
+        column: str,
+        known: Path | None,
+        progress: Callable[[str, float], None] | None,
+    ) -> None:
+        self.model, self.rows, self.column, self.known, self.progress = model, rows, column, known, progress
+        self.total = self.done = 0
         self.failed: Exception | None = None
-        self.lock = threading.Lock()
 
-    def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
-        with self.lock:
-            try:
-                predicted = rows.with_columns(pl.Series(self.column, self.model.predict(rows)))
-            except Exception as error:  # polars would wrap it in words of its own
-                self.failed = self.failed or error
-                raise
-            self.done += len(rows)
-            if self.progress is not None and self.rows:
-                self.progress("predicting", self.done / self.rows)
-            return predicted
+    def __call__(self, *_: Any) -> Iterator[pl.DataFrame]:
+        """What polars asks a source for; all columns of all rows are wanted."""
+        self.done = 0
+        try:
+            for block in self.rows.collect_batches(chunk_size=BLOCK, engine="streaming"):
+                yield block.with_columns(pl.Series(self.column, self._ctr(block)))
+                self.done += len(block)
+                if self.progress is not None and self.total:
+                    self.progress("predicting", self.done / self.total)
+        except Exception as error:  # polars would wrap it in words of its own
+            self.failed = error
+            raise
+
+    def _ctr(self, block: pl.DataFrame) -> Floats:
+        if self.known is None:
+            return self.model.predict(block)
+        with self.known.open("r+b" if self.known.exists() else "w+b") as file:
+            file.seek(8 * self.done)
+            ctr: Floats = np.fromfile(file, dtype=np.float64, count=len(block))
+            if len(ctr) < len(block) or not ctr.all():  # cut off; after a power cut there may be zeros
+                ctr = self.model.predict(block)
+                file.seek(8 * self.done)
+                file.write(ctr.tobytes())
+        return ctr
 
 
 def _count(rows: pl.LazyFrame) -> int:
@@ -108,13 +153,29 @@ def _target(out: str | Path, table: Table) -> Path:
     return path
 
 
-def _sink(rows: pl.LazyFrame, block: _Block, path: Path) -> None:
-    """Stream the rows through the model into a file, which gets its name when it is whole."""
-    schema = pl.Schema({**rows.collect_schema(), block.column: pl.Float64()})
-    predicted = rows.map_batches(block, schema=schema, streamable=True)
+def _known(path: Path, model: Model, table: Table) -> Path | None:
+    """Where the CTR of a run that was cut off is kept, beside ``path``: for this model and these files alone.
+
+    ``None`` for frames and URLs, whose rows may have changed unseen.
+    """
+    place = location_of(table) if isinstance(table, PLACES) else None
+    files = [] if place is None else place.files()
+    if place is None or not files:
+        return None
+    of_model = checksum(*(model.run / name for name in ("model.json", "model.pt", "encoder.json")))
+    stated = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    key = checksum(of_model, repr((stated, place.separator, place.header)))
+    return path.with_name(f"{path.name}.{key}{KNOWN}")
+
+
+def _sink(blocks: _Blocks, path: Path) -> None:
+    """Stream the blocks into a file, which gets its name when it is whole."""
+    predicted = register_io_source(blocks, schema={**blocks.rows.collect_schema(), blocks.column: pl.Float64()})
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as part:
         if path.suffix.lower() == ".parquet":
-            predicted.sink_parquet(part, engine="streaming")
+            predicted.sink_parquet(part, row_group_size=BLOCK, engine="streaming")
         else:
             predicted.sink_csv(part, separator="\t" if path.suffix.lower() == ".tsv" else ",", engine="streaming")
+    for each in path.parent.glob(f"{glob.escape(path.name)}.*{KNOWN}"):  # of this run, and of others that never ended
+        each.unlink()

@@ -30,6 +30,18 @@ class SplitFacts:
     last: str | None = None
 
 
+@dataclass(frozen=True)
+class Refresh:
+    """The run that a training went on from, and what its encoder learnt."""
+
+    run: str  # name of its folder
+    number: int  # of refreshes since the first training
+    ads: int  # that were trained on since then
+    l2: float  # what the penalty becomes: that of a prior, for so many ads
+    new: dict[str, int]  # words that got ids of their own, by column
+    forgotten: dict[str, int]  # words that lost theirs
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
     """What was found in a table before anything was trained."""
@@ -49,6 +61,8 @@ class TableFacts:
     )
     leaks: dict[str, float]  # columns that predict the click all by themselves, with their AUC
     duplicates: int = 0  # rows that are copies of others
+    refresh: Refresh | None = None  # where the training went on from another
+    sampled: int | None = None  # training rows that bins and the median bid come from, where not from all
 
     @property
     def timed(self) -> bool:

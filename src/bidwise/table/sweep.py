@@ -14,7 +14,8 @@ import polars as pl
 
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ad_table import read_ads
-from bidwise.data.read_table import Table, scan_table, table_fingerprint, table_name, written_as
+from bidwise.data.blocks import table_fingerprint
+from bidwise.data.read_table import Table, scan_table, table_name, written_as
 from bidwise.data.store import SCHEMA
 from bidwise.evaluation.comparison import Units, compared
 from bidwise.evaluation.evaluate import metrics_of

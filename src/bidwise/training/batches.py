@@ -5,9 +5,11 @@ Tables lie on the device of the model or, where they are too long for it, come t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from torch import Tensor
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.kernels.gpu import side_stream
+from bidwise.training import mixing
+from bidwise.training.mixing import Mixed
 from bidwise.training.permutation import NEEDED, permutations
 
 SHARE = 0.7  # of the GPU's free memory that tables may take
@@ -42,13 +46,18 @@ class Epoch:
     """The order of a pass: rows of the flat tables, repeat after repeat, ``(repeats, ads)``, and where batches end.
 
     ``offsets`` bound the auctions of the pass in that order, ``auctions`` how many of them end with each batch; without
-    them a batch is one auction.
+    them a batch is one auction. The order of a pass too long to hold is empty, and ``draw`` finds any stretch of it.
     """
 
     order: Tensor
     ends: list[int]
     offsets: Tensor | None = None
     auctions: list[int] | None = None
+    draw: Callable[[int, int], Tensor] | None = None
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Rows of the ads from ``start`` to ``stop``, ``(repeats, ads)``."""
+        return self.order[:, start:stop] if self.draw is None else self.draw(start, stop)
 
     def bounds(self, number: int) -> tuple[int, int]:
         """First ad of batch ``number``, and the one after its last."""
@@ -66,16 +75,27 @@ class Epoch:
         """The ads from ``begins`` to ``ends`` of every batch, as a pass of one rank."""
         sizes = ends - begins
         there = sizes.cumsum(0)
+        offsets, auctions = None, None
+        if self.offsets is not None:
+            first, last = (torch.searchsorted(self.offsets, at.contiguous()) for at in (begins, ends))
+            counts = last - first
+            until = counts.cumsum(0)
+            own = torch.arange(int(until[-1]), device="cpu") + (first - until + counts).repeat_interleave(counts)
+            offsets, auctions = torch.nn.functional.pad(self.offsets.diff()[own].cumsum(0), (1, 0)), until.tolist()
+        if self.draw is not None:
+            draw = partial(self._some, begins, there - sizes)
+            return Epoch(self.order, there.tolist(), offsets, auctions, draw)
         rows = torch.arange(int(there[-1]), device="cpu") + (begins - there + sizes).repeat_interleave(sizes)
-        order = self.order.index_select(1, rows.to(self.order.device))
-        if self.offsets is None:
-            return Epoch(order, there.tolist())
-        first, last = (torch.searchsorted(self.offsets, at.contiguous()) for at in (begins, ends))
-        counts = last - first
-        auctions = counts.cumsum(0)
-        own = torch.arange(int(auctions[-1]), device="cpu") + (first - auctions + counts).repeat_interleave(counts)
-        offsets = torch.nn.functional.pad(self.offsets.diff()[own].cumsum(0), (1, 0))
-        return Epoch(order, there.tolist(), offsets, auctions.tolist())
+        return Epoch(self.order.index_select(1, rows.to(self.order.device)), there.tolist(), offsets, auctions)
+
+    def _some(self, begins: Tensor, there: Tensor, start: int, stop: int) -> Tensor:
+        """Rows of one rank, whose part of each batch begins at ``begins`` in all and at ``there`` in its own."""
+        if start == stop:
+            return torch.empty(len(self.order), 0, dtype=torch.int64)
+        places = torch.arange(start, stop, device="cpu")
+        batch = torch.searchsorted(there, places, right=True) - 1
+        places += (begins - there)[batch]
+        return self.rows(int(places[0]), int(places[-1]) + 1)[:, places - places[0]]
 
     def offsets_of(self, number: int) -> Tensor | None:
         """Bounds of the auctions of batch ``number``."""
@@ -103,14 +123,12 @@ class Shuffle:
         if not self.count:
             raise InputError("train must hold ads, found none")
         self.randoms = randoms
-        named = {"clicks": ads.labels, "bids": ads.bids, "teacher": ads.teacher, "weights": ads.weights}
-        columns = [column for column in named.values() if column is not None]
-        self.names = [name for name, column in named.items() if column is not None]
-        dtype = torch.promote_types(ads.bids.dtype, torch.float32)
+        columns = Columns(ads)
+        self.names = columns.names
         # one table of rows each: a single look-up serves all repeats and columns
         self.features = ads.features.reshape(number * self.count, -1)
-        self.columns = torch.stack([column.to(dtype) for column in columns], dim=-1).view(number * self.count, -1)
         self.device = ads.features.device
+        self.columns: Any = columns.index_select(0) if self.device.type == "cuda" else columns
         self.offsets = None if ads.offsets is None else ads.offsets.cpu()
         self.size = None
         if self.offsets is not None:
@@ -145,6 +163,8 @@ class Shuffle:
 
     def epoch(self) -> Epoch:
         """The next pass, the same on every device."""
+        if self.count > mixing.LARGE:
+            return self._mixed()
         if self.offsets is None:
             ends = list(range(self.batch_size, self.count, self.batch_size))
             roomy = self.device.type == "cuda" and fits(NEEDED * self.count, self.device)
@@ -154,19 +174,78 @@ class Shuffle:
         order = torch.stack([torch.randperm(things, generator=random, device="cpu") for random in self.randoms])
         starts = self.count * torch.arange(len(self.randoms), device="cpu")[:, None]
         if self.size is not None:
-            number, at_once = len(self.offsets) - 1, max(1, -(-self.batch_size // max(self.size, 1)))
             rows = self.offsets[order].unsqueeze(-1) + torch.arange(self.size, device="cpu") + starts.unsqueeze(-1)
-            auctions = [*range(at_once, number, at_once), number]
-            offsets = self.size * torch.arange(number + 1, device="cpu")
+            offsets, auctions = self._batches(order[0])
             return Epoch(rows.flatten(1), [self.size * end for end in auctions], offsets, auctions)
         sizes = self.offsets.diff()[order[0]]
-        offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
-        begin = offsets[:-1].clamp(max=int(offsets[:-1][sizes > 0].max()))  # empty auctions at the end are no batch
-        _, counts = torch.unique_consecutive(begin // self.batch_size, return_counts=True)
-        auctions = counts.cumsum(0).tolist()
+        offsets, auctions = self._batches(sizes)
         shift = (self.offsets[order[0]] - offsets[:-1]).repeat_interleave(sizes)
         rows = torch.arange(self.count, device="cpu") + shift
         return Epoch(rows[None], offsets[auctions].tolist(), offsets, auctions)
+
+    def _mixed(self) -> Epoch:
+        """The next pass over more ads than are shuffled at once: see :mod:`bidwise.training.mixing`."""
+        things = self.count if self.offsets is None else len(self.offsets) - 1
+        each = max(1, mixing.BLOCK * things // self.count)
+        orders = [Mixed(things, each, random, partial(self._read, at)) for at, random in enumerate(self.randoms)]
+        starts, nothing = self.count * torch.arange(len(orders), device="cpu")[:, None], torch.empty(len(orders), 0)
+        if self.offsets is None:
+            ends = [*range(self.batch_size, self.count, self.batch_size), self.count]
+
+            def ads(start: int, stop: int) -> Tensor:
+                return torch.stack([order(start, stop) for order in orders]) + starts
+
+            return Epoch(nothing, ends, draw=ads)
+        order = torch.stack([order(0, things) for order in orders])
+        offsets, auctions = self._batches(self.offsets.diff()[order[0]])
+        shift = self.offsets[order].sub_(offsets[:-1]).add_(starts)
+
+        def of_auctions(start: int, stop: int) -> Tensor:
+            first = int(torch.searchsorted(offsets, start, right=True)) - 1
+            some = offsets[first : int(torch.searchsorted(offsets, stop)) + 1].clamp(start, stop)
+            return torch.arange(start, stop) + shift[:, first : first + len(some) - 1].repeat_interleave(some.diff(), 1)
+
+        return Epoch(nothing, offsets[auctions].tolist(), offsets, auctions, of_auctions)
+
+    def _batches(self, sizes: Tensor) -> tuple[Tensor, list[int]]:
+        """Bounds of auctions of these sizes, and how many of them end with each batch."""
+        if self.size is not None:
+            number, at_once = len(sizes), max(1, -(-self.batch_size // max(self.size, 1)))
+            return self.size * torch.arange(number + 1, device="cpu"), [*range(at_once, number, at_once), number]
+        offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+        begin = offsets[:-1].clamp(max=int(offsets[:-1][sizes > 0].max()))  # empty auctions at the end are no batch
+        _, counts = torch.unique_consecutive(begin // self.batch_size, return_counts=True)
+        return offsets, counts.cumsum(0).tolist()
+
+    def _read(self, repeat: int, things: Tensor) -> None:
+        """Look at the features of ads that are wanted soon: the system reads them from the disk where it has to."""
+        rows = things if self.offsets is None else self.offsets[things]
+        if not self.features.is_cuda:
+            self.features[:, 0].index_select(0, rows + repeat * self.count).sum()
+
+
+class Columns:
+    """Numbers of ads, one column for each of ``names``: what is asked for is put side by side, the rest stays where it
+    is."""
+
+    def __init__(self, ads: Ads) -> None:
+        named = {"clicks": ads.clicks, "bids": ads.bids, "teacher": ads.teacher, "weights": ads.weights}
+        self.columns = {name: column.reshape(-1) for name, column in named.items() if column is not None}
+        self.names = list(self.columns)
+        self.exposure = None if ads.exposure is None else ads.exposure.reshape(-1)
+        self.dtype = torch.promote_types(ads.bids.dtype, torch.float32)
+        self.shape = (len(self.columns["bids"]), len(self.columns))
+
+    def index_select(self, dim: int, rows: Tensor | None = None) -> Tensor:
+        """The numbers at ``rows``, or all, ``(rows, columns)``."""
+
+        def taken(column: Tensor) -> Tensor:
+            return column if rows is None else column.index_select(dim, rows)
+
+        found = {name: taken(column) for name, column in self.columns.items()}
+        if self.exposure is not None:
+            found["clicks"] = found["clicks"] / taken(self.exposure)
+        return torch.stack([column.to(self.dtype) for column in found.values()], dim=-1)
 
 
 class Orders:
@@ -212,12 +291,15 @@ class Resident:
 
     def begin(self, epoch: Epoch) -> None:
         """Begin ``epoch``; its order goes to where a graph looks for it."""
-        if self.order.shape != epoch.order.shape:
-            self.order = epoch.order.to(self.features.device)
+        order = epoch.order
+        if epoch.draw is not None and self.features.is_cuda:  # whose memory has room for it
+            order = epoch.rows(0, epoch.ends[-1])
+        if self.order.shape != order.shape:
+            self.order = order.to(self.features.device)
         else:
-            self.order.copy_(epoch.order)
-        if epoch.order.is_cuda:  # made on another stream, by which its memory must not be used again too early
-            epoch.order.record_stream(torch.cuda.current_stream(epoch.order.device))
+            self.order.copy_(order)
+        if order.is_cuda:  # made on another stream, by which its memory must not be used again too early
+            order.record_stream(torch.cuda.current_stream(order.device))
         self.epoch = replace(epoch, order=self.order)
 
     def locate(self, number: int) -> int:
@@ -228,7 +310,8 @@ class Resident:
     def batch(self, number: int) -> Batch:
         assert self.epoch is not None
         first, (start, stop) = self.locate(number), self.epoch.bounds(number)
-        rows = self.order[:, first : first + stop - start].reshape(-1)
+        rows = self.order[:, first : first + stop - start] if self.order.numel() else self.epoch.rows(start, stop)
+        rows = rows.reshape(-1)
         features, columns = self.features.index_select(0, rows), self.columns.index_select(0, rows)
         return self.shuffle.gathered(features, columns, self.epoch.offsets_of(number))
 
@@ -255,7 +338,7 @@ class Streamed(Resident):
         if longest > self.count:
             repeats, self.count = len(epoch.order), longest
             self.features, self.columns = (
-                table.new_empty(repeats * longest, table.shape[1], device=self.device)
+                torch.empty(repeats * longest, table.shape[1], dtype=table.dtype, device=self.device)
                 for table in (self.shuffle.features, self.shuffle.columns)
             )
             self.order = torch.arange(repeats * longest, device=self.device).view(repeats, longest)
@@ -289,7 +372,7 @@ class Streamed(Resident):
         """The rows of a chunk on the device, and the event of their arrival; ``after`` frees the memory of the last."""
         assert self.epoch is not None
         start, stop = self._bounds(chunk)
-        rows = self.epoch.order[:, start:stop].reshape(-1)
+        rows = self.epoch.rows(start, stop).reshape(-1)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self.stream):
             if after is not None:
@@ -297,7 +380,10 @@ class Streamed(Resident):
             moved = []
             for table in (self.shuffle.features, self.shuffle.columns):
                 pinned = torch.empty(len(rows), table.shape[1], dtype=table.dtype, pin_memory=True)
-                torch.index_select(table, 0, rows, out=pinned)
+                if isinstance(table, Tensor):
+                    torch.index_select(table, 0, rows, out=pinned)
+                else:
+                    pinned.copy_(table.index_select(0, rows))
                 moved.append(pinned.to(self.device, non_blocking=True))
             arrived.record()
         return moved, arrived

@@ -102,7 +102,7 @@ def not_finite(run: Run, losses: Tensor) -> NotFiniteError:
     assert run.epoch is not None
     position, number = run.position, run.position.batches
     start, stop = run.epoch.bounds(number)
-    rows = (run.epoch.order[:, start:stop] % len(run.train)).cpu()
+    rows = (run.epoch.rows(start, stop) % len(run.train)).cpu()
     bad = ~torch.isfinite(losses.reshape(-1))
     who = f" for {int(bad.sum())} of {losses.numel()} members" if losses.dim() and bool(bad.any()) else ""
     broken = [

@@ -46,6 +46,7 @@ def fit(
     on_nan: str = "stop",
     graph: bool | None = None,
     seed: int | Sequence[int] = 0,
+    adam: dict[str, Any] | None = None,
     out: str | Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Fit:
@@ -83,6 +84,8 @@ def fit(
         graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
             ``True`` asks for it with others too, which must not do in Python what changes from step to step.
         seed: of the batches, one for all repeats or one for each.
+        adam: state of :class:`~bidwise.training.Adam` to go on from, as :func:`adam_of` reads it; it is not copied. The
+            model has the weights to go on from.
         out: a run folder: configuration, metrics and weights. An interrupted run resumes from it.
         progress: called with the number of finished epochs, after each and about once a second.
 
@@ -118,7 +121,11 @@ def fit(
         distributed.check_same(out="none" if out is None else "a folder")
         run = Run(model, train, valid, loss, metrics, options, seed, graph)
         folder = None
+        if adam is not None:
+            run.optimizer.load_state_dict(adam)
+            run.optimizer.set_rate(options.learning_rate)  # whatever rate the other training ended with
         if out is not None:
+            run.fit.folder = Path(out)
             folder = distributed.first(lambda: open_folder(out, run.config()))  # on rank 0 alone, which writes
             load_checkpoint(Path(out), run)
         _train(run, folder, progress, None if out is None else Path(out))
@@ -232,6 +239,13 @@ def _restore(run: Run, there: Any) -> None:
         position.total = position.total.to(device)
     run.resume(position)
     return True
+
+
+def adam_of(fit: Fit) -> dict[str, Any]:
+    """The state of Adam after the last step of a training in a folder: moments, steps, and how often rows were seen."""
+    assert fit.folder is not None
+    state: dict[str, Any] = load(fit.folder / "checkpoint.pt")["optimizer"]
+    return state
 
 
 def write_result(folder: Path, run: Run) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -240,6 +241,7 @@ class Fit:
     last: State = field(default_factory=dict, repr=False)
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
     skipped: int = 0
+    folder: Path | None = field(default=None, repr=False)  # of the run, with its checkpoint
 
     def _repr_html_(self) -> str:
         """Every evaluated epoch, of many members their mean."""

@@ -1,0 +1,90 @@
+"""`bidwise predict`, Parquet to Parquet: DeepFM beside LightGBM on the same rows, at one thread and at two.
+
+Both models are trained by `bidwise train` on a made table, one epoch of DeepFM and 200 trees of 8 leaves, and asked for
+the CTR of the same rows. ``whole`` is `predict` from file to file in a process of its own; ``model`` is the network, or
+LightGBM, from ids to CTR in memory. CPU seconds are those of all threads: what idle cores would share. ``load`` is the
+load average of the machine when a measurement ended; wall seconds of a busy machine say little.
+
+    pip install -c constraints.txt -e '.[rivals]'
+    python -m benchmarks.predicting [ROWS]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+
+import polars as pl
+
+from benchmarks.harness import write
+from benchmarks.made_tables import make_table
+from bidwise.table import train
+
+ROWS = 2_000_000
+MODELS = {
+    "deepfm 128, 128": {"model": "deepfm", "epochs": 1},
+    "lightgbm, 200 trees": {"model": "lightgbm", "epochs": 200, "settings": ["train.patience=200"]},
+}
+MEASURED = """
+import json, os, resource, sys, time
+import torch
+import bidwise, bidwise.table
+run, table, out, what, threads = sys.argv[1:]
+torch.set_num_threads(int(threads))
+model = bidwise.load(run)
+if what == "model":
+    import polars as pl
+    ids = model.encoder.encode(pl.read_parquet(table))
+    model.ctr(ids[:50_000])
+wall, cpu = time.perf_counter(), time.process_time()
+rows = bidwise.table.predict(run, table, out=out) if what == "whole" else len(model.ctr(ids))
+wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps({"rows": rows, "seconds": wall, "cpu_seconds": cpu, "peak_mb": peak, "load": os.getloadavg()[0]}))
+"""
+
+
+def measured(model: str, run: Path, table: Path) -> Iterator[dict[str, object]]:
+    """The rows of one model."""
+    for what, threads in product(("whole", "model"), ("1", "2")):
+        only = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), threads) | {"OMP_WAIT_POLICY": "passive"}
+        typed = [
+            sys.executable,
+            "-c",
+            MEASURED,
+            str(run),
+            str(table),
+            str(table.with_name("out.parquet")),
+            what,
+            threads,
+        ]
+        said = json.loads(subprocess.check_output(typed, env=os.environ | only, text=True))
+        row = {"model": model, "what": what, "threads": threads, **said}
+        row |= {f"rows_per_{of}": said["rows"] / said[f"{of}s"] for of in ("second", "cpu_second")}
+        print(row, flush=True)
+        yield row
+
+
+def main(rows: int = ROWS) -> None:
+    world = make_table("mixed", 0).drop("truth")
+    found: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder, table = Path(name), Path(name) / "new.parquet"
+        copies = -(-rows // len(world))
+        pl.concat([world.lazy()] * copies).head(rows).drop("click", "bid").sink_parquet(table)
+        for model, options in MODELS.items():
+            run = folder / model.replace(", ", "-").replace(" ", "-")
+            train(world, out=run, click="click", bid="bid", recipe="single", budget=1, **options)
+            found += measured(model, run, table)
+    write("predicting", found, **{name: version(name) for name in ("polars", "lightgbm")})
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

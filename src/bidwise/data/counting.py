@@ -1,0 +1,163 @@
+"""Values of a column counted block by block, in memory that does not grow with the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bidwise.values import BOOLEANS
+
+KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
+PENDING = 2**18  # counted values that wait to be merged
+SPILL = 2**20  # different values of a column that are held at once
+CELLS = 64  # of values by their hash: one after the other is merged when counting ends
+
+Seen = tuple[int, NDArray[np.uint64]]  # rows of a block without a value, hashes of its different values
+
+
+@dataclass(frozen=True)
+class Found:
+    """What all rows have in a column."""
+
+    name: str
+    dtype: pl.DataType
+    rows: int
+    values: int  # different ones
+    missing: float  # share of the rows
+
+
+def seen(column: pl.Series) -> Seen:
+    """What a block of a column adds to its :class:`Sketch`."""
+    dtype = column.dtype
+    missing = column.null_count()
+    if dtype.is_nested() or dtype in (pl.Object, pl.Binary):
+        return missing, np.empty(0, np.uint64)
+    known = column.drop_nulls()
+    if dtype.is_float():
+        missing += int(known.is_nan().sum())
+        known = known.drop_nans()
+    elif dtype == pl.String:
+        missing += int((known.str.strip_chars() == "").sum())
+    elif dtype == pl.Categorical or isinstance(dtype, pl.Enum):
+        known = known.cast(pl.String)  # codes are those of a block
+    return missing, known.unique().hash(seed=0).to_numpy()
+
+
+class Sketch:
+    """How many different values a column has: it keeps the ``KEPT`` smallest hashes. Of n values the k-th smallest is
+    near k / n of the largest possible."""
+
+    def __init__(self) -> None:
+        self.missing = self.waiting = 0
+        self.hashes = [np.empty(0, np.uint64)]
+        self.limit = np.uint64(2**64 - 1)
+
+    def add(self, block: Seen) -> None:
+        """Take in a block."""
+        self.missing += block[0]
+        fresh = block[1][block[1] <= self.limit]
+        self.hashes.append(fresh)
+        self.waiting += len(fresh)
+        if self.waiting > KEPT:
+            self._merge()
+
+    def _merge(self) -> NDArray[np.uint64]:
+        kept = np.unique(np.concatenate(self.hashes))[: KEPT + 1]
+        self.hashes, self.waiting = [kept], 0
+        if len(kept) > KEPT:
+            self.limit = kept[-1]
+        return kept
+
+    @property
+    def values(self) -> int:
+        kept = self._merge()
+        return len(kept) if len(kept) <= KEPT else round(KEPT / (float(kept[KEPT]) / 2.0**64))
+
+
+def found(frame: pl.DataFrame) -> list[Found]:
+    """What the columns of a frame have."""
+    columns = []
+    for column in frame:
+        sketch = Sketch()
+        sketch.add(seen(column))
+        columns.append(Found(column.name, column.dtype, len(frame), sketch.values, sketch.missing / max(len(frame), 1)))
+    return columns
+
+
+def names_of(column: pl.Series) -> pl.Series:
+    """Values as text, the same for the same value however a file stored it and whatever stands in other rows.
+
+    >>> [names_of(pl.Series(values)).to_list() for values in ([3.0, 2.5], [3.0], [3], [" 3.0"])]
+    [['3', '2.5'], ['3'], ['3'], ['3']]
+    """
+    if column.dtype.is_float():
+        column = column.cast(pl.Float64).fill_nan(None)
+    text = column.cast(pl.String)
+    if not column.dtype.is_integer():
+        text = text.str.strip_chars().str.replace(r"^(-?\d+)\.0+$", "${1}").replace({"": None, **BOOLEANS})
+    return text
+
+
+def counted(column: pl.Series) -> pl.DataFrame:
+    """The different names in a block, and how often each is there."""
+    counts = column.alias("value").value_counts(name="count")
+    return _summed([counts.with_columns(names_of(counts["value"]).alias("value"))])
+
+
+def _summed(counts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    together = pl.concat(counts).drop_nulls("value").group_by("value")
+    return together.agg(pl.col("count").cast(pl.UInt64).sum())
+
+
+class Tally:
+    """How often each value of a column was seen. Beyond ``SPILL`` different ones counts go to the disk, by the hash of
+    their value."""
+
+    def __init__(self) -> None:
+        self.counts = [pl.DataFrame(schema={"value": pl.String, "count": pl.UInt64})]
+        self.waiting = 0
+        self.folder: TemporaryDirectory[str] | None = None
+
+    def add(self, counts: pl.DataFrame, work: Path | None = None) -> None:
+        """Take in the counts of a block; ``work`` is the folder of what memory does not hold."""
+        self.counts.append(counts)
+        self.waiting += len(counts)
+        if self.waiting < PENDING:
+            return
+        merged = _summed(self.counts)
+        self.counts, self.waiting = [merged], 0
+        if len(merged) > SPILL and work is not None:
+            self.folder = self.folder or TemporaryDirectory(dir=work)
+            self._write(merged, Path(self.folder.name))
+            self.counts = [merged.clear()]
+
+    def _write(self, merged: pl.DataFrame, folder: Path) -> None:
+        number = len(list(folder.glob("0.*")))
+        cells = merged.with_columns(pl.col("value").hash(seed=0).mod(CELLS).alias("cell"))
+        for (cell,), part in cells.partition_by("cell", as_dict=True, include_key=False).items():
+            part.write_ipc(folder / f"{cell}.{number}")
+
+    def vocabulary(self, min_count: int) -> tuple[str, ...]:
+        """Values seen often enough, the most frequent first."""
+        return tuple(self.often(min_count)["value"].to_list())
+
+    def often(self, min_count: int) -> pl.DataFrame:
+        """Every ``value`` seen often enough with its ``count``, the most frequent first, ties by name: ids do not
+        depend on the rows' order. It ends the counting."""
+        often = pl.col("count") >= min_count
+        if self.folder is None:
+            kept = _summed(self.counts).filter(often)
+        else:
+            with self.folder as name:
+                folder = Path(name)
+                self._write(_summed(self.counts), folder)
+                cells = [sorted(folder.glob(f"{cell}.*")) for cell in range(CELLS)]
+                parts = [_summed(map(pl.read_ipc, files)).filter(often) for files in cells if files]
+            kept = pl.concat(parts)
+        return kept.sort(["count", "value"], descending=[True, False])

@@ -1,0 +1,73 @@
+"""A trained model for fields that have got more values: old rows keep what they learnt, new ones start anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bidwise.models.layers import Embeddings
+
+
+def widened(model: nn.Module, state: dict[str, Any], before: Sequence[int], new: Sequence[Tensor]) -> dict[str, Any]:
+    """The weights of a model whose fields had ``before`` values each, for a ``model`` whose fields have more.
+
+    Args:
+        model: built for the values that there are now; new ones have its initial vectors.
+        state: ``state_dict`` of the old model.
+        new: ids of each field that belong to new values, those at the end and any others.
+
+    >>> from bidwise.models import SparseLogisticRegression
+    >>> old, model = SparseLogisticRegression([3, 2]), SparseLogisticRegression([4, 2])
+    >>> model.load_state_dict(widened(model, old.state_dict(), [3, 2], [torch.tensor([3]), torch.tensor([])]))
+    <All keys matched successfully>
+    >>> bool(torch.equal(model(torch.tensor([[2, 1], [0, 0]])), old(torch.tensor([[2, 1], [0, 0]]))))
+    True
+    """
+    rows = {f"{name}.weight": (table, source, fresh) for name, table, source, fresh in _rows(model, before, new)}
+    return state | {
+        name: torch.where(fresh[:, None], table.weight.detach().cpu(), state[name][source])
+        for name, (table, source, fresh) in rows.items()
+    }
+
+
+def widened_adam(
+    model: nn.Module, state: dict[str, Any], before: Sequence[int], new: Sequence[Tensor], shares: Sequence[Tensor]
+) -> dict[str, Any]:
+    """The same of :class:`~bidwise.training.Adam`: new rows have no moments.
+
+    Their number of look-ups, which L2 is divided by, is what it would be had they been there from the beginning:
+    ``shares`` has for each field the share of batches that look each value up.
+    """
+    numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
+    states = dict(state["state"])
+    for _, table, source, fresh in _rows(model, before, new):
+        number = numbers[id(table.weight)]
+        if number not in states:  # no batch has looked anything up
+            continue
+        states[number] = own = dict(states[number])
+        for moment in ("exp_avg", "exp_avg_sq"):
+            own[moment] = own[moment][source].masked_fill_(fresh[:, None], 0.0)
+        if len(own.get("seen", ())):
+            share = torch.cat([shares[field] for field in table.fields]).to(own["seen"])
+            own["seen"] = torch.where(fresh, share * own["step"], own["seen"][source])
+    return state | {"state": states}
+
+
+def _rows(
+    model: nn.Module, before: Sequence[int], new: Sequence[Tensor]
+) -> Iterator[tuple[str, Embeddings, Tensor, Tensor]]:
+    """For each table with its name: the old row that every row comes from, any where its value is new, and whether."""
+    for name, table in model.named_modules():
+        if not isinstance(table, Embeddings):
+            continue
+        sources, fresh, start = [], [], 0
+        for field, values in zip(table.fields, (table.ends - table.starts).tolist(), strict=True):
+            ids = torch.arange(values)
+            is_new = torch.isin(ids, new[field].long())
+            sources.append(start + ids.masked_fill(is_new, 0))
+            fresh.append(is_new)
+            start += before[field]
+        yield name, table, torch.cat(sources), torch.cat(fresh)

@@ -1,0 +1,196 @@
+"""`train --continue`: yesterday's model goes on with today's rows, and both are tested on the newest of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bidwise.auctions.columns import Floats
+from bidwise.checks import InputError
+from bidwise.data.blocks import chunks
+from bidwise.data.counting import Found
+from bidwise.data.encoding import LEFT_OUT, Categorical, Column, Encoder
+from bidwise.data.extension import Extension, new_ids
+from bidwise.data.store import SPLITS, Store, StoreWriter
+from bidwise.models import MODELS, Ensemble
+from bidwise.models.categorical import embedding_width
+from bidwise.models.widening import widened, widened_adam
+from bidwise.run_folder import load as read_tensors
+from bidwise.run_folder import read_json, read_result, write_json
+from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.study.served import Start
+from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml
+from bidwise.table.model import Model, load
+from bidwise.table.results import Refresh, TableFacts, TrainResult
+from bidwise.training.arguments import whole
+from bidwise.values import RARE
+
+EPOCHS, RATE = 0.5, 0.1  # of a refresh, in units of the first training's
+KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]
+ADAM, LAST_SEEN = "optimizer.pt", "last_seen.json"
+
+
+@dataclass(frozen=True)
+class Previous:
+    """A finished run that another goes on from."""
+
+    model: Model
+    result: TrainResult
+
+    @staticmethod
+    def read(run: str | Path) -> Previous:
+        """The run in a folder; an error where none can go on from it."""
+        try:
+            model = load(run)
+        except InputError as error:
+            error.argument = error.argument and "continue_from"
+            raise
+        if model.about.model not in MODELS:
+            words = f"must be a run whose model can go on, found {model.about.model} in {run}; train on all rows again"
+            raise InputError(words, argument="continue_from")
+        if not (model.run / ADAM).is_file():
+            words = f"must be a run with the state of its optimizer, found no {ADAM} in {run}, which an older bidwise"
+            raise InputError(f"{words} wrote; train it again in a new folder", argument="continue_from")
+        return Previous(model, read_result(model.run, TrainResult))
+
+    def check(self, recipe: Recipe) -> None:
+        """Raise unless a recipe has the model of the run."""
+        about = self.model.about
+        if (recipe.model, recipe.members, recipe.options) != (
+            about.model,
+            about.members,
+            _without(self._model(), "name"),
+        ):
+            words = f"must be a run of the same model, found {about.members} × {about.model} there and another here"
+            raise InputError(f"{words}; leave out what says so", argument="continue_from")
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.result.fits[self.result.chosen].recipe
+
+    @property
+    def facts(self) -> TableFacts:
+        """Of the table that the first of all these runs was trained on, but for splits: units of bids are kept."""
+        return self.result.table
+
+    @cached_property
+    def extension(self) -> Extension:
+        refresh, path = self.facts.refresh, self.model.run / LAST_SEEN
+        last_seen = read_json(path) if refresh is not None else None
+        return Extension(self.model.encoder, 0 if refresh is None else refresh.number, last_seen)
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """A configuration that goes on from the run: roles, model and settings as they are, fewer and smaller steps.
+
+        A student whose teacher was a model of its own run learns from clicks alone.
+        """
+        there, recipe = read_toml(self.model.run / "config.toml"), self.recipe
+        known = {name: there["train"][name] for name in KEPT if name in there["train"]}
+        many = {"recipe": ENSEMBLE, "members": recipe.members} if recipe.members > 1 else {"recipe": SINGLE}
+        same = {name: getattr(recipe, name) for name in ("epochs", "batch_size", "learning_rate", "precision")}
+        if self.facts.refresh is None:
+            same |= {"epochs": whole(EPOCHS * recipe.epochs), "learning_rate": RATE * recipe.learning_rate}
+        loss = {"loss": BASELINE}
+        if recipe.teacher is None:
+            own = {name: getattr(recipe, name) for name in ("lam", "sigma") if getattr(recipe, name) is not None}
+            loss = {"loss": recipe.loss, **own}
+        run = {"schedule": "cosine", "continue_from": str(self.model.run)}
+        return {
+            "data": _without(there["data"], "table"),
+            "model": self._model(),
+            "train": known | many | same | loss | run,
+        }
+
+    def _model(self) -> dict[str, Any]:
+        """The section [model], with everything said."""
+        name, cardinalities = self.model.about.model, self.model.about.cardinalities
+        signature = inspect.signature(MODELS[name]).parameters
+        options = {key: signature[key].default for key in options_of(name)} | self.recipe.options
+        options = {key: list(x) if isinstance(x, tuple) else x for key, x in options.items()}
+        if options.get("widths", 0) is None:
+            options["widths"] = [embedding_width(values) for values in cardinalities]
+        return {"name": name} | options
+
+    def columns(self, found: Sequence[Found], data: Data, name: str) -> list[Column]:
+        """Every column of a new table with what it is taken for: the same as in the run."""
+        self.model.encoder.check([each.name for each in found], name)
+        uses = {c.name: "categorical" if isinstance(c, Categorical) else "numeric" for c in self.model.encoder.columns}
+        uses |= {column: role for role, column in reversed(data.roles)}
+        there = {each.name: each for each in found}
+        order = dict.fromkeys([*(column for _, column in data.roles), *self.model.encoder.names, *there])
+        words = {True: "as in the run before", False: "not in the run before"}
+        return [Column(c, uses.get(c, LEFT_OUT), there[c].values, there[c].missing, words[c in uses]) for c in order]
+
+    def ctr(self, encoder: Encoder, features: NDArray[np.int32]) -> Floats:
+        """The run's own CTR of rows that are ids of an extended encoder, as `bidwise predict` has it."""
+        new = new_ids(self.model.encoder, encoder)
+
+        def old(ids: NDArray[np.int32]) -> NDArray[np.int32]:
+            return np.stack(
+                [np.where(np.isin(ids[:, at], new[at]), RARE, ids[:, at]) for at in range(len(new))], axis=1
+            )
+
+        return np.concatenate([self.model.ctr(old(features[part])) for part in chunks(0, len(features))])
+
+    def aged(
+        self, encoder: Encoder, store: StoreWriter, folder: Path, forget_after: int | None
+    ) -> tuple[Encoder, Refresh]:
+        """The extended encoder without what it forgets, and what became new; the next refresh finds the rest.
+
+        Forgotten words are rare in validation and test rows as well; training rows have none of them.
+        """
+        features = store.written("train", "features")
+        occurred = [np.flatnonzero(count) for count in _counts(features, encoder)]
+        extension = self.extension.aged(encoder, occurred, forget_after)
+        lost = new_ids(extension.encoder, encoder)
+        for part in SPLITS[1:] if any(map(len, lost)) else ():
+            ids = store.column(part, "features", width=len(lost))
+            for at, gone in enumerate(lost):
+                ids[np.isin(ids[:, at], gone), at] = RARE
+        write_json(folder / LAST_SEEN, extension.last_seen)
+        new = new_ids(self.model.encoder, encoder)
+        gained, forgotten = (
+            {name: len(ids) for name, ids in zip(encoder.names, each, strict=True) if len(ids)} for each in (new, lost)
+        )
+        before = self.facts.splits["train"].ads if self.facts.refresh is None else self.facts.refresh.ads
+        ads = before + len(features)
+        l2 = self.recipe.l2 * before / ads
+        return extension.encoder, Refresh(self.model.run.name, extension.number, ads, l2, gained, forgotten)
+
+    def start(self, recipe: Recipe, folder: Path, store: Store) -> list[Start]:
+        """The weights and the state of Adam of every member, for the values that there are now."""
+        about, members = self.model.about, cast(Ensemble, self.model.network).models
+        encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
+        new = [torch.from_numpy(ids) for ids in new_ids(self.model.encoder, encoder)]
+        ads, counts = store.splits["train"], _counts(store.column("train", "features"), encoder)
+        shares = [torch.from_numpy(1 - (1 - count / ads) ** recipe.batch_size) for count in counts]
+        models = [recipe.build(store.cardinalities, seed) for seed in range(len(members))]
+        states = read_tensors(self.model.run / ADAM)
+        return [
+            Start(
+                widened(model, member.state_dict(), about.cardinalities, new),
+                widened_adam(model, state, about.cardinalities, new, shares),
+            )
+            for model, member, state in zip(models, members, states, strict=True)
+        ]
+
+
+def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.int64]]:
+    """Of each column, how many rows have each id."""
+    totals = [np.zeros(field.values, dtype=np.int64) for field in encoder.fields]
+    for part in chunks(0, len(features)):
+        for at, total in enumerate(totals):
+            total += np.bincount(features[part, at], minlength=len(total))
+    return totals
+
+
+def _without(section: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key not in keys}

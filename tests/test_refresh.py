@@ -1,0 +1,287 @@
+"""`train --continue`: old ids and predictions stay, new values learn, and both models are tested on the newest rows."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import bidwise
+from bidwise.cli import app
+from bidwise.data import Ads
+from bidwise.data.encoding import Categorical, Encoder, Numeric
+from bidwise.data.extension import Extension, new_ids
+from bidwise.models import MODELS
+from bidwise.models.categorical import embedding_width
+from bidwise.models.widening import widened, widened_adam
+from bidwise.run_folder import load, read_json
+from bidwise.table import train
+from bidwise.table.config import read_toml
+from bidwise.training import Adam, fit
+from bidwise.training.loop import adam_of
+
+ROLES = {"click": "click", "bid": "bid", "time": "time", "auction_size": 8}
+FAST = {"model": "logistic_regression", "loss": "log_loss", "epochs": 4, "batch_size": 64, "learning_rate": 0.03}
+
+
+def day(number, rows=1200, seed=0):
+    """Ads of a day: those of day k are on site_k and, more often, on site_(k + 1)."""
+    random = np.random.default_rng([seed, number])
+    site = number + (random.random(rows) < 0.6)
+    logit = np.where(site % 2, 1.0, -2.0)
+    return pl.DataFrame(
+        {
+            "site": [f"site_{k}" for k in site],
+            "size": random.choice(["a", "b"], rows),
+            "age": random.exponential(1.0, rows),
+            "time": rows * number + np.arange(rows),
+            "bid": random.lognormal(number / 4, 0.3, rows),
+            "click": (random.random(rows) < 1 / (1 + np.exp(-logit))).astype(int),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("first") / "run"
+    train(day(0), out=folder, **ROLES, **FAST)
+    return folder
+
+
+def vocabulary(run, column="site"):
+    return next(c.vocabulary for c in bidwise.load(run).encoder.columns if c.name == column)
+
+
+def test_new_values_get_ids_after_the_old_ones_which_stay(first, tmp_path):
+    result = train(day(1), out=tmp_path / "run", continue_from=first)
+    old, new = bidwise.load(first).encoder, bidwise.load(tmp_path / "run").encoder
+    assert vocabulary(tmp_path / "run") == (*vocabulary(first), "site_2")
+    assert result.table.refresh.new == {"site": 1}
+    rows = day(0)
+    assert np.array_equal(old.encode(rows), new.encode(rows))
+    assert old.columns[2] == new.columns[2]  # bins of ages
+
+
+def test_bids_keep_their_units(first, tmp_path):
+    before = bidwise.run_folder.read_result(first, bidwise.table.results.TrainResult).table
+    after = train(day(4), out=tmp_path / "run", continue_from=first).table  # whose bids are e times as high
+    assert (after.mean_bid, after.median_bid, after.bid_cap) == (before.mean_bid, before.median_bid, before.bid_cap)
+    store = bidwise.data.store.Store(tmp_path / "run" / "store")
+    assert store.column("train", "bids").mean() > 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_widened_model_predicts_what_the_old_one_did(name):
+    before, after = [5, 3, 200], [9, 3, 260]
+    options = {"widths": [embedding_width(values) for values in before]} if name == "dcn" else {}
+    old, model = MODELS[name](before, seed=0), MODELS[name](after, seed=1, **options)
+    with torch.no_grad():
+        for parameter in old.parameters():
+            parameter.normal_(0, 0.3, generator=torch.Generator().manual_seed(parameter.numel()))
+    new = [torch.tensor([2, *range(5, 9)]), torch.tensor([]), torch.arange(200, 260)]
+    model.load_state_dict(widened(model, old.state_dict(), before, new))
+    ids = torch.stack(
+        [torch.randint(0, values, (300,), generator=torch.Generator().manual_seed(0)) for values in after], 1
+    )
+    known = torch.stack([~torch.isin(x, n) for x, n in zip(ids.unbind(1), new, strict=True)], 1).all(1)
+    assert known.sum() > 50
+    assert torch.equal(model.eval()(ids[known]), old.eval()(ids[known]))
+    initial = MODELS[name](after, seed=1, **options).state_dict()
+    for key in (key for key, value in initial.items() if value.shape != old.state_dict()[key].shape):
+        assert any(map(torch.equal, model.state_dict()[key], initial[key]))  # of a new value
+
+
+def test_the_state_of_adam_moves_with_its_rows():
+    ids = torch.tensor([[0, 0], [2, 1], [2, 0], [1, 1]])
+    ads = Ads(ids, torch.tensor([0.0, 1, 1, 0]), torch.ones(4))
+    old = MODELS["deepfm"]([3, 2], hidden=(4,), embedding=2)
+    adam = Adam(old, learning_rate=0.01, l2=0.1)
+    for _ in range(3):
+        adam.zero_grad()
+        torch.nn.functional.binary_cross_entropy_with_logits(old(ads.features), ads.clicks).backward()
+        adam.step()
+    model = MODELS["deepfm"]([5, 2], hidden=(4,), embedding=2)
+    new, shares = [torch.tensor([3, 4]), torch.tensor([])], [torch.full((5,), 0.5), torch.ones(2)]
+    state = widened_adam(model, adam.state_dict(), [3, 2], new, shares)
+    restored = Adam(model, learning_rate=0.01, l2=0.1)
+    restored.load_state_dict(state)
+    there, here = adam.state[old.table.weight], restored.state[model.table.weight]
+    for key in ("exp_avg", "exp_avg_sq", "seen"):
+        assert torch.equal(here[key][[0, 1, 2, 5, 6]], there[key])
+    assert not here["exp_avg"][3:5].any()
+    assert not here["exp_avg_sq"][3:5].any()
+    assert here["seen"][3:5].tolist() == [1.5, 1.5]  # half of three steps
+    assert torch.equal(restored.state[model.last]["exp_avg"], adam.state[old.last]["exp_avg"])
+
+
+@pytest.mark.parametrize("name", ["logistic_regression", "deepfm"])
+def test_a_training_cut_in_two_is_the_same_training(name, tmp_path):
+    """With a constant rate, a pass that goes on from another is the second pass of one training, batch by batch."""
+    random = torch.Generator().manual_seed(0)
+    ads = Ads(
+        torch.randint(0, 6, (640, 3), generator=random), torch.rand(640, generator=random).round(), torch.ones(640)
+    )
+    options = {"batch_size": 64, "l2": 0.01, "learning_rate": 0.01}
+    short = {"hidden": (8,), "dropout": 0.0} if name == "deepfm" else {}
+    whole = fit(MODELS[name]([6, 6, 6], **short), ads, epochs=2, seed=1, **options, out=tmp_path / "whole")
+    half = fit(MODELS[name]([6, 6, 6], **short), ads, epochs=1, seed=1, **options, out=tmp_path / "half")
+    again = MODELS[name]([6, 6, 6], **short)
+    again.load_state_dict(half.model.state_dict())
+    orders = torch.Generator().manual_seed(1)
+    torch.randperm(640, generator=orders)  # the order of the first pass
+    second = ads.take(
+        torch.randperm(640, generator=orders)[torch.randperm(640, generator=torch.Generator().manual_seed(2)).argsort()]
+    )
+    rest = fit(again, second, epochs=1, seed=2, adam=adam_of(half), **options)
+    for key, value in whole.model.state_dict().items():
+        torch.testing.assert_close(rest.model.state_dict()[key], value)
+    fresh = MODELS[name]([6, 6, 6], **short)
+    fresh.load_state_dict(half.model.state_dict())
+    forgot = fit(fresh, second, epochs=1, seed=2, **options)
+    assert any(
+        not torch.allclose(forgot.model.state_dict()[key], value) for key, value in whole.model.state_dict().items()
+    )
+
+
+def test_words_that_do_not_occur_are_forgotten_and_their_ids_used_again():
+    one = Extension(Encoder((Categorical("site", ("a", "b", "c")), Numeric("age", (1.0,)))))
+    fitted = Encoder((Categorical("site", ("c", "d")), Numeric("age", (7.0,))))
+    wider = one.extended(fitted)
+    assert wider.columns == (Categorical("site", ("a", "b", "c", "d")), Numeric("age", (1.0,)))
+    two = one.aged(wider, [np.array([0, 3, 5]), np.array([2])], 2)  # b and d occurred
+    assert two.encoder.columns[0].vocabulary == ("a", "b", "c", "d")
+    assert two.last_seen == {"site": [0, 1, 0, 1]}
+    three = two.aged(two.encoder, [np.array([2]), np.array([2])], 2)  # a occurred; c has not twice
+    assert three.encoder.columns[0].vocabulary == ("a", "b", "", "d")
+    assert three.encoder.encode(pl.DataFrame({"site": ["c", "d", "", None], "age": [0.0] * 4}))[:, 0].tolist() == [
+        0,
+        5,
+        1,
+        1,
+    ]
+    long = pl.DataFrame({"site": ["c", "d", ""] * 2000, "age": [0.0] * 6000})
+    assert three.encoder.encode(long)[:3, 0].tolist() == [0, 5, 1]
+    four = three.extended(Encoder((Categorical("site", ("e", "f")), Numeric("age", ()))))
+    assert four.columns[0].vocabulary == ("a", "b", "e", "d", "f")
+    assert [ids.tolist() for ids in new_ids(three.encoder, four)] == [[4, 6], []]
+
+
+def test_forget_after_days(first, tmp_path):
+    runs = [first]
+    for number in (1, 2, 3):
+        runs.append(tmp_path / str(number))
+        result = train(day(number), out=runs[-1], continue_from=runs[-2], forget_after=2)
+    assert result.table.refresh.number == 3
+    assert result.table.refresh.forgotten == {"site": 1}
+    assert vocabulary(runs[0]) == ("site_1", "site_0")
+    assert vocabulary(runs[2]) == ("site_1", "", "site_2", "site_3")
+    assert vocabulary(runs[3]) == ("", "site_4", "site_2", "site_3")
+    assert read_json(runs[3] / "last_seen.json")["site"] == [1, 3, 2, 3]
+    frame = pl.DataFrame({"site": ["site_1", "none", "site_4"], "size": "a", "age": 1.0})
+    forgotten, unknown, other = bidwise.load(runs[3]).predict(frame)
+    assert forgotten == unknown != other
+
+
+def test_both_models_are_tested_on_the_newest_rows_and_the_verdict_says_which_is_better(first, tmp_path, capsys):
+    table = tmp_path / "day.parquet"
+    day(1, 4000).write_parquet(table)
+    out = tmp_path / "run"
+    app(["train", str(table), "--continue", str(first), "--out", str(out)], result_action="return_value")
+    said = capsys.readouterr().out
+    assert "The refreshed model is better than that of run on the newest ads." in said
+    assert "1 value got ids of their own" in said
+    assert "refreshed raises welfare by" in said
+    assert "is better than that of run" in (out / "report.html").read_text()
+    test = pl.read_parquet(out / "test.parquet")
+    rows = day(1, 4000)[test["row"].to_numpy()]
+    assert np.array_equal(test["previous"].to_numpy(), bidwise.load(first).predict(rows))
+    np.testing.assert_allclose(test["refreshed"].to_numpy(), bidwise.load(out).predict(rows), atol=1e-6)
+
+
+def test_the_previous_model_is_tested_with_the_values_that_are_forgotten_now(first, tmp_path):
+    later = pl.concat(
+        [day(3)[:960], day(0)[:240].with_columns(time=pl.lit(10**6, pl.Int64))]
+    )  # the newest ads have old sites
+    train(later, out=tmp_path / "run", continue_from=first, forget_after=1)
+    test = pl.read_parquet(tmp_path / "run" / "test.parquet")
+    rows = later[test["row"].to_numpy()]
+    assert "site_0" in rows["site"]
+    assert "site_0" not in vocabulary(tmp_path / "run")
+    assert np.array_equal(test["previous"].to_numpy(), bidwise.load(first).predict(rows))
+    np.testing.assert_allclose(test["refreshed"].to_numpy(), bidwise.load(tmp_path / "run").predict(rows), atol=1e-6)
+
+
+def test_settings_are_those_of_the_run_with_fewer_and_smaller_steps(first, tmp_path):
+    one = train(day(1), out=tmp_path / "1", continue_from=first).fits["refreshed"].recipe
+    old = bidwise.run_folder.read_result(first, bidwise.table.results.TrainResult).fits["log_loss"].recipe
+    assert one == replace(old, epochs=2, learning_rate=0.1 * old.learning_rate, l2=old.l2 / 2, options={"std": 1e-4})
+    two = train(day(2), out=tmp_path / "2", continue_from=tmp_path / "1", l2=0.5).fits["refreshed"].recipe
+    assert two == replace(one, l2=0.5)
+
+
+def test_every_member_of_an_ensemble_goes_on(tmp_path):
+    options = {**ROLES, **FAST, "recipe": "ensemble", "members": 2, "model": "dcn", "epochs": 1}
+    train(day(0), out=tmp_path / "0", **options, settings=["model.hidden=4", "model.cross=1"])
+    result = train(day(1), out=tmp_path / "1", continue_from=tmp_path / "0")
+    assert result.fits["refreshed"].recipe.members == 2
+    old, new = (bidwise.load(tmp_path / name).network for name in "01")
+    assert len(new.models) == 2
+    assert float(old.slope) != float(new.slope)
+    weights = [model.tables.tables[0].weight for model in new.models]
+    assert not torch.equal(*weights)
+    assert len(load(tmp_path / "1" / "optimizer.pt")) == 2
+
+
+def test_what_cannot_go_on_is_refused(first, tmp_path):
+    cases = [
+        ({"continue_from": tmp_path / "none"}, "continue_from must be a folder of bidwise train"),
+        ({"continue_from": first, "model": "deepfm"}, "must be a run of the same model"),
+        ({"continue_from": first, "recipe": "auto"}, "recipe must be left out where a run goes on"),
+        ({"continue_from": first, "loss": "distilled"}, "loss must need no teacher"),
+        ({"forget_after": 2, **ROLES}, "forget_after is for runs that go on from another"),
+        ({"continue_from": first, "forget_after": 0}, "forget_after must be"),
+    ]
+    for options, words in cases:
+        with pytest.raises(bidwise.InputError, match=words):
+            train(day(1), out=tmp_path / "run", **options)
+    with pytest.raises(bidwise.InputError, match="no column 'site'"):
+        train(day(1).drop("site"), out=tmp_path / "run", continue_from=first)
+
+
+def test_trees_cannot_go_on(tmp_path):
+    pytest.importorskip("lightgbm")
+    train(day(0), out=tmp_path / "run", **ROLES, model="lightgbm", recipe="single", epochs=3)
+    assert not (tmp_path / "run" / "optimizer.pt").exists()
+    with pytest.raises(bidwise.InputError, match="must be a run whose model can go on, found lightgbm"):
+        train(day(1), out=tmp_path / "next", continue_from=tmp_path / "run")
+
+
+KILLED = """
+import os, signal, sys
+from bidwise.table import train
+
+def progress(work, done, detail=""):
+    if work == "training" and done > 0.5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+train(sys.argv[1], out=sys.argv[2], continue_from=sys.argv[3], epochs=6, progress=progress)
+"""
+
+
+def test_a_killed_refresh_resumes(first, tmp_path):
+    table, run = tmp_path / "day.parquet", tmp_path / "killed"
+    day(1).write_parquet(table)
+    ended = subprocess.run([sys.executable, "-c", KILLED, table, run, first], env=os.environ, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert (run / "fits" / "refreshed" / "checkpoint.pt").exists()
+    train(table, out=run, continue_from=first, epochs=6)
+    train(table, out=tmp_path / "whole", continue_from=first, epochs=6)
+    for name in ("model.pt", "optimizer.pt"):
+        here, there = (load(folder / name) for folder in (run, tmp_path / "whole"))
+        torch.testing.assert_close(here, there, rtol=0, atol=0)
+    assert read_toml(run / "config.toml") == read_toml(tmp_path / "whole" / "config.toml")
