@@ -72,6 +72,7 @@ def measure(table: str, out: str) -> None:
     def progress(work: str, done: float, detail: str = "") -> None:
         if work == "reading" and done == 1.0:
             found.update(store_seconds=time.monotonic() - began, store_mb=peak, store_extra_mb=peak - before)
+            found.update(store_cpu_seconds=sum(os.times()[:2]))  # of both cores, which others may keep busy
         if work == "training" and done > 0:
             found.update(first_step_seconds=time.monotonic() - began, first_step_mb=peak)
             print(json.dumps(found), flush=True)
