@@ -237,6 +237,16 @@ def test_every_member_of_an_ensemble_goes_on(tmp_path):
     assert len(load(tmp_path / "1" / "optimizer.pt")) == 2
 
 
+def test_a_solved_logistic_regression_goes_on_with_an_adam_of_its_own(tmp_path):
+    train(day(0), out=tmp_path / "0", **ROLES, model="logistic_regression", loss="log_loss")
+    assert not (tmp_path / "0" / "optimizer.pt").exists()
+    result = train(day(1), out=tmp_path / "1", continue_from=tmp_path / "0")
+    assert result.fits["refreshed"].recipe.embeddings == "lazy"
+    assert (tmp_path / "1" / "optimizer.pt").exists()
+    site = bidwise.load(tmp_path / "1").encoder.columns[0].vocabulary
+    assert site[:2] == bidwise.load(tmp_path / "0").encoder.columns[0].vocabulary[:2]
+
+
 def test_what_cannot_go_on_is_refused(first, tmp_path):
     cases = [
         ({"continue_from": tmp_path / "none"}, "continue_from must be a folder of bidwise train"),

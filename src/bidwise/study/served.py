@@ -39,7 +39,7 @@ class Start(NamedTuple):
     """Where a training goes on: the weights of a model, and the state of its Adam."""
 
     weights: dict[str, Any]
-    adam: dict[str, Any]
+    adam: dict[str, Any] | None  # None: begins anew
 
 
 def trained(

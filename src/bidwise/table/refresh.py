@@ -26,6 +26,7 @@ from bidwise.models.widening import widened, widened_adam
 from bidwise.run_folder import load as read_tensors
 from bidwise.run_folder import read_json, read_result, write_json
 from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.study.search import SIMPLEST
 from bidwise.study.served import Start
 from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml
 from bidwise.table.model import Model, load
@@ -56,7 +57,7 @@ class Previous:
         if model.about.model not in MODELS:
             words = f"must be a run whose model can go on, found {model.about.model} in {run}; train on all rows again"
             raise InputError(words, argument="continue_from")
-        if not (model.run / ADAM).is_file():
+        if not (model.run / ADAM).is_file() and model.about.model != SIMPLEST:  # which is solved without Adam
             words = f"must be a run with the state of its optimizer, found no {ADAM} in {run}, which an older bidwise"
             raise InputError(f"{words} wrote; train it again in a new folder", argument="continue_from")
         return Previous(model, read_result(model.run, TrainResult))
@@ -173,11 +174,12 @@ class Previous:
         ads, counts = store.splits["train"], _counts(store.column("train", "features"), encoder)
         shares = [torch.from_numpy(1 - (1 - count / ads) ** recipe.batch_size) for count in counts]
         models = [recipe.build(store.cardinalities, seed) for seed in range(len(members))]
-        states = read_tensors(self.model.run / ADAM)
+        known = (self.model.run / ADAM).is_file()
+        states = read_tensors(self.model.run / ADAM) if known else [None] * len(members)
         return [
             Start(
                 widened(model, member.state_dict(), about.cardinalities, new),
-                widened_adam(model, state, about.cardinalities, new, shares),
+                None if state is None else widened_adam(model, state, about.cardinalities, new, shares),
             )
             for model, member, state in zip(models, members, states, strict=True)
         ]

@@ -15,7 +15,7 @@ from bidwise.models.categorical import SparseLogisticRegression
 from bidwise.training.validation import METRICS, Best, Fit, Metric, logits_across
 
 PASSES = 100  # over the ads, at most; some fifty are usual
-CHUNK = 2**18  # ads whose weights are looked up at once
+CHUNK = 2**15  # ads whose weights are looked up at once: they stay in a cache
 HISTORY = 10  # gradients that L-BFGS remembers
 MOST = 5_000_000  # weights, of which it holds 160 bytes each
 LEAST = 1e-9  # change of the mean loss that is worth another step
@@ -23,8 +23,9 @@ LEAST = 1e-9  # change of the mean loss that is worth another step
 
 def solvable(model: nn.Module, loss: nn.Module) -> bool:
     """Whether there is one optimum, a logistic regression with a log loss of each ad, and memory for the way there."""
-    one = isinstance(model, SparseLogisticRegression) and isinstance(loss, BidWeightedLogLoss)
-    return one and model.table.weight.numel() <= MOST
+    if not isinstance(model, SparseLogisticRegression) or not isinstance(loss, BidWeightedLogLoss):
+        return False
+    return model.table.weight.numel() <= MOST
 
 
 def fit_exact(
@@ -86,7 +87,7 @@ class _Problem:
             value, point.grad = self.measured(point.detach())
             return value
 
-        steps.step(measured)
+        steps.step(measured)  # type: ignore[no-untyped-call]
         with torch.no_grad():
             model.bias.copy_(point[0])
             model.table.weight.copy_(point[1:].view_as(model.table.weight))
@@ -104,7 +105,7 @@ class _Problem:
         scale = 2.0 ** (61 - math.ceil(math.log2(len(slope) * len(self.model.table.starts) * largest + 1e-300)))
         whole = (slope * scale).round_().long()
         sums = torch.zeros(len(weight), dtype=torch.int64, device=point.device)
-        for ids, part in zip(self._ids(), whole.split(CHUNK), strict=True):
+        for ids, part in zip(self._ids(), torch.split(whole, CHUNK), strict=True):
             sums.index_add_(0, ids.flatten(), part.repeat_interleave(ids.shape[1]))
         gradient = torch.cat([whole.sum().view(1), sums]).double() / scale
         gradient[1:] += 2 * self.penalty * weight
@@ -115,4 +116,4 @@ class _Problem:
 
     def _ids(self) -> Any:
         starts = self.model.table.starts
-        return (part.to(starts.device) + starts for part in self.ads.features.split(CHUNK))
+        return (part.to(starts.device) + starts for part in torch.split(self.ads.features, CHUNK))

@@ -224,6 +224,7 @@ def load_checkpoint(folder: Path, run: Run) -> bool:
         _restore(run, there)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise InputError(f"{path} must be a checkpoint of this training, found another; delete it") from error
+    return True
 
 
 def _restore(run: Run, there: Any) -> None:
@@ -238,7 +239,6 @@ def _restore(run: Run, there: Any) -> None:
     if position.total is not None:
         position.total = position.total.to(device)
     run.resume(position)
-    return True
 
 
 def adam_of(fit: Fit) -> dict[str, Any]:
