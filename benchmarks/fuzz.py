@@ -45,8 +45,9 @@ from benchmarks.harness import RESULTS, Machine
 from bidwise.bridges.scoring import Scorer
 from bidwise.data.ad_table import read_ads
 from bidwise.data.ads import Ads
+from bidwise.data.blocks import blocks_of
+from bidwise.data.counting import found
 from bidwise.data.encoding import inferred
-from bidwise.data.read_table import read_table
 from bidwise.data.store import Field, Store, StoreWriter
 from bidwise.models import LogisticRegression, SparseLogisticRegression
 from bidwise.paper.raw_text import Block, blocks, fault, faults, parse
@@ -513,9 +514,13 @@ class Bench:
                 content = gzip.compress(content, 1)
                 content = mutated(content, rng) if rng.random() < 0.5 else content
         path = self.place(f"table{kind}", content)
+        work = path.parent / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
         with watched(path.parent), quiet():
             if rng.random() < 0.5:
-                inferred(read_table(path), [("click", "click"), ("bid", "bid")])
+                rows = blocks_of(path, work).read(0)
+                inferred(found(rows), [("click", "click"), ("bid", "bid")])
             else:
                 read_ads(path, ctr=[], click="click", bid="bid", auction=rng.choice((None, "site")))
 

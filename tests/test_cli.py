@@ -312,6 +312,7 @@ def test_a_reader_who_has_seen_enough_costs_nothing(ads, tmp_path):
     )
     assert piped.stderr == b""
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "checksums.json",
         "environment.json",
         "report.html",
         "result.json",

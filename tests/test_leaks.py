@@ -6,6 +6,7 @@ import pytest
 
 import bidwise
 from bidwise.cli import app
+from bidwise.data.counting import found
 from bidwise.data.encoding import inferred
 from bidwise.report.train_page import described, notes, verdict
 from bidwise.table import train
@@ -124,10 +125,10 @@ def test_ids_that_come_back_are_categories_however_many_there_are():
         request=pl.Series([f"r{k}" for k in range(600)]),
     )
     roles = [("click", "click"), ("bid", "bid")]
-    uses = {column.name: column.use for column in inferred(frame, roles)}
+    uses = {column.name: column.use for column in inferred(found(frame), roles)}
     assert uses["user_id"] == uses["user"] == "categorical"
     assert uses["request"] == "left out"
-    assert {c.name: c.use for c in inferred(frame, roles, categorical=["request"])}["request"] == "categorical"
+    assert {c.name: c.use for c in inferred(found(frame), roles, categorical=["request"])}["request"] == "categorical"
 
 
 def test_kept_columns_are_features(tmp_path):
