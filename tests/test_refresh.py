@@ -19,6 +19,7 @@ from bidwise.data.extension import Extension, new_ids
 from bidwise.models import MODELS
 from bidwise.models.categorical import embedding_width
 from bidwise.models.widening import widened, widened_adam
+from bidwise.report.train_page import doubts
 from bidwise.run_folder import load, read_json
 from bidwise.table import train
 from bidwise.table.config import read_toml
@@ -295,3 +296,29 @@ def test_a_killed_refresh_resumes(first, tmp_path):
         here, there = (load(folder / name) for folder in (run, tmp_path / "whole"))
         torch.testing.assert_close(here, there, rtol=0, atol=0)
     assert read_toml(run / "config.toml") == read_toml(tmp_path / "whole" / "config.toml")
+
+
+def test_what_options_would_change_of_the_columns_is_refused(first, tmp_path):
+    for option, value in (("ignore", ["age"]), ("categorical", ["age"]), ("numeric", ["size"]), ("bins", 4)):
+        with pytest.raises(bidwise.InputError, match="must be left out where a run goes on"):
+            train(day(1), out=tmp_path / "no", continue_from=first, **{option: value})
+    with pytest.raises(bidwise.InputError, match="did not learn from, found 'age'"):
+        train(day(1), out=tmp_path / "no", continue_from=first, weight="age")
+
+
+def test_rows_that_the_run_before_has_seen_are_noticed(first, tmp_path):
+    with pytest.raises(bidwise.InputError, match="must have new rows"):
+        train(day(0), out=tmp_path / "same", continue_from=first)
+    both = pl.concat([day(0), day(1)])
+    found = train(both, out=tmp_path / "both", continue_from=first)
+    assert any(text.startswith("Rows from 0 on are older than") for text in doubts(found.table))
+    later = train(day(1), out=tmp_path / "later", continue_from=first)
+    assert not any("older than" in text for text in doubts(later.table))
+
+
+def test_weights_that_were_lost_are_made_again(first, tmp_path):
+    train(day(1), out=tmp_path / "run", continue_from=first)
+    before = (tmp_path / "run" / "model.pt").read_bytes()
+    (tmp_path / "run" / "model.pt").unlink()
+    train(day(1), out=tmp_path / "run", continue_from=first)
+    assert (tmp_path / "run" / "model.pt").read_bytes() == before

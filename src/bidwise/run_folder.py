@@ -39,7 +39,7 @@ BYTES_AT_ONCE = 2**24
 CHECKSUMS = "checksums.json"
 CHECKED = (  # files that a result is traced to
     *("config.toml", "environment.json", "metrics.jsonl", "model.pt", "model.json", "encoder.json"),
-    *("test.parquet", "store/store.json"),
+    *("test.parquet", "store/store.json", "optimizer.pt", "last_seen.json"),
 )
 
 

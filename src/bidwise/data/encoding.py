@@ -284,7 +284,10 @@ def _feature(column: Found, named: str | None, table: str) -> Column:
     if values + (missing > 0) < 2:
         return Column(column.name, LEFT_OUT, values, missing, "the same in all rows")
     use, reason = (named, f"named as {named}") if named else _kind(column.name, dtype, values, column.rows)
-    if use == "categorical" and not named and (1 - missing - COME_BACK) * column.rows < values:
+    known = (1 - missing) * column.rows
+    if not known:
+        return Column(column.name, LEFT_OUT, values, missing, "missing in all rows")
+    if use == "categorical" and not named and (1 - COME_BACK) * known < values:
         return Column(column.name, LEFT_OUT, values, missing, "nearly every row has a value of its own")
     return Column(column.name, use, values, missing, reason)
 

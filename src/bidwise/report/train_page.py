@@ -33,7 +33,7 @@ from bidwise.report.sections import (
     setting,
 )
 from bidwise.study.compare import Choice, Power
-from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.study.recipe import BASELINE, EXACT, Recipe
 from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
 from bidwise.table.config import REFRESHED, Config
 from bidwise.table.encode import CAP, PREVIOUS, Prepared
@@ -190,6 +190,8 @@ def _planned(prepared: Prepared) -> list[str]:
 def setting_words(recipe: Recipe) -> str:
     """What a model was trained with: ``deepfm, l2 0.001, 4 epochs, cosine, batch 256, rate 0.001``."""
     options = [f"{name} {setting(value)}" for name, value in recipe.options.items()]
+    if recipe.embeddings == EXACT:
+        return ", ".join([recipe.model, *options, f"l2 {recipe.l2:g}", "solved by L-BFGS"])
     numbers = [f"l2 {recipe.l2:g}", counted(recipe.epochs, "epoch"), recipe.schedule]
     return ", ".join([recipe.model, *options, *numbers, f"batch {recipe.batch_size}", f"rate {recipe.learning_rate:g}"])
 
@@ -407,9 +409,23 @@ def doubts(facts: TableFacts) -> Iterator[str]:
     if facts.duplicates:
         share = facts.duplicates / sum(part.ads for part in facts.splits.values())
         yield (
-            f"{counted(facts.duplicates, 'row')} ({share:.2g} of all) equal an earlier one in all columns: were they "
-            "logged twice? Copies may stand in training and in the test."
+            f"{counted(facts.duplicates, 'row')} ({100 * share:.2g} % of all) equal an earlier one in all columns: "
+            "were they logged twice? Without --auction and --time copies may stand in training and in the test."
         )
+    first, until = facts.splits["train"].first, None if facts.refresh is None else facts.refresh.until
+    if first is not None and until is not None and not _later(first, until):
+        yield (
+            f"Rows from {first} on are older than the newest that the run before has seen, {until}: where they are the "
+            "same rows, the test says more of both models than new rows would."
+        )
+
+
+def _later(one: str, other: str) -> bool:
+    """Whether one time, as it is shown, is later than another."""
+    try:
+        return float(one) > float(other)
+    except ValueError:
+        return one > other
 
 
 def _too_good(result: TrainResult) -> Iterator[str]:

@@ -113,6 +113,7 @@ def searched(
     valid: Ads,
     cardinalities: Sequence[int],
     *,
+    judge: Ads | None = None,
     metric: str = "log_loss",
     device: str | torch.device = "cpu",
     out: Path | None = None,
@@ -125,11 +126,13 @@ def searched(
     best is better by two standard errors: they would choose by chance, and it is the safer choice.
 
     Args:
+        judge: ads that recipes are compared on, where there are more of them than the ``valid`` that choose epochs.
         metric: of the validation ads, by which epochs and recipes are chosen; of those tied the first.
         out: folder of the run folders of all attempts; an interrupted search resumes.
         options: of :func:`trained`: ``seed``, ``calibrate``.
     """
-    ads, valid = on_device(ads, device), on_device(valid, device)
+    judge = valid if judge is None else judge
+    ads, valid, judge = (on_device(each, device) for each in (ads, valid, judge))
     shared = {"ads": ads, "valid": valid, "cardinalities": cardinalities, "metric": metric, "device": device, **options}
     sign = -1 if METRICS[metric].higher_is_better else 1
     total, done = most_passes(recipes), 0.0
@@ -146,7 +149,7 @@ def searched(
         found = together(calls, device, lambda share, done=done, amount=amount: show((done + share * amount) / total))  # type: ignore[misc]
         done += amount
         # as each is served, calibrated: a short training may have the right order and no scale yet
-        values = [float(METRICS[metric].of(logits_across(each.model, valid.features), valid)) for each in found]
+        values = [float(METRICS[metric].of(logits_across(each.model, judge.features), judge)) for each in found]
         attempts += [
             Attempt(number, recipe, each.recipe.epochs, value)
             for (number, recipe), each, value in zip(remaining, found, values, strict=True)
@@ -155,7 +158,7 @@ def searched(
         simple = [at for at in order[1:] if found[at].recipe.model == SIMPLEST][:1]
         if not last:
             order = [*order[:FINALISTS], *(at for at in simple if at not in order[:FINALISTS])]
-        elif simple and float(valid.clicks.sum()) < FEW and _as_good(found[simple[0]], found[order[0]], valid):
+        elif simple and float(judge.clicks.sum()) < FEW and _as_good(found[simple[0]], found[order[0]], judge):
             order = [*simple, *(at for at in order if at not in simple)]
         remaining, found = [remaining[at] for at in order], [found[at] for at in order]
     return Search(metric, tuple(attempts), remaining[0][0]), found[:2]

@@ -110,6 +110,11 @@ def _prepared(
 ) -> None:
     data, work, name = config.data, folder / WORK, table_name(table)
     blocks, fingerprint = _opened(table, config, folder)
+    if previous is not None:
+        previous.check_data(data)
+        if fingerprint == previous.facts.fingerprint:
+            words = f"must have new rows, found in {name} those of the run that it goes on from"
+            raise InputError(words, argument="table")
     _check_room(folder, blocks)
     passes = Passes(blocks, data, work, name, runner)
     named = {"numeric": data.numeric, "categorical": data.categorical, "ignore": data.ignore}
@@ -163,6 +168,8 @@ def _prepared(
     ctr = None if previous is None else previous.ctr(encoder, store.written("test", "features"))
     _write_test(folder, passes, parts, numbers, {} if ctr is None else {PREVIOUS: ctr})
     if previous is not None:
+        for mark in passes.work.glob("*.written"):  # ids may change now: a run that is cut off writes them again
+            mark.unlink()
         encoder, refresh = previous.aged(encoder, store, folder, config.train.forget_after)
         facts = replace(facts, refresh=refresh)
     write_json(folder / "encoder.json", encoder.to_json())

@@ -187,7 +187,7 @@ class Passes:
         """What the auctions of some test rows are called: by one column as it was, by several a number."""
         if self.auction is None or len(self.data.auction) > 1:
             return None if self.auction is None else self.auction[parts["test"].rows[part]]
-        files = sorted(self.work.glob(f"test.{part.start // CHUNK}.*"))
+        files = sorted(path for path in self.work.glob(f"test.{part.start // CHUNK}.*") if path.suffix != ".part")
         return pl.concat(map(pl.read_ipc, files)).sort("place")["auction"]
 
 

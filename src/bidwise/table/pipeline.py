@@ -134,7 +134,8 @@ def run(
         prepared = Prepared(Path(out), config)
         if opened is not None:
             opened(prepared)
-        if (prepared.folder / "result.json").exists():  # it was written last: nothing is left to train
+        whole = [(prepared.folder / name).exists() for name in ("result.json", "model.pt", "model.json")]
+        if all(whole):  # the first was written last: nothing is left to train; what was lost is made again
             return read_result(prepared.folder, TrainResult)
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
         choosing, held_out = valid, None
@@ -172,7 +173,9 @@ def _trained(
     models: dict[str, Served] = {}
     search, told_apart = None, None
     if many:
-        search, (models[BASELINE], second) = searched(tried, **shared, out=fits, show=step(BASELINE))
+        # settings by all validation ads: what that may gain is the baseline's, which recipes are to beat
+        judge = None if held_out is None else prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
+        search, (models[BASELINE], second) = searched(tried, **shared, judge=judge, out=fits, show=step(BASELINE))
         plan = recipes(config, models[BASELINE].recipe, len(ads), searched=True)
         if held_out is not None:
             told_apart = distributed.first(partial(_power, config, models[BASELINE], second, held_out), tell=True)

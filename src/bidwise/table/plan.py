@@ -14,7 +14,8 @@ from bidwise.table.config import DISTILLED, ENSEMBLE, REFRESHED, SINGLE, Config,
 MEMBERS = 4  # of an ensemble
 PATIENCE = 2  # epochs, with a constant learning rate
 ADS = 100_000  # that settings are said for where no table has been read
-OF_BATCHES = {"epochs", "batch_size", "learning_rate", "schedule", "patience"}  # whoever names one wants batches
+# whoever names one of these wants batches
+OF_BATCHES = {"epochs", "batch_size", "learning_rate", "schedule", "patience", "clip"}
 NOT_OF_ALL = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options")
 
 

@@ -28,7 +28,7 @@ from bidwise.run_folder import read_json, read_result, write_json
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import SIMPLEST
 from bidwise.study.served import Start
-from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml
+from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml, resolved
 from bidwise.table.model import Model, load
 from bidwise.table.results import Refresh, TableFacts, TrainResult
 from bidwise.training.arguments import whole
@@ -105,7 +105,7 @@ class Previous:
             loss = {"loss": recipe.loss, **own}
         run = {"schedule": "cosine", "continue_from": str(self.model.run)}
         return {
-            "data": _without(there["data"], "table"),
+            "data": _without(there["data"], "table", "ignore"),
             "model": self._model(),
             "train": known | many | same | loss | run,
         }
@@ -119,6 +119,23 @@ class Previous:
         if options.get("widths", 0) is None:
             options["widths"] = [embedding_width(values) for values in cardinalities]
         return {"name": name} | options
+
+    def check_data(self, data: Data) -> None:
+        """Raise where options would change what columns are."""
+        known = resolved(self.sections()).data
+        for option in ("numeric", "categorical", "ignore", "bins"):
+            if getattr(data, option) != getattr(known, option):
+                fix = "columns are what they were in it"
+                raise InputError(
+                    f"must be left out where a run goes on, found {getattr(data, option)!r}: {fix}", argument=option
+                )
+        for role, column in data.roles:
+            if column in self.model.encoder.names and (role, column) not in known.roles:
+                raise InputError(
+                    f"must be a column that the run before did not learn from, found {column!r}; train anew in a new "
+                    "folder",
+                    argument=role,
+                )
 
     def columns(self, found: Sequence[Found], data: Data, name: str) -> list[Column]:
         """Every column of a new table with what it is taken for: the same as in the run."""
@@ -164,7 +181,8 @@ class Previous:
         before = self.facts.splits["train"].ads if self.facts.refresh is None else self.facts.refresh.ads
         ads = before + len(features)
         l2 = self.recipe.l2 * before / ads
-        return extension.encoder, Refresh(self.model.run.name, extension.number, ads, l2, gained, forgotten)
+        until = self.facts.splits["test"].last
+        return extension.encoder, Refresh(self.model.run.name, extension.number, ads, l2, gained, forgotten, until)
 
     def start(self, recipe: Recipe, folder: Path, store: Store) -> list[Start]:
         """The weights and the state of Adam of every member, for the values that there are now."""

@@ -40,6 +40,7 @@ class Refresh:
     l2: float  # what the penalty becomes: that of a prior, for so many ads
     new: dict[str, int]  # words that got ids of their own, by column
     forgotten: dict[str, int]  # words that lost theirs
+    until: str | None = None  # time of the newest ad that the run before has seen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -187,7 +187,8 @@ class Shuffle:
         """The next pass over more ads than are shuffled at once: see :mod:`bidwise.training.mixing`."""
         things = self.count if self.offsets is None else len(self.offsets) - 1
         each = max(1, mixing.BLOCK * things // self.count)
-        orders = [Mixed(things, each, random, partial(self._read, at)) for at, random in enumerate(self.randoms)]
+        ahead = [None if self.offsets is not None else partial(self._read, at) for at in range(len(self.randoms))]
+        orders = [Mixed(things, each, random, read) for read, random in zip(ahead, self.randoms, strict=True)]
         starts, nothing = self.count * torch.arange(len(orders), device="cpu")[:, None], torch.empty(len(orders), 0)
         if self.offsets is None:
             ends = [*range(self.batch_size, self.count, self.batch_size), self.count]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -58,17 +59,17 @@ def fit_exact(
 
 
 class _Problem:
-    """Mean loss + l2 Σ w² as a function of bias and weights, with its gradient."""
+    """Mean loss + l2 Σ w² as a function of bias and weights, with its gradient; of the ads some at a time."""
 
     def __init__(self, model: SparseLogisticRegression, ads: Ads, loss: Any, l2: float, show: Callable[..., None]):
-        self.model, self.ads, self.function, self.l2, self.show = model, ads, loss, l2, show
+        self.model, self.ads, self.function, self.show = model, ads, copy(loss), show
+        self.function.reduction = "sum"
         self.passes, self.loss = 0, math.nan
-        device = model.bias.device
-        columns = (ads.labels, ads.bids, ads.teacher, ads.weights)
-        self.labels, self.bids, self.teacher, self.weights = (
-            None if column is None else column.to(device, torch.float64) for column in columns
-        )
         self.penalty = l2 * model.table.penalty.double()
+        # no slope is larger: |weight (sigmoid(z) - label)| <= weight max(1, label)
+        steepest = max(float((self._worth(part) * part[0].clamp(min=1)).max()) for _, part in self._parts())
+        places = len(ads) * len(model.table.starts)
+        self.scale = 2.0 ** (61 - math.ceil(math.log2(places * max(steepest, 1e-30))))
 
     def solve(self) -> None:
         model = self.model
@@ -95,25 +96,38 @@ class _Problem:
     def measured(self, point: Tensor) -> tuple[float, Tensor]:
         """The value at bias and weights, and its gradient."""
         bias, weight = point[0], point[1:]
-        parts = [(bias + weight[ids].sum(1)) for ids in self._ids()]
-        logits = torch.cat(parts).requires_grad_()
-        mean = self.function(logits, self.labels, self.bids, None, self.teacher, self.weights)
-        mean.backward()
-        slope = logits.grad
-        assert slope is not None
-        largest = float(slope.abs().max())
-        scale = 2.0 ** (61 - math.ceil(math.log2(len(slope) * len(self.model.table.starts) * largest + 1e-300)))
-        whole = (slope * scale).round_().long()
-        sums = torch.zeros(len(weight), dtype=torch.int64, device=point.device)
-        for ids, part in zip(self._ids(), torch.split(whole, CHUNK), strict=True):
-            sums.index_add_(0, ids.flatten(), part.repeat_interleave(ids.shape[1]))
-        gradient = torch.cat([whole.sum().view(1), sums]).double() / scale
+        total = 0.0
+        sums = torch.zeros(1 + len(weight), dtype=torch.int64, device=point.device)
+        for ids, (labels, bids, teacher, weights) in self._parts():
+            logits = (bias + weight[ids].sum(1)).requires_grad_()
+            loss = self.function(logits, labels, bids, None, teacher, weights)
+            loss.backward()
+            assert logits.grad is not None
+            whole = (logits.grad * self.scale).round_().long()
+            sums[0] += whole.sum()
+            sums[1:].index_add_(0, ids.flatten(), whole.repeat_interleave(ids.shape[1]))
+            total += float(loss.detach())
+        gradient = sums.double() / (self.scale * len(self.ads))
         gradient[1:] += 2 * self.penalty * weight
         self.passes += 1
-        self.loss = float(mean.detach())
+        self.loss = total / len(self.ads)
         self.show(min(0.99, self.passes / PASSES))
         return self.loss + float((self.penalty * weight.square()).sum()), gradient
 
-    def _ids(self) -> Any:
-        starts = self.model.table.starts
-        return (part.to(starts.device) + starts for part in torch.split(self.ads.features, CHUNK))
+    def _parts(self) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
+        """Rows of the table, and labels, bids, teacher and weights, of some ads after the other."""
+        ads, starts = self.ads, self.model.table.starts
+        for begin in range(0, len(ads), CHUNK):
+            some = slice(begin, begin + CHUNK)
+            given = (ads.clicks, ads.exposure, ads.bids, ads.teacher, ads.weights)
+            columns = (None if x is None else x[some].to(starts.device, torch.float64) for x in given)
+            clicks, exposure, *others = columns
+            assert clicks is not None
+            labels = clicks if exposure is None else clicks / exposure
+            yield ads.features[some].to(starts.device) + starts, (labels, *others)
+
+    def _worth(self, columns: tuple[Any, ...]) -> Tensor:
+        """How much ads count."""
+        labels, bids, _, weights = columns
+        worth: Tensor = bids**self.function.power if self.function.power else torch.ones_like(labels)
+        return worth if weights is None else worth * weights
