@@ -2,7 +2,7 @@
 
 python -m benchmarks.device            all cases
 python -m benchmarks.device losses     one of: losses, ragged, steps, without_graph, one_rank, epoch, profile,
-                                       side_by_side
+                                       streamed, side_by_side
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from benchmarks.device_training import epoch, one_rank, profile, side_by_side, steps, without_graph
+from benchmarks.device_training import epoch, one_rank, profile, side_by_side, steps, streamed, without_graph
 from benchmarks.harness import write
 from bidwise import pairwise_welfare_loss
 from bidwise.losses import dispatch
@@ -205,6 +205,7 @@ CASES = {
     "one_rank": one_rank,
     "epoch": epoch,
     "profile": profile,
+    "streamed": streamed,
     "side_by_side": side_by_side,
 }
 

@@ -117,7 +117,7 @@ def test_auctions_of_a_rank_are_means_over_those_of_all():
 def test_swaps_found_at_once_are_those_of_torch(count):
     for seed in range(3):
         random, twin = (torch.Generator().manual_seed(seed) for _ in range(2))
-        assert torch.equal(swapped(*draws(count - 1, random)), torch.randperm(count, generator=twin))
+        assert torch.equal(swapped(count, draws(count - 1, random)), torch.randperm(count, generator=twin))
         assert torch.equal(random.get_state(), twin.get_state())  # the next epoch is the same, too
 
 

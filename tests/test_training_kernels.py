@@ -21,7 +21,7 @@ from bidwise.training.arguments import Variants
 pytest.importorskip("triton", reason="needs triton: make test-kernels installs it")
 if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1 as make test-kernels sets it", allow_module_level=True)
-from bidwise.kernels.embedding_kernels import activated
+from bidwise.kernels.embedding_kernels import activated, product
 
 CARDINALITIES = [4, 30, 9]
 
@@ -238,6 +238,50 @@ def test_a_hidden_layer_drops_units_and_scales_up_the_others(ads):
     torch.testing.assert_close(without, (inputs + bias).relu())
 
 
+@pytest.mark.parametrize("units", [1, 4, 50, 513])
+def test_which_units_are_dropped_depends_on_the_place_in_the_batch(units):
+    """Several ranks drop what one process would."""
+    steps, bias = torch.tensor(7, device=DEVICE), torch.zeros(units, device=DEVICE)
+    whole = activated(torch.ones(30, units, device=DEVICE), bias, 0.5, 3, steps)
+    part = activated(torch.ones(13, units, device=DEVICE), bias, 0.5, 3, steps, 17)
+    assert torch.equal(whole[17:], part)
+
+
+def test_a_product_takes_columns_of_zeros():
+    random = torch.Generator().manual_seed(0)
+    inputs, weight, upstream = (torch.randn(shape, generator=random) for shape in ((5, 6), (6, 3), (5, 3)))
+    padded = torch.nn.functional.pad(inputs, (0, 2)).to(DEVICE).requires_grad_()
+    inputs, ours, theirs = inputs.requires_grad_(), weight.to(DEVICE).requires_grad_(), weight.requires_grad_()
+    found, expected = product(padded, ours), inputs @ theirs
+    found.backward(upstream.to(DEVICE))
+    expected.backward(upstream)
+    torch.testing.assert_close(found.cpu(), expected)
+    torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+    torch.testing.assert_close(padded.grad.cpu()[:, :6], inputs.grad)
+
+
+@needs_gpu
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("name", ["deepfm", "dcnv2"])
+def test_gradients_found_beside_the_backward_pass_are_the_same(name, graph, monkeypatch):
+    def fitted():
+        model = MODELS[name](CARDINALITIES, hidden=(64, 64), dropout=0.5, std=0.1).to(DEVICE)
+        model.deep.weights[0].requires_grad_(False)
+        assert (frozen := model.deep.weights[0].clone()) is not None
+        bidwise.fit(model, market(4096), loss="log_plus", epochs=3, batch_size=512, graph=graph)
+        assert torch.equal(model.deep.weights[0], frozen)
+        assert model.deep.weights[0].grad is None
+        return model
+
+    aside = fitted()
+    monkeypatch.setattr("bidwise.kernels.embedding_kernels.Aside.add", None)  # it would be called
+    with pytest.raises(TypeError):
+        fitted()
+    monkeypatch.setattr("bidwise.kernels.embedding_kernels.Aside", lambda device: None)
+    for ours, plain in zip(aside.parameters(), fitted().parameters(), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+
+
 def market(ads=3000, seed=0, cardinalities=CARDINALITIES, offsets=None):
     ids, _ = batch(seed, ads, cardinalities)
     random = torch.Generator().manual_seed(seed + 1)
@@ -307,9 +351,9 @@ def test_every_step_and_every_layer_drops_other_units(name):
     model = MODELS[name](CARDINALITIES, hidden=(64, 64), dropout=0.5).to(DEVICE)
     dropped = []
 
-    def look(inputs, bias, dropout, seed, steps, begin):
+    def look(inputs, bias, dropout, seed, steps, begin, aside=None):
         dropped.append(activated(torch.ones_like(inputs), torch.zeros_like(bias), dropout, seed, steps) == 0)
-        return activated(inputs, bias, dropout, seed, steps, begin)
+        return activated(inputs, bias, dropout, seed, steps, begin, aside)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bidwise.kernels.embedding_kernels.activated", look)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bidwise.models.layers import Embeddings
 
 ADS, WARPS = 16, 1  # of a tile of gradients; ads that looked up the same row are added up inside of it
-UPDATE_ADS, UPDATE_WARPS = 32, 4  # of a tile of rows to update
+UPDATE_ADS, UPDATE_WARPS = 64, 4  # of a tile of rows to update
 WIDTH = 64  # columns of a tile
 TENSORS, SIZE = 16, 1024  # tensors of a launch, and numbers of a program
 NO_ONE = 0x7FFFFFFF  # owner of a row that was not looked up

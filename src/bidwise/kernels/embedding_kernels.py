@@ -8,6 +8,7 @@ these take away two of three. Gradients of embeddings do not become tensors as l
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bidwise.kernels.gpu import side_stream
 from bidwise.kernels.triton_or_none import jit, tl, triton
 
 PEAKS = 64  # places for the largest gradient, so that programs do not wait for one another
@@ -55,13 +57,48 @@ def factorized(
     return linear, flat
 
 
-def activated(inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor, begin: int = 0) -> Tensor:
+class Aside:
+    """Gradients of weights, found on a stream beside the backward pass: nothing in it waits for them.
+
+    They end up where autograd would put them. Whoever reads them calls :meth:`join` first.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.needed: list[Tensor] = []  # tensors that are still read there: their memory must not be used again
+        self.stream: torch.cuda.Stream | None = None
+
+    def add(self, parameter: Tensor, gradient: Callable[[], Tensor], *needed: Tensor) -> None:
+        """Add ``gradient()``, which reads the tensors that are ``needed``, to that of ``parameter``."""
+        self.stream = side_stream(self.device, "gradients")
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            parameter.grad = gradient() if parameter.grad is None else parameter.grad + gradient()
+        self.needed += needed
+
+    def join(self) -> None:
+        """Let the current stream wait for the gradients."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+            self.stream = None
+            self.needed.clear()
+
+
+def product(inputs: Tensor, weight: Tensor, aside: Aside | None = None) -> Tensor:
+    """``inputs @ weight``; ``inputs`` may have more columns than ``weight`` has rows, all of them zeros."""
+    found: Tensor = _Product.apply(inputs, weight, aside)  # type: ignore[no-untyped-call]
+    return found
+
+
+def activated(
+    inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor, begin: int = 0, aside: Aside | None = None
+) -> Tensor:
     """relu(inputs + bias), of which ``dropout`` are left out and the others scaled up, ``(ads, units)``.
 
     Which are left out depends on ``seed`` and ``steps``, a number on the device that may change between replays of a
     graph; these are the ads from ``begin`` on of a batch that several ranks share.
     """
-    active: Tensor = _Activated.apply(inputs, bias, dropout, seed, steps, begin)  # type: ignore[no-untyped-call]
+    active: Tensor = _Activated.apply(inputs, bias, dropout, seed, steps, begin, aside)  # type: ignore[no-untyped-call]
     return active
 
 
@@ -119,17 +156,50 @@ class _Factorized(torch.autograd.Function):
         return None, None, None, None, None
 
 
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, aside: Aside | None) -> Tensor:
+        ctx.weight, ctx.aside = weight, aside
+        if inputs.shape[1] > len(weight):
+            weight = F.pad(weight, (0, 0, 0, inputs.shape[1] - len(weight)))
+        ctx.save_for_backward(inputs, weight)
+        return inputs @ weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight = ctx.saved_tensors
+        gradient = gradient.to(inputs.dtype)  # autocast may have had its way with the product
+
+        def d_weight() -> Tensor:
+            whole: Tensor = inputs.t() @ gradient
+            return whole[: len(ctx.weight)]
+
+        found = _gradient(ctx, ctx.weight, d_weight, inputs, gradient)
+        return gradient @ weight.t() if ctx.needs_input_grad[0] else None, found, None
+
+
 class _Activated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor, begin: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        bias: Tensor,
+        dropout: float,
+        seed: int,
+        steps: Tensor,
+        begin: int,
+        aside: Aside | None,
+    ) -> Tensor:
         out = torch.empty_like(inputs)
-        units, size = inputs.shape[1], 1024
-        grid = (max(1, triton.cdiv(inputs.numel(), size)),)
+        ads, units = inputs.shape
+        columns = max(4, min(512, triton.next_power_of_2(units)))
+        tile = {"ROWS": 2048 // columns, "COLUMNS": columns, "DROPS": dropout > 0}
+        grid = (triton.cdiv(ads, tile["ROWS"]) or 1, triton.cdiv(units, columns))
         # models also run without `fit`, which sees to the device
         with torch.cuda.device_of(inputs):  # type: ignore[no-untyped-call]
-            _activate[grid](
-                inputs, bias, out, steps, seed, inputs.numel(), units, dropout, begin, SIZE=size, DROPS=dropout > 0
-            )
+            _activate[grid](inputs.contiguous(), bias, out, steps, seed, ads, units, dropout, begin, **tile)
+        ctx.bias, ctx.aside = bias, aside
         ctx.save_for_backward(out)
         ctx.dropout = dropout
         return out
@@ -149,7 +219,18 @@ class _Activated(torch.autograd.Function):
             _pass_back[grid](
                 gradient, out, d_inputs, d_bias, ads, units, 1 / (1 - ctx.dropout), ROWS=ROWS, COLUMNS=columns
             )
-        return d_inputs, d_bias[0] if len(d_bias) == 1 else d_bias.sum(0), None, None, None, None
+        found = _gradient(ctx, ctx.bias, lambda: d_bias[0] if len(d_bias) == 1 else d_bias.sum(0), d_bias)
+        return d_inputs, found, None, None, None, None, None
+
+
+def _gradient(ctx: Any, parameter: Tensor, gradient: Callable[[], Tensor], *needed: Tensor) -> Tensor | None:
+    """The gradient of the second input, ``parameter``; none where it is not wanted or found aside."""
+    if not ctx.needs_input_grad[1]:
+        return None
+    if ctx.aside is None or not parameter.is_leaf:
+        return gradient()
+    ctx.aside.add(parameter, gradient, *needed)
+    return None
 
 
 def _tile(fields: int, width: int) -> dict[str, int]:
@@ -223,15 +304,24 @@ def _peak(gradient, peak, count, SIZE: tl.constexpr, PEAKS: tl.constexpr):
     tl.atomic_max(peak + program % PEAKS, tl.max(largest, 0).to(tl.int32, bitcast=True))
 
 
-@jit(do_not_specialize=["seed", "begin"])
-def _activate(inputs, bias, out, steps, seed, count, units, dropout, begin, SIZE: tl.constexpr, DROPS: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    x = tl.load(inputs + at, mask=at < count, other=0.0) + tl.load(bias + at % units, mask=at < count, other=0.0)
+@jit(do_not_specialize=["seed", "ads", "begin"])
+def _activate(
+    inputs, bias, out, steps, seed, ads, units, dropout, begin,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    """Units in fours, as random numbers come; those of an ad depend on its place in the whole batch."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    four = tl.program_id(1) * (COLUMNS // 4) + tl.arange(0, COLUMNS // 4)
+    column = 4 * four[:, None] + tl.arange(0, 4)[None, :]
+    at = row.to(tl.int64)[:, None, None] * units + column[None, :, :]
+    there = (row < ads)[:, None, None] & (column < units)[None, :, :]
+    x = tl.load(inputs + at, mask=there, other=0.0) + tl.load(bias + column, mask=column < units, other=0.0)[None, :, :]
     x = tl.maximum(x, 0.0)
     if DROPS:
-        drawn = tl.rand(seed + tl.load(steps), (at + begin * units).to(tl.int32))
+        a, b, c, d = tl.rand4x(seed + tl.load(steps), (row + begin)[:, None] * tl.cdiv(units, 4) + four[None, :])
+        drawn = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), (ROWS, COLUMNS // 4, 4))
         x = tl.where(drawn >= dropout, x / (1 - dropout), 0.0)
-    tl.store(out + at, x, mask=at < count)
+    tl.store(out + at, x, mask=there)
 
 
 @jit

@@ -6,7 +6,8 @@ from __future__ import annotations
 import gc
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +63,8 @@ class Graph:
         stream = side_stream(run.device, "capture")
         # backward in this thread: it, too, is cut where ranks exchange
         alone = torch.autograd.set_multithreading_enabled(False)
-        with CAPTURE, alone, distributed.sharing(share), distributed.recording(self.recorded):
+        with CAPTURE, alone, _nothing_freed(), distributed.sharing(share), distributed.recording(self.recorded):
             torch.cuda.synchronize(run.device)
-            gc.collect()  # what is freed while a graph is captured would break it
             with torch.cuda.stream(stream):
                 self.recorded.begin()
                 try:
@@ -79,6 +79,18 @@ class Graph:
         self.next = start + self.size
         for part in self.recorded.parts:
             part()
+
+
+@contextmanager
+def _nothing_freed() -> Iterator[None]:
+    """Cycles that Python frees while a graph is captured would break it; looking for them first takes 0.1 s."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Recorder:

@@ -228,6 +228,7 @@ class Perceptron(nn.Module):
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(units)) for units in hidden if not batch_norm)
         self.norms = nn.ModuleList(BatchNorm(units) for units in hidden) if batch_norm else None
         self.hidden, self.dropout, self.seed = tuple(hidden), float(dropout), seed
+        self.aside: Any = None  # where an optimizer wants gradients of weights to be found on a GPU
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
@@ -251,17 +252,15 @@ class Perceptron(nn.Module):
 
     def _fused(self, inputs: Tensor) -> Tensor:
         """The same on a GPU, with random numbers of its own: bias, ReLU and dropout of a layer are one kernel."""
-        from bidwise.kernels.embedding_kernels import activated
+        from bidwise.kernels.embedding_kernels import activated, product
 
         active, dropout = inputs, self.dropout if self.training else 0.0
         begin = distributed.position_in_batch(len(inputs))[1]
         for k, weight in enumerate(self.weights):
             seed = self.seed * 1_000_003 % 2**44 + (k << 48)
-            if active.shape[1] > len(weight):  # zeros that fill rows up
-                weight = F.pad(weight, (0, 0, 0, active.shape[1] - len(weight)))
-            active = active @ weight
+            active = product(active, weight, self.aside)
             if self.norms is None:
-                active = activated(active, self.biases[k], dropout, seed, self.steps, begin)
+                active = activated(active, self.biases[k], dropout, seed, self.steps, begin, self.aside)
             elif dropout:
                 active = self.norms[k](active)
                 active = activated(active, active.new_zeros(active.shape[1]), dropout, seed, self.steps, begin)

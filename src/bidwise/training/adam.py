@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError, check_name, check_positive
 from bidwise.kernels.gpu import available
-from bidwise.models.layers import Embeddings
+from bidwise.models.layers import Embeddings, Perceptron
 
 UPDATES = ("lazy", "dense")
 
@@ -73,6 +73,15 @@ class Adam(torch.optim.Adam):
         for sums in self.sums:
             sums.table.sums = sums
             sums.begins = self._average_begins if self.overlaps else None
+        # nobody but the step of `fit` reads gradients, after it has joined them
+        self.aside: Any = None
+        self.hidden = [part for part in model.modules() if isinstance(part, Perceptron)]
+        if kernels and gpu and exchanges and not distributed.several():
+            from bidwise.kernels.embedding_kernels import Aside
+
+            self.aside = Aside(device)
+        for part in self.hidden:
+            part.aside = self.aside
 
     def _average_begins(self) -> None:
         """Called in the backward pass when only the rows of tables are left, as soon as all else is complete."""
@@ -123,8 +132,12 @@ class Adam(torch.optim.Adam):
         self.flush()
         for table in self.tables:
             table.sparse, table.sums, table.trusted = False, None, False
+        for part in self.hidden:
+            part.aside = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        if self.aside is not None:
+            self.aside.join()
         super().zero_grad(set_to_none)
         self.average = None
         for sums in self.sums:
@@ -173,6 +186,8 @@ class Adam(torch.optim.Adam):
             self.clock.tick()
             for sums in self.sums:
                 sums.update()
+            if self.aside is not None:
+                self.aside.join()
             update_tensors(group["params"], [self.state[parameter] for parameter in group["params"]], self.clock)
             return
         for table in self.tables:

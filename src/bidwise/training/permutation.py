@@ -10,7 +10,6 @@ i leaves in place i what place t_i held: what the last step k < i with t_k = t_i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -34,34 +33,34 @@ def permutations(count: int, randoms: Sequence[torch.Generator], device: torch.d
     with torch.cuda.stream(stream):
         orders = torch.empty(len(randoms), count, dtype=torch.int64, device=device)
         for k, random in enumerate(randoms):
-            torch.add(swapped(*(x.to(device) for x in draws(count - 1, random))), k * count, out=orders[k])
+            torch.add(swapped(count, draws(count - 1, random).to(device)), k * count, out=orders[k])
         stream.synchronize()
     return orders
 
 
-def draws(count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """``count`` numbers of 32 bits: their lower 31, and what they leave when divided by 3, which tells the last bit.
+def draws(count: int, random: torch.Generator) -> Tensor:
+    """``count`` numbers of 32 bits in pairs of 64, the one that came first in the upper half, as torch gives all bits.
 
-    No function of torch gives all 32; both of these take one number of the generator for each of theirs.
+    The lower half of an odd last one is not used up: the generator is where torch.randperm leaves it.
     """
-    twin = torch.Generator().set_state(random.get_state())
-    with ThreadPoolExecutor(1) as beside:
-        rest = beside.submit(torch.empty(count, dtype=torch.uint8).random_, 0, 3, generator=twin)
-        lower = torch.empty(count, dtype=torch.int32).random_(generator=random)
-        return lower, rest.result()
+    pairs = torch.empty(-(-count // 2), dtype=torch.int64)
+    pairs[: count // 2].random_(-(2**63), None, generator=random)
+    if count % 2:
+        twin = torch.Generator().set_state(random.get_state())
+        pairs[-1:].random_(-(2**63), None, generator=twin)
+        torch.empty(1, dtype=torch.int32).random_(generator=random)  # goes on by one number
+    return pairs
 
 
-def swapped(lower: Tensor, rest: Tensor) -> Tensor:
-    """What torch's swaps by these draws make of 0, 1, ..., n - 1.
+def swapped(count: int, pairs: Tensor) -> Tensor:
+    """What torch's swaps by these draws make of 0, 1, ..., ``count`` - 1.
 
     >>> random, twin = (torch.Generator().manual_seed(1) for _ in range(2))
-    >>> torch.equal(swapped(*draws(999, random)), torch.randperm(1000, generator=twin))
+    >>> torch.equal(swapped(1000, draws(999, random)), torch.randperm(1000, generator=twin))
     True
     """
-    count = len(lower) + 1
-    place = torch.arange(count, device=lower.device)
-    number = lower.long()
-    number += (number % 3 != rest) * 2**31
+    place = torch.arange(count, device=pairs.device)
+    number = torch.stack([pairs >> 32, pairs], dim=1).bitwise_and_(2**32 - 1).view(-1)[: count - 1]
     target = place.clone()
     target[:-1] += number.remainder_(count - place[:-1])
     del number
@@ -74,7 +73,7 @@ def swapped(lower: Tensor, rest: Tensor) -> Tensor:
     # the last step before p that swapped with p: the last of those with target p, but for p itself
     found = torch.where(step == by_target, torch.where(earlier < 0, by_target, earlier), step)
     ends = torch.cat([~again, again.new_ones(1)])
-    held = torch.arange(count + 1, device=lower.device)  # the last place takes what is not the end of a run
+    held = torch.arange(count + 1, device=pairs.device)  # the last place takes what is not the end of a run
     held = held.scatter_(0, torch.where(ends, by_target, count), found)[:count]
     while not torch.equal(farther := held[held], held):
         held = farther
