@@ -23,6 +23,7 @@ from bidwise.training.permutation import NEEDED, permutations
 
 SHARE = 0.7  # of the GPU's free memory that tables may take
 CHUNK = 2**18  # ads of every repeat that are gathered and copied at once
+GATHERERS = 4  # threads that gather a chunk: one would take longer than a GPU takes to train on it
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,13 @@ class Shuffle:
     """Batches of ``ads`` in an order that each repeat's own generator draws anew in every epoch.
 
     Without offsets a batch is ``batch_size`` random ads, one auction (as in the paper); with offsets it is whole
-    auctions, as many as begin within ``batch_size`` ads. The last batch of an epoch is smaller.
+    auctions, as many as begin within ``batch_size`` ads. The last batch of an epoch is smaller. ``device`` may draw
+    the order, wherever the ads are.
     """
 
-    def __init__(self, ads: Ads, batch_size: int, randoms: Sequence[torch.Generator]) -> None:
+    def __init__(
+        self, ads: Ads, batch_size: int, randoms: Sequence[torch.Generator], device: torch.device | None = None
+    ) -> None:
         self.repeats, self.count, self.batch_size = ads.repeats, len(ads), batch_size
         number = ads.repeats.numel()
         if len(randoms) != number:
@@ -128,6 +132,7 @@ class Shuffle:
         # one table of rows each: a single look-up serves all repeats and columns
         self.features = ads.features.reshape(number * self.count, -1)
         self.device = ads.features.device
+        self.draws_on = device or self.device
         self.columns: Any = columns.index_select(0) if self.device.type == "cuda" else columns
         self.offsets = None if ads.offsets is None else ads.offsets.cpu()
         self.size = None
@@ -167,9 +172,10 @@ class Shuffle:
             return self._mixed()
         if self.offsets is None:
             ends = list(range(self.batch_size, self.count, self.batch_size))
-            roomy = self.device.type == "cuda" and fits(NEEDED * self.count, self.device)
-            where = self.device if roomy else torch.device("cpu")
-            return Epoch(permutations(self.count, self.randoms, where), [*ends, self.count])
+            roomy = self.draws_on.type == "cuda" and fits(NEEDED * self.count, self.draws_on)
+            where = self.draws_on if roomy else torch.device("cpu")
+            order = permutations(self.count, self.randoms, where)
+            return Epoch(order if self.device.type == "cuda" else order.cpu(), [*ends, self.count])
         things = len(self.offsets) - 1
         order = torch.stack([torch.randperm(things, generator=random, device="cpu") for random in self.randoms])
         starts = self.count * torch.arange(len(self.randoms), device="cpu")[:, None]
@@ -319,13 +325,16 @@ class Resident:
 
 class Streamed(Resident):
     """The tables stay in the memory of the host, or on its disk: while the GPU trains on a chunk of batches, the next
-    one is gathered into pinned memory and copied, on a thread and a stream of their own.
+    one is gathered into pinned memory and copied, on threads and a stream of their own, and the order of the one after
+    it is found.
     """
 
     def __init__(self, shuffle: Shuffle, device: torch.device) -> None:
         super().__init__(shuffle)
         self.device, self.count = device, 0
-        self.thread = ThreadPoolExecutor(1, "bidwise-batches")
+        self.thread, self.draws = (ThreadPoolExecutor(1, f"bidwise-{name}") for name in ("batches", "rows"))
+        self.gatherers = ThreadPoolExecutor(GATHERERS, "bidwise-gather")
+        self.rows: dict[int, Future[Tensor]] = {}  # of chunks to come
         self.stream = side_stream(device, "copy")
         self.coming: Future[tuple[list[Tensor], torch.cuda.Event]] | None = None
         self.chunks: list[int] = []
@@ -333,7 +342,7 @@ class Streamed(Resident):
 
     def begin(self, epoch: Epoch) -> None:
         """Begin ``epoch``."""
-        self.epoch, self.chunk, self.coming = epoch, -1, None
+        self.epoch, self.chunk, self.coming, self.rows = epoch, -1, None, {}
         self.chunks = _chunks(epoch)  # first batch of each, and the end
         longest = max(self._bounds(k)[1] - self._bounds(k)[0] for k in range(len(self.chunks) - 1))
         if longest > self.count:
@@ -369,11 +378,19 @@ class Streamed(Resident):
             self.coming = self.thread.submit(self._fetch, wanted + 1, done) if more else None
         return self.epoch.bounds(number)[0] - self._bounds(self.chunk)[0]
 
+    def _drawn(self, chunk: int) -> Future[Tensor]:
+        """Rows of a chunk, which are being found."""
+        assert self.epoch is not None
+        epoch = self.epoch
+        start, stop = self._bounds(chunk)
+        return self.draws.submit(lambda: epoch.rows(start, stop).reshape(-1))
+
     def _fetch(self, chunk: int, after: torch.cuda.Event | None = None) -> tuple[list[Tensor], torch.cuda.Event]:
         """The rows of a chunk on the device, and the event of their arrival; ``after`` frees the memory of the last."""
         assert self.epoch is not None
-        start, stop = self._bounds(chunk)
-        rows = self.epoch.rows(start, stop).reshape(-1)
+        rows = (self.rows.pop(chunk, None) or self._drawn(chunk)).result()
+        if chunk + 2 < len(self.chunks):
+            self.rows = {chunk + 1: self._drawn(chunk + 1)}
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self.stream):
             if after is not None:
@@ -381,13 +398,20 @@ class Streamed(Resident):
             moved = []
             for table in (self.shuffle.features, self.shuffle.columns):
                 pinned = torch.empty(len(rows), table.shape[1], dtype=table.dtype, pin_memory=True)
-                if isinstance(table, Tensor):
-                    torch.index_select(table, 0, rows, out=pinned)
-                else:
-                    pinned.copy_(table.index_select(0, rows))
+                parts = zip(rows.chunk(GATHERERS), pinned.chunk(GATHERERS), strict=True)
+                list(self.gatherers.map(partial(_gather, table), parts))
                 moved.append(pinned.to(self.device, non_blocking=True))
             arrived.record()
         return moved, arrived
+
+
+def _gather(table: Any, part: tuple[Tensor, Tensor]) -> None:
+    """Some rows of a table, into their place."""
+    rows, out = part
+    if isinstance(table, Tensor):
+        torch.index_select(table, 0, rows, out=out)
+    else:
+        out.copy_(table.index_select(0, rows))
 
 
 def _chunks(epoch: Epoch) -> list[int]:

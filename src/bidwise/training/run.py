@@ -82,7 +82,8 @@ class Run:
             self.loss.to(self.device)
         if distributed.several():
             self.loss = distributed.AcrossRanks(self.loss)
-        self.shuffle = Shuffle(self.train, options.batch_size, [torch.Generator().manual_seed(k) for k in seeds])
+        randoms = [torch.Generator().manual_seed(k) for k in seeds]
+        self.shuffle = Shuffle(self.train, options.batch_size, randoms, self.device)
         self.members = getattr(model, "members", torch.Size())
         plain = options.clip is None and options.on_nan == STOP
         if self.members and not plain:
