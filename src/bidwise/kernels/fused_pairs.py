@@ -88,7 +88,7 @@ def fused_loss(
     flat = type(batch)(*(None if x is None else x.detach().reshape(-1).contiguous() for x in given))  # type: ignore[arg-type]
     z, ads, repeats = flat.logits, logits.numel(), logits.numel() // n
     each = float(lam) / whole[0] if reduction == "mean" else float(lam)
-    own = (0, n) if part is None else (part.begin, part.end)
+    own = None if part is None or (part.begin, part.end) == (0, n) else (part.begin, part.end)  # of one auction
     with torch.cuda.device(z.device) if z.is_cuda else nullcontext():
         sums, kappa, pair_mean = None, None, False
         if options is not None:
@@ -103,7 +103,7 @@ def fused_loss(
         share = 1 / whole[1] if reduction == "mean" else 1.0
         if pair_mean and offsets is None:
             share /= n * n
-        if own != (0, n):  # one auction, all ads of which are known by now to the sums of these
+        if own is not None:  # all ads of the auction are known by now to the sums of these
             flat = type(batch)(*(None if x is None else x[slice(*own)] for x in flat))  # type: ignore[arg-type]
             z, ads, n = flat.logits, own[1] - own[0], own[1] - own[0]
             if not n:
@@ -169,10 +169,12 @@ def _surrogate(options: PairOptions) -> tuple[str, float]:
     return options.surrogate, options.sigma * 1.4426950408889634 if options.surrogate == "logistic" else 1.0
 
 
-def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bool, own: tuple[int, int]) -> Tensor:
+def _pair_sums(
+    batch: Batch, options: PairOptions, per_repeat: int, gradient: bool, own: tuple[int, int] | None
+) -> Tensor:
     """Cost and slope of every ad in parts, ``(parts, 2, ads)``: `PairSums` but for right_k, which costs lack.
 
-    Of one auction, only of the ads between ``own``, with all others.
+    Of the one auction that ``own`` bound ads of, only those of these ads, with all others.
     """
     columns, offsets, kappa = _columns(batch, options), batch.offsets, options.weighting
     z, (surrogate, scale) = batch.logits, _surrogate(options)
@@ -184,7 +186,7 @@ def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bo
             *columns, table, ads, scale, float(kappa or 0), WEIGHTED=weighted, BLOCK=512, enable_fp_fusion=False
         )
         columns = (table, table, table, table)
-    begin, number = (0, ads) if own == (0, per_repeat) else (own[0], own[1] - own[0])
+    begin, number = (0, ads) if own is None else (own[0], own[1] - own[0])
     cut, shares = tiles(max(number, 1), per_repeat, auctions)
     sums = z.new_empty((shares, 2, number), dtype=torch.float32)
     if not number:
@@ -199,19 +201,19 @@ def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bo
     return sums
 
 
-def _other_sums(stage: str, batch: Batch, options: PairOptions, auctions: Auctions, own: tuple[int, int]) -> Tensor:
-    """The same sums without pairs, or with few, of which alone those of the ads between ``own`` are left out."""
+def _other_sums(
+    stage: str, batch: Batch, options: PairOptions, auctions: Auctions, own: tuple[int, int] | None
+) -> Tensor:
+    """The same sums without pairs, or with few."""
     z, label, bids, teacher = (x.float() for x in _columns(batch, options))
     if stage in ("panels", "clicks"):
         from bidwise.kernels.fused_clicks import click_sums
         from bidwise.kernels.fused_panels import panel_sums
 
         columns = (z, label, bids, teacher, auctions.bounds, auctions.size, options)
-        whole = own == (0, len(z) // auctions.count)
-        sums = panel_sums(*columns) if stage == "panels" else click_sums(*columns, None if whole else own)
-        return sums if whole else sums[..., slice(*own)].contiguous()
-    # `bidwise.losses.without_pairs.covariance`, of one auction in each repeat
-    v, s = ((bids * x).view(auctions.count, -1) for x in (label, z.sigmoid()))
-    slope = (v - v.mean(-1, keepdim=True)) * (-options.sigma * v.shape[-1])
-    sums = torch.stack([slope * (s - s.mean(-1, keepdim=True)), slope]).view(1, 2, -1)
-    return sums if auctions.count > 1 else sums[..., slice(*own)].contiguous()
+        sums = panel_sums(*columns) if stage == "panels" else click_sums(*columns, own)
+    else:  # `bidwise.losses.without_pairs.covariance`, of one auction in each repeat
+        v, s = ((bids * x).view(auctions.count, -1) for x in (label, z.sigmoid()))
+        slope = (v - v.mean(-1, keepdim=True)) * (-options.sigma * v.shape[-1])
+        sums = torch.stack([slope * (s - s.mean(-1, keepdim=True)), slope]).view(1, 2, -1)
+    return sums if own is None else sums[..., slice(*own)].contiguous()

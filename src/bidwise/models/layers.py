@@ -121,7 +121,10 @@ def trust(tables: Sequence[Embeddings], features: Tensor) -> None:
     if not tables or features.is_floating_point():
         return
     features = features.flatten(0, -2)
-    least, most = (bound.cpu() for bound in features.aminmax(dim=0))
+    size = 2**16 if features.device.type == "cpu" else max(1, len(features))  # what a cache holds
+    some = torch.split(features, size)
+    least = torch.stack([part.amin(0) for part in some]).amin(0).cpu()
+    most = torch.stack([part.amax(0) for part in some]).amax(0).cpu()
     for table in tables:
         if features.shape[1] <= max(table.fields):
             return  # which a forward refuses
