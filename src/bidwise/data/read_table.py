@@ -364,7 +364,8 @@ def _series(column: str, values: Any, table: str) -> pl.Series:
             missing = (
                 [not hasattr(x, "__len__") and x != x for x in entries] if missing is None else missing
             )  # NaN, NaT
-            entries = [None if gone else x for x, gone in zip(entries.tolist(), missing, strict=True)]
+            plain = [x.tolist() if isinstance(x, np.ndarray) else x for x in entries.tolist()]  # lists, in pandas
+            entries = [None if gone else x for x, gone in zip(plain, missing, strict=True)]
         elif isinstance(entries, np.ndarray) and entries.dtype.kind in "mM":
             unit = np.datetime_data(entries.dtype)[0]
             entries = entries if unit in TIMES else entries.astype(f"{entries.dtype.kind}8[us]")

@@ -53,7 +53,7 @@ def found_leaks(store: StoreWriter, encoder: Encoder, step: int) -> dict[str, fl
 
 def _shares(ids: NDArray[np.int32]) -> NDArray[np.float64]:
     """What each slot of a field counts; all of one that is no bag."""
-    return np.ones(ids.shape) if ids.shape[1] == 1 else shares(torch.from_numpy(ids), torch.float64).numpy()
+    return np.ones(ids.shape) if ids.shape[1] == 1 else shares(torch.tensor(ids), torch.float64).numpy()
 
 
 def stop_at_leaks(leaks: Mapping[str, float], keep: Collection[str], held_out: NDArray[Any], folder: Path) -> None:
