@@ -14,6 +14,7 @@ from bidwise.bridges.score_table import score_table
 from bidwise.bridges.scoring import Scorer
 from bidwise.cli import app
 from bidwise.data import Ads
+from bidwise.data.bids import Bids, attach
 from bidwise.data.counting import SLOTS
 from bidwise.data.encoding import Bag, Categorical, Encoder, found, inferred
 from bidwise.data.store import Store
@@ -297,6 +298,19 @@ def test_predictions_agree_wherever_they_are_made(run, tmp_path):
         np.testing.assert_allclose(np.load(tmp_path / "scores.npy"), expected, **same)
     with pytest.raises(bidwise.InputError, match=r"one length, found interests: 700, codes: 700, site: 1"):
         scorer.score(columns | {"site": ["a"]})
+
+
+def test_lists_where_there_were_none_are_refused(run, tmp_path):
+    lists = logged(20).with_columns(site=pl.col("interests"))
+    for rows in (lists, pl.concat([lists] * 300)):  # ids of few rows are looked up in another way
+        with pytest.raises(bidwise.InputError, match=r"'site' must have one value per ad, found List\(String\)"):
+            bidwise.load(run).predict(rows)
+    with pytest.raises(bidwise.InputError, match=r"'site' must be categorical as before, found List\(String\)"):
+        train(logged(seed=1).with_columns(site=pl.col("interests")), out=tmp_path / "run", continue_from=run)
+    with pytest.raises(bidwise.InputError, match=r"out must end in .parquet, found 'ctr.csv'.*'interests'"):
+        bidwise.table.predict(run, logged(20), out=tmp_path / "ctr.csv")
+    with pytest.raises(bidwise.InputError, match="a column of lists"):
+        attach(Store(run / "store"), Bids())
 
 
 def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):

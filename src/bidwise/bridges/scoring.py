@@ -21,6 +21,7 @@ FORMAT = "bidwise scorer"
 VERSION = 1
 INPUT, OUTPUT = "ids", "ctr"
 AT_ONCE = 4096  # ads
+MOST_SLOTS = 1000  # of a bag
 
 
 class Scorer:
@@ -121,7 +122,9 @@ def crc_of(file: Path) -> str:
 
 def _ids(column: Mapping[str, Any]) -> Vocabulary | Bins:
     if column["kind"] == "bag":
-        return Bag(column["vocabulary"], int(column["slots"]), str(column["separator"]))
+        if not column["separator"] or not 0 < column["slots"] <= MOST_SLOTS:
+            raise ValueError(f"slots and separator {column['slots']}, {column['separator']!r}")
+        return Bag(column["vocabulary"], column["slots"], column["separator"])
     return Vocabulary(column["vocabulary"]) if column["kind"] == "categorical" else Bins(column["edges"])
 
 

@@ -18,7 +18,7 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.counting import SLOTS, Found, Seen, Tally, counted, exploded, holds_lists, names_of, seen
 from bidwise.data.counting import found as found
-from bidwise.data.read_table import check_columns, numbers_of
+from bidwise.data.read_table import check_columns, check_flat, numbers_of
 from bidwise.data.store import Field, spans
 from bidwise.values import FIRST, MISSING, RARE, Vocabulary
 
@@ -64,6 +64,7 @@ class Categorical:
         """The id of every value."""
         if len(column) <= SHORT and (column.dtype in PLAIN or column.dtype.is_integer()):
             return np.array(self._words.ids(column.to_list()), dtype=np.int32)
+        check_flat(column, "table")
         column = column.fill_nan(None) if column.dtype.is_float() else column
         column = (column.cast(pl.String) if column.dtype == pl.Null else column).alias("value")
         values = column.unique()

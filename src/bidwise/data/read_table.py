@@ -317,6 +317,7 @@ def _number_series(column: pl.Series, table: str, hint: str = "", start: int = 0
 
 
 def check_flat(column: pl.Series, table: str) -> None:
+    """Raise if values are lists or structs."""
     if column.dtype.is_nested():
         raise InputError(f"{table}: column {column.name!r} must have one value per ad, found {column.dtype}")
 

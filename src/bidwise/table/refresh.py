@@ -142,6 +142,11 @@ class Previous:
         """Every column of a new table with what it is taken for: the same as in the run."""
         self.model.encoder.check([each.name for each in found], name)
         uses = {c.name: kind_of(c) for c in self.model.encoder.columns}
+        for each in found:
+            if uses.get(each.name, "bag") != "bag" and each.dtype.is_nested():
+                raise InputError(
+                    f"{name}: column {each.name!r} must be {uses[each.name]} as before, found {each.dtype}"
+                )
         uses |= {column: role for role, column in reversed(data.roles)}
         there = {each.name: each for each in found}
         order = dict.fromkeys([*(column for _, column in data.roles), *self.model.encoder.names, *there])
