@@ -128,7 +128,7 @@ def _ids(column: Mapping[str, Any]) -> Vocabulary | Bins:
     return Vocabulary(column["vocabulary"]) if column["kind"] == "categorical" else Bins(column["edges"])
 
 
-def _listed(values: Any, lists: bool) -> list[Any]:
+def _listed(values: Any, lists: bool = False) -> list[Any]:
     """Values of Python's own types; of arrays those that hold text, numbers or booleans, or ``lists`` of them."""
     if isinstance(values, list | tuple) or (lists and hasattr(values, "__array__")):
         return list(values)

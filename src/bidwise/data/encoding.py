@@ -183,7 +183,7 @@ class Encoder:
         """What models are built for."""
         return [column.field for column in self.columns]
 
-    @property
+    @cached_property
     def spans(self) -> list[slice]:
         """Which columns of the features each column of the table has."""
         return spans([field.slots for field in self.fields])
@@ -191,7 +191,7 @@ class Encoder:
     @property
     def width(self) -> int:
         """Columns of the features."""
-        return sum(field.slots for field in self.fields)
+        return max((int(at.stop) for at in self.spans), default=0)
 
     def check(self, columns: Iterable[str], table: str = "table") -> None:
         """Raise unless all columns are there; an error names every one that is not."""
@@ -207,7 +207,7 @@ class Encoder:
         self.check(rows.columns)
         features = np.empty((len(rows), self.width), dtype=np.int32)
         for at, column in zip(self.spans, self.columns, strict=True):
-            features[:, at] = column.ids(rows[column.name]).reshape(len(rows), -1)
+            features[:, at] = column.ids(rows[column.name]).reshape(len(rows), at.stop - at.start)
         return features
 
     def to_json(self) -> dict[str, Any]:
