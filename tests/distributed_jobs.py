@@ -21,6 +21,7 @@ MODELS = {
     "dcn": lambda: DCN(FIELDS, hidden=(16, 16), cross=2, dropout=0.5, std=0.1),
     "dcnv2": lambda: DCNv2(FIELDS, hidden=(16,), cross=1, std=0.1),
     "logistic_regression": lambda: SparseLogisticRegression(FIELDS),
+    "bag": lambda: DeepFM([20, (20, 4)], hidden=(16,), std=0.1),
 }
 AUCTIONS = ("one", "equal", "ragged")
 

@@ -76,6 +76,28 @@ def test_lazy_rows_are_those_without_kernels(name, l2):
     assert_near(ours, plain)
 
 
+@pytest.mark.parametrize("updates", ["lazy", "dense"])
+def test_rows_of_bags_that_an_ad_looks_up_several_times_are_updated_once(updates):
+    """Ids of the slots repeat within an ad, the id of missing values most of all."""
+    cardinalities, batches = [4, (9, 6)], [batch(seed, cardinalities=[4] + [9] * 6) for seed in range(8)]
+    ours, plain = (DeepFM(cardinalities, embedding=5, hidden=(8,), dropout=0.0, std=0.3, seed=1) for _ in range(2))
+    ours, plain = ours.to(DEVICE), plain.double()
+    optimizer = Adam(ours, learning_rate=0.01, updates=updates)
+    assert optimizer.sums
+    trained(ours, optimizer, batches)
+    trained(plain, Adam(plain, learning_rate=0.01, updates=updates), batches)
+    assert_near(ours, plain)
+
+
+def test_sums_of_bags_that_all_have_one_value_do_not_overflow():
+    ids, labels = torch.full((64, 32), 5, dtype=torch.int32), torch.ones(64)
+    ours, plain = (SparseLogisticRegression([(9, 32)], std=0.3, seed=1) for _ in range(2))
+    ours, plain = ours.to(DEVICE), plain.double()
+    for model in (ours, plain):
+        trained(model, Adam(model, learning_rate=0.01), [(ids, labels)])
+    assert_near(ours, plain)
+
+
 def test_rows_that_are_filled_up_for_tensor_cores_change_no_number():
     """15 columns of vectors and one of zeros, as mixed precision has them; on a GPU products are then rounded more."""
     batches = [batch(seed) for seed in range(8)]

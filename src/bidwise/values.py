@@ -40,6 +40,31 @@ class Vocabulary:
         return MISSING if text is None else self.known.get(text, RARE)
 
 
+class Bag(Vocabulary):
+    """Ids of the first ``slots`` values of lists, or of text with a ``separator`` between them, and 1 after the last.
+
+    >>> Bag(["a", "7"], slots=2, separator="|").ids([["a", None, 7, "a"], "b| a", [], None])
+    [[2, 0, 1, 1], [3, 2, 1, 1]]
+    """
+
+    def __init__(self, words: Sequence[str], slots: int, separator: str) -> None:
+        super().__init__(words)
+        self.slots, self.separator = slots, separator
+
+    def ids(self, values: Sequence[Any]) -> list[Any]:
+        """Of each slot, the id that every list has there."""
+        rows = [[x for x in super(Bag, self).ids(self._listed(value)) if x != MISSING] for value in values]
+        return [[row[slot] if slot < len(row) else MISSING for row in rows] for slot in range(self.slots)]
+
+    def _listed(self, value: Any) -> Sequence[Any]:
+        if hasattr(value, "__array__"):  # of numpy, polars or pandas
+            value = np.asarray(value).tolist()
+        if isinstance(value, list | tuple):
+            return value
+        text = text_of(value)
+        return [] if text is None else text.split(self.separator)
+
+
 def is_na(value: Any) -> bool:
     """Whether a value is the NA of pandas, which need not be installed."""
     return type(value).__name__ == "NAType"

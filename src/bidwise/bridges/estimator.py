@@ -16,12 +16,13 @@ from bidwise.bridges.logged_rows import LEAST, LoggedRows, auctions_of, bids_of,
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
 from bidwise.data.counting import found
-from bidwise.data.encoding import Encoder, inferred, least_count
+from bidwise.data.encoding import KINDS, Encoder, inferred, least_count
 from bidwise.data.groups import offsets
 from bidwise.data.read_table import numbers_of, read_table
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import LOSSES
 from bidwise.models import TABLE_MODELS, Ensemble
+from bidwise.models.bags import Values
 from bidwise.study.search import searched
 from bidwise.study.served import Served, trained
 from bidwise.table.config import Config, resolved
@@ -55,9 +56,9 @@ BLOCK = 65_536  # rows that are predicted at once
 class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A click-through-rate model on rows of strings, numbers and dates, as scikit-learn expects a classifier.
 
-    Columns become categories as in ``bidwise train``: text as it is, numbers in bins, of dates the day of the week and
-    the hour; missing values are a category of their own. Settings that are left open, such as the L2 penalty, follow
-    from the number of rows. A tenth of the rows chooses the best epoch and calibrates the CTR.
+    Columns become categories as in ``bidwise train``: text as it is, numbers in bins, lists as bags, of dates the day
+    of the week and the hour; missing values are a category of their own. Settings that are left open, such as the L2
+    penalty, follow from the number of rows. A tenth of the rows chooses the best epoch and calibrates the CTR.
 
     Args:
         model: ``deepfm``, ``dcn``, ``dcnv2``, ``logistic_regression`` or ``lightgbm``; ``None``: DeepFM, and with
@@ -156,9 +157,9 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for column in self.numeric or ():
             numbers_of(frame[column], "X")  # an error names the first value that is none
         self.columns_ = {column.name: f"{column.use}: {column.reason}" for column in columns}
-        kinds = {column.name: column.use for column in columns if column.use in ("categorical", "numeric")}
+        kinds = {column.name: column.use for column in columns if column.use in KINDS}
         self.encoder_ = Encoder.fit(frame[train], kinds, min_count=least_count(len(train)), bins=self.bins)
-        cardinalities = [field.values for field in self.encoder_.fields]
+        cardinalities = [field.cardinality for field in self.encoder_.fields]
         ads = known.ads(self.encoder_, train), None if valid is None else known.ads(self.encoder_, valid)
         served = _served(config, *ads, cardinalities, seed=seed, device=self.device)
         self.about_: dict[str, Any] = {
@@ -249,7 +250,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _served(
-    config: Config, ads: Ads, valid: Ads | None, cardinalities: Sequence[int], *, seed: int, device: str
+    config: Config, ads: Ads, valid: Ads | None, cardinalities: Sequence[Values], *, seed: int, device: str
 ) -> Served:
     """The model that a recipe leads to: teachers are trained before it, and ``auto`` tries several settings."""
     tried = candidates(config, len(ads))

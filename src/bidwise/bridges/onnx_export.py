@@ -17,8 +17,9 @@ from torch import Tensor, nn
 import bidwise
 from bidwise.bridges.scoring import FORMAT, INPUT, OUTPUT, VERSION, Scorer, crc_of
 from bidwise.checks import InputError
-from bidwise.data.encoding import Categorical, Encoder
+from bidwise.data.encoding import Bag, Categorical, Encoder
 from bidwise.models import BoostedTrees
+from bidwise.models.bags import values_and_slots
 from bidwise.run_folder import whole_file, write_json
 from bidwise.table.config import read_toml
 from bidwise.table.model import Model, load
@@ -83,8 +84,7 @@ def export_onnx(run: str | Path, onnx: str | Path) -> Exported:
 
 
 def _graph(model: Model) -> Any:
-    fields = len(model.columns)
-    some = torch.zeros((2, fields), dtype=torch.int64)  # torch takes a single ad for a constant
+    some = torch.zeros((2, model.encoder.width), dtype=torch.int64)  # torch takes a single ad for a constant
     noise = logging.getLogger("torch.onnx._internal.exporter._registration")  # names packages that are not installed
     level = noise.level
     noise.setLevel(logging.ERROR)
@@ -121,7 +121,7 @@ def _description(model: Model) -> dict[str, Any]:
 def _difference(model: Model, scorer: Scorer) -> float:
     """The largest difference from torch's CTR; raises where it is too large."""
     random = np.random.default_rng(0)
-    sizes = np.array(model.about.cardinalities)
+    sizes = np.repeat(*map(np.array, values_and_slots(model.about.cardinalities)))
     ids = random.integers(0, sizes, (ROWS, len(sizes)))
     ids[0], ids[1], ids[2] = 0, np.minimum(1, sizes - 1), sizes - 1  # all rare, all missing, all the last
     rows = _rows(model.encoder, random)
@@ -146,6 +146,9 @@ def _rows(encoder: Encoder, random: np.random.Generator) -> dict[str, list[Any]]
         if isinstance(column, Categorical):
             known: list[Any] = [*column.vocabulary, "never seen"]
             rows[column.name] = [known[int(x * len(known))] for x in skewed]
+            if isinstance(column, Bag):  # lists of all lengths
+                names, many = rows[column.name], random.integers(0, column.slots + 2, ROWS)
+                rows[column.name] = [names[at : at + count] for at, count in enumerate(many)]
         else:
             edges = [*column.edges, 0.0]
             rows[column.name] = [edges[int(x * len(edges))] * (1 + 0.01 * int(9 * x)) for x in skewed]

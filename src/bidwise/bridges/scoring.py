@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from bidwise.errors import InputError
 from bidwise.plain_text import read_object
-from bidwise.values import FIRST, MISSING, Vocabulary, number_of
+from bidwise.values import FIRST, MISSING, Bag, Vocabulary, number_of
 
 FORMAT = "bidwise scorer"
 VERSION = 1
 INPUT, OUTPUT = "ids", "ctr"
 AT_ONCE = 4096  # ads
+MOST_SLOTS = 1000  # of a bag
 
 
 class Scorer:
@@ -59,15 +60,19 @@ class Scorer:
     def encode(self, columns: Mapping[str, Any]) -> NDArray[np.int64]:
         """Ids of ads, ``(ads, columns)``."""
         self.check(columns)
-        ids = []
+        ids: list[list[int]] = []
+        lengths = {}
         for name, column in self.columns.items():
+            bag = isinstance(column, Bag)
             try:
-                ids.append(column.ids(_listed(columns[name])))
+                found: Any = column.ids(_listed(columns[name], bag))
             except InputError as error:
                 raise InputError(f"column {name!r}: {error}") from None
-        if len({len(column) for column in ids}) > 1:
-            lengths = ", ".join(f"{name}: {len(column)}" for name, column in zip(self.columns, ids, strict=True))
-            raise InputError(f"columns must be of one length, found {lengths}")
+            ids += found if bag else [found]
+            lengths[name] = len(ids[-1])
+        if len({*lengths.values()}) > 1:
+            words = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            raise InputError(f"columns must be of one length, found {words}")
         return np.array(ids, dtype=np.int64).T
 
     def ctr(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -116,12 +121,16 @@ def crc_of(file: Path) -> str:
 
 
 def _ids(column: Mapping[str, Any]) -> Vocabulary | Bins:
+    if column["kind"] == "bag":
+        if not column["separator"] or not 0 < column["slots"] <= MOST_SLOTS:
+            raise ValueError(f"slots and separator {column['slots']}, {column['separator']!r}")
+        return Bag(column["vocabulary"], column["slots"], column["separator"])
     return Vocabulary(column["vocabulary"]) if column["kind"] == "categorical" else Bins(column["edges"])
 
 
-def _listed(values: Any) -> list[Any]:
-    """Values of Python's own types; of arrays those that hold text, numbers or booleans."""
-    if isinstance(values, list | tuple):
+def _listed(values: Any, lists: bool = False) -> list[Any]:
+    """Values of Python's own types; of arrays those that hold text, numbers or booleans, or ``lists`` of them."""
+    if isinstance(values, list | tuple) or (lists and hasattr(values, "__array__")):
         return list(values)
     nullable = hasattr(getattr(values, "dtype", None), "numpy_dtype")  # in pandas; numpy makes decimals of large ids
     array = np.asarray(values, dtype=object if nullable else None)

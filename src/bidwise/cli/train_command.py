@@ -27,6 +27,7 @@ def train(
     auction: Columns = None,
     numeric: Columns = None,
     categorical: Columns = None,
+    bag: Columns = None,
     ignore: Columns = None,
     keep: Columns = None,
     time: str | None = None,
@@ -95,6 +96,9 @@ def train(
         Columns of numbers, separated by spaces [default: inferred].
     categorical:
         Columns of categories, separated by spaces [default: inferred].
+    bag:
+        Text columns that hold several values each, as a|b|c, separated by spaces; --set data.bag_separator=';' changes
+        what is between the values. Columns of lists need not be named.
     ignore:
         Columns that the model must not see, separated by spaces: what is not known before the click.
     keep:

@@ -100,6 +100,8 @@ def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Sto
     show = progress or (lambda work, share: None)
     if "truth" in SOURCES[bids.kind] and not store.has("truth"):
         raise InputError(f"bids of kind {bids.kind} need the true CTR, found no column truth in {store.folder}")
+    if any(field.slots > 1 for field in store.fields):
+        raise InputError(f"bids are drawn for single values, found a column of lists in {store.folder}")
     score = _scores(bids, store.fields, *_read(store, "train", bids, 0, SAMPLE))
     low, high = math.inf, -math.inf
     blocks = [

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from bidwise.checks import InputError
 from bidwise.values import BOOLEANS
 
 KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
@@ -18,7 +20,17 @@ PENDING = 2**18  # counted values that wait to be merged
 SPILL = 2**20  # different values of a column that are held at once
 CELLS = 64  # of values by their hash: one after the other is merged when counting ends
 
-Seen = tuple[int, NDArray[np.uint64]]  # rows of a block without a value, hashes of its different values
+SLOTS = 32  # values of a list that count, at most: the first ones
+
+
+class Seen(NamedTuple):
+    """What a block of a column adds to its :class:`Sketch`."""
+
+    missing: int  # rows without a value
+    hashes: NDArray[np.uint64]  # of the different values
+    entries: int  # values in all rows
+    longest: int = 1  # of the lists
+    cut: int = 0  # lists of more than ``SLOTS`` values
 
 
 @dataclass(frozen=True)
@@ -30,14 +42,57 @@ class Found:
     rows: int
     values: int  # different ones
     missing: float  # share of the rows
+    entries: int  # values in all rows
+    longest: int = 1  # of the lists
+    cut: int = 0  # lists of more than ``SLOTS`` values
 
 
-def seen(column: pl.Series) -> Seen:
-    """What a block of a column adds to its :class:`Sketch`."""
+def holds_lists(dtype: pl.DataType) -> bool:
+    """Whether values are lists of names: text, whole numbers or booleans.
+
+    >>> [holds_lists(dtype) for dtype in (pl.List(pl.String), pl.Array(pl.Int8, 3), pl.List(pl.Float64), pl.String)]
+    [True, True, False, False]
+    """
+    inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else pl.Float64()
+    return inner.is_integer() or inner in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null)
+
+
+def exploded(column: pl.Series, separator: str) -> tuple[pl.Series, NDArray[np.int64]]:
+    """The values of lists one after the other, and the row of each; what is missing in a list is no value.
+
+    >>> values, rows = exploded(pl.Series(["a| b|a", None, "", "c"]), "|")
+    >>> values.to_list(), rows.tolist()
+    (['a', ' b', 'a', 'c'], [0, 0, 0, 3])
+    """
+    dtype = column.dtype
+    if isinstance(dtype, pl.Array):
+        column = column.arr.to_list()
+    elif not dtype.is_nested():
+        column = (column if dtype == pl.String else names_of(column)).str.split(separator)
+    if not isinstance(column.dtype, pl.List) or column.dtype.inner.is_nested():
+        raise InputError(f"column {column.name!r} must hold lists of text or numbers, found {dtype}")
+    lengths = column.list.len().fill_null(0).to_numpy()
+    values = column.filter(lengths > 0).explode()
+    there = values.is_not_null()
+    if values.dtype == pl.String:
+        there &= values.str.strip_chars() != ""
+    elif values.dtype.is_float():
+        there &= values.is_not_nan()
+    return values.filter(there), np.repeat(np.arange(len(column)), lengths)[there.to_numpy()]
+
+
+def seen(column: pl.Series, separator: str | None = None) -> Seen:
+    """What is in a block of a column; with a ``separator`` its text is lists."""
     dtype = column.dtype
     missing = column.null_count()
+    if separator is not None or holds_lists(dtype):
+        values, rows = exploded(column, separator or "")
+        lengths = np.bincount(rows, minlength=len(column))
+        hashes = names_of(values.unique()).hash(seed=0).to_numpy()
+        longest, cut = int(lengths.max(initial=0)), int((lengths > SLOTS).sum())
+        return Seen(int((lengths == 0).sum()), hashes, len(values), longest, cut)
     if dtype.is_nested() or dtype in (pl.Object, pl.Binary):
-        return missing, np.empty(0, np.uint64)
+        return Seen(missing, np.empty(0, np.uint64), 0)
     known = column.drop_nulls()
     if dtype.is_float():
         missing += int(known.is_nan().sum())
@@ -46,7 +101,7 @@ def seen(column: pl.Series) -> Seen:
         missing += int((known.str.strip_chars() == "").sum())
     elif dtype == pl.Categorical or isinstance(dtype, pl.Enum):
         known = known.cast(pl.String)  # codes are those of a block
-    return missing, known.unique().hash(seed=0).to_numpy()
+    return Seen(missing, known.unique().hash(seed=0).to_numpy(), len(column) - missing)
 
 
 class Sketch:
@@ -54,14 +109,17 @@ class Sketch:
     near k / n of the largest possible."""
 
     def __init__(self) -> None:
-        self.missing = self.waiting = 0
+        self.missing = self.waiting = self.entries = self.longest = self.cut = 0
         self.hashes = [np.empty(0, np.uint64)]
         self.limit = np.uint64(2**64 - 1)
 
     def add(self, block: Seen) -> None:
         """Take in a block."""
-        self.missing += block[0]
-        fresh = block[1][block[1] <= self.limit]
+        self.missing += block.missing
+        self.entries += block.entries
+        self.cut += block.cut
+        self.longest = max(self.longest, block.longest)
+        fresh = block.hashes[block.hashes <= self.limit]
         self.hashes.append(fresh)
         self.waiting += len(fresh)
         if self.waiting > KEPT:
@@ -73,6 +131,11 @@ class Sketch:
         if len(kept) > KEPT:
             self.limit = kept[-1]
         return kept
+
+    def about(self, rows: int) -> dict[str, Any]:
+        """What :class:`Found` has of a column of so many rows."""
+        numbers = {name: getattr(self, name) for name in ("values", "entries", "longest", "cut")}
+        return numbers | {"missing": self.missing / max(rows, 1)}
 
     @property
     def values(self) -> int:
@@ -86,7 +149,7 @@ def found(frame: pl.DataFrame) -> list[Found]:
     for column in frame:
         sketch = Sketch()
         sketch.add(seen(column))
-        columns.append(Found(column.name, column.dtype, len(frame), sketch.values, sketch.missing / max(len(frame), 1)))
+        columns.append(Found(column.name, column.dtype, len(frame), **sketch.about(len(frame))))
     return columns
 
 

@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 from bidwise import typed_json
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.counting import Found, Tally, counted, names_of
+from bidwise.data.counting import SLOTS, Found, Seen, Tally, counted, exploded, holds_lists, names_of, seen
 from bidwise.data.counting import found as found
-from bidwise.data.read_table import check_columns, numbers_of
-from bidwise.data.store import Field
+from bidwise.data.read_table import check_columns, check_flat, numbers_of
+from bidwise.data.store import Field, spans
 from bidwise.values import FIRST, MISSING, RARE, Vocabulary
 
 FORMAT = "bidwise encoder"
 VERSION = 1
-KINDS = ("categorical", "numeric")
 PLAIN = (pl.String, pl.Boolean, pl.Float64, pl.Float32, pl.Null)
 MANY = 0.25  # different values / rows, above which every row is looked up by itself
 SHORT = 4000  # rows, up to which looking up one value after the other is faster
@@ -65,6 +64,7 @@ class Categorical:
         """The id of every value."""
         if len(column) <= SHORT and (column.dtype in PLAIN or column.dtype.is_integer()):
             return np.array(self._words.ids(column.to_list()), dtype=np.int32)
+        check_flat(column, "table")
         column = column.fill_nan(None) if column.dtype.is_float() else column
         column = (column.cast(pl.String) if column.dtype == pl.Null else column).alias("value")
         values = column.unique()
@@ -84,6 +84,32 @@ class Categorical:
             found[same] = ids[at][same]
         found[text.is_null().to_numpy()] = MISSING
         return found
+
+
+@dataclass(frozen=True)
+class Bag(Categorical):
+    """A column of lists of names, or of text with a ``separator`` between them: the ids of the first ``slots`` values,
+    and 1 where there are fewer."""
+
+    slots: int = 1
+    separator: str = "|"
+
+    def __post_init__(self) -> None:
+        check_whole(f"slots of column {self.name!r}", self.slots, 1, SLOTS)
+
+    @property
+    def field(self) -> Field:
+        """The column as models know it."""
+        return Field(self.name, FIRST + len(self.vocabulary), self.slots)
+
+    def ids(self, column: pl.Series) -> NDArray[np.int32]:
+        """The ids of every list, ``(rows, slots)``."""
+        values, row = exploded(column, self.separator)
+        slot = np.arange(len(row)) - np.searchsorted(row, row)
+        first = slot < self.slots
+        ids = np.full((len(column), self.slots), MISSING, np.int32)
+        ids[row[first], slot[first]] = super().ids(values.filter(pl.Series(first)))
+        return ids
 
 
 @dataclass(frozen=True)
@@ -107,6 +133,9 @@ class Numeric:
         return ids
 
 
+KINDS: dict[str, type[Categorical | Numeric]] = {"categorical": Categorical, "numeric": Numeric, "bag": Bag}
+
+
 @dataclass(frozen=True)
 class Encoder:
     """How the columns of a table become features, in this order.
@@ -125,7 +154,7 @@ class Encoder:
 
         Args:
             rows: training rows alone; what comes later must not be known.
-            kinds: the columns to encode, each ``categorical`` or ``numeric``.
+            kinds: the columns to encode, each ``categorical``, ``numeric`` or ``bag``.
             min_count: values seen less often are rare.
             bins: most bins of a numeric column; they hold equally many training rows, as far as ties allow.
         """
@@ -134,12 +163,14 @@ class Encoder:
         columns: list[Categorical | Numeric] = []
         for name, kind in kinds.items():
             check_name(f"the kind of column {name!r}", kind, KINDS)
-            if kind == "categorical":
-                tally = Tally()
-                tally.add(counted(rows[name]))
-                columns.append(Categorical(name, tally.vocabulary(min_count)))
-            else:
+            if kind == "numeric":
                 columns.append(Numeric(name, edges(numbers_of(rows[name]), bins)))
+                continue
+            tally, bag = Tally(), kind == "bag"
+            tally.add(counted(exploded(rows[name], Bag.separator)[0] if bag else rows[name]))
+            words = tally.vocabulary(min_count)
+            slots = slots_of(seen(rows[name], Bag.separator)) if bag else 1
+            columns.append(Bag(name, words, slots) if bag else Categorical(name, words))
         return Encoder(tuple(columns))
 
     @property
@@ -151,6 +182,16 @@ class Encoder:
     def fields(self) -> list[Field]:
         """What models are built for."""
         return [column.field for column in self.columns]
+
+    @cached_property
+    def spans(self) -> list[slice]:
+        """Which columns of the features each column of the table has."""
+        return spans([field.slots for field in self.fields])
+
+    @property
+    def width(self) -> int:
+        """Columns of the features."""
+        return max((int(at.stop) for at in self.spans), default=0)
 
     def check(self, columns: Iterable[str], table: str = "table") -> None:
         """Raise unless all columns are there; an error names every one that is not."""
@@ -164,16 +205,15 @@ class Encoder:
     def encode(self, rows: pl.DataFrame) -> NDArray[np.int32]:
         """Features of ads, ``(rows, columns)``; values that training did not see are rare."""
         self.check(rows.columns)
-        features = np.empty((len(rows), len(self.columns)), dtype=np.int32)
-        for at, column in enumerate(self.columns):
-            features[:, at] = column.ids(rows[column.name])
+        features = np.empty((len(rows), self.width), dtype=np.int32)
+        for at, column in zip(self.spans, self.columns, strict=True):
+            features[:, at] = column.ids(rows[column.name]).reshape(len(rows), at.stop - at.start)
         return features
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` reads, as JSON holds it."""
-        kinds = {Categorical: "categorical", Numeric: "numeric"}
         plain = [{k: list(x) if isinstance(x, tuple) else x for k, x in asdict(c).items()} for c in self.columns]
-        columns = [{"kind": kinds[type(c)], **each} for c, each in zip(self.columns, plain, strict=True)]
+        columns = [{"kind": kind_of(c), **each} for c, each in zip(self.columns, plain, strict=True)]
         return {"format": FORMAT, "version": VERSION, "columns": columns}
 
     @staticmethod
@@ -181,13 +221,17 @@ class Encoder:
         """The encoder that :meth:`to_json` wrote."""
         if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
             raise InputError(f"{name} must be an encoder of version {VERSION} that bidwise wrote, found something else")
-        kinds: dict[str, Any] = {"categorical": Categorical, "numeric": Numeric}
         try:
             columns = [{**column} for column in data["columns"]]
-            made = [typed_json.from_json(kinds[column.pop("kind")], column, name) for column in columns]
+            made = [typed_json.from_json(KINDS[column.pop("kind")], column, name) for column in columns]
         except (KeyError, TypeError) as error:
             raise InputError(f"{name} must be whole, found that {error!r} is missing or of no use") from None
         return Encoder(tuple(made))
+
+
+def kind_of(column: Categorical | Numeric) -> str:
+    """What a column is called: ``categorical``, ``numeric`` or ``bag``."""
+    return next(name for name, kind in KINDS.items() if type(column) is kind)
 
 
 def least_count(rows: int) -> int:
@@ -216,7 +260,7 @@ def edges(numbers: Floats, bins: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: ``use`` is its role, ``categorical``, ``numeric`` or ``left out``."""
+    """A column: ``use`` is its role, ``categorical``, ``numeric``, ``bag`` or ``left out``."""
 
     name: str
     use: str
@@ -231,14 +275,16 @@ def inferred(
     *,
     numeric: Collection[str] = (),
     categorical: Collection[str] = (),
+    bag: Collection[str] = (),
     ignore: Collection[str] = (),
     name: str = "table",
 ) -> list[Column]:
     """Every column of the table with what it is taken for; columns with a role first.
 
     Text, booleans and categories are categorical; numbers with decimals are numeric; whole numbers are categorical up
-    to 1,000 different values with 20 rows for each, or where their name ends in "id", and numeric otherwise. Dates,
-    lists, constant columns and categories whose values do not come back are left out, unless they are named.
+    to 1,000 different values with 20 rows for each, or where their name ends in "id", and numeric otherwise. Lists of
+    text, whole numbers or booleans are bags. Dates, other lists, constant columns and categories whose values do not
+    come back are left out, unless they are named.
 
     >>> frame = pl.DataFrame({"y": [0, 1] * 40, "b": [1.0, 2.5] * 40, "hour": [3, 4] * 40, "x": [0.5, 0.7] * 40})
     >>> [(column.name, column.use) for column in inferred(found(frame), [("click", "y"), ("bid", "b")])]
@@ -247,13 +293,14 @@ def inferred(
     Args:
         there: what was found in the columns of the table.
         roles: roles with their columns.
-        numeric, categorical: columns whose kind is not to be inferred.
+        numeric, categorical, bag: columns whose kind is not to be inferred.
         ignore: columns to leave out.
         name: what errors call the table.
     """
     by_name = {each.name: each for each in there}
-    check_columns([*(column for _, column in roles), *numeric, *categorical, *ignore], list(by_name), name)
-    kinds = dict.fromkeys(categorical, "categorical") | dict.fromkeys(numeric, "numeric")
+    check_columns([*(column for _, column in roles), *numeric, *categorical, *bag, *ignore], list(by_name), name)
+    named = {"categorical": categorical, "numeric": numeric, "bag": bag}
+    kinds = {column: kind for kind, its in named.items() for column in its}
     used: dict[str, str] = {}
     for role, column in roles:
         used[column] = f"{used[column]} and {role}" if column in used else role
@@ -268,7 +315,7 @@ def inferred(
         for each in there
         if each.name not in used
     ]
-    if not any(column.use in ("categorical", "numeric") for column in columns):
+    if not any(column.use in KINDS for column in columns):
         why = "; ".join(f"{c.name!r}: {c.reason}" for c in columns if c.use == LEFT_OUT)
         raise InputError(f"{name} must have columns to learn from, found none ({why or 'all columns have a role'})")
     return columns
@@ -276,24 +323,37 @@ def inferred(
 
 def _feature(column: Found, named: str | None, table: str) -> Column:
     dtype, values, missing = column.dtype, column.values, column.missing
-    odd = dtype.is_nested() or dtype in (pl.Object, pl.Binary)
+    lists = holds_lists(dtype) and named in (None, "bag")
+    odd = (dtype.is_nested() and not lists) or dtype in (pl.Object, pl.Binary)
     if named and (odd or dtype.is_temporal()):
-        raise InputError(f"{table}: column {column.name!r} must hold text or numbers, found {dtype}")
+        kind = "lists of text or whole numbers, or text" if named == "bag" else "text or numbers"
+        raise InputError(f"{table}: column {column.name!r} must hold {kind}, found {dtype}")
     if odd:
         return Column(column.name, LEFT_OUT, 0, missing, f"neither text nor numbers: {dtype}")
     if values + (missing > 0) < 2:
         return Column(column.name, LEFT_OUT, values, missing, "the same in all rows")
     use, reason = (named, f"named as {named}") if named else _kind(column.name, dtype, values, column.rows)
-    known = (1 - missing) * column.rows
-    if not known:
+    if not column.entries:
         return Column(column.name, LEFT_OUT, values, missing, "missing in all rows")
-    if use == "categorical" and not named and (1 - COME_BACK) * known < values:
+    if use in ("categorical", "bag") and not named and (1 - COME_BACK) * column.entries < values:
         return Column(column.name, LEFT_OUT, values, missing, "nearly every row has a value of its own")
-    return Column(column.name, use, values, missing, reason)
+    return Column(column.name, use, values, missing, reason + cut_clause(column))
+
+
+def cut_clause(column: Found) -> str:
+    """How many lists are cut, if any are."""
+    return f"; the first {SLOTS} values of {column.cut:,} longer lists" if column.cut else ""
+
+
+def slots_of(column: Found | Seen) -> int:
+    """Room for the longest list, up to ``SLOTS`` values."""
+    return min(max(column.longest, 1), SLOTS)
 
 
 def _kind(name: str, dtype: pl.DataType, values: int, rows: int) -> tuple[str, str]:
     """What a column is taken for, and why."""
+    if holds_lists(dtype):
+        return "bag", f"lists: {dtype}"
     if dtype.is_temporal():
         return LEFT_OUT, "a date or time; name it as --time to split by it"
     if dtype.is_float() or dtype.is_decimal():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.data.encoding import Categorical, Encoder
+from bidwise.data.encoding import Bag, Categorical, Encoder
 from bidwise.values import FIRST
 
 Ids = NDArray[np.int64]
@@ -42,6 +42,8 @@ class Extension:
                 for at, word in zip(free, new, strict=False):
                     words[at] = word
                 column = replace(column, vocabulary=(*words, *new[len(free) :]))
+                if isinstance(column, Bag):  # lists may have become longer
+                    column = replace(column, slots=max(column.slots, known[column.name].field.slots))
             columns.append(column)
         return Encoder(tuple(columns))
 

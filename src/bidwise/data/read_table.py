@@ -317,6 +317,7 @@ def _number_series(column: pl.Series, table: str, hint: str = "", start: int = 0
 
 
 def check_flat(column: pl.Series, table: str) -> None:
+    """Raise if values are lists or structs."""
     if column.dtype.is_nested():
         raise InputError(f"{table}: column {column.name!r} must have one value per ad, found {column.dtype}")
 
@@ -364,7 +365,8 @@ def _series(column: str, values: Any, table: str) -> pl.Series:
             missing = (
                 [not hasattr(x, "__len__") and x != x for x in entries] if missing is None else missing
             )  # NaN, NaT
-            entries = [None if gone else x for x, gone in zip(entries.tolist(), missing, strict=True)]
+            plain = [x.tolist() if isinstance(x, np.ndarray) else x for x in entries.tolist()]  # lists, in pandas
+            entries = [None if gone else x for x, gone in zip(plain, missing, strict=True)]
         elif isinstance(entries, np.ndarray) and entries.dtype.kind in "mM":
             unit = np.datetime_data(entries.dtype)[0]
             entries = entries if unit in TIMES else entries.astype(f"{entries.dtype.kind}8[us]")

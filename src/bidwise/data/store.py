@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ SCHEMA = "store.json"
 SPLITS = ("train", "valid", "test")
 AGAIN = "prepare the data again"
 TYPES: dict[str, DTypeLike] = {
-    "features": np.int32,  # (ads, fields): ids, a row at a time because batches are rows
+    "features": np.int32,  # (ads, columns): ids, a row at a time because batches are rows
     "clicks": np.uint8,
     "bids": np.float32,
     "teacher": np.float32,
@@ -42,10 +43,28 @@ TYPES: dict[str, DTypeLike] = {
 
 @dataclass(frozen=True)
 class Field:
-    """A column of categories: ids from 0 to ``values`` - 1, of which 0 is rare and 1 is missing."""
+    """A column of categories: ids from 0 to ``values`` - 1, of which 0 is rare and 1 is missing.
+
+    A bag has ``slots`` ids for an ad, side by side; those of slots that are not used are 1.
+    """
 
     name: str
     values: int
+    slots: int = 1
+
+    @property
+    def cardinality(self) -> int | tuple[int, int]:
+        """As models take it."""
+        return self.values if self.slots == 1 else (self.values, self.slots)
+
+
+def spans(slots: Iterable[int]) -> list[slice]:
+    """Which columns of the features each field has.
+
+    >>> spans([1, 3, 1])
+    [slice(0, 1, None), slice(1, 4, None), slice(4, 5, None)]
+    """
+    return [slice(end - count, end) for count, end in zip(slots, accumulate(slots), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -125,12 +144,14 @@ class Store:
                 check_name(f"{key} of {name}", each, known[key])
         for number in (*(field.values for field in self.fields), *self.splits.values()):
             check_whole(f"fields and splits of {name}", number, 0)
+        for field in self.fields:
+            check_whole(f"slots of {name}", field.slots, 1)
         return files
 
     @property
-    def cardinalities(self) -> list[int]:
-        """Values of every field, what models are built for."""
-        return [field.values for field in self.fields]
+    def cardinalities(self) -> list[int | tuple[int, int]]:
+        """Values of every field, and slots of a bag: what models are built for."""
+        return [field.cardinality for field in self.fields]
 
     @property
     def writer(self) -> StoreWriter:
@@ -150,7 +171,7 @@ class Store:
             )
         array = read_array(path := self.folder / _file(split, name))
         rows = array.size if name == "offsets" else self.splits[split]
-        shape = (rows, len(self.fields)) if name == "features" else (rows,)
+        shape = (rows, sum(field.slots for field in self.fields)) if name == "features" else (rows,)
         if array.shape != shape or array.dtype != TYPES[name]:
             expected = f"{np.dtype(TYPES[name])} {shape}"
             raise InputError(f"{path} must be {expected}, found {array.dtype} {array.shape}; {AGAIN}")
@@ -267,7 +288,8 @@ class StoreWriter:
                 _named(self.folder, file)
         _write_vocabulary(self.folder / "vocabulary.json", vocabulary)
         names = [*(file for file in files if (self.folder / file).is_file()), "vocabulary.json"]
-        schema = {"format": FORMAT, "version": VERSION, "fields": list(fields), "splits": self.splits, **about}
+        said = [{key: x for key, x in vars(field).items() if (key, x) != ("slots", 1)} for field in fields]
+        schema = {"format": FORMAT, "version": VERSION, "fields": said, "splits": self.splits, **about}
         write_json(self.folder / SCHEMA, {**schema, "files": {name: _stated(self.folder / name) for name in names}})
         return Store(self.folder)
 

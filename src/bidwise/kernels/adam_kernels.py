@@ -88,7 +88,7 @@ class RowSums:
         self.table, self.state, self.clock, self.dense, self.l2 = table, state, clock, dense, l2
         weight = table.weight
         self.total = torch.zeros(weight.shape, dtype=torch.int64, device=weight.device)
-        # the first ad of the batch that looked a row up, and, where it matters, the step that a row stands at
+        # the first place of the batch that looked a row up, and, where it matters, the step that a row stands at
         self.owner = torch.full((len(weight),), NO_ONE, dtype=torch.int32, device=weight.device)
         self.stamp = torch.zeros(len(weight) if dense else 0, dtype=torch.int32, device=weight.device)
         self.peak = torch.zeros(PEAKS, dtype=torch.int32, device=weight.device)
@@ -118,7 +118,7 @@ class RowSums:
         columns = max(16, min(WIDTH, triton.next_power_of_2(width)))
         grid = (triton.cdiv(ads, ADS), fields, triton.cdiv(width, columns))
         tensors = (ids, self.table.starts, gradient, self.total, self.owner, self.peak, ids)
-        numbers = (ads, fields, ids.stride(0), fields * width, width, ads.bit_length(), 0)
+        numbers = (ads, fields, ids.stride(0), fields * width, width, self._bits(ads), 0)
         tile = {"ADS": ADS, "COLUMNS": columns, "PEAKS": PEAKS, "LISTED": False, "num_warps": WARPS}
         _add[grid](*tensors, *numbers, **tile)
 
@@ -136,7 +136,7 @@ class RowSums:
             tile = self._tile()
             grid = (triton.cdiv(ads, tile["ADS"]), fields)
             tensors = (ids, self.table.starts, self.total, self.owner, self.peak, self.sent, header)
-            numbers = (ads, ids.stride(0), ads.bit_length(), 1 / distributed.count())
+            numbers = (ads, ids.stride(0), self._bits(ads), 1 / distributed.count())
             _collect[grid](*tensors, *numbers, **tile, PEAKS=PEAKS)
 
     def receive(self, headers: Tensor) -> None:
@@ -182,7 +182,7 @@ class RowSums:
         elif self.ids is not None:
             rows, self.ids = self.ids, None
             (ads, fields), stride, most = rows.shape, rows.stride(0), 0
-            bits = ads.bit_length()
+            bits = self._bits(ads)
         else:
             return
         if not ads:
@@ -209,6 +209,10 @@ class RowSums:
         """After loading: every row stands at the step of the clock."""
         self.forget()
         self.stamp.fill_(int(self.clock.step))
+
+    def _bits(self, ads: int) -> int:
+        """2 to that power places of a batch can look up one row: a bag may have a value in all of its slots."""
+        return (ads * max(self.table.slots)).bit_length()
 
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.table.weight, self.state["exp_avg"], self.state["exp_avg_sq"]
@@ -306,6 +310,12 @@ def _power_of_two(exponent):
 
 
 @jit
+def _place(ad):
+    """Ad and column as one number: an ad may look a row up in several slots of a bag, and one of them owns it."""
+    return ad * tl.num_programs(1) + tl.program_id(1)
+
+
+@jit
 def _first(row, here, ADS: tl.constexpr):
     """Which ads are the first of their tile to look up their row."""
     lane = tl.arange(0, ADS)
@@ -352,7 +362,7 @@ def _add(
     seat = total + row.to(tl.int64)[:, None] * width + column[None, :]
     tl.atomic_add(seat, units, mask=there & first[:, None], sem="relaxed")
     if tl.program_id(2) == 0:
-        tl.atomic_min(owner + row, ad, mask=first, sem="relaxed")
+        tl.atomic_min(owner + row, _place(ad), mask=first, sem="relaxed")
 
 
 @jit(do_not_specialize=["ads", "bits"])
@@ -365,7 +375,7 @@ def _collect(
     field = tl.program_id(1)
     column = tl.arange(0, COLUMNS)
     row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=ad < ads, other=0).to(tl.int32) + tl.load(starts + field)
-    mine = tl.load(owner + row, mask=ad < ads, other=-1) == ad
+    mine = tl.load(owner + row, mask=ad < ads, other=-1) == _place(ad)
     there = mine[:, None] & (column < WIDTH)[None, :]
     seat = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
     units = tl.load(total + seat, mask=there, other=0)
@@ -401,7 +411,7 @@ def _update(
     row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=here, other=0).to(tl.int32)
     if not LISTED:
         row += tl.load(starts + field)
-    mine = tl.load(owner + row, mask=here, other=-1) == ad
+    mine = tl.load(owner + row, mask=here, other=-1) == _place(ad)
     there = mine[:, None] & (column < WIDTH)[None, :]
     seat = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
     units = tl.load(total + seat, mask=there, other=0)
@@ -430,11 +440,11 @@ def _update(
 
 @jit(do_not_specialize=["ads"])
 def _claim(ids, starts, owner, ads, stride, ADS: tl.constexpr):
-    """Rows belong to the first ad that looks them up."""
+    """Rows belong to the first place that looks them up."""
     ad = tl.program_id(0) * ADS + tl.arange(0, ADS)
     field = tl.program_id(1)
     row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=ad < ads, other=0).to(tl.int32) + tl.load(starts + field)
-    tl.atomic_min(owner + row, ad, mask=ad < ads, sem="relaxed")
+    tl.atomic_min(owner + row, _place(ad), mask=ad < ads, sem="relaxed")
 
 
 @jit(do_not_specialize=["count"])
@@ -452,7 +462,7 @@ def _catch_up(
         field = tl.program_id(1)
         row = tl.load(ids + ad.to(tl.int64) * stride + field, mask=ad < count, other=0).to(tl.int32)
         row += tl.load(starts + field)
-        mine = tl.load(owner + row, mask=ad < count, other=-1) == ad
+        mine = tl.load(owner + row, mask=ad < count, other=-1) == _place(ad)
     else:
         row = ad
         mine = ad < count

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import check_whole
+from bidwise.models.bags import Values, values_and_slots
 from bidwise.models.layers import Cross, Embeddings, GroupedEmbeddings, Perceptron, glorot, paired
 
 # part of an L2 penalty that first-order weights bear: the best for them is that much smaller
@@ -16,13 +17,13 @@ DEEPFM_FIRST, DCN_FIRST = 1e-3, 3e-4
 
 
 class SparseLogisticRegression(nn.Module):
-    """logit = w_0 + Σ_f w_f[x_f]: a weight for each value of each field, ids ``(ads, fields) -> (ads,)``.
+    """logit = w_0 + Σ_f w_f[x_f]: a weight for each value of each field, ids ``(ads, columns) -> (ads,)``.
 
     >>> SparseLogisticRegression([3, 2])(torch.tensor([[0, 1], [2, 0]])).shape
     torch.Size([2])
     """
 
-    def __init__(self, cardinalities: Sequence[int], *, std: float = 1e-4, seed: int = 0) -> None:
+    def __init__(self, cardinalities: Sequence[Values], *, std: float = 1e-4, seed: int = 0) -> None:
         super().__init__()
         random = torch.Generator().manual_seed(seed)
         self.bias = nn.Parameter(torch.zeros(()))
@@ -38,12 +39,12 @@ class SparseLogisticRegression(nn.Module):
 
 
 class DeepFM(nn.Module):
-    """A factorization machine and a perceptron over the same embeddings, ids ``(ads, fields) -> (ads,)``.
+    """A factorization machine and a perceptron over the same embeddings, ids ``(ads, columns) -> (ads,)``.
 
     logit = w_0 + Σ_f w_f[x_f] + Σ_{f<g} <v_f, v_g> + perceptron(v_1, ..., v_F)     (Guo et al., 2017, eqs. 1-4)
 
     Args:
-        cardinalities: values of each field.
+        cardinalities: values of each field, ``(values, slots)`` of a bag (:mod:`bidwise.models.bags`).
         embedding: width of the vectors v.
         hidden: units of the hidden layers, with ReLU.
         dropout: share of the hidden units that a step leaves out.
@@ -52,11 +53,13 @@ class DeepFM(nn.Module):
 
     >>> DeepFM([3, 2], embedding=4, hidden=(8,))(torch.tensor([[0, 1], [2, 0]])).shape
     torch.Size([2])
+    >>> DeepFM([3, (9, 2)], embedding=4, hidden=(8,))(torch.tensor([[0, 5, 8], [2, 7, 1]])).shape  # up to two keywords
+    torch.Size([2])
     """
 
     def __init__(
         self,
-        cardinalities: Sequence[int],
+        cardinalities: Sequence[Values],
         *,
         embedding: int = 10,
         hidden: Sequence[int] = (400, 400, 400),
@@ -75,7 +78,7 @@ class DeepFM(nn.Module):
         self.last = glorot([embedding * len(cardinalities), *hidden][-1], 1, random)
 
     def forward(self, features: Tensor) -> Tensor:
-        if self.table.adds_up():
+        if self.table.adds_up() and not self.table.bags:
             from bidwise.kernels.embedding_kernels import factorized
 
             self.table.check(features)
@@ -104,12 +107,12 @@ def embedding_width(values: int) -> int:
 
 
 class DCN(nn.Module):
-    """Cross layers and a perceptron side by side over the same embeddings, ids ``(ads, fields) -> (ads,)``.
+    """Cross layers and a perceptron side by side over the same embeddings, ids ``(ads, columns) -> (ads,)``.
 
     logit = w · [cross(x); perceptron(x)] + w_0,  x_{l+1} = x_0 (x_l · w_l) + b_l + x_l   (Wang et al., 2017, eqs. 3-5)
 
     Args:
-        cardinalities: values of each field.
+        cardinalities: values of each field, ``(values, slots)`` of a bag (:mod:`bidwise.models.bags`).
         widths: of their vectors; ``None``: :func:`embedding_width`.
         cross: cross layers.
         hidden: units of the hidden layers, with batch norm and ReLU.
@@ -123,7 +126,7 @@ class DCN(nn.Module):
 
     def __init__(
         self,
-        cardinalities: Sequence[int],
+        cardinalities: Sequence[Values],
         *,
         widths: Sequence[int] | None = None,
         cross: int = 6,
@@ -134,7 +137,7 @@ class DCN(nn.Module):
     ) -> None:
         super().__init__()
         random = torch.Generator().manual_seed(seed)
-        widths = [embedding_width(values) for values in cardinalities] if widths is None else list(widths)
+        widths = list(map(embedding_width, values_and_slots(cardinalities)[0])) if widths is None else list(widths)
         self.tables = GroupedEmbeddings(cardinalities, widths, std=std, random=random)
         self.cross = Cross(self.tables.width, cross, matrix=False, random=random)
         self.deep = Perceptron(self.tables.width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)
@@ -148,13 +151,13 @@ class DCN(nn.Module):
 
 
 class DCNv2(nn.Module):
-    """First-order weights, cross layers and a perceptron over the same embeddings, ids ``(ads, fields) -> (ads,)``.
+    """First-order weights, cross layers and a perceptron over the same embeddings, ids ``(ads, columns) -> (ads,)``.
 
     logit = w_0 + Σ_f w_f[x_f] + w · [cross(x); perceptron(x)],  x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l   (Wang et al.,
     2021, eq. 1), with first-order weights beside it, as in DeepFM.
 
     Args:
-        cardinalities: values of each field.
+        cardinalities: values of each field, ``(values, slots)`` of a bag (:mod:`bidwise.models.bags`).
         embedding: width of their vectors; a matrix costs the square of their sum.
         cross, hidden, dropout, std, seed: as of :class:`DCN`.
 
@@ -164,7 +167,7 @@ class DCNv2(nn.Module):
 
     def __init__(
         self,
-        cardinalities: Sequence[int],
+        cardinalities: Sequence[Values],
         *,
         embedding: int = 16,
         cross: int = 3,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import torch
@@ -15,17 +15,20 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError, check_positive, check_whole
 from bidwise.kernels.gpu import available
+from bidwise.models.bags import Values, folded, values_and_slots
 
 
 class Embeddings(nn.Module):
-    """A vector for each value of each field, in one table: ids ``(ads, fields) -> (ads, fields, width)``.
+    """A vector for each value of each field, in one table: ids ``(ads, columns) -> (ads, fields, width)``.
+
+    A field has one column, a bag one for each of its slots; its vector is the mean over its values.
 
     Args:
-        cardinalities: values of each field; ids go from 0 to one less.
+        cardinalities: values of each field, ``(values, slots)`` of a bag; ids go from 0 to one less.
         width: of the vectors.
         std: of the initial values, normal around 0.
         random: draws them.
-        fields: what errors call the fields; ``None``: their numbers.
+        fields, columns: numbers of the fields, and of their columns among all features; ``None``: all of them.
         first: where the first column holds first-order weights, what part of an L2 penalty they bear.
 
     ``sparse`` says whether gradients hold only the rows that a batch looked up. An optimizer may then leave all others
@@ -43,30 +46,32 @@ class Embeddings(nn.Module):
 
     def __init__(
         self,
-        cardinalities: Sequence[int],
+        cardinalities: Sequence[Values],
         width: int,
         *,
         std: float,
         random: torch.Generator,
         fields: Sequence[int] | None = None,
+        columns: Sequence[int] | None = None,
         first: float = 1.0,
     ) -> None:
         super().__init__()
         if not cardinalities:
             raise InputError("cardinalities must have one number for each field, found none")
-        for values in cardinalities:
-            check_whole("cardinalities", values, 1)
+        self.values, self.slots = values_and_slots(cardinalities)
+        self.bags = max(self.slots) > 1
         check_whole("width", width, 1)
         check_positive("std", std, or_zero=True)
-        ends = torch.tensor(list(cardinalities), device="cpu").cumsum(0)
+        ends = torch.tensor(self.values, device="cpu").cumsum(0)
         self.weight = nn.Parameter(_normal((int(ends[-1]), width), std, random))
         self.sparse = False
         self.sums: Any = None
         self.trusted = False  # whether all ids of the training ads have been checked
         self.std, self.fields = std, list(range(len(cardinalities)) if fields is None else fields)
-        where = torch.get_default_device()
-        self.register_buffer("starts", F.pad(ends[:-1], (1, 0)).to(where, torch.int32), persistent=False)
-        self.register_buffer("ends", ends.to(where, torch.int32), persistent=False)
+        self.columns = list(range(sum(self.slots)) if columns is None else columns)
+        where, slots = torch.get_default_device(), torch.tensor(self.slots, device="cpu")
+        for name, bounds in {"starts": F.pad(ends[:-1], (1, 0)), "ends": ends}.items():  # of every column
+            self.register_buffer(name, bounds.repeat_interleave(slots).to(where, torch.int32), persistent=False)
         penalty = torch.tensor([first] + [1.0] * (width - 1)).to(where, torch.get_default_dtype())
         self.register_buffer("penalty", penalty, persistent=False)  # what an L2 penalty is multiplied by, (width,)
 
@@ -76,8 +81,10 @@ class Embeddings(nn.Module):
         if self.adds_up():
             from bidwise.kernels.embedding_kernels import looked_up
 
-            return looked_up(self.weight, ids, self.starts, self.sums)
-        return F.embedding(ids + self.starts, self.weight, sparse=self.sparse)
+            vectors = looked_up(self.weight, ids, self.starts, self.sums)
+        else:
+            vectors = F.embedding(ids + self.starts, self.weight, sparse=self.sparse)
+        return folded(vectors, ids, self.slots) if self.bags else vectors
 
     def check(self, ids: Tensor) -> None:
         """Raise unless these are ids of all fields, each below the values of its field.
@@ -105,7 +112,7 @@ class Embeddings(nn.Module):
     def _outside(self, ids: Tensor) -> InputError:
         values = (self.ends - self.starts).to(ids.device)
         row, field = ((ids < 0) | (ids >= values)).nonzero()[0].tolist()
-        name = self.fields[field]
+        name = self.columns[field]
         return InputError(
             f"features must be ids below {int(values[field])} in field {name}, found {int(ids[row, field])} at "
             f"[{row}, {name}]"
@@ -113,7 +120,7 @@ class Embeddings(nn.Module):
 
     def extra_repr(self) -> str:
         rows, width = self.weight.shape
-        return f"fields={len(self.starts)}, rows={rows}, width={width}, std={self.std}"
+        return f"fields={len(self.fields)}, rows={rows}, width={width}, std={self.std}"
 
 
 def trust(tables: Sequence[Embeddings], features: Tensor) -> None:
@@ -126,16 +133,16 @@ def trust(tables: Sequence[Embeddings], features: Tensor) -> None:
     least = torch.stack([part.amin(0) for part in some]).amin(0).cpu()
     most = torch.stack([part.amax(0) for part in some]).amax(0).cpu()
     for table in tables:
-        if features.shape[1] <= max(table.fields):
+        if features.shape[1] <= max(table.columns):
             return  # which a forward refuses
         values = (table.ends - table.starts).cpu()
-        if bool(((least[table.fields] < 0) | (most[table.fields] >= values)).any()):
-            raise table._outside(features[:, table.fields])
+        if bool(((least[table.columns] < 0) | (most[table.columns] >= values)).any()):
+            raise table._outside(features[:, table.columns])
         table.trusted = True
 
 
 class GroupedEmbeddings(nn.Module):
-    """Vectors of a width that depends on the field, side by side: ids ``(ads, fields) -> (ads, sum of widths)``.
+    """Vectors of a width that depends on the field, side by side: ids ``(ads, columns) -> (ads, sum of widths)``.
 
     Fields of one width share a table; the columns are those of the tables in turn.
     """
@@ -143,26 +150,28 @@ class GroupedEmbeddings(nn.Module):
     order: Tensor
 
     def __init__(
-        self, cardinalities: Sequence[int], widths: Sequence[int], *, std: float, random: torch.Generator
+        self, cardinalities: Sequence[Values], widths: Sequence[int], *, std: float, random: torch.Generator
     ) -> None:
         super().__init__()
         if not widths:
             raise InputError("cardinalities must have one number for each field, found none")
         self.groups = [[f for f, w in enumerate(widths) if w == width] for width in sorted(set(widths))]
-        self.fields = len(widths)
+        ends = [0, *accumulate(values_and_slots(cardinalities)[1])]
+        self.columns = [[at for f in group for at in range(ends[f], ends[f + 1])] for group in self.groups]
         self.width = sum(widths)
         self.tables = nn.ModuleList(
-            Embeddings([cardinalities[f] for f in group], widths[group[0]], std=std, random=random, fields=group)
-            for group in self.groups
+            Embeddings(
+                [cardinalities[f] for f in group], widths[group[0]], std=std, random=random, fields=group, columns=own
+            )
+            for group, own in zip(self.groups, self.columns, strict=True)
         )
-        order = torch.tensor([field for group in self.groups for field in group])
-        self.register_buffer("order", order, persistent=False)
+        self.register_buffer("order", torch.tensor(list(chain(*self.columns))), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         """The vectors of ids, side by side."""
-        if ids.dim() != 2 or ids.shape[1] != self.fields:
-            raise InputError(f"features must have shape (ads, {self.fields}), found {tuple(ids.shape)}")
-        parts = torch.split(ids.index_select(1, self.order), [len(group) for group in self.groups], dim=1)
+        if ids.dim() != 2 or ids.shape[1] != len(self.order):
+            raise InputError(f"features must have shape (ads, {len(self.order)}), found {tuple(ids.shape)}")
+        parts = torch.split(ids.index_select(1, self.order), [len(own) for own in self.columns], dim=1)
         return torch.cat([table(part).flatten(1) for table, part in zip(self.tables, parts, strict=True)], dim=1)
 
 

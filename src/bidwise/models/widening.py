@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bidwise.models.bags import Values, values_and_slots
 from bidwise.models.layers import Embeddings
 
 
-def widened(model: nn.Module, state: dict[str, Any], before: Sequence[int], new: Sequence[Tensor]) -> dict[str, Any]:
+def widened(model: nn.Module, state: dict[str, Any], before: Sequence[Values], new: Sequence[Tensor]) -> dict[str, Any]:
     """The weights of a model whose fields had ``before`` values each, for a ``model`` whose fields have more.
 
     Args:
@@ -34,7 +35,7 @@ def widened(model: nn.Module, state: dict[str, Any], before: Sequence[int], new:
 
 
 def widened_adam(
-    model: nn.Module, state: dict[str, Any], before: Sequence[int], new: Sequence[Tensor], shares: Sequence[Tensor]
+    model: nn.Module, state: dict[str, Any], before: Sequence[Values], new: Sequence[Tensor], shares: Sequence[Tensor]
 ) -> dict[str, Any]:
     """The same of :class:`~bidwise.training.Adam`: new rows have no moments.
 
@@ -57,17 +58,18 @@ def widened_adam(
 
 
 def _rows(
-    model: nn.Module, before: Sequence[int], new: Sequence[Tensor]
+    model: nn.Module, before: Sequence[Values], new: Sequence[Tensor]
 ) -> Iterator[tuple[str, Embeddings, Tensor, Tensor]]:
     """For each table with its name: the old row that every row comes from, any where its value is new, and whether."""
+    had, _ = values_and_slots(before)
     for name, table in model.named_modules():
         if not isinstance(table, Embeddings):
             continue
         sources, fresh, start = [], [], 0
-        for field, values in zip(table.fields, (table.ends - table.starts).tolist(), strict=True):
+        for field, values in zip(table.fields, table.values, strict=True):
             ids = torch.arange(values)
             is_new = torch.isin(ids, new[field].long())
             sources.append(start + ids.masked_fill(is_new, 0))
             fresh.append(is_new)
-            start += before[field]
+            start += had[field]
         yield name, table, torch.cat(sources), torch.cat(fresh)

@@ -103,7 +103,8 @@ def load_dataset(config: CriteoConfig, data: str | Path | None, device: str, *, 
 def _stored(folder: str, files: str, size: int, device: str) -> Dataset:
     store = Store(folder)
     splits = {split: store.ads(split) for split in SPLITS}
-    return _dataset(store.folder.name, files, splits, device, size, store.cardinalities, store.schema)
+    values = [field.values for field in store.fields]
+    return _dataset(store.folder.name, files, splits, device, size, values, store.schema)
 
 
 @lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss, named_loss, needs_teacher
 from bidwise.models import TABLE_MODELS, BoostedTrees
+from bidwise.models.bags import Values
 from bidwise.models.categorical import SparseLogisticRegression
 from bidwise.training import METRICS, Fit, Variants, fit
 from bidwise.training.arguments import Options
@@ -77,7 +78,7 @@ class Recipe:
             return loss.with_options(reduction="sum", pair_mean=None)
         return loss
 
-    def build(self, cardinalities: Sequence[int], seed: int) -> nn.Module:
+    def build(self, cardinalities: Sequence[Values], seed: int) -> nn.Module:
         """The untrained model over categories."""
         return TABLE_MODELS[self.model](list(cardinalities), **self.options, seed=seed)
 

@@ -12,6 +12,7 @@ import torch
 
 from bidwise.data.ads import Ads
 from bidwise.losses.pointwise import cross_entropy
+from bidwise.models.bags import Values
 from bidwise.runners import Call, Show
 from bidwise.study.recipe import EXACT, Recipe
 from bidwise.study.served import Served, on_device, together, trained
@@ -111,7 +112,7 @@ def searched(
     recipes: Sequence[Recipe],
     ads: Ads,
     valid: Ads,
-    cardinalities: Sequence[int],
+    cardinalities: Sequence[Values],
     *,
     judge: Ads | None = None,
     metric: str = "log_loss",

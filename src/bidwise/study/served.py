@@ -16,6 +16,7 @@ from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.evaluation.calibration import platt_lines
 from bidwise.models import Ensemble
+from bidwise.models.bags import Values
 from bidwise.runners import Call, Runner, Show, Threads
 from bidwise.study.recipe import Recipe
 from bidwise.training import Fit, Metric
@@ -46,7 +47,7 @@ def trained(
     recipe: Recipe,
     ads: Ads,
     valid: Ads | None,
-    cardinalities: Sequence[int],
+    cardinalities: Sequence[Values],
     *,
     seed: int = 0,
     device: str | torch.device = "cpu",

@@ -41,6 +41,8 @@ class Data:
     auction: tuple[str, ...] = ()  # the columns that name it
     numeric: tuple[str, ...] = ()  # features whose type is not to be inferred
     categorical: tuple[str, ...] = ()
+    bag: tuple[str, ...] = ()  # text with several values
+    bag_separator: str = "|"  # between them
     ignore: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()  # features that may tell the clicks all by themselves
     time: str | None = None
@@ -64,7 +66,7 @@ class Data:
             for other in [other for other, its in roles if other != role and its == column]:
                 words = f"must be a column of its own, found {column!r}, which is also the {other}"
                 raise InputError(words, argument=role)
-        named = [*self.numeric, *self.categorical, *self.ignore]
+        named = [*self.kinds, *self.ignore]
         for column in self.keep:
             if column in [*self.ignore, *(its for _, its in roles)]:
                 raise InputError(f"must name features, found {column!r}, which is none", argument="keep")
@@ -72,7 +74,11 @@ class Data:
             for role in [role for role, its in roles if its == column]:
                 raise InputError(f"features must have no other role, found {column!r}, which is the {role}")
             if named.count(column) > 1:
-                raise InputError(f"numeric, categorical and ignore must name a column once, found {column!r} twice")
+                raise InputError(
+                    f"numeric, categorical, bag and ignore must name a column once, found {column!r} twice"
+                )
+        if not self.bag_separator:
+            raise InputError("must be one character or more, found none", argument="bag_separator")
         if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
             raise InputError(f"must be in (0, 1], found {self.sampling_rate}", argument="sampling_rate")
         slot_multipliers(self.slots)
@@ -82,6 +88,11 @@ class Data:
         for name, least in (("auction_size", 2), ("bins", 2), ("min_count", 1)):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), least)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Features whose kind is named, each as often as it is."""
+        return [*self.numeric, *self.categorical, *self.bag]
 
     @property
     def roles(self) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.blocks import Blocks, blocks_of, chunks, table_fingerprint
-from bidwise.data.encoding import inferred, least_count
+from bidwise.data.encoding import KINDS, inferred, least_count, slots_of
 from bidwise.data.read_table import PLACES, Table, location_of, table_name
 from bidwise.data.splits import Split, auction_size
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
@@ -115,13 +115,15 @@ def _prepared(
         if fingerprint == previous.facts.fingerprint:
             words = f"must have new rows, found in {name} those of the run that it goes on from"
             raise InputError(words, argument="table")
-    _check_room(folder, blocks)
+    _check_room(folder, blocks, len(blocks.schema))
     passes = Passes(blocks, data, work, name, runner)
-    named = {"numeric": data.numeric, "categorical": data.categorical, "ignore": data.ignore}
+    named = {name: getattr(data, name) for name in ("numeric", "categorical", "bag", "ignore")}
     found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"))
     columns = (
         inferred(found, data.roles, **named, name=name) if previous is None else previous.columns(found, data, name)
     )
+    bags = {column.name for column in columns if column.use == "bag"}
+    _check_room(folder, blocks, sum(slots_of(each) if each.name in bags else 1 for each in found))
     if (share := _one_kind(passes.numbers("click"))) is not None:
         raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
     show("reading", 0.3, "splitting")
@@ -131,7 +133,7 @@ def _prepared(
     _check_parts(config, parts, passes, size)
     numbers = _Numbers.of(config, passes, parts["train"].rows, None if previous is None else previous.facts)
     min_count = data.min_count or least_count(sizes["train"])
-    kinds = {column.name: column.use for column in columns if column.use in ("categorical", "numeric")}
+    kinds = {column.name: column.use for column in columns if column.use in KINDS}
     counting = partial(_share, show, 0.4, 0.6, "counting values")
     encoder = passes.encoder(kinds, sizes["train"], min_count, data.bins, counting)
     encoder = encoder if previous is None else previous.extension.extended(encoder)
@@ -200,9 +202,9 @@ def _opened(table: Table, config: Config, folder: Path) -> tuple[Blocks, str]:
     return blocks, known if files or not there else table_fingerprint(table, blocks)
 
 
-def _check_room(folder: Path, blocks: Blocks) -> None:
-    """Raise unless the disk has room for the store, and for what lies beside it until it is finished."""
-    needed = blocks.rows * (4 * len(blocks.schema) + BESIDE)
+def _check_room(folder: Path, blocks: Blocks, columns: int) -> None:
+    """Raise unless the disk has room for so many ``columns`` of ids, and for what lies beside them until the end."""
+    needed = blocks.rows * (4 * columns + BESIDE)
     there = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
     free = shutil.disk_usage(folder).free + there
     if free < needed:

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.blocks import chunks
-from bidwise.data.encoding import Column, Encoder
+from bidwise.data.encoding import KINDS, Column, Encoder
 from bidwise.data.store import StoreWriter
 from bidwise.evaluation.auc import auc
+from bidwise.models.bags import shares
 
 LEAK = 0.95  # AUC of a single column, beyond what one learns of ads
 TELLS = 0.99  # AUC of a single column that cannot but come from the click itself
@@ -28,22 +30,30 @@ CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def found_leaks(store: StoreWriter, encoder: Encoder, step: int) -> dict[str, float]:
     """Columns that predict the click all by themselves, often known only afterwards, with their AUC.
 
-    A value's click rate is that of training rows; the AUC is that of validation rows, one in ``step`` of them.
+    A value's click rate is that of training rows, a bag's the mean over its values; the AUC is that of validation rows,
+    one in ``step`` of them.
     """
     clicks = store.written("train", "clicks")
     tables = [np.zeros((2, field.values)) for field in encoder.fields]  # ads and clicks of every value
     for part in chunks(0, len(clicks)):
         features, clicked = store.written("train", "features")[part], clicks[part].astype(np.float64)
-        for at, table in enumerate(tables):
-            table += [np.bincount(features[:, at], w, table.shape[1]) for w in (None, clicked)]
+        for at, table in zip(encoder.spans, tables, strict=True):
+            ids, share = features[:, at], _shares(features[:, at])
+            table += [np.bincount(ids.ravel(), w.ravel(), table.shape[1]) for w in (share, share * clicked[:, None])]
     mean = int(clicks.sum(dtype=np.int64)) / len(clicks)
     new, held_out = (store.written("valid", name)[::step] for name in ("features", "clicks"))
     leaks = {}
-    for at, (field, (count, clicked)) in enumerate(zip(encoder.fields, tables, strict=True)):
-        area = auc(((clicked + mean) / (count + 1))[new[:, at]], held_out.astype(np.float64))
+    for at, field, (count, clicked) in zip(encoder.spans, encoder.fields, tables, strict=True):
+        rates = ((clicked + mean) / (count + 1))[new[:, at]] * _shares(new[:, at])
+        area = auc(rates.sum(1), held_out.astype(np.float64))
         if area > LEAK:
             leaks[field.name] = float(area)
     return leaks
+
+
+def _shares(ids: NDArray[np.int32]) -> NDArray[np.float64]:
+    """What each slot of a field counts; all of one that is no bag."""
+    return np.ones(ids.shape) if ids.shape[1] == 1 else shares(torch.tensor(ids), torch.float64).numpy()
 
 
 def stop_at_leaks(leaks: Mapping[str, float], keep: Collection[str], held_out: NDArray[Any], folder: Path) -> None:
@@ -78,7 +88,7 @@ def placements(columns: Iterable[Column]) -> list[str]:
     >>> placements(Column(name, "numeric", 9, 0.0, "") for name in names)
     ['adPosition', 'slot_2', 'rank']
     """
-    features = (column.name for column in columns if column.use in ("categorical", "numeric"))
+    features = (column.name for column in columns if column.use in KINDS)
     return [name for name in features if PLACEMENT.search(CAMEL.sub("_", name))]
 
 

@@ -51,7 +51,7 @@ class ModelFile:
     members: int
     model: str
     options: dict[str, Any]
-    cardinalities: tuple[int, ...]
+    cardinalities: tuple[int | tuple[int, int], ...]
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from bidwise.data.ad_table import auction_keys, checked_numbers, number_auctions
 from bidwise.data.blocks import CHUNK, Blocks, Scratch
-from bidwise.data.counting import Found, Seen, Sketch, Tally, counted, seen
-from bidwise.data.encoding import Categorical, Encoder, Numeric, edges
+from bidwise.data.counting import Found, Seen, Sketch, Tally, counted, exploded, seen
+from bidwise.data.encoding import Bag, Categorical, Encoder, Numeric, edges, slots_of
 from bidwise.data.read_table import check_columns, numbers_of
 from bidwise.data.splits import Split, places, split, times_of
 from bidwise.data.store import SPLITS, StoreWriter
@@ -88,7 +88,7 @@ class Passes:
         """First pass: columns with a role are checked and kept; what was found in all of them."""
         path, rows, schema = self.work / "columns.json", self.blocks.rows, self.blocks.schema
         if not path.is_file():
-            named = [*self.data.numeric, *self.data.categorical, *self.data.ignore, *self.data.keep]
+            named = [*self.data.kinds, *self.data.ignore, *self.data.keep]
             check_columns([*(column for _, column in self.data.roles), *named], schema.names(), self.name)
             sketches, starts, time = [Sketch() for _ in schema], iter(self.blocks.starts), ""
             hashes: list[NDArray[np.uint64]] = []
@@ -107,11 +107,11 @@ class Passes:
 
             work = partial(_checked, self.blocks, self.data, self.name, share)
             self.runner.in_order(work, self.blocks.starts, keep)
-            about = {name: [s.values, s.missing / rows] for name, s in zip(schema, sketches, strict=True)}
+            about = {name: sketch.about(rows) for name, sketch in zip(schema, sketches, strict=True)}
             copies = duplicated_rows(np.concatenate(hashes), share)
             write_json(path, {"columns": about, "time": time, "duplicates": copies})
         about = read_json(path)["columns"]
-        return [Found(name, dtype, rows, *about[name]) for name, dtype in schema.items()]
+        return [Found(name, dtype, rows, **about[name]) for name, dtype in schema.items()]
 
     def split(self, seed: int) -> dict[str, Split]:
         """Rows of training, validation and test, and where each row of the table goes."""
@@ -126,7 +126,7 @@ class Passes:
         path = self.work / "encoder.json"
         if path.is_file():
             return Encoder.from_json(read_json(path))
-        tallies = {name: Tally() for name, kind in kinds.items() if kind == "categorical"}
+        tallies = {name: Tally() for name, kind in kinds.items() if kind != "numeric"}
         samples: dict[str, list[Any]] = {name: [] for name in kinds if name not in tallies}
         done = 0
 
@@ -140,11 +140,15 @@ class Passes:
             done += 1
             say(done / len(self.blocks.starts))
 
-        self.runner.in_order(partial(_counted, self.blocks, self.array, kinds, train), self.blocks.starts, add)
+        separator, longest = self.data.bag_separator, {each.name: slots_of(each) for each in self.columns(say)}
+        work = partial(_counted, self.blocks, self.array, kinds, separator, train)
+        self.runner.in_order(work, self.blocks.starts, add)
         columns: list[Categorical | Numeric] = []
         for name in kinds:
             if name in tallies:
-                columns.append(Categorical(name, tallies.pop(name).vocabulary(min_count)))
+                words = tallies.pop(name).vocabulary(min_count)
+                bag = kinds[name] == "bag"
+                columns.append(Bag(name, words, longest[name], separator) if bag else Categorical(name, words))
             else:
                 columns.append(Numeric(name, edges(np.concatenate(samples.pop(name)), bins)))
         encoder = Encoder(tuple(columns))
@@ -157,7 +161,7 @@ class Passes:
         left = [start for start in self.blocks.starts if not (self.work / f"{start}.written").is_file()]
         waiting = iter(left)
         for part in SPLITS:
-            store.column(part, "features", width=len(encoder.columns))
+            store.column(part, "features", width=encoder.width)
         auction = self.data.auction[0] if len(self.data.auction) == 1 else None
         tested = sum(store.splits[part] for part in SPLITS[:2])
 
@@ -168,7 +172,7 @@ class Passes:
                 end = begin + store.splits[part]
                 some = slice(*np.searchsorted(place, [begin, end]))
                 if some.start < some.stop:
-                    column = store.column(part, "features", width=len(encoder.columns))
+                    column = store.column(part, "features", width=encoder.width)
                     at = place[some] - begin
                     together = at[-1] - at[0] == len(at) - 1
                     column[slice(at[0], at[-1] + 1) if together else at] = ids[some]
@@ -208,19 +212,26 @@ def _checked(
         found["time"] = times_of(frame[data.time], name, start)
     if data.auction:
         found["key"] = auction_keys(frame.select(cs.by_name(*data.auction)), name, start)
-    return found, [seen(column) for column in frame], row_hashes(frame, share)
+    separators = dict.fromkeys(data.bag, data.bag_separator)
+    return found, [seen(column, separators.get(column.name)) for column in frame], row_hashes(frame, share)
 
 
-def _counted(blocks: Blocks, array: Scratch, kinds: Mapping[str, str], train: int, start: int) -> dict[str, Any]:
+def _counted(
+    blocks: Blocks, array: Scratch, kinds: Mapping[str, str], separator: str, train: int, start: int
+) -> dict[str, Any]:
     """Values of a block's training rows, counted; of numbers those in the sample."""
     frame = blocks.read(start, list(kinds))
     place = array("place", np.int64, blocks.rows)[start : start + len(frame)]
     inside = place < train
     rows, sample = np.flatnonzero(inside), np.flatnonzero(inside & (place % every(train) == 0))
-    return {
-        name: counted(frame[name][rows]) if kind == "categorical" else numbers_of(frame[name][sample])
-        for name, kind in kinds.items()
-    }
+    found: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        column = frame[name][sample if kind == "numeric" else rows]
+        if kind == "numeric":
+            found[name] = numbers_of(column)
+        else:
+            found[name] = counted(exploded(column, separator)[0] if kind == "bag" else column)
+    return found
 
 
 def _encoded(

@@ -68,6 +68,10 @@ def predict(
             f"{table_name(table)} has a column {column!r} already; give the predictions another name (column)"
         )
     target = None if out is None else _target(out, table)
+    nested = [name for name, dtype in rows.collect_schema().items() if dtype.is_nested()]
+    if target is not None and target.suffix.lower() != ".parquet" and nested:
+        words = f"must end in .parquet, found {target.name!r}: text has no lists, and column {nested[0]!r} holds them"
+        raise InputError(words, argument="out")
     model = load(run, device=device)
     model.encoder.check(names, table_name(table))
     known = None if target is None else _known(target, model, table)

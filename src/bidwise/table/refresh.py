@@ -17,10 +17,11 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.blocks import chunks
 from bidwise.data.counting import Found
-from bidwise.data.encoding import LEFT_OUT, Categorical, Column, Encoder
+from bidwise.data.encoding import LEFT_OUT, Column, Encoder, cut_clause, kind_of
 from bidwise.data.extension import Extension, new_ids
 from bidwise.data.store import SPLITS, Store, StoreWriter
 from bidwise.models import MODELS, Ensemble
+from bidwise.models.bags import values_and_slots
 from bidwise.models.categorical import embedding_width
 from bidwise.models.widening import widened, widened_adam
 from bidwise.run_folder import load as read_tensors
@@ -117,13 +118,13 @@ class Previous:
         options = {key: signature[key].default for key in options_of(name)} | self.recipe.options
         options = {key: list(x) if isinstance(x, tuple) else x for key, x in options.items()}
         if options.get("widths", 0) is None:
-            options["widths"] = [embedding_width(values) for values in cardinalities]
+            options["widths"] = list(map(embedding_width, values_and_slots(cardinalities)[0]))
         return {"name": name} | options
 
     def check_data(self, data: Data) -> None:
         """Raise where options would change what columns are."""
         known = resolved(self.sections()).data
-        for option in ("numeric", "categorical", "ignore", "bins"):
+        for option in ("numeric", "categorical", "bag", "bag_separator", "ignore", "bins"):
             if getattr(data, option) != getattr(known, option):
                 fix = "columns are what they were in it"
                 raise InputError(
@@ -140,21 +141,28 @@ class Previous:
     def columns(self, found: Sequence[Found], data: Data, name: str) -> list[Column]:
         """Every column of a new table with what it is taken for: the same as in the run."""
         self.model.encoder.check([each.name for each in found], name)
-        uses = {c.name: "categorical" if isinstance(c, Categorical) else "numeric" for c in self.model.encoder.columns}
+        uses = {c.name: kind_of(c) for c in self.model.encoder.columns}
+        for each in found:
+            if uses.get(each.name, "bag") != "bag" and each.dtype.is_nested():
+                raise InputError(
+                    f"{name}: column {each.name!r} must be {uses[each.name]} as before, found {each.dtype}"
+                )
         uses |= {column: role for role, column in reversed(data.roles)}
         there = {each.name: each for each in found}
         order = dict.fromkeys([*(column for _, column in data.roles), *self.model.encoder.names, *there])
         words = {True: "as in the run before", False: "not in the run before"}
-        return [Column(c, uses.get(c, LEFT_OUT), there[c].values, there[c].missing, words[c in uses]) for c in order]
+        return [
+            Column(c, uses.get(c, LEFT_OUT), there[c].values, there[c].missing, words[c in uses] + cut_clause(there[c]))
+            for c in order
+        ]
 
     def ctr(self, encoder: Encoder, features: NDArray[np.int32]) -> Floats:
         """The run's own CTR of rows that are ids of an extended encoder, as `bidwise predict` has it."""
-        new = new_ids(self.model.encoder, encoder)
+        new, fields = new_ids(self.model.encoder, encoder), self.model.encoder.fields
 
         def old(ids: NDArray[np.int32]) -> NDArray[np.int32]:
-            return np.stack(
-                [np.where(np.isin(ids[:, at], new[at]), RARE, ids[:, at]) for at in range(len(new))], axis=1
-            )
+            parts = [ids[:, at][:, : field.slots] for at, field in zip(encoder.spans, fields, strict=True)]
+            return np.hstack([np.where(np.isin(x, its), RARE, x) for x, its in zip(parts, new, strict=True)])
 
         return np.concatenate([self.model.ctr(old(features[part])) for part in chunks(0, len(features))])
 
@@ -170,9 +178,9 @@ class Previous:
         extension = self.extension.aged(encoder, occurred, forget_after)
         lost = new_ids(extension.encoder, encoder)
         for part in SPLITS[1:] if any(map(len, lost)) else ():
-            ids = store.column(part, "features", width=len(lost))
-            for at, gone in enumerate(lost):
-                ids[np.isin(ids[:, at], gone), at] = RARE
+            ids = store.column(part, "features", width=encoder.width)
+            for at, gone in zip(encoder.spans, lost, strict=True):
+                ids[:, at][np.isin(ids[:, at], gone)] = RARE
         write_json(folder / LAST_SEEN, extension.last_seen)
         new = new_ids(self.model.encoder, encoder)
         gained, forgotten = (
@@ -204,11 +212,13 @@ class Previous:
 
 
 def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.int64]]:
-    """Of each column, how many rows have each id."""
+    """Of each column, how many rows have each id; several times in a list is once."""
     totals = [np.zeros(field.values, dtype=np.int64) for field in encoder.fields]
     for part in chunks(0, len(features)):
-        for at, total in enumerate(totals):
-            total += np.bincount(features[part, at], minlength=len(total))
+        for at, total in zip(encoder.spans, totals, strict=True):
+            ids = np.sort(features[part, at], axis=1)
+            first = np.diff(ids, axis=1, prepend=-1) > 0
+            total += np.bincount(ids[first], minlength=len(total))
     return totals
 
 

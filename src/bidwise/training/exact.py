@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bidwise.data.ads import Ads
 from bidwise.losses.named import BidWeightedLogLoss, unchecked
+from bidwise.models.bags import all_shares
 from bidwise.models.categorical import SparseLogisticRegression
 from bidwise.training.validation import METRICS, Best, Fit, Metric, logits_across
 
@@ -98,14 +99,20 @@ class _Problem:
         bias, weight = point[0], point[1:]
         total = 0.0
         sums = torch.zeros(1 + len(weight), dtype=torch.int64, device=point.device)
-        for ids, (labels, bids, teacher, weights) in self._parts():
-            logits = (bias + weight[ids].sum(1)).requires_grad_()
+        for (ids, share), (labels, bids, teacher, weights) in self._parts():
+            looked_up = weight[ids] if share is None else weight[ids] * share
+            logits = (bias + looked_up.sum(1)).requires_grad_()
             loss = self.function(logits, labels, bids, None, teacher, weights)
             loss.backward()
             assert logits.grad is not None
-            whole = (logits.grad * self.scale).round_().long()
+            slope = logits.grad * self.scale
+            whole = slope.round().long()
             sums[0] += whole.sum()
-            sums[1:].index_add_(0, ids.flatten(), whole.repeat_interleave(ids.shape[1]))
+            if share is None:
+                whole = whole.repeat_interleave(ids.shape[1])
+            else:
+                whole = (slope[:, None] * share).round_().long().flatten()
+            sums[1:].index_add_(0, ids.flatten(), whole)
             total += float(loss.detach())
         gradient = sums.double() / (self.scale * len(self.ads))
         gradient[1:] += 2 * self.penalty * weight
@@ -114,9 +121,10 @@ class _Problem:
         self.show(min(0.99, self.passes / PASSES))
         return self.loss + float((self.penalty * weight.square()).sum()), gradient
 
-    def _parts(self) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
-        """Rows of the table, and labels, bids, teacher and weights, of some ads after the other."""
-        ads, starts = self.ads, self.model.table.starts
+    def _parts(self) -> Iterator[tuple[tuple[Tensor, Tensor | None], tuple[Any, ...]]]:
+        """Rows of the table, with what each counts where there are bags, and labels, bids, teacher and weights, of some
+        ads after the other."""
+        ads, table, starts = self.ads, self.model.table, self.model.table.starts
         for begin in range(0, len(ads), CHUNK):
             some = slice(begin, begin + CHUNK)
             given = (ads.clicks, ads.exposure, ads.bids, ads.teacher, ads.weights)
@@ -124,7 +132,9 @@ class _Problem:
             clicks, exposure, *others = columns
             assert clicks is not None
             labels = clicks if exposure is None else clicks / exposure
-            yield ads.features[some].to(starts.device) + starts, (labels, *others)
+            ids = ads.features[some].to(starts.device)
+            share = all_shares(ids, table.slots, torch.float64) if table.bags else None
+            yield (ids + starts, share), (labels, *others)
 
     def _worth(self, columns: tuple[Any, ...]) -> Tensor:
         """How much ads count."""

@@ -14,6 +14,7 @@ from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.losses.curvature import Derivatives
 from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss, unchecked
+from bidwise.models.bags import all_shares
 from bidwise.models.boosted import BoostedTrees, lightgbm
 from bidwise.training.validation import METRICS, Best, Fit, Metric, State
 
@@ -51,10 +52,12 @@ def fit_trees(
     assert labels is not None
     assert bids is not None
     codes = model.codes(ads.features).cpu().numpy()
-    counts = _Counts(codes, labels, weights, len(model.rates), model.smooth)
+    share = all_shares(ads.features, model.slots, torch.float64).cpu().numpy() if max(model.slots) > 1 else None
+    counts = _Counts(codes, labels, weights, len(model.rates), model.smooth, share)
     model.rates.copy_(torch.from_numpy(counts.rates()))
     fold = np.random.default_rng(seed).integers(0, FOLDS, len(codes))
-    data = lightgbm().Dataset(counts.out_of_fold(fold))
+    seen = torch.from_numpy(counts.out_of_fold(fold))
+    data = lightgbm().Dataset(model.inputs(seen, ads.features.cpu()).numpy())
     options = {"objective": "none", "num_leaves": model.leaves, "learning_rate": learning_rate, "lambda_l2": l2}
     options |= {
         "feature_fraction": 0.6,
@@ -71,7 +74,9 @@ def fit_trees(
         latest[:] = scores + start
         return derivatives(latest, labels, weights)
 
-    held_out = None if valid is None else model.rates[model.codes(valid.features)].cpu().numpy()
+    held_out = None
+    if valid is not None:
+        held_out = model.inputs(model.rates[model.codes(valid.features)], valid.features).cpu().numpy()
     logits = None if valid is None else np.full(len(valid), start)
     history: list[dict[str, Any]] = []
     best: dict[str, tuple[int, Tensor]] = {}
@@ -117,16 +122,20 @@ class _Counts:
         weights: NDArray[np.float64] | None,
         values: int,
         smooth: float,
+        share: NDArray[np.float64] | None = None,
     ) -> None:
         mass = np.ones_like(labels) if weights is None else weights / weights.mean()
-        self.codes, self.values, self.smooth = codes, values, smooth
+        self.codes, self.values, self.smooth, self.share = codes, values, smooth, share
         self.mass, self.clicks = mass, mass * labels
         self.mean = float(self.clicks.sum() / mass.sum())
 
     def rates(self, rows: NDArray[np.bool_] | slice = slice(None)) -> NDArray[np.float64]:
         """(clicks + smooth mean) / (ads + smooth) of every value over these rows."""
         flat, fields = self.codes[rows].ravel(), self.codes.shape[1]
-        ads, clicks = (np.bincount(flat, np.repeat(x[rows], fields), self.values) for x in (self.mass, self.clicks))
+        parts = 1.0 if self.share is None else self.share[rows].ravel()  # of an ad, that the values of a bag have
+        ads, clicks = (
+            np.bincount(flat, np.repeat(x[rows], fields) * parts, self.values) for x in (self.mass, self.clicks)
+        )
         found: NDArray[np.float64] = (clicks + self.smooth * self.mean) / (ads + self.smooth)
         return found
 
