@@ -231,12 +231,14 @@ def loss_and_gradient(
         slope.mul_(share if isinstance(share, float) else auctions.spread(share))
     if lam is not None:  # `cross_entropy`, and its derivative (1 - y) f - y (1 - f), exact where y is 0 or 1
         each = lam / max(whole[0], 1) if options.reduction == "mean" else lam
-        own = slice(None) if shared is None else shared.own
-        z, minus_z, y = z[own], minus_z[own], y[own]
+        shape, own_slope = logits.shape, slope
+        if shared is not None:
+            z, minus_z, y, ctr, miss = (x[shared.own] for x in (z, minus_z, y, ctr, miss))
+            shape, own_slope = z.shape, None if slope is None else slope[shared.own]
         entropy = torch.lerp(softplus(z, threshold=40.0), softplus(minus_z, threshold=40.0), y)
-        loss.add_((entropy.view(logits.shape) if shared is None else entropy).sum(-1), alpha=each)
-        if slope is not None:
-            slope[own].add_(torch.lerp(ctr[own], miss[own].neg_(), y), alpha=each)
+        loss.add_(entropy.view(shape).sum(-1), alpha=each)
+        if own_slope is not None:
+            own_slope.add_(torch.lerp(ctr, miss.neg_(), y), alpha=each)
     return loss, slope if slope is None or logits.dim() == 1 else slope.view(logits.shape)
 
 
