@@ -189,14 +189,14 @@ def dominance(
     if part is None:
         rows, sizes = sort_inside(ads.ecpm, auctions), auctions.sizes
     else:
-        begin, end, above = _range(ads.value[order], part, leaf)
+        begin, end, above = _range(ads.value.index_select(0, order), part, leaf)
         if begin == end:
             return cost, slope
         rows = torch.cat([order[begin:end], order[above:]])
-        rows = rows[sort_inside(ads.ecpm[rows], Auctions.of(rows, None))]
+        rows = rows[sort_inside(ads.ecpm.index_select(0, rows), Auctions.of(rows, None))]
         order, sizes = order[begin:end], torch.tensor([end - begin], device=rows.device)
         if len(rows) > len(order):
-            upper = torch.ones_like(ads.value, dtype=torch.bool).index_fill_(0, order, False)[rows]
+            upper = ads.value.index_select(0, rows) > ads.value[order[-1]]
             levels.append((rows, torch.tensor([len(rows)], device=rows.device), upper))
             rows = rows[~upper]
     code, peers, bits = _codes(ads.value, order, Auctions.of_sizes(sizes))
@@ -264,7 +264,7 @@ def _codes(value: Tensor, order: Tensor, auctions: Auctions) -> tuple[Tensor, Te
     The code is the middle of the run of equal values in the order of values, as a fraction of the auction: rising with
     value, different for different values, and a run of half the ads is alone after two cuts.
     """
-    first, length = runs_of_equal(value[order], auctions)
+    first, length = runs_of_equal(value.index_select(0, order), auctions)
     begin, size = auctions.offsets[:-1], auctions.sizes
     auction = auctions.of_ad[first]
     middle = 2 * (first - begin[auction]) + length - 1  # twice the middle position, from 0 to 2 size - 2
