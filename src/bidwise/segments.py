@@ -118,14 +118,22 @@ class Auctions:
         if self.size is not None:
             sums = per_ad.view(*lead, self.count, self.size).cumsum(-1)
             return torch.nn.functional.pad(sums, (1, 0)).view(*lead, -1)
-        out = per_ad.new_zeros(*lead, self.ads + self.count + 1)  # the last place takes what padding holds
-        for block in self.blocks():
-            sums = per_ad[..., block.rows].cumsum(-1)
-            seats = block.rows + self.of_ad[block.rows] + 1
-            if block.filled is not None:
-                seats = seats.where(block.filled, self.ads + self.count)
-            out[..., seats] = sums
+        out = per_ad.new_zeros(*lead, self.ads + self.count + 1)
+        for rows, seats in self._prefix_seats:
+            sums = per_ad.gather(-1, rows.view(-1).expand(*lead, -1)).view(*lead, *rows.shape).cumsum(-1)
+            out.scatter_(-1, seats.expand(*lead, -1), sums.flatten(-2))
         return out[..., :-1]
+
+    @cached_property
+    def _prefix_seats(self) -> list[tuple[Tensor, Tensor]]:
+        """Of each block its ads and where their prefix sums stand; the last place takes what padding holds."""
+        found = []
+        for block in self.blocks():
+            seats = block.rows + self.of_ad[block.rows[:, :1]] + 1
+            found.append(
+                (block.rows, seats if block.filled is None else seats.where(block.filled, self.ads + self.count))
+            )
+        return [(rows, seats.view(-1)) for rows, seats in found]
 
     def mean(self, per_ad: Tensor) -> Tensor:
         """Mean of each auction at every one of its ads: ``(ads,) -> (ads,)``."""
@@ -135,7 +143,7 @@ class Auctions:
         """Each auction's number at every one of its ads: ``(auctions,) -> (ads,)``."""
         if self.size is not None:
             return per_auction[:, None].expand(self.count, self.size).reshape(-1)
-        return per_auction[self.of_ad]
+        return per_auction.index_select(0, self.of_ad)
 
     def pairs(self) -> int:
         """Ordered pairs of ads, the sum of squared sizes."""

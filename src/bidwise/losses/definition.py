@@ -98,6 +98,7 @@ class Part(NamedTuple):
     auctions: int
     rank: int = 0
     ranks: int = 1  # that share one auction
+    sizes: tuple[int, ...] = ()  # ads of each, where every one is given its own alone
 
     @property
     def own(self) -> slice:
@@ -113,6 +114,8 @@ class PairInputs(NamedTuple):
     right: Tensor | None = None
 
     def at(self, rows: Any) -> PairInputs:
+        if isinstance(rows, Tensor) and rows.dim() == 1:  # torch selects rows three times as fast as it indexes
+            return PairInputs(*(None if x is None else x.index_select(0, rows) for x in self))  # type: ignore[arg-type]
         return PairInputs(*(None if x is None else x[rows] for x in self))  # type: ignore[arg-type]
 
 

@@ -91,12 +91,20 @@ def choose(options: PairOptions, ads: PairInputs, auctions: Auctions, ranks: int
     speed = SPEEDS[options.gap, options.surrogate]
     if fast is signed_sums and options.surrogate == "logistic" and auctions.size is None:
         speed = RAGGED
-    time, limit = speed.pair * auctions.pairs() / ranks, speed.call + speed.ad * auctions.ads
-    if fast is dominance:  # of which ranks share the levels, but each sorts for itself
-        limit *= (1 + 3 / ranks) / 4
+    time, limit = speed.pair * auctions.pairs() / ranks, speed.call + speed.ad * auctions.ads / ranks
     if time > limit and fast is dominance and options.value == "clicks" and ads.value.device.type == "cpu":
         time *= int(ads.value.count_nonzero()) / auctions.ads  # `direct` leaves out ads i without a click
     return fast if time > limit else direct
+
+
+def linear(options: PairOptions, ads: int, ranks: int) -> bool:
+    """Whether ranks that share an auction of so many ads exchange sums over their own, and need no ads of others."""
+    if options.gap != "signed" or options.method == "direct":
+        return False
+    if options.method == "fast" or sub_quadratic(options) is covariance:
+        return True
+    speed = SPEEDS[options.gap, options.surrogate]
+    return speed.pair * ads**2 / ranks > speed.call + speed.ad * ads / ranks
 
 
 def sub_quadratic(options: PairOptions) -> Method:

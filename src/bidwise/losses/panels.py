@@ -83,6 +83,11 @@ class Cells:
         cells = Cells(of_ad, place, WIDTH * (seat + 0.5), Auctions.of_sizes(sizes))
         return cells, (t - WIDTH * panel).mul_(2 / WIDTH).sub_(1)
 
+    def beyond(self, reach: int) -> bool:
+        """Whether panels of one segment are more than ``reach`` apart."""
+        begin, end = self.segments.offsets[:-1], self.segments.offsets[1:]
+        return bool((self.place[end - 1] - self.place[begin] > reach).any())
+
     def mirrored(self) -> Cells:
         """The same cells with the axis turned round."""
         sizes = self.segments.sizes.flip(0)
@@ -104,7 +109,7 @@ class Tiles:
         self.length = 1 << max(3, min(8, (len(u) // (2 * cells + 1)).bit_length()))
         tiles = (count + self.length - 1) // self.length
         starts = self.length * (tiles.cumsum(0) - tiles) - (count.cumsum(0) - count)
-        self.seat = starts[cell] + torch.arange(len(u), device=u.device)
+        self.seat = starts.index_select(0, cell) + torch.arange(len(u), device=u.device)
         self.cell = torch.arange(cells, device=u.device).repeat_interleave(tiles)
         self.cells = cells
         self.basis = u.new_empty(len(self.cell), degree, self.length)  # Chebyshev polynomials T_k(u)
@@ -117,7 +122,7 @@ class Tiles:
     def _seated(self, per_ad: Tensor) -> Tensor:
         """(charges, ads) -> (tiles, charges, length), 0 in empty seats."""
         seats = per_ad.new_zeros(len(per_ad), len(self.cell) * self.length)
-        seats[:, self.seat] = per_ad
+        seats.scatter_(1, self.seat.expand_as(per_ad), per_ad)
         return seats.view(len(per_ad), -1, self.length).transpose(0, 1)
 
     def moments(self, charges: Tensor) -> Tensor:
@@ -128,8 +133,8 @@ class Tiles:
 
     def values(self, coefficients: Tensor) -> Tensor:
         """A Chebyshev series per cell, at the ads: (fields, cells, degree) -> (fields, ads)."""
-        at_tiles = coefficients.transpose(0, 1)[self.cell]  # (tiles, fields, degree)
-        return (at_tiles @ self.basis).transpose(0, 1).reshape(len(coefficients), -1)[:, self.seat]
+        at_tiles = coefficients.transpose(0, 1).contiguous().index_select(0, self.cell)  # (tiles, fields, degree)
+        return (at_tiles @ self.basis).transpose(0, 1).reshape(len(coefficients), -1).index_select(1, self.seat)
 
 
 def logistic_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -> PairSums:
@@ -149,43 +154,45 @@ def logistic_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -
     cells, u = Cells.of(options.sigma * ads.ecpm, arranged.segments, reach)
     on_j, on_i = _tables(dtype, device)
     number = len(cells.place)
-    ordered = options.gap == "order"
+    ordered, far = options.gap == "order", cells.beyond(reach)
 
-    def side(mask: Tensor | None) -> tuple[Tensor | slice, Tiles]:
+    def side(mask: Tensor | None) -> tuple[Tensor, Tiles]:
         if mask is None:
-            return slice(None), Tiles(u, cells.of_ad, number, degree)
+            return torch.arange(len(u), device=device), Tiles(u, cells.of_ad, number, degree)
         rows = mask.nonzero().squeeze(1)
-        return rows, Tiles(u[rows], cells.of_ad[rows], number, degree)
+        return rows, Tiles(u.index_select(0, rows), cells.of_ad.index_select(0, rows), number, degree)
 
     rows_i, tiles_i = side(arranged.upper)
     rows_j, tiles_j = (rows_i, tiles_i) if arranged.upper is None else side(~arranged.upper)
-    left, above = arranged.left[rows_i], arranged.above[rows_i]
-    right, beneath = arranged.right[rows_j], -arranged.above[rows_j]
+    left, above = (x.index_select(0, rows_i) for x in (arranged.left, arranged.above))
+    right, beneath = (x.index_select(0, rows_j) for x in (arranged.right, -arranged.above))
 
     charges = left[None] if ordered else torch.stack([left, left * above])
     moments = tiles_i.moments(charges)
     fields = _near(moments, on_j if gradient else on_j[:, :degree], cells, reach)
-    _add_far_below(fields, moments, cells, reach)
-    if arranged.upper is not None:
+    if far:
+        _add_far_below(fields, moments, cells, reach)
+    if far and arranged.upper is not None:
         mirror = _tail_below(_mirrored(moments), cells.mirrored(), reach).flip(-1)
         for field in fields:
             _add_tail(field, mirror, rising=True)
     at_j = [tiles_j.values(field) for field in fields]
     cost = torch.zeros_like(ads.ecpm)
-    cost[rows_j] = right * (at_j[0][0] if ordered else torch.addcmul(at_j[0][1], at_j[0][0], beneath))
+    cost.scatter_(0, rows_j, right * (at_j[0][0] if ordered else torch.addcmul(at_j[0][1], at_j[0][0], beneath)))
     if not gradient:
         return cost, None
     slope = torch.zeros_like(ads.ecpm)
-    slope[rows_j] = right * (at_j[1][0] if ordered else torch.addcmul(at_j[1][1], at_j[1][0], beneath))
+    slope.scatter_(0, rows_j, right * (at_j[1][0] if ordered else torch.addcmul(at_j[1][1], at_j[1][0], beneath)))
 
     charges = right[None] if ordered else torch.stack([right, right * beneath])
     moments = tiles_j.moments(charges)
     (field,) = _near(moments, on_i, cells, reach)
-    _add_far_above(field, moments, cells, reach)
-    if arranged.upper is not None:
+    if far:
+        _add_far_above(field, moments, cells, reach)
+    if far and arranged.upper is not None:
         _add_tail(field, _tail_below(moments, cells, reach), rising=False)
     at_i = tiles_i.values(field)
-    slope[rows_i] -= left * (at_i[0] if ordered else torch.addcmul(at_i[1], at_i[0], above))
+    slope.index_add_(0, rows_i, left * (at_i[0] if ordered else torch.addcmul(at_i[1], at_i[0], above)), alpha=-1)
     return cost, options.sigma * slope
 
 
@@ -209,7 +216,7 @@ def _add_far_below(fields: list[Tensor], moments: Tensor, cells: Cells, reach: i
     upto = torch.searchsorted(cells.place, cells.place - reach).maximum(begin[of_cell]) + of_cell
     mass, skew = moments[..., 0].double(), moments[..., 1].double()
     lever = cells.centre * mass + WIDTH / 2 * skew
-    mass, lever = (cells.segments.prefix(x)[:, upto] for x in (mass, lever))
+    mass, lever = cells.segments.prefix(torch.stack([mass, lever]))[..., upto]
     fields[0][..., 0] += (cells.centre * mass - lever).to(moments.dtype)
     fields[0][..., 1] += (WIDTH / 2 * mass).to(moments.dtype)
     for field in fields[1:]:

@@ -14,6 +14,12 @@ from bidwise.segments import Auctions, auction_of
 
 def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
     """Rows in the order (auction, key), stable."""
+    if (
+        auctions.count == 1
+    ):  # by whole numbers in the same order, which torch sorts ten times as fast where keys are many
+        whole = keys.view(torch.int32 if keys.dtype == torch.float32 else torch.int64)
+        kind = torch.iinfo(whole.dtype)
+        return (whole ^ (whole >> kind.bits - 1 & kind.max)).argsort(stable=True)
     if auctions.size is not None:
         order = keys.view(auctions.count, auctions.size).argsort(dim=-1, stable=True)
         return (order + auctions.offsets[:-1, None]).view(-1)
@@ -82,22 +88,24 @@ def step_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -> Pa
 
     if options.surrogate == "indicator":
         mass, stake = segments.prefix(torch.stack([left, left * above]))
-        cost = right * gaps(mass[last], stake[last])
+        cost = right * gaps(mass.index_select(0, last), stake.index_select(0, last))
         return cost.to(dtype), torch.zeros_like(arranged.ads.ecpm) if gradient else None
 
     charges = [left, left * above, left * s, left * above * s]
     if gradient:
         charges += [right, right * above]
     mass, stake, lever, stake_lever, *others = segments.prefix(torch.stack(charges))
-    cost = s * gaps(mass[first], stake[first]) - gaps(lever[first], stake_lever[first])
+    cost = s * gaps(mass.index_select(0, first), stake.index_select(0, first)) - gaps(
+        lever.index_select(0, first), stake_lever.index_select(0, first)
+    )
     cost = (options.sigma * right * cost).to(dtype)
     if not gradient:
         return cost, None
 
     def half_tied(prefix: Tensor) -> Tensor:
-        return 0.5 * (prefix[first] + prefix[last])
+        return 0.5 * (prefix.index_select(0, first) + prefix.index_select(0, last))
 
     pulled_up = right * gaps(half_tied(mass), half_tied(stake))
-    mass_j, stake_j = (prefix[end] - half_tied(prefix) for prefix in others)  # over {j: s_j > s_i}
+    mass_j, stake_j = (prefix.index_select(0, end) - half_tied(prefix) for prefix in others)  # over {j: s_j > s_i}
     pulled_down = left * (mass_j if ordered else above * mass_j - stake_j)
     return cost, (options.sigma * (pulled_up - pulled_down)).to(dtype)

@@ -6,19 +6,21 @@ pairs with v_i > v_j, by a tree over values.
 
 from __future__ import annotations
 
-import heapq
 import math
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from bidwise import distributed
 from bidwise.losses.definition import PairInputs, PairOptions, PairSums, Part, direct
 from bidwise.losses.panels import chebyshev, coefficients, logistic_sums
 from bidwise.losses.prefix_sums import Arrangement, runs_of_equal, sort_inside, step_sums
 from bidwise.segments import Auctions
 
-LEAF_PAIRS = 75  # pairs of a leaf that take as long as one ad of a larger node
+AT_ONCE = 1 << 16  # ads of nodes that are added up at a time: a call takes as long as some 10,000 of them
+LEAF_PAIRS = 50  # pairs of a leaf that take as long as one ad of a larger node
 LEAF = {"logistic": 256, "hinge": 64, "indicator": 64}  # nodes up to this size are left to `direct`
 ONE_PANEL = {torch.float32: (1e-8, 96), torch.float64: (1e-12, 128)}  # error, and the largest degree worth it
 
@@ -29,34 +31,38 @@ def covariance(
     """The signed, unweighted logistic or hinge pair sum without pairs.
 
     softplus(-x) - softplus(x) = -x, so both orders of a pair add up to -sigma (v_i - v_j)(s_i - s_j): logistic and
-    hinge are the same loss, minus sigma n^2 times the covariance of value and eCPM.
+    hinge are the same loss, minus sigma n^2 times the covariance of value and eCPM. A part is given its own ads.
     """
-    if auctions.count == 1:  # the lines below without a mean per ad: a third of the time for a batch of 256
+    if part is not None:
+        means = distributed.stacked(torch.stack([ads.value.sum(), ads.ecpm.sum()])).sum(0) / max(part.ads, 1)
+        value, ecpm = ads.value - means[0], ads.ecpm - means[1]
+        sizes: int | Tensor = part.ads
+    elif auctions.count == 1:  # the lines below without a mean per ad: a third of the time for a batch of 256
         value, ecpm = ads.value - ads.value.mean(), ads.ecpm - ads.ecpm.mean()
-        sizes: int | Tensor = auctions.ads
+        sizes = auctions.ads
     else:
         value, ecpm = ads.value - auctions.mean(ads.value), ads.ecpm - auctions.mean(ads.ecpm)
         sizes = auctions.spread(auctions.sizes.to(ecpm.dtype))
     slope = value * (-options.sigma * sizes)
-    return _of_part((slope * ecpm, slope if gradient else None), part)  # centred: plain sums lose digits in float32
-
-
-def _of_part(found: PairSums, part: Part | None) -> PairSums:
-    """The sums of a part's own ads, and 0 for those of others: what is linear in the ads is not worth sharing out."""
-    for sums in () if part is None else found:
-        if sums is not None:
-            sums[: part.begin] = sums[part.end :] = 0  # type: ignore[union-attr]
-    return found
+    return slope * ecpm, slope if gradient else None  # centred: plain sums lose digits in float32
 
 
 def signed_sums(
     ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool, part: Part | None = None
 ) -> PairSums:
-    """Signed gap over all pairs, weighted or not."""
-    if options.surrogate == "logistic" and auctions.size and auctions.count:
-        table = one_panel(options.sigma * ads.ecpm, auctions)
-        if table is not None:
-            return _of_part(one_panel_sums(ads, auctions, options, *table, gradient), part)
+    """Signed gap over all pairs, weighted or not.
+
+    A part is given its own ads: where one panel does, ranks exchange its moments, elsewhere ads.
+    """
+    if options.surrogate == "logistic" and auctions.count and (auctions.size or part is not None):
+        found = one_panel_sums(ads, auctions, options, gradient, part)
+        if found is not None:
+            return found
+    if part is not None:
+        begin, end = sum(part.sizes[: part.rank]), sum(part.sizes[: part.rank + 1])
+        everywhere = PairInputs(*distributed.columns_of_all(ads, part.sizes))  # type: ignore[arg-type]
+        whole = signed_sums(everywhere, Auctions.of(everywhere.ecpm, None), options, gradient=gradient)
+        return whole[0][begin:end], None if whole[1] is None else whole[1][begin:end]
     rows = sort_inside(ads.ecpm, auctions)
     if options.surrogate == "logistic":  # far and near panels add up to all pairs, so that centring saves digits
         pivot = auctions.sum(ads.value) / auctions.sizes.clamp(min=1)
@@ -65,7 +71,7 @@ def signed_sums(
     found = segment_sums(Arrangement(ads.at(rows), auctions, None, pivot), options, gradient)
     cost, slope = (x if x is None else torch.empty_like(x).index_copy_(0, rows, x) for x in found)
     assert cost is not None
-    return _of_part((cost, slope), part)
+    return cost, slope
 
 
 def segment_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -> PairSums:
@@ -74,25 +80,28 @@ def segment_sums(arranged: Arrangement, options: PairOptions, gradient: bool) ->
     return sums(arranged, options, gradient)
 
 
-def one_panel(t: Tensor, auctions: Auctions) -> tuple[Tensor, Tensor] | None:
-    """Where each ad stands in the range of sigma * eCPM of its auction, in [-1, 1], and the kernels on that range.
+def _extent(t: Tensor, value: Tensor, part: Part | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The least and the greatest of ``t`` and the mean value of each auction, ``(auctions, 1)``, over all ranks."""
+    if part is None:
+        return *t.aminmax(dim=-1, keepdim=True), value.mean(-1, keepdim=True)
+    low, high = t.aminmax() if t.numel() else t.new_tensor([math.inf, -math.inf])
+    low, high, total = distributed.stacked(torch.stack([low, high, value.sum()])).unbind(1)
+    return low.amin().view(1, 1), high.amax().view(1, 1), total.sum().view(1, 1) / part.ads
 
-    ``None`` where the widest range asks for more Chebyshev polynomials than panels do.
+
+def _one_panel(half: float, dtype: torch.dtype, device: torch.device) -> tuple[float, Tensor] | None:
+    """Half the range of sigma * eCPM of a panel, at least ``half``, and the kernels on it.
+
+    ``None`` where the range asks for more Chebyshev polynomials than panels do.
     """
-    table = t.view(auctions.count, -1)
-    low, high = table.aminmax(dim=-1, keepdim=True)
-    half = (high - low).max().item() / 2
     if not half < 1e3:
         return None
     half = 2 ** (math.ceil(4 * math.log2(max(half, 0.5))) / 4)  # a coarse grid: few kernels, made once each
-    error, most = ONE_PANEL[t.dtype]
+    error, most = ONE_PANEL[dtype]
     # softplus is analytic in a strip of half-width pi, so its series on [-half, half] falls as rho^-degree
     rho = (math.pi + math.hypot(math.pi, half)) / half
     degree = math.ceil(math.log(error) / -math.log(rho)) + 2
-    if degree > most:
-        return None
-    u = (table - (low + high) / 2).div_(half).clamp_(-1, 1)
-    return u, _kernels(half, degree, t.dtype, t.device)
+    return None if degree > most else (half, _kernels(half, degree, dtype, device))
 
 
 @lru_cache
@@ -105,21 +114,29 @@ def _kernels(half: float, degree: int, dtype: torch.dtype, device: torch.device)
 
 
 def one_panel_sums(
-    ads: PairInputs, auctions: Auctions, options: PairOptions, u: Tensor, kernels: Tensor, gradient: bool
-) -> PairSums:
+    ads: PairInputs, auctions: Auctions, options: PairOptions, gradient: bool, part: Part | None
+) -> PairSums | None:
     """The signed logistic as `logistic_sums` has it, with a single panel per auction: few operations, no sort.
 
-    For auctions of equal size whose eCPM spreads over a few dozen units of 1 / sigma: most batches people train on.
+    For auctions of equal size whose eCPM spreads over a few dozen units of 1 / sigma: most batches people train on;
+    ``None`` for others.
     """
-    shape, degree = u.shape, kernels.shape[-1]
-    basis = torch.arange(degree, dtype=u.dtype, device=u.device) * u.acos().unsqueeze(-1)
+    t, value = options.sigma * ads.ecpm.view(auctions.count, -1), ads.value.view(auctions.count, -1)
+    low, high, mean = _extent(t, value, part)
+    panel = _one_panel((high - low).max().item() / 2, t.dtype, t.device)
+    if panel is None:
+        return None
+    half, kernels = panel
+    u = (t - (low + high) / 2).div_(half).clamp_(-1, 1)
+    basis = torch.arange(kernels.shape[-1], dtype=u.dtype, device=u.device) * u.acos().unsqueeze(-1)
     basis.cos_()  # (auctions, ads, degree): T_k(u) = cos(k arccos u)
-    above = ads.value.view(shape)
-    above = above - above.mean(-1, keepdim=True)
-    left = torch.ones_like(u) if ads.left is None else ads.left.view(shape)
-    right = torch.ones_like(u) if ads.right is None else ads.right.view(shape)
+    above = value - mean
+    left = torch.ones_like(u) if ads.left is None else ads.left.view(u.shape)
+    right = torch.ones_like(u) if ads.right is None else ads.right.view(u.shape)
     charges = torch.stack([left, left * above, right, right * above], dim=-1)
     moments = basis.mT @ charges  # (auctions, degree, 4)
+    if part is not None:
+        moments = distributed.stacked(moments).sum(0)
     softplus, sigmoid = kernels
     on_j, on_i = moments[..., :2], moments[..., 2:]
     fields = [softplus @ on_j]
@@ -143,69 +160,117 @@ def dominance(
     v_i - v_j or 1, and `segment_sums` adds up the pairs. Ads of equal value are never parted, and the more ads
     share a value the earlier they leave the tree: with clicks as values the first cuts are clicked x unclicked.
 
-    Ranks share out the levels and the leaves, each to the one that has the least work so far; their sums add up.
+    With a ``part`` only pairs of which it has the ad j, one of a range of values: `_range`. The ads of that range are a
+    tree of their own, and those above it are cut from it at once, which is one more node.
     """
     cost = torch.zeros_like(ads.ecpm)
     slope = torch.zeros_like(ads.ecpm) if gradient else None
-    code, peers, bits = _codes(ads.value, auctions)
-    rows = sort_inside(ads.ecpm, auctions)
-    sizes = auctions.sizes
-    loads = [(0, rank) for rank in range(1 if part is None else part.ranks)]
-
-    def mine(works: list[int]) -> list[bool]:
-        """Which of the parts that take so much work this rank adds up."""
-        return [_least(loads, work) == (0 if part is None else part.rank) for work in works]
+    leaf = LEAF[options.surrogate]
+    levels: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, sizes of nodes and upper ads, yet to be added up
 
     def add(found: PairSums, rows: Tensor) -> None:
         cost.index_add_(0, rows, found[0])
         if slope is not None and found[1] is not None:
             slope.index_add_(0, rows, found[1])
 
+    def add_levels() -> None:
+        rows, sizes, upper = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*levels, strict=True))
+        some, nodes = ads.at(rows), Auctions.of_sizes(sizes)
+        lower_value = torch.where(upper, 0, some.value)
+        pivot = some.value.new_zeros(nodes.count).scatter_reduce_(0, nodes.of_ad, lower_value, "amax")
+        costs, slopes = segment_sums(Arrangement(some, nodes, upper, pivot), options, gradient)
+        begin = 0
+        for rows, _, _ in levels:  # each by itself, an ad at most once: a GPU would add up in any order
+            here = slice(begin, begin := begin + len(rows))
+            add((costs[here], None if slopes is None else slopes[here]), rows)
+        levels.clear()
+
+    order = sort_inside(ads.value, auctions)
+    if part is None:
+        rows, sizes = sort_inside(ads.ecpm, auctions), auctions.sizes
+    else:
+        begin, end, above = _range(ads.value.index_select(0, order), part, leaf)
+        if begin == end:
+            return cost, slope
+        rows = torch.cat([order[begin:end], order[above:]])
+        rows = rows[sort_inside(ads.ecpm.index_select(0, rows), Auctions.of(rows, None))]
+        order, sizes = order[begin:end], torch.tensor([end - begin], device=rows.device)
+        if len(rows) > len(order):
+            upper = ads.value.index_select(0, rows) > ads.value[order[-1]]
+            levels.append((rows, torch.tensor([len(rows)], device=rows.device), upper))
+            rows = rows[~upper]
+    code, peers, bits = _codes(ads.value, order, Auctions.of_sizes(sizes))
     for bit in reversed(range(bits)):
         sizes = sizes[sizes > 0]
         splits = peers[rows[sizes.cumsum(0) - sizes]] < sizes
-        small = splits & (sizes <= LEAF[options.surrogate])
+        small = splits & (sizes <= leaf)
         large = splits & ~small
         if bool(small.any()):
-            if part is not None:
-                small[small.clone()] = torch.tensor(mine((sizes[small] ** 2 // LEAF_PAIRS).tolist()))
-            leaves = rows[small.repeat_interleave(sizes)]
-            if len(leaves):
-                add(direct(ads.at(leaves), Auctions.of_sizes(sizes[small]), options, gradient=gradient), leaves)
+            leaves = rows if bool(small.all()) else rows[small.repeat_interleave(sizes)]
+            add(direct(ads.at(leaves), Auctions.of_sizes(sizes[small]), options, gradient=gradient), leaves)
         if not bool(large.any()):
             break
-        rows, sizes = rows[large.repeat_interleave(sizes)], sizes[large]
-        nodes, upper = Auctions.of_sizes(sizes), (code[rows] >> bit & 1).bool()
-        if all(mine([len(rows)])):
-            some = ads.at(rows)
-            lower_value = torch.where(upper, 0, some.value)
-            pivot = some.value.new_zeros(nodes.count).scatter_reduce_(0, nodes.of_ad, lower_value, "amax")
-            add(segment_sums(Arrangement(some, nodes, upper, pivot), options, gradient), rows)
-        rows, sizes = _partition(rows, upper, nodes)
+        if not bool(large.all()):
+            rows, sizes = rows[large.repeat_interleave(sizes)], sizes[large]
+        upper = (code.index_select(0, rows) >> bit & 1).bool()
+        levels.append((rows, sizes, upper))
+        if sum(len(level[0]) for level in levels) >= AT_ONCE:
+            add_levels()
+        rows, sizes = _partition(rows, upper, Auctions.of_sizes(sizes))
+    if levels:
+        add_levels()
     return cost, slope
 
 
-def _least(loads: list[tuple[int, int]], work: int) -> int:
-    """The rank with the least work, which has this much more from now on; ``loads`` are a heap."""
-    load, rank = loads[0]
-    heapq.heapreplace(loads, (load + work, rank))
-    return rank
+def _range(value: Tensor, part: Part, leaf: int) -> tuple[int, int, int]:
+    """The ads j of a rank, by their places in the order of values: begin, end, and where ads of higher value begin.
+
+    A range ends between two values or, where it has but one value, anywhere. Its work, counted in ads of nodes, is that
+    of the node with the ads above it and of the tree inside; ``most``, what a rank has at most, is the least possible.
+    """
+    ads = len(value)
+    first, length = (x.cpu().numpy() for x in runs_of_equal(value, Auctions.of(value, None)))
+    depth = np.full(len(length), math.log2(max(ads / part.ranks / leaf, 2)) + leaf / LEAF_PAIRS)
+    long = length > leaf
+    depth[long] = np.log2(np.maximum(ads / part.ranks / length[long], 2))  # after which nobody else is in the node
+    bound, work = np.append(first, ads), np.append(0, np.cumsum(depth * length))
+
+    def ends(most: float) -> list[tuple[int, int]]:
+        """Where ranges end, and in which run of equal values."""
+        at, run, found = 0, 0, [(0, 0)]
+        while len(found) <= part.ranks and at < ads:
+            done = work[run] + (at - bound[run]) * depth[run]
+            if work[-1] - done <= most:
+                at, run = ads, len(length)
+            else:
+                next_run = int(bound[run + 1])
+                alone = min(at + max(int(most) - ads + next_run, 0), next_run)  # with this value only
+                other = max(int(work.searchsorted(done + most - (ads - at), "right")) - 1, run)
+                at, run = (int(bound[other]), other) if bound[other] >= alone else (alone, run + (alone == next_run))
+            found.append((at, run))
+        return found + found[-1:] * part.ranks
+
+    low, high = 0.0, float(work[-1]) + ads
+    for _ in range(12):
+        most = (low + high) / 2
+        low, high = (low, most) if ends(most)[part.ranks][0] == ads else (most, high)
+    (begin, _), (end, run) = ends(high)[part.rank : part.rank + 2]
+    return begin, end, end if end == bound[run] else int(bound[run + 1])
 
 
-def _codes(value: Tensor, auctions: Auctions) -> tuple[Tensor, Tensor, int]:
+def _codes(value: Tensor, order: Tensor, auctions: Auctions) -> tuple[Tensor, Tensor, int]:
     """A code per ad whose leading bits cut an auction into halves by value, the ads of equal value, and its bits.
 
     The code is the middle of the run of equal values in the order of values, as a fraction of the auction: rising with
     value, different for different values, and a run of half the ads is alone after two cuts.
     """
-    order = sort_inside(value, auctions)
-    first, length = runs_of_equal(value[order], auctions)
+    first, length = runs_of_equal(value.index_select(0, order), auctions)
     begin, size = auctions.offsets[:-1], auctions.sizes
     auction = auctions.of_ad[first]
     middle = 2 * (first - begin[auction]) + length - 1  # twice the middle position, from 0 to 2 size - 2
     bits = int(size.max()).bit_length() if len(size) else 0
     run_code = (middle << bits) // (2 * size[auction])
-    code, peers = torch.empty_like(order), torch.empty_like(order)
+    code, peers = order.new_empty(2, len(value))
     code[order] = run_code.repeat_interleave(length)
     peers[order] = length.repeat_interleave(length)
     return code, peers, bits
@@ -217,7 +282,7 @@ def _partition(rows: Tensor, upper: Tensor, nodes: Auctions) -> tuple[Tensor, Te
     start, end = nodes.offsets[:-1], nodes.offsets[1:]
     high = before[end] - before[start]
     low = nodes.sizes - high
-    rank = before[:-1] - before[start][nodes.of_ad]  # upper ads before this one in its node
+    rank = before[:-1] - nodes.spread(before[start])  # upper ads before this one in its node
     seat = torch.arange(len(rows), device=rows.device)
-    seat = torch.where(upper, (start + low)[nodes.of_ad] + rank, seat - rank)
-    return torch.empty_like(rows).index_copy_(0, seat, rows), torch.stack([low, high], dim=1).view(-1)
+    seat = torch.where(upper, nodes.spread(start + low) + rank, seat - rank)
+    return torch.empty_like(rows).scatter_(0, seat, rows), torch.stack([low, high], dim=1).view(-1)
