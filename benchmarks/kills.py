@@ -22,16 +22,19 @@ import argparse
 import io
 import json
 import os
+import platform
 import random
 import re
+import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -45,6 +48,7 @@ import torch
 
 from benchmarks.harness import Machine
 from bidwise.cli import main as bidwise_main
+from bidwise.run_folder import LOCK
 
 LATE = (  # what commands import when they need it
     *("data.bids", "data.criteo_text", "evaluation.evaluate", "paper.prepare_criteo", "paper.synthetic"),
@@ -80,11 +84,13 @@ ONE = "--loss log_plus --model deepfm --set train.epochs=3 train.every=1 model.h
 SHORT = "--set train.epochs=2 model.hidden=8"
 JOBS = {
     "prepare": Job("prepare criteo ../in/raw.tsv out --min-count 2"),
-    "train": Job(f"train ../in/ads.csv {ROLES} {ONE} --out out"),
-    "search": Job(f"train ../in/ads.csv {ROLES} --budget 2 {SHORT} --out out"),
+    "train": Job(f"train ../in/ads.csv {ROLES} --budget 2 {SHORT} --out out"),
     "refresh": Job("train ../in/tomorrow.parquet --continue ../in/run --forget-after 1 --out out"),
     "sweep": Job("sweep ../in/grid.toml --out out", small=False),
-    "reproduce": Job("reproduce synthetic --repeats 1 --epochs 2 --losses log_plus --validation-auctions 20 --out out"),
+    "reproduce": Job(
+        "reproduce synthetic --repeats 1 --epochs 2 --losses log_plus --validation-auctions 20 "
+        "--protocol converged --out out"
+    ),
     "evaluate": Job(f"evaluate ../in/run/test.parquet --ctr log_plus {ROLES} --out out"),
     "predict": Job("predict ../in/run ../in/new.csv --out out/ctr.parquet"),
     "report": Job("report ../in/run --out out/page.html"),
@@ -161,6 +167,9 @@ def ended(child: int, seconds: float | None = None) -> int | None:
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
+            last = time.monotonic() + 30
+            while of_session(child) and time.monotonic() < last:  # what it started ends with it, in a moment
+                time.sleep(0.01)
             return os.waitstatus_to_exitcode(status)
         if (left := until - time.monotonic()) <= 0:
             return None
@@ -200,6 +209,32 @@ def dying_at(point: int, count: Path) -> None:
         count.write_text(str(seen))
 
 
+@contextmanager
+def disk(place: Path, size: int) -> Iterator[None]:
+    """A disk of so many bytes in place of an empty folder."""
+    shutil.rmtree(place)
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], check=True)
+    try:
+        (place / "tmp").mkdir()
+        yield
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def remount(place: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", place], check=True)
+
+
+def no_disk() -> str:
+    """Why no disk can be mounted here; nothing where one can."""
+    with tempfile.TemporaryDirectory() as place:
+        tried = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], capture_output=True, text=True, check=False)
+        if not tried.returncode:
+            subprocess.run(["umount", place], check=True)
+    return tried.stderr.strip()
+
+
 # What a folder holds
 
 
@@ -219,7 +254,7 @@ def timeless(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: timeless(each) for key, each in tree.items() if key != "seconds"}
     if isinstance(tree, torch.Tensor):
-        return tree.dtype, tree.shape, tree.reshape(-1).view(torch.uint8).numpy().tobytes()
+        return tree.dtype, tree.shape, tree.numpy().tobytes()
     return [timeless(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
@@ -321,9 +356,13 @@ class Campaign:
         (place / "tmp").mkdir(parents=True)
         return place
 
-    def start(self, job: Job, place: Path, point: int | None = None) -> int:
+    def start(self, job: Job, place: Path, point: int | None = None, most: int | None = None) -> int:
+        """Start a command; ``most``: bytes that a file may have."""
+
         def work() -> None:
             os.chdir(place)
+            if most is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
             tempfile.tempdir = os.environ["TMPDIR"] = str(place / "tmp")
             sys.argv = ["bidwise", *job.arguments]
             for module, values in SMALLER.items() if job.small else ():
@@ -351,11 +390,7 @@ class Campaign:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL) if alone else os.killpg(child, signal.SIGKILL)
         hit = ended(child) == -signal.SIGKILL
-        until = time.monotonic() + 30
-        while (left := of_session(child)) and time.monotonic() < until:
-            time.sleep(0.01)
-        if left:
-            outcome.faults.append(f"processes {left} outlive a kill")
+        outcome.faults += [f"process {left} outlives a kill" for left in of_session(child)]
         outcome.faults += [f"{name} is not whole after a kill" for name in torn(tree(place), expected)]
         return hit
 
@@ -390,6 +425,73 @@ class Campaign:
             self.finished(job, place, outcome, expected, f"killed before point {point}")
         return outcome
 
+    def troubled(self, name: str, shares: Sequence[float]) -> Outcome:
+        """A command whose disk is full, may not be written to, has a quota, or loses its folder, at each share of the
+        way; and one that meets another in its folder."""
+        job, outcome = JOBS[name], Outcome(name)
+        place, began = self.place(), time.monotonic()
+        if code := ended(self.start(job, place)):
+            outcome.faults.append(f"undisturbed: exit code {code}: {_last(place)}")
+            return outcome
+        outcome.seconds, expected = time.monotonic() - began, tree(place)
+        total, largest = sum(map(len, expected.values())), max(map(len, expected.values()))
+
+        def fails(child: int, story: str, *, must: bool = False, words: str = "") -> None:
+            code, said = ended(child), place.with_suffix(".log").read_text()
+            lines = [line for line in said.splitlines() if line.startswith("bidwise: ")]
+            if code == 0 and not must:
+                outcome.missed += 1
+                return
+            outcome.kills += 1
+            if code != 2 or len(lines) != 1 or "Traceback" in said or words not in said:
+                outcome.faults.append(f"{story}: exit code {code}, said {said.strip()[-600:]!r}")
+            torn_now = torn(tree(place), expected)
+            outcome.faults += [f"{story}: {each} is not whole" for each in torn_now]
+            print(f"    {story}: {lines[-1:]}", flush=True)
+
+        mounts = not no_disk()
+        for share in shares:
+            if mounts:
+                story = f"full at {share:.0%}"
+                with disk(self.place(), max(1, int(share * total) // 4096) * 4096):
+                    fails(self.start(job, place), story, must=True)
+                    remount(place, "size=1g")
+                    self.finished(job, place, outcome, expected, story)
+                story = f"read-only at {share:.0%}"
+                with disk(self.place(), 2**30):
+                    child = self.start(job, place)
+                    if ended(child, share * outcome.seconds) is None:
+                        self.killed(child, False, place, outcome, expected)
+                        remount(place, "ro")
+                        before = tree(place)
+                        fails(self.start(job, place), story, must=True, words="bidwise: ")
+                        outcome.faults += [f"{story}: changed"] if tree(place) != before else []
+                        remount(place, "rw")
+                    self.finished(job, place, outcome, expected, story)
+            story = f"quota at {share:.0%}"
+            fails(self.start(job, self.place(), most=int(share * largest)), story, must=True)
+            self.finished(job, place, outcome, expected, story)
+            story = f"vanished at {share:.0%}"
+            child = self.start(job, self.place())
+            if ended(child, share * outcome.seconds) is None:
+                with suppress(FileNotFoundError):
+                    (place / "out").rename(place / "gone")
+                    shutil.rmtree(place / "gone")
+                fails(child, story)
+            self.finished(job, place, outcome, expected, story)
+        story = "two at once"
+        child = self.start(job, self.place())
+        while ended(child, 0.001) is None:
+            if (place / "out" / LOCK).exists():
+                os.killpg(child, signal.SIGSTOP)  # or it may have ended before the second begins
+                words = f"in use by another run, process {child} on {platform.node()} since {time.strftime('%Y-')}"
+                fails(self.start(job, place), story, must=True, words=words)
+                os.killpg(child, signal.SIGCONT)
+                outcome.faults += [f"{story}: the first ended as well"] if ended(child) else []
+                break
+        self.finished(job, place, outcome, expected, story)
+        return outcome
+
     def points(self, job: Job, wanted: int | None, draws: random.Random) -> Iterator[int]:
         """Numbers of the changes of names to die at."""
         if wanted == 0:
@@ -413,6 +515,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, nargs="?", default=0, const=-1, help="so many, all without a number")
     parser.add_argument("--command", choices=JOBS, nargs="+", default=list(JOBS))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trouble", type=float, nargs="+", help="disks that fail at these shares, in place of kills")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     asked = parser.parse_args()
     for name in LATE:
@@ -423,7 +526,10 @@ def main() -> None:
     try:
         campaign = Campaign(folder)
         for name in asked.command:
-            outcome = campaign.run(name, asked.kills, None if asked.points < 0 else asked.points, asked.seed)
+            if asked.trouble:
+                outcome = campaign.troubled(name, asked.trouble)
+            else:
+                outcome = campaign.run(name, asked.kills, None if asked.points < 0 else asked.points, asked.seed)
             faults += len(outcome.faults)
             print(outcome, flush=True)
             print("\n".join(f"    {line}" for line in outcome.faults[:20]), end="\n" if outcome.faults else "")

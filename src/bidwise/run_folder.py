@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import platform
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -38,6 +40,7 @@ except ImportError:  # Windows
     fcntl = None
 
 BYTES_AT_ONCE = 2**24
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CHECKSUMS = "checksums.json"
 LOCK = ".lock"  # in a folder that a run writes to: who that is
 CHECKED = (  # files that a result is traced to
@@ -56,7 +59,8 @@ def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
     part = path.with_name(f"{path.name}{'.' + uuid.uuid4().hex if scratch else ''}.part")
     held = None if scratch else _own(part)
     try:
-        yield part
+        with named(path):
+            yield part
         if held is not None:  # onto the disk first: a power cut leaves the old file or the whole new one
             with part.open("rb") as file:
                 os.fsync(file.fileno())
@@ -67,6 +71,26 @@ def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
     finally:
         if held is not None:
             os.close(held)
+
+
+class FullDisk(OSError):
+    """A disk or quota without room for a file, which it names: Python, numpy and polars leave that out."""
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Raise :class:`FullDisk` where ``path`` has no room."""
+    try:
+        yield
+    except Exception as error:
+        number, text = getattr(error, "errno", None), str(error)
+        if told := re.search(r"\(os error (\d+)\)| requested and \d+ written", text):  # of Rust; of numpy
+            number = int(told[1] or errno.ENOSPC)
+        elif "transport error" in text and not shutil.disk_usage(path.parent).free:  # of Parquet's last bytes
+            number = errno.ENOSPC
+        if number in FULL and getattr(error, "filename", None) is None:
+            raise FullDisk(f"{path} could not be written: {os.strerror(number)}") from None
+        raise
 
 
 def _own(part: Path) -> int:
@@ -105,13 +129,13 @@ def take_room(path: Path) -> None:
     """Take the place of a file on the disk: a full disk is an error here, where writing to a mapped file would be a
     crash."""
     if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            try:
+        try:
+            with named(path), path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-            except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # systems that cannot promise
-                    path.unlink()
-                    raise OSError(error.errno, error.strerror, str(path)) from None
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # systems that cannot promise
+                path.unlink()
+                raise
 
 
 @contextmanager
@@ -231,7 +255,7 @@ def save(path: Path, value: Any) -> None:
         try:
             torch.save(value, file)
         except RuntimeError as error:  # torch's word for a full disk
-            raise OSError(f"{path.name} could not be written: {str(error).splitlines()[0]}") from error
+            raise FullDisk(f"{path} could not be written; is the disk full? {str(error).splitlines()[0]}") from error
 
 
 def load(path: Path) -> Any:

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ads import Ads
-from bidwise.run_folder import checksum, read_array, read_json, take_room, whole_file, write_json
+from bidwise.run_folder import checksum, named, read_array, read_json, take_room, whole_file, write_json
 from bidwise.typed_json import from_json
 from bidwise.values import FIRST as FIRST
 from bidwise.values import MISSING as MISSING
@@ -234,7 +234,8 @@ class StoreWriter:
                     return there
             except (ValueError, EOFError):
                 pass  # cut off while it was made
-        made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=TYPES[name], shape=shape)
+        with named(path):
+            made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=TYPES[name], shape=shape)
         take_room(path)
         return made
 
