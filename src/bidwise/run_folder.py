@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
+import re
+import shutil
 import subprocess
 import sys
+import time
 import tomllib
 import uuid
 import zipfile
@@ -36,7 +40,9 @@ except ImportError:  # Windows
     fcntl = None
 
 BYTES_AT_ONCE = 2**24
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CHECKSUMS = "checksums.json"
+LOCK = ".lock"  # in a folder that a run writes to: who that is
 CHECKED = (  # files that a result is traced to
     *("config.toml", "environment.json", "metrics.jsonl", "model.pt", "model.json", "encoder.json"),
     *("test.parquet", "store/store.json", "optimizer.pt", "last_seen.json"),
@@ -47,25 +53,96 @@ CHECKED = (  # files that a result is traced to
 def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
     """A temporary name to write to, which becomes ``path`` in the end: a full disk or a kill leaves the old file.
 
-    ``scratch`` files may be written by two workers at once, each under its own name; nothing is forced onto the disk.
+    What a killed run left under that name is written over; while another run writes there, it is an error. ``scratch``
+    files may be written by two workers at once, each under its own name; nothing is forced onto the disk.
     """
     part = path.with_name(f"{path.name}{'.' + uuid.uuid4().hex if scratch else ''}.part")
-    part.unlink(missing_ok=True)  # a link that a stranger left would lead out of the folder
+    held = None if scratch else _own(part)
     try:
-        yield part
-        if not scratch:  # onto the disk first: a power cut leaves the old file or the whole new one
+        with named(path):
+            yield part
+        if held is not None:  # onto the disk first: a power cut leaves the old file or the whole new one
             with part.open("rb") as file:
                 os.fsync(file.fileno())
         part.replace(path)
-    finally:
+    except BaseException:  # the name is free again after a rename: another run may have taken it
         part.unlink(missing_ok=True)
+        raise
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+class FullDisk(OSError):
+    """A disk or quota without room for a file, which it names: Python, numpy and polars leave that out."""
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Raise :class:`FullDisk` where ``path`` has no room."""
+    try:
+        yield
+    except Exception as error:
+        number, text = getattr(error, "errno", None), str(error)
+        if told := re.search(r"\(os error (\d+)\)| requested and \d+ written", text):  # of Rust; of numpy
+            number = int(told[1] or errno.ENOSPC)
+        elif "transport error" in text and not shutil.disk_usage(path.parent).free:  # of Parquet's last bytes
+            number = errno.ENOSPC
+        if number in FULL and getattr(error, "filename", None) is None:
+            raise FullDisk(f"{path} could not be written: {os.strerror(number)}") from None
+        raise
+
+
+def _own(part: Path) -> int:
+    """The empty file ``part``, open and locked: two runs that write one file would rename each other's half."""
+    while True:
+        if part.is_symlink():  # a link that a stranger left would lead out of the folder
+            part.unlink()
+        held = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+        if not _locked(held):
+            os.close(held)
+            raise InputError(
+                f"must be a file that no other run writes to, found {part.with_suffix('')}, which another process is "
+                "writing; wait for it, or choose another name",
+                argument="out",
+            )
+        if part.exists() and os.path.samestat(os.fstat(held), part.stat()):
+            os.truncate(held, 0)
+            return held
+        os.close(held)  # renamed by its writer since it was opened
+
+
+def _locked(file: int) -> bool:
+    """Whether a file or folder is locked for this process from now on, until it is closed; where there are no locks,
+    always."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
+def take_room(path: Path) -> None:
+    """Take the place of a file on the disk: a full disk is an error here, where writing to a mapped file would be a
+    crash."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            with named(path), path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # systems that cannot promise
+                path.unlink()
+                raise
 
 
 @contextmanager
 def locked_folder(out: str | Path) -> Iterator[Path]:
     """``out`` as a folder that no other process writes to meanwhile; it is removed again if it stays empty.
 
-    The lock is on the folder itself and ends with the process, however it ends.
+    The lock is on the folder itself and ends with the process, however it ends; ``.lock`` says who holds it.
     """
     folder = check_writable(out)
     made = [path for path in (folder.absolute(), *folder.absolute().parents) if not path.exists()]
@@ -79,6 +156,8 @@ def locked_folder(out: str | Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
+        with suppress(OSError):
+            (folder / LOCK).unlink()
         if held is not None:
             os.close(held)
         with suppress(OSError):  # something is in it
@@ -90,19 +169,21 @@ def _lock(folder: Path) -> int | None:
     """A lock on a folder, to be closed; ``None`` where the system has none."""
     if fcntl is None:
         return None
-    held = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    held, note = os.open(folder, os.O_RDONLY), folder / LOCK
+    if not _locked(held):
         os.close(held)
+        who = ""
+        with suppress(OSError, ValueError):  # not written yet
+            who = f", {note.read_text(encoding='utf-8')[:200].strip()}"
         raise InputError(
-            f"must be a folder that no other run writes to, found {folder}, which is in use by another run; wait "
+            f"must be a folder that no other run writes to, found {folder}, which is in use by another run{who}; wait "
             "for it, or choose another folder",
             argument="out",
-        ) from None
-    except OSError:  # a file system without locks
-        os.close(held)
-        return None
+        )
+    with suppress(OSError):  # a full disk is told where it matters
+        note.unlink(missing_ok=True)  # of a run that was killed, or a link
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        note.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
     return held
 
 
@@ -174,7 +255,7 @@ def save(path: Path, value: Any) -> None:
         try:
             torch.save(value, file)
         except RuntimeError as error:  # torch's word for a full disk
-            raise OSError(f"{path.name} could not be written: {str(error).splitlines()[0]}") from error
+            raise FullDisk(f"{path} could not be written; is the disk full? {str(error).splitlines()[0]}") from error
 
 
 def load(path: Path) -> Any:

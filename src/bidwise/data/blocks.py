@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.read_table import PLACES, UNREADABLE, Location, Table, _frame, location_of, table_error, table_name
-from bidwise.run_folder import checksum, whole_file
+from bidwise.run_folder import FullDisk, checksum, named, take_room, whole_file
 
 ROWS = 2**18  # of a block
 SAMPLE = 2**20  # rows of text that types of columns are inferred from, unless a later row does not fit
@@ -41,7 +41,10 @@ class Scratch:
         path = self.folder / name
         size = np.dtype(dtype).itemsize * length
         there = path.is_file() and path.stat().st_size == size
-        mapped = np.memmap(path, dtype, "r+" if there else "w+", shape=(length,))
+        with named(path):
+            mapped = np.memmap(path, dtype, "r+" if there else "w+", shape=(length,))
+        if not there:
+            take_room(path)
         return np.asarray(mapped)  # numpy shuffles a memmap slowly
 
 
@@ -101,6 +104,8 @@ def blocks_of(table: Table, work: Path, name: str = "table") -> Blocks:
             lazy = _frame(table, [], name).lazy()
         rows = int(lazy.select(pl.len()).collect().item())
         rows -= 0 if place is None else place.empty_lines(lazy, rows)
+    except FullDisk:
+        raise
     except UNREADABLE as error:
         raise table_error(table, error) from None
     if not rows:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_seed, check_whole
 from bidwise.data.criteo_world import CHUNK, SHARED_TAIL, CriteoWorld, Sample, numpy_uniform, sampled, world_of
-from bidwise.run_folder import whole_file
+from bidwise.run_folder import named, whole_file
 from bidwise.runners import Runner, cores
 from bidwise.urls import check_on_disk
 
@@ -201,30 +201,26 @@ def simulate(
         block = lines(chunk.clicks, chunk.values, chunk.missing)
         return number, chunk, gzip.compress(block, 1, mtime=0) if out.suffix == ".gz" else block
 
-    try:
-        with (
-            whole_file(out) as text_part,
-            whole_file(truth) as truth_part,
-            text_part.open("wb") as text,
-            truth_part.open("wb") as numbers,
-        ):
+    with (
+        whole_file(out) as text_part,
+        whole_file(truth) as truth_part,
+        named(out),
+        text_part.open("wb") as text,
+        truth_part.open("wb") as numbers,
+    ):
 
-            def write(made: tuple[int, Sample, bytes]) -> None:
-                nonlocal clicks
-                number, chunk, block = made
-                text.write(block)
-                numbers.write(chunk.ctr.astype("<f4").tobytes())
-                clicks += int(chunk.clicks.sum())
-                if progress is not None:
-                    progress("simulating", min(1.0, (number + 1) * CHUNK / rows))
+        def write(made: tuple[int, Sample, bytes]) -> None:
+            nonlocal clicks
+            number, chunk, block = made
+            text.write(block)
+            numbers.write(chunk.ctr.astype("<f4").tobytes())
+            clicks += int(chunk.clicks.sum())
+            if progress is not None:
+                progress("simulating", min(1.0, (number + 1) * CHUNK / rows))
 
-            header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
-            np.lib.format.write_array_header_1_0(numbers, header)
-            Runner(min(WORKERS, cores())).in_order(work, range(-(-rows // CHUNK)), write)
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        raise OSError(f"{out} could not be written: {error.strerror or error}") from error
+        header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
+        np.lib.format.write_array_header_1_0(numbers, header)
+        Runner(min(WORKERS, cores())).in_order(work, range(-(-rows // CHUNK)), write)
     return Simulated(out, truth, rows, clicks / rows)
 
 

@@ -21,8 +21,10 @@ from bidwise.data.ads import COLUMNS, Ads
 from bidwise.data.blocks import Array, chunks, in_memory
 from bidwise.data.read_table import bad_row, check_known
 from bidwise.data.store import SPLITS
+from bidwise.run_folder import take_room
 
 SHARES = (0.8, 0.1, 0.1)
+UNFINISHED = "unfinished"  # what folders inside a run folder begin with that the next start removes
 LEAST = 20  # auctions, or pairs of rows: two for each tenth
 SORTED = 2**22  # numbers that are put in order at once
 AUCTIONS = 100  # to cut validation and test rows into, at least, where the table names none
@@ -214,7 +216,7 @@ def _some(ads: Ads, which: Tensor, folder: Path | None) -> Ads:
         rows = torch.arange(int(bounds[-1])) + (ads.offsets[which] - bounds[:-1]).repeat_interleave(sizes)
     if folder is None:
         return ads.take(rows, bounds)
-    with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
+    with TemporaryDirectory(dir=folder, prefix=UNFINISHED, ignore_cleanup_errors=True) as name:
         columns = {key: getattr(ads, key) for key in ("features", *COLUMNS) if getattr(ads, key) is not None}
         taken: dict[str, Any] = {key: _mapped(column, rows, f"{name}/{key}") for key, column in columns.items()}
     return replace(ads, offsets=bounds, **taken)
@@ -224,4 +226,5 @@ def _mapped(column: Tensor, rows: Tensor, path: str) -> Tensor:
     """Rows of a column as a file."""
     shape = (len(rows), *column.shape[1:])
     file = torch.from_file(path, shared=True, size=math.prod(shape), dtype=column.dtype)
+    take_room(Path(path))
     return torch.index_select(column, 0, rows, out=file.view(shape))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ads import Ads
-from bidwise.run_folder import checksum, read_array, read_json, whole_file, write_json
+from bidwise.run_folder import checksum, named, read_array, read_json, take_room, whole_file, write_json
 from bidwise.typed_json import from_json
 from bidwise.values import FIRST as FIRST
 from bidwise.values import MISSING as MISSING
@@ -257,15 +255,9 @@ class StoreWriter:
                     return there
             except (ValueError, EOFError):
                 pass  # cut off while it was made
-        made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=TYPES[name], shape=shape)
-        if hasattr(os, "posix_fallocate"):
-            try:
-                with path.open("r+b") as file:
-                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-            except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # systems that cannot promise
-                    path.unlink()
-                    raise
+        with named(path):
+            made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=TYPES[name], shape=shape)
+        take_room(path)
         return made
 
     def written(self, split: str, name: str) -> NDArray[Any]:

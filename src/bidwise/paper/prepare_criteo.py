@@ -21,7 +21,7 @@ from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter, check_
 from bidwise.paper import sorted_blocks
 from bidwise.paper.raw_text import Block, blocks, check_whole_file, ends, faults, parse, raw_files, truth_files
 from bidwise.paper.sorted_blocks import CELLS, Counts, Runs, Tally, Vocabulary, count_values, encoded
-from bidwise.run_folder import locked_folder, open_folder
+from bidwise.run_folder import LOCK, locked_folder, open_folder
 from bidwise.runners import Runner, runner_of
 
 WORK = "unfinished-3"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
@@ -98,7 +98,8 @@ def prepare(
     folder = Path(out)
     if folder.is_file():
         raise InputError(f"must be a folder, found the file {folder}; it is the last argument", argument="out")
-    if folder.is_dir() and not (folder / "config.toml").is_file() and any(folder.iterdir()):
+    others = {path.name for path in folder.iterdir()} - {LOCK, "config.toml.part"} if folder.is_dir() else ()
+    if others and not (folder / "config.toml").is_file():
         raise InputError(
             f"must be a new folder or one of the same options, found {folder} with other files in it", argument="out"
         )

@@ -18,7 +18,7 @@ from bidwise.checks import InputError
 from bidwise.data.blocks import Blocks, blocks_of, chunks, table_fingerprint
 from bidwise.data.encoding import KINDS, inferred, least_count, slots_of
 from bidwise.data.read_table import PLACES, Table, location_of, table_name
-from bidwise.data.splits import Split, auction_size
+from bidwise.data.splits import UNFINISHED, Split, auction_size
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.run_folder import read_json, to_toml, whole_file, write_json, write_text
 from bidwise.runners import Progress, Runner, runner_of
@@ -29,7 +29,7 @@ from bidwise.table.refresh import Previous
 from bidwise.table.results import SplitFacts, TableFacts
 from bidwise.typed_json import from_json, to_json
 
-WORK = "unfinished"  # folder of a run until its store is there
+WORK = UNFINISHED  # folder of a run until its store is there
 BESIDE = 120  # bytes of a row on the disk beside its ids: numbers of the store, and columns that are kept until the end
 PREVIOUS = "previous"  # the model that a refresh went on from, among the models of the evaluation
 LEAST_BID = 1e-30  # in units of their mean, what training can tell from 0
@@ -101,7 +101,8 @@ def prepare(
             for left in (work, folder / "store"):
                 shutil.rmtree(left, ignore_errors=True)
             raise
-    shutil.rmtree(work, ignore_errors=True)
+    for left in folder.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(left, ignore_errors=True)
     return prepared
 
 

@@ -160,7 +160,7 @@ class Passes:
         mark. Only this process writes: machines that share a file system can undo each other's pages."""
         left = [start for start in self.blocks.starts if not (self.work / f"{start}.written").is_file()]
         waiting = iter(left)
-        for part in SPLITS:
+        for part in SPLITS if left else ():  # whole columns may have their names already: a new one would be empty
             store.column(part, "features", width=encoder.width)
         auction = self.data.auction[0] if len(self.data.auction) == 1 else None
         tested = sum(store.splits[part] for part in SPLITS[:2])

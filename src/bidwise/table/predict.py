@@ -24,7 +24,7 @@ from bidwise.data.read_table import (
     table_error,
     table_name,
 )
-from bidwise.run_folder import checksum, whole_file
+from bidwise.run_folder import checksum, named, whole_file
 from bidwise.table.model import Model, load, written_as_in
 from bidwise.urls import check_on_disk
 
@@ -128,7 +128,7 @@ class _Blocks:
     def _ctr(self, block: pl.DataFrame) -> Floats:
         if self.known is None:
             return self.model.predict(block)
-        with self.known.open("r+b" if self.known.exists() else "w+b") as file:
+        with named(self.known), self.known.open("r+b" if self.known.exists() else "w+b") as file:
             file.seek(8 * self.done)
             ctr: Floats = np.fromfile(file, dtype=np.float64, count=len(block))
             if len(ctr) < len(block) or not ctr.all():  # cut off; after a power cut there may be zeros

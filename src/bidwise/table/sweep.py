@@ -117,6 +117,8 @@ def sweep(
         fewer = f", not {grid.size:,}: what means nothing to a loss or model is left out"
         tell(counted + (fewer if len(trials) < grid.size else ""))
         failed = _run(inside, trials, table, runner, device, by, show, tell)
+        if not (folder / "config.toml").is_file():  # a trial makes its folder where that is missing
+            raise OSError(f"{folder} was removed while the sweep ran; the same command starts it again")
         results = tuple(_trial_result(trial, inside, failed.get(trial.name)) for trial in trials)
         bare = SweepResult(
             config=shared,

@@ -205,9 +205,9 @@ def save_checkpoint(folder: Path, run: Run) -> None:
         "best": {name: vars(best) for name, best in run.fit.best.items()},
         "history": run.fit.history,
     }
-    save(folder / "checkpoint.pt", state)
     lines = (json.dumps(to_json(entry), allow_nan=False) for entry in run.fit.history)
     write_text(folder / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+    save(folder / "checkpoint.pt", state)  # last: of a training that it says is over nothing is written again
 
 
 def load_checkpoint(folder: Path, run: Run) -> bool:
