@@ -261,7 +261,7 @@ def test_values_are_counted_exactly_however_many_there_are(tmp_path):
         tally.add(counted(column), tmp_path)
         sketch.add(seen(column))
     assert any(tmp_path.iterdir())  # memory did not hold them all
-    words = tally.vocabulary(5)
+    words = tuple(tally.vocabulary(5))
     assert not any(tmp_path.iterdir())
     often = np.flatnonzero(count >= 5)
     assert words == tuple(sorted(map(str, often.tolist()), key=lambda word: (-count[int(word)], word)))

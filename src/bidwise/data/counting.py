@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -115,6 +116,15 @@ def _summed(counts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     return together.agg(pl.col("count").cast(pl.UInt64).sum())
 
 
+def count_ids(totals: NDArray[Any], ids: NDArray[np.int32], counts: NDArray[Any] | None = None) -> None:
+    """Add to the total of every id how often it is there, or its ``counts``; totals of ids that are not there cost
+    nothing, where they are the most."""
+    if len(totals) > len(ids):
+        np.add.at(totals, ids, 1 if counts is None else counts)
+    else:
+        totals += np.bincount(ids, counts, len(totals)).astype(totals.dtype)
+
+
 class Tally:
     """How often each value of a column was seen. Beyond ``SPILL`` different ones counts go to the disk, by the hash of
     their value."""
@@ -143,9 +153,9 @@ class Tally:
         for (cell,), part in cells.partition_by("cell", as_dict=True, include_key=False).items():
             part.write_ipc(folder / f"{cell}.{number}")
 
-    def vocabulary(self, min_count: int) -> tuple[str, ...]:
+    def vocabulary(self, min_count: int) -> pl.Series:
         """Values seen often enough, the most frequent first."""
-        return tuple(self.often(min_count)["value"].to_list())
+        return self.often(min_count)["value"]
 
     def often(self, min_count: int) -> pl.DataFrame:
         """Every ``value`` seen often enough with its ``count``, the most frequent first, ties by name: ids do not
@@ -160,4 +170,5 @@ class Tally:
                 cells = [sorted(folder.glob(f"{cell}.*")) for cell in range(CELLS)]
                 parts = [_summed(map(pl.read_ipc, files)).filter(often) for files in cells if files]
             kept = pl.concat(parts)
-        return kept.sort(["count", "value"], descending=[True, False])
+        kept = kept.sort("value")  # one key after the other takes a sixth of the time of both
+        return kept.sort("count", descending=True, maintain_order=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.blocks import Blocks, blocks_of, chunks, table_fingerprint
+from bidwise.data.encoder_file import write_encoder
 from bidwise.data.encoding import inferred, least_count
 from bidwise.data.read_table import PLACES, Table, location_of, table_name
 from bidwise.data.splits import Split, auction_size
@@ -172,7 +173,7 @@ def _prepared(
             mark.unlink()
         encoder, refresh = previous.aged(encoder, store, folder, config.train.forget_after)
         facts = replace(facts, refresh=refresh)
-    write_json(folder / "encoder.json", encoder.to_json())
+    write_encoder(folder / "encoder.json", encoder)
     show("reading", 0.96, "checksums")
     store.finish(fields=encoder.fields, vocabulary={}, about={"rows": blocks.rows, "table": to_json(facts)})
     show("reading", 1.0)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.blocks import chunks
+from bidwise.data.counting import count_ids
 from bidwise.data.encoding import Column, Encoder
 from bidwise.data.store import StoreWriter
 from bidwise.evaluation.auc import auc
@@ -31,16 +32,18 @@ def found_leaks(store: StoreWriter, encoder: Encoder, step: int) -> dict[str, fl
     A value's click rate is that of training rows; the AUC is that of validation rows, one in ``step`` of them.
     """
     clicks = store.written("train", "clicks")
-    tables = [np.zeros((2, field.values)) for field in encoder.fields]  # ads and clicks of every value
+    tables = [np.zeros((2, field.values), np.uint32) for field in encoder.fields]  # ads and clicks of every value
     for part in chunks(0, len(clicks)):
-        features, clicked = store.written("train", "features")[part], clicks[part].astype(np.float64)
+        features, clicked = store.written("train", "features")[part], clicks[part].astype(np.uint32)
         for at, table in enumerate(tables):
-            table += [np.bincount(features[:, at], w, table.shape[1]) for w in (None, clicked)]
+            for totals, counts in zip(table, (None, clicked), strict=True):
+                count_ids(totals, features[:, at], counts)
     mean = int(clicks.sum(dtype=np.int64)) / len(clicks)
     new, held_out = (store.written("valid", name)[::step] for name in ("features", "clicks"))
     leaks = {}
-    for at, (field, (count, clicked)) in enumerate(zip(encoder.fields, tables, strict=True)):
-        area = auc(((clicked + mean) / (count + 1))[new[:, at]], held_out.astype(np.float64))
+    for at, (field, table) in enumerate(zip(encoder.fields, tables, strict=True)):
+        count, clicked = table[:, new[:, at]].astype(np.float64)
+        area = auc((clicked + mean) / (count + 1), held_out.astype(np.float64))
         if area > LEAK:
             leaks[field.name] = float(area)
     return leaks

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from bidwise.data.ad_table import auction_keys, checked_numbers, number_auctions
 from bidwise.data.blocks import CHUNK, Blocks, Scratch
 from bidwise.data.counting import Found, Seen, Sketch, Tally, counted, seen
+from bidwise.data.encoder_file import read_encoder, write_encoder
 from bidwise.data.encoding import Categorical, Encoder, Numeric, edges
 from bidwise.data.read_table import check_columns, numbers_of
 from bidwise.data.splits import Split, places, split, times_of
@@ -125,7 +126,7 @@ class Passes:
         """Second pass: vocabularies and bins of ``train`` training rows."""
         path = self.work / "encoder.json"
         if path.is_file():
-            return Encoder.from_json(read_json(path))
+            return read_encoder(path)
         tallies = {name: Tally() for name, kind in kinds.items() if kind == "categorical"}
         samples: dict[str, list[Any]] = {name: [] for name in kinds if name not in tallies}
         done = 0
@@ -148,7 +149,7 @@ class Passes:
             else:
                 columns.append(Numeric(name, edges(np.concatenate(samples.pop(name)), bins)))
         encoder = Encoder(tuple(columns))
-        write_json(path, encoder.to_json())
+        write_encoder(path, encoder)
         return encoder
 
     def write(self, encoder: Encoder, store: StoreWriter, say: Say) -> None:
@@ -158,6 +159,9 @@ class Passes:
         waiting = iter(left)
         for part in SPLITS:
             store.column(part, "features", width=len(encoder.columns))
+        for column in encoder.columns:
+            if isinstance(column, Categorical):
+                _ = column.lookup  # once, not in every thread and on every machine
         auction = self.data.auction[0] if len(self.data.auction) == 1 else None
         tested = sum(store.splits[part] for part in SPLITS[:2])
 

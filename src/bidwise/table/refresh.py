@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.blocks import chunks
-from bidwise.data.counting import Found
+from bidwise.data.counting import Found, count_ids
+from bidwise.data.encoder_file import read_encoder
 from bidwise.data.encoding import LEFT_OUT, Categorical, Column, Encoder
 from bidwise.data.extension import Extension, new_ids
 from bidwise.data.store import SPLITS, Store, StoreWriter
@@ -187,7 +188,7 @@ class Previous:
     def start(self, recipe: Recipe, folder: Path, store: Store) -> list[Start]:
         """The weights and the state of Adam of every member, for the values that there are now."""
         about, members = self.model.about, cast(Ensemble, self.model.network).models
-        encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
+        encoder = read_encoder(folder / "encoder.json")
         new = [torch.from_numpy(ids) for ids in new_ids(self.model.encoder, encoder)]
         ads, counts = store.splits["train"], _counts(store.column("train", "features"), encoder)
         shares = [torch.from_numpy(1 - (1 - count / ads) ** recipe.batch_size) for count in counts]
@@ -208,7 +209,7 @@ def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.in
     totals = [np.zeros(field.values, dtype=np.int64) for field in encoder.fields]
     for part in chunks(0, len(features)):
         for at, total in enumerate(totals):
-            total += np.bincount(features[part, at], minlength=len(total))
+            count_ids(total, features[part, at])
     return totals
 
 
