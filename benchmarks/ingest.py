@@ -4,8 +4,9 @@ python -m benchmarks.ingest 10000000          rows, of which each of 12 and 20 c
 python -m benchmarks.ingest 100000000 --columns 20 --append
 python -m benchmarks.ingest 50000000 --columns 12 --users 20000000 --append    one column more, of so many values
 
-Users come back: training rows have each of the values of that column twice, and all have ids of their own. Each case is a process of its own. Memory is what only the process holds (RssAnon): pages of mapped files are the
-system's to take back. Tables are Parquet in parts of a million rows.
+Users come back: training rows have each of the values of that column twice, and all have ids of their own. Each case
+is a process of its own. Memory is what only the process holds (RssAnon): pages of mapped files are the system's to take
+back. Tables are Parquet in parts of a million rows.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def main() -> None:
     parser.add_argument("--columns", type=int, nargs="+", default=[12, 20])
     parser.add_argument("--append", action="store_true", help="keep rows that were measured before")
     parser.add_argument("--folder", help="where tables are made and kept [default: a temporary one]")
-    parser.add_argument("--users", type=int, default=0, help="values of one column more, text; rows are 2.5 times so many")
+    parser.add_argument("--users", type=int, default=0, help="values of one column more; two fifths of the rows")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bidwise.values import BOOLEANS
 
 KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
-PENDING = 2**18  # counted values that wait to be merged
-SPILL = 2**20  # different values of a column that are held at once
+PENDING = 2**20  # counted values that wait to be merged
+SPILL = 2**19  # different values of a column that are held at once
 CELLS = 64  # of values by their hash: one after the other is merged when counting ends
 
 Seen = tuple[int, NDArray[np.uint64]]  # rows of a block without a value, hashes of its different values
@@ -108,7 +108,10 @@ def names_of(column: pl.Series) -> pl.Series:
 def counted(column: pl.Series) -> pl.DataFrame:
     """The different names in a block, and how often each is there."""
     counts = column.alias("value").value_counts(name="count")
-    return _summed([counts.with_columns(names_of(counts["value"]).alias("value"))])
+    named = counts.with_columns(names_of(counts["value"]).alias("value"), pl.col("count").cast(pl.UInt64))
+    if named["value"].dtype == counts["value"].dtype and named["value"].equals(counts["value"]):
+        return named.drop_nulls("value")  # no two became one
+    return _summed([named])
 
 
 def _summed(counts: Iterable[pl.DataFrame]) -> pl.DataFrame:
