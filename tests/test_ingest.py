@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 import bidwise
-from bidwise.data import ad_table, blocks, counting, splits
+from bidwise.data import ad_table, blocks, counting, read_table, splits
 from bidwise.data.ad_table import auction_ids, group_ids
 from bidwise.data.blocks import Scratch
 from bidwise.data.counting import Sketch, Tally, counted, found, seen
@@ -180,7 +180,7 @@ def test_errors_name_the_row_of_the_table(tmp_path, small):
 
 
 def test_types_of_text_that_change_after_the_sample(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(blocks, "SAMPLE", 100)
+    monkeypatch.setattr(read_table, "SAMPLE", 100)
     table = table_of().with_columns(code=pl.Series([str(at % 50) for at in range(ROWS - 500)] + ["x"] * 500))
     table.write_csv(tmp_path / "ads.csv")
     text = (tmp_path / "ads.csv").read_text()

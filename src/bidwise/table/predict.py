@@ -18,6 +18,7 @@ from bidwise.data.read_table import (
     PLACES,
     UNREADABLE,
     Table,
+    check_once,
     location_of,
     same_place,
     scan_table,
@@ -50,8 +51,8 @@ def predict(
         run: folder of `train`.
         table: as in `train`; needs the columns that the model was trained on and may have any others. Values that
             training did not see count as rare.
-        out: a file that ends in .parquet, .csv or .tsv. The table is then read and written in blocks, Parquet in
-            constant memory. The same call after a kill takes the predictions that were made, and ends with the same
+        out: a file that ends in .parquet, .csv or .tsv. The table is then read and written in blocks, in constant
+            memory. The same call after a kill takes the predictions that were made, and ends with the same
             bytes.
         column: name of the new column.
         separator, header: of a text file, as in `train`; those of the run by default.
@@ -70,6 +71,7 @@ def predict(
     target = None if out is None else _target(out, table)
     model = load(run, device=device)
     model.encoder.check(names, table_name(table))
+    check_once(model.columns, names, table)
     known = None if target is None else _known(target, model, table)
     blocks = _Blocks(model, rows, column, known, progress)
     try:
