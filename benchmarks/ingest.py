@@ -101,7 +101,8 @@ def main() -> None:
     if options.measure:
         measure(*options.measure)
         return
-    found: list[dict[str, object]] = [*read("ingest")] if options.append else []
+    before = read("ingest") if options.append else []
+    found: list[dict[str, object]] = [{"case": "ingest", "rows": 0, "columns": 0, "users": 0} | row for row in before]
     for rows in options.rows:
         for columns in options.columns:
             with tempfile.TemporaryDirectory(dir=options.folder) as folder:
