@@ -320,12 +320,28 @@ def check_known(column: pl.Series, table: str, expected: str, start: int = 0) ->
     """Raise if a value is missing; ``start`` is the row of the table that the column begins with."""
     missing = column.is_null() | column.is_nan() if column.dtype.is_float() else column.is_null()
     if missing.any():
-        raise bad_row(table, column.name, start + int(missing.to_numpy().argmax()), f"no value; {expected}")
+        raise BadRow(table, column.name, start + int(missing.to_numpy().argmax()), f"no value; {expected}")
 
 
-def bad_row(table: str, column: str, row: int, found: str) -> InputError:
+class BadRow(InputError):
     """An error that says where the value stands."""
-    return InputError(f"{table}: column {column!r}, row {row}: found {found} (rows count from 0)")
+
+    def __init__(self, table: str, column: str, row: int, found: str) -> None:
+        super().__init__(f"{table}: column {column!r}, row {row}: found {found} (rows count from 0)")
+        self.table, self.column, self.row, self.found = table, column, row, found
+
+    def __reduce__(self) -> Any:  # to another process
+        return BadRow, (self.table, self.column, self.row, self.found)
+
+    def of(self, place: Location) -> BadRow:
+        """The same error, which names the one of several files that the row stands in, and its row there."""
+        row = self.row
+        for path in place.files() if place.several else []:
+            rows = int(replace(place, where=path, several=False).scan().select(pl.len()).collect().item())
+            if row < rows:
+                return BadRow(str(path), self.column, row, self.found)
+            row -= rows
+        return self
 
 
 def known_numbers(column: pl.Series, table: str, hint: str = "", start: int = 0) -> Floats:
@@ -339,7 +355,7 @@ def known_numbers(column: pl.Series, table: str, hint: str = "", start: int = 0)
         check_known(column, table, f"{rows}: fill them or drop the rows", start)
     numbers = column.to_numpy()
     if np.isnan(numbers).any():
-        raise bad_row(table, column.name, start + int(np.isnan(numbers).argmax()), "NaN; fill it or drop the row")
+        raise BadRow(table, column.name, start + int(np.isnan(numbers).argmax()), "NaN; fill it or drop the row")
     return np.require(numbers, requirements="W")
 
 
@@ -351,7 +367,7 @@ def _number_series(column: pl.Series, table: str, hint: str = "", start: int = 0
         bad = read.is_null() & text.is_not_null() & (text != "")
         if bad.any():
             row = int(bad.to_numpy().argmax())
-            raise bad_row(table, column.name, start + row, f"{column[row]!r}, which is not a number{hint}")
+            raise BadRow(table, column.name, start + row, f"{column[row]!r}, which is not a number{hint}")
         return read.alias(column.name)
     check_flat(column, table)
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)):

@@ -119,7 +119,8 @@ def _prepared(
     _check_room(folder, blocks)
     passes = Passes(blocks, data, work, name, runner)
     named = {"numeric": data.numeric, "categorical": data.categorical, "ignore": data.ignore}
-    found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"))
+    numeric = [] if previous is None else previous.numeric
+    found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"), numeric)
     columns = (
         inferred(found, data.roles, **named, name=name) if previous is None else previous.columns(found, data, name)
     )

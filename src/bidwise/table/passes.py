@@ -5,7 +5,7 @@ Each is a map over blocks of rows. What is as long as the table lies in files of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from bidwise.data.blocks import CHUNK, Blocks, Scratch
 from bidwise.data.counting import Found, Seen, Sketch, Tally, counted, seen
 from bidwise.data.encoder_file import read_encoder, write_encoder
 from bidwise.data.encoding import Categorical, Encoder, Numeric, edges
-from bidwise.data.read_table import check_columns, numbers_of
+from bidwise.data.read_table import BadRow, check_columns, numbers_of
 from bidwise.data.splits import Split, places, split, times_of
 from bidwise.data.store import SPLITS, StoreWriter
 from bidwise.run_folder import read_json, whole_file, write_json
@@ -85,8 +85,8 @@ class Passes:
         number_auctions(self.array("key", np.uint64, self.blocks.rows), ids, self.array)
         return ids
 
-    def columns(self, say: Say) -> list[Found]:
-        """First pass: columns with a role are checked and kept; what was found in all of them."""
+    def columns(self, say: Say, numeric: Sequence[str] = ()) -> list[Found]:
+        """First pass: columns with a role, and those that are to be numbers, are checked; what was found in all."""
         path, rows, schema = self.work / "columns.json", self.blocks.rows, self.blocks.schema
         if not path.is_file():
             named = [*self.data.numeric, *self.data.categorical, *self.data.ignore, *self.data.keep]
@@ -106,7 +106,8 @@ class Passes:
                     sketch.add(block)
                 say(start / rows)
 
-            work = partial(_checked, self.blocks, self.data, self.name, share)
+            numbers = [column for column in (*self.data.numeric, *numeric) if column in schema]
+            work = partial(_checked, self.blocks, self.data, numbers, self.name, share)
             self.runner.in_order(work, self.blocks.starts, keep)
             about = {name: [s.values, s.missing / rows] for name, s in zip(schema, sketches, strict=True)}
             copies = duplicated_rows(np.concatenate(hashes), share)
@@ -196,17 +197,25 @@ class Passes:
 
 
 def _checked(
-    blocks: Blocks, data: Data, name: str, share: float, start: int
+    blocks: Blocks, data: Data, numeric: Sequence[str], name: str, share: float, start: int
 ) -> tuple[dict[str, NDArray[Any]], list[Seen], NDArray[np.uint64]]:
     """Columns of a block with a role, checked; what is seen in all columns; hashes of a share of its rows."""
-    frame = blocks.read(start)
+    try:
+        return _checked_rows(blocks.read(start), data, numeric, name, share, start)
+    except BadRow as error:
+        raise error if blocks.place is None else error.of(blocks.place) from None
+
+
+def _checked_rows(
+    frame: pl.DataFrame, data: Data, numeric: Sequence[str], name: str, share: float, start: int
+) -> tuple[dict[str, NDArray[Any]], list[Seen], NDArray[np.uint64]]:
     roles = {role: getattr(data, role) for role in NUMBERS if role != "teacher"}
     teacher = [] if data.teacher is None else [data.teacher]
     numbers = checked_numbers(frame, teacher, roles, slots=len(data.slots), name=name, start=start)
     found: dict[str, NDArray[Any]] = {
         role: numbers[column] for role, column in (roles | {"teacher": data.teacher}).items() if column is not None
     }
-    for column in data.numeric:
+    for column in numeric:
         numbers_of(frame[column], name, start)  # an error names the first value that is none
     if data.time is not None:
         found["time"] = times_of(frame[data.time], name, start)

@@ -17,6 +17,7 @@ from bidwise.data.read_table import (
     FROM_AFAR,
     PLACES,
     UNREADABLE,
+    BadRow,
     Table,
     check_once,
     location_of,
@@ -84,6 +85,9 @@ def predict(
         if blocks.failed is not None:
             if known is not None and isinstance(blocks.failed, InputError):  # the user will change something
                 known.unlink(missing_ok=True)
+            if isinstance(bad := blocks.failed, BadRow):
+                bad = BadRow(table_name(table), bad.column, blocks.done + bad.row, bad.found)
+                raise bad.of(location_of(table)) if isinstance(table, PLACES) else bad from None
             raise blocks.failed from None
         if not isinstance(error, InputError | OSError) or FROM_AFAR.search(str(error)):
             raise table_error(table, error) from None

@@ -18,7 +18,7 @@ from bidwise.checks import InputError
 from bidwise.data.blocks import chunks
 from bidwise.data.counting import Found, count_ids
 from bidwise.data.encoder_file import read_encoder
-from bidwise.data.encoding import LEFT_OUT, Categorical, Column, Encoder
+from bidwise.data.encoding import LEFT_OUT, Categorical, Column, Encoder, Numeric
 from bidwise.data.extension import Extension, new_ids
 from bidwise.data.store import SPLITS, Store, StoreWriter
 from bidwise.models import MODELS, Ensemble
@@ -137,6 +137,11 @@ class Previous:
                     "folder",
                     argument=role,
                 )
+
+    @property
+    def numeric(self) -> list[str]:
+        """Columns that must hold numbers."""
+        return [column.name for column in self.model.encoder.columns if isinstance(column, Numeric)]
 
     def columns(self, found: Sequence[Found], data: Data, name: str) -> list[Column]:
         """Every column of a new table with what it is taken for: the same as in the run."""
