@@ -2,9 +2,11 @@
 
 python -m benchmarks.ingest 10000000          rows, of which each of 12 and 20 columns is measured
 python -m benchmarks.ingest 100000000 --columns 20 --append
+python -m benchmarks.ingest 50000000 --columns 12 --users 20000000 --append    one column more, of so many values
 
-Each case is a process of its own. Memory is what only the process holds (RssAnon): pages of mapped files are the
-system's to take back. Tables are Parquet in parts of a million rows.
+Users come back: training rows have each of the values of that column twice, and all have ids of their own. Each case
+is a process of its own. Memory is what only the process holds (RssAnon): pages of mapped files are the system's to take
+back. Tables are Parquet in parts of a million rows.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from benchmarks.harness import read, write
 PART = 1_000_000
 ADS = 8  # of an auction
 ROLES = ("click", "bid", "auction", "time")
+STEP = 7_654_321  # between users of neighbouring rows; no number of users here has a divisor in common with it
 
 
-def make_table(folder: Path, rows: int, columns: int) -> None:
-    """Auctions of eight ads in the order of their time; text, whole numbers and decimals, some with many values."""
+def make_table(folder: Path, rows: int, columns: int, users: int = 0) -> None:
+    """Auctions of eight ads in the order of their time; text, whole numbers and decimals, some with many values; where
+    there are ``users``, a column of their names, 16 letters each."""
     for part in range(-(-rows // PART)):
         random, count = np.random.default_rng(part), min(PART, rows - part * PART)
         row = part * PART + np.arange(count)
@@ -48,6 +52,8 @@ def make_table(folder: Path, rows: int, columns: int) -> None:
                 table[f"word{at}"] = pl.Series((random.pareto(1.0, count) * 100).astype(np.int64) % 2_000_000).cast(str)
             else:
                 table[f"key{at}_id"] = random.integers(0, 10 ** (kind + 2), count)
+        if users:
+            table["user"] = pl.Series(row * STEP % users).cast(str).str.zfill(16)
         pl.DataFrame(table).write_parquet(folder / f"{part:04d}.parquet", row_group_size=250_000, compression="lz4")
 
 
@@ -57,7 +63,7 @@ def held() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
 
-def measure(table: str, out: str) -> None:
+def measure(table: str, out: str, min_count: str) -> None:
     """Train until the first report of a step, and print what it took."""
     from bidwise.table.pipeline import train
 
@@ -79,7 +85,8 @@ def measure(table: str, out: str) -> None:
             os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
-    train(table, out=out, **{role: role for role in ROLES}, loss="log_loss", model="deepfm", progress=progress)
+    options: dict[str, object] = {role: role for role in ROLES} | {"loss": "log_loss", "model": "deepfm"}
+    train(table, out=out, **options, min_count=int(min_count) or None, progress=progress)
 
 
 def main() -> None:
@@ -88,25 +95,29 @@ def main() -> None:
     parser.add_argument("--columns", type=int, nargs="+", default=[12, 20])
     parser.add_argument("--append", action="store_true", help="keep rows that were measured before")
     parser.add_argument("--folder", help="where tables are made and kept [default: a temporary one]")
-    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--users", type=int, default=0, help="values of one column more; two fifths of the rows")
+    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         measure(*options.measure)
         return
-    found: list[dict[str, object]] = [*read("ingest")] if options.append else []
+    before = read("ingest") if options.append else []
+    found: list[dict[str, object]] = [{"case": "ingest", "rows": 0, "columns": 0, "users": 0} | row for row in before]
     for rows in options.rows:
         for columns in options.columns:
             with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-                table = Path(options.folder or folder) / f"{rows}x{columns}"
+                table = Path(options.folder or folder) / f"{rows}x{columns}x{options.users}"
                 if not table.is_dir():
                     table.mkdir()
-                    make_table(table, rows, columns)
+                    make_table(table, rows, columns, options.users)
                 load = os.getloadavg()[0]
                 command = [sys.executable, "-m", "benchmarks.ingest", "--measure", str(table), f"{folder}/run"]
+                command.append("2" if options.users else "0")
                 said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             case = json.loads(said)
             rate = {"rows_per_second": float(round(rows / case["store_seconds"]))}
-            found.append({"case": "ingest", "rows": rows, "columns": columns} | rate | case | {"load_before": load})
+            sizes = {"rows": rows, "columns": columns, "users": options.users}
+            found.append({"case": "ingest"} | sizes | rate | case | {"load_before": load})
             print(found[-1], flush=True)
     print(write("ingest", found))
 

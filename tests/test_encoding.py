@@ -7,7 +7,10 @@ import polars as pl
 import pytest
 
 import bidwise
-from bidwise.data.encoding import Encoder, Numeric, least_count
+from bidwise.data import encoder_file
+from bidwise.data.encoder_file import read_encoder, write_encoder
+from bidwise.data.encoding import Categorical, Encoder, Numeric, least_count
+from bidwise.run_folder import write_json
 
 RARE, MISSING, FIRST = 0, 1, 2
 
@@ -129,3 +132,23 @@ def test_bad_options():
 def test_small_tables_keep_more_values():
     assert [least_count(rows) for rows in (10, 300_000, 10**7)] == [2, 3, 10]
     assert Numeric("x", (1.0,)).field.values == FIRST + 2
+
+
+def test_the_file_of_an_encoder_is_its_json(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoder_file, "AT_ONCE", 3)
+    monkeypatch.setattr(encoder_file, "STRETCH", 40)
+    words = ["ü", 'a "quote"', "line\n      ]", "", "a,\n b", '"vocabulary": [', *map(str, range(50)), "x" * 100]
+    columns = (Categorical('"vocabulary": []', words), Numeric("age", (1.0, 2.5)), Categorical("none", []))
+    encoder, path = Encoder((*columns, Categorical("one", ["é"]))), tmp_path / "encoder.json"
+    write_json(tmp_path / "plain.json", encoder.to_json())
+    write_encoder(path, encoder)
+    assert path.read_bytes() == (tmp_path / "plain.json").read_bytes()
+    assert read_encoder(path) == encoder
+    for indent in (None, 4):  # as another hand may set it
+        path.write_text(json.dumps(encoder.to_json(), indent=indent))
+        assert read_encoder(path) == encoder
+    text = (tmp_path / "plain.json").read_text()
+    for bad in (text.replace('"49"', "49"), text.replace('"49"', "null"), text.replace('"49"', r'"\ud800"'), text[:-9]):
+        path.write_text(bad)
+        with pytest.raises(bidwise.InputError, match=r"encoder\.json must be"):
+            read_encoder(path)

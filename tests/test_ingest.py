@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 import bidwise
-from bidwise.data import ad_table, blocks, counting, splits
+from bidwise.data import ad_table, blocks, counting, encoding, read_table, splits
 from bidwise.data.ad_table import auction_ids, group_ids
 from bidwise.data.blocks import Scratch
 from bidwise.data.counting import Sketch, Tally, counted, found, seen
@@ -180,8 +180,18 @@ def test_errors_name_the_row_of_the_table(tmp_path, small):
         prepare(table_of(), config_of(numeric=["site"]), tmp_path / "run")
 
 
+@pytest.mark.parametrize("ending", [".parquet", ".csv"])
+def test_errors_name_the_file_of_several_and_the_row_in_it(tmp_path, small, ending):
+    table = table_of().with_columns(bid=pl.when(pl.int_range(pl.len()) == 1234).then(-1.0).otherwise(pl.col("bid")))
+    folder = parts_of(table, tmp_path / "ads", ending)
+    row = 1234 - sum(len(part) for part in np.array_split(np.arange(ROWS), 7)[:2])
+    for place in (folder, folder / f"*{ending}"):
+        with pytest.raises(bidwise.InputError, match=rf"part2\{ending}: column 'bid', row {row}: found -1"):
+            prepare(place, config_of(), tmp_path / "run")
+
+
 def test_types_of_text_that_change_after_the_sample(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(blocks, "SAMPLE", 100)
+    monkeypatch.setattr(read_table, "SAMPLE", 100)
     table = table_of().with_columns(code=pl.Series([str(at % 50) for at in range(ROWS - 500)] + ["x"] * 500))
     table.write_csv(tmp_path / "ads.csv")
     text = (tmp_path / "ads.csv").read_text()
@@ -262,7 +272,7 @@ def test_values_are_counted_exactly_however_many_there_are(tmp_path):
         tally.add(counted(column), tmp_path)
         sketch.add(seen(column))
     assert any(tmp_path.iterdir())  # memory did not hold them all
-    words = tally.vocabulary(5)
+    words = tuple(tally.vocabulary(5))
     assert not any(tmp_path.iterdir())
     often = np.flatnonzero(count >= 5)
     assert words == tuple(sorted(map(str, often.tolist()), key=lambda word: (-count[int(word)], word)))
@@ -270,6 +280,20 @@ def test_values_are_counted_exactly_however_many_there_are(tmp_path):
     ids = Categorical("user", words).ids(pl.Series(np.arange(300_000)))
     place = {int(word): at + 2 for at, word in enumerate(words)}
     assert ids.tolist() == [place.get(each, 0) for each in range(300_000)]
+
+
+def test_long_vocabularies_are_not_held_as_text(tmp_path, monkeypatch):
+    """A table of many users whose last block is short: ids, and the file, are those of a short vocabulary."""
+    random = np.random.default_rng(0)
+    words = [f"user {each}" for each in random.permutation(3000)]
+    column, some = Categorical("user", words), pl.Series([*words[:50], None, " user 7 ", "nobody", ""])
+    expected = [*range(2, 52), 1, words.index("user 7") + 2, 0, 1]
+    assert column.ids(some).tolist() == expected
+    monkeypatch.setattr(encoding, "HELD", 1000)
+    again = Categorical("user", words)
+    assert again.ids(some).tolist() == expected
+    assert "_words" not in again.__dict__
+    assert again.ids(pl.Series(words * 3)).tolist() == [*range(2, 3002)] * 3
 
 
 def test_few_values_are_counted_exactly():
@@ -315,14 +339,15 @@ MEMORY = """
         }).write_parquet(f"{folder}/{part:03d}.parquet", row_group_size=250_000)
     roles = {"click": "click", "bid": "bid", "auction": ["query"]}
     before, peak = held(), 0
-    prepared = prepare(folder, resolved({"data": roles}, {"train.loss": "log_loss"}), folder + "/../run" + str(rows))
+    settings = {"train.loss": "log_loss"} | ({} if len(sys.argv) < 5 else {"data.min_count": int(sys.argv[4])})
+    prepared = prepare(folder, resolved({"data": roles}, settings), folder + "/../run" + str(rows))
     print(peak - before, prepared.store.fields[0].values)
 """
 
 
-def memory_of(folder, rows, values):
+def memory_of(folder, rows, values, *min_count):
     folder.mkdir(parents=True)
-    script = [sys.executable, "-c", textwrap.dedent(MEMORY), str(folder), str(rows), str(values)]
+    script = [sys.executable, "-c", textwrap.dedent(MEMORY), *map(str, (folder, rows, values, *min_count))]
     said = subprocess.run(script, capture_output=True, text=True, check=True).stdout
     return map(int, said.split())
 
@@ -342,3 +367,12 @@ def test_a_column_of_twenty_million_values(tmp_path):
     held, values = memory_of(tmp_path / "ads", 50_000_000, 20_000_000)
     assert held < 1500
     assert values < 20_000
+
+
+@pytest.mark.skipif(not LONG, reason="takes minutes: BIDWISE_LONG=1")
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
+def test_twenty_million_values_with_ids_of_their_own(tmp_path):
+    """MB beyond what the libraries take; Python's own text alone would be 1,500 of them."""
+    held, values = memory_of(tmp_path / "ads", 50_000_000, 20_000_000, 1)
+    assert held < 3000
+    assert values > 17_000_000  # of 40 million training rows

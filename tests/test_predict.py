@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import bidwise
+from bidwise.data import read_table
 from bidwise.table import model, predict, train
 
 ROLES = {"click": "click", "bid": "bid", "loss": "log_loss", "model": "logistic_regression", "epochs": 1}
@@ -89,9 +90,51 @@ def test_what_another_model_or_table_left_is_not_taken(run, tmp_path, small_bloc
 def test_rows_that_cannot_be_read_leave_nothing(run, tmp_path, small_blocks):
     age = pl.when(pl.int_range(pl.len()) == 9_000).then(pl.lit("x")).otherwise(pl.col("age").cast(pl.String))
     ads(10_000, 1).with_columns(age=age).write_parquet(tmp_path / "new.parquet")
-    with pytest.raises(bidwise.InputError, match="'x', which is not a number"):
+    with pytest.raises(bidwise.InputError, match=r"new\.parquet: column 'age', row 9000: found 'x', which is not a n"):
         predict(run, tmp_path / "new.parquet", out=tmp_path / "out.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["new.parquet"]
+
+
+def test_empty_lines_at_the_end_of_text_are_no_ads(run, tmp_path, small_blocks):
+    text = ads(5000, 1).write_csv()
+    (tmp_path / "new.csv").write_text(text)
+    (tmp_path / "longer.csv").write_text(text + "\n\n\n")
+    assert predict(run, tmp_path / "new.csv", out=tmp_path / "out.csv") == 5000
+    assert predict(run, tmp_path / "longer.csv", out=tmp_path / "other.csv") == 5000
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "other.csv").read_bytes()
+    assert len(bidwise.load(run).predict(tmp_path / "longer.csv")) == 5000
+
+
+def test_types_of_text_that_change_after_the_sample(run, tmp_path, small_blocks, monkeypatch):
+    """Whole numbers that become decimals or text, and truths that become text, as if all rows had been looked at."""
+    monkeypatch.setattr(read_table, "SAMPLE", 100)
+    at = pl.int_range(pl.len())
+    rows = ads(9000, 1).with_columns(
+        age=pl.when(at < 8000).then(at.cast(pl.String)).otherwise(pl.lit("0.5")),
+        code=pl.when(at < 5000).then(at.cast(pl.String)).otherwise(pl.lit("x")),
+        new=pl.when(at < 7000).then(pl.lit("true")).otherwise(pl.lit("perhaps")),
+        whole=at,
+    )
+    rows.write_csv(tmp_path / "new.csv")
+    predict(run, tmp_path / "new.csv", out=tmp_path / "out.parquet")
+    found, expected = (
+        pl.read_parquet(tmp_path / "out.parquet"),
+        pl.read_csv(tmp_path / "new.csv", infer_schema_length=None),
+    )
+    assert found.drop("ctr").equals(expected)
+    assert found.drop("ctr").schema == expected.schema
+    assert np.array_equal(found["ctr"], bidwise.load(run).predict(expected))
+
+
+def test_a_column_that_text_has_twice_is_refused(run, tmp_path):
+    names, _, lines = ads(500).write_csv().partition("\n")
+    for name, twice in (("click", names.replace("bid", "click")), ("site", names.replace("bid", "site"))):
+        (tmp_path / "ads.csv").write_text(f"{twice}\n{lines}")
+        words = rf"ads\.csv must have every column once, found '{name}' twice"
+        with pytest.raises(bidwise.InputError, match=words):
+            train(tmp_path / "ads.csv", out=tmp_path / "run", **ROLES | {"bid": "age"})
+    with pytest.raises(bidwise.InputError, match=words):
+        predict(run, tmp_path / "ads.csv", out=tmp_path / "out.csv")
 
 
 def test_files_of_a_folder_are_one_table(run, tmp_path, small_blocks):
@@ -116,12 +159,14 @@ print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 @long
-def test_memory_does_not_grow_with_the_table(run, tmp_path):
-    """Peaks, in MB, of 2 and of 12 million rows."""
+@pytest.mark.parametrize("ending", [".parquet", ".csv"])
+def test_memory_does_not_grow_with_the_table(run, tmp_path, ending):
+    """Peaks, in MB, of 4 and of 24 million rows."""
     block, peaks = ads(1_000_000, 1), []
-    for millions in (2, 12):
-        table = tmp_path / f"{millions}.parquet"
-        pl.concat([block.lazy()] * millions).sink_parquet(table)
+    for millions in (4, 24):
+        table = tmp_path / f"{millions}{ending}"
+        every = pl.concat([block.lazy()] * millions)
+        every.sink_parquet(table) if ending == ".parquet" else every.sink_csv(table)
         said = subprocess.check_output([sys.executable, "-c", PEAK, run, table, tmp_path / "out.parquet"], text=True)
         count, peak = said.split()
         assert int(count) == 1_000_000 * millions

@@ -15,6 +15,7 @@ import pytest
 
 from bidwise import ray_runner, runners
 from bidwise.checks import InputError
+from bidwise.cli import main
 from bidwise.cli.data_command import prepare_criteo
 from bidwise.data import blocks
 from bidwise.data.bids import Bids
@@ -81,16 +82,64 @@ def test_every_file_of_the_store_is_the_same(tmp_path, raw):
     assert set(bars["ray"].values()) == {1}
 
 
-def test_a_table_becomes_the_same_store_on_a_cluster(tmp_path, monkeypatch):
+@pytest.fixture
+def ads(tmp_path, monkeypatch):
+    """A table of seven blocks."""
     monkeypatch.setattr(blocks, "ROWS", 300)
     random = np.random.default_rng(0)
     columns = {"query": random.integers(0, 200, 2000), "site": random.integers(0, 9, 2000).astype(str)}
     columns |= {"bid": random.uniform(1, 2, 2000), "click": random.integers(0, 2, 2000)}
     pl.DataFrame(columns).write_parquet(tmp_path / "ads.parquet")
-    config = resolved({"data": {"click": "click", "bid": "bid", "auction": ["query"]}}, {"train.loss": "log_loss"})
+    return tmp_path / "ads.parquet"
+
+
+TABLE = {"data": {"click": "click", "bid": "bid", "auction": ["query"]}}
+
+
+def test_a_table_becomes_the_same_store_on_a_cluster(tmp_path, ads):
     for engine in runners.ENGINES:
-        prepare_table(tmp_path / "ads.parquet", config, tmp_path / engine, engine=engine)
+        prepare_table(ads, resolved(TABLE, {"train.loss": "log_loss"}), tmp_path / engine, engine=engine)
     assert contents(tmp_path / "local") == contents(tmp_path / "ray")
+
+
+def test_a_table_becomes_the_same_store_when_workers_are_killed(tmp_path, ads, monkeypatch):
+    config, killed = resolved(TABLE, {"train.loss": "log_loss"}), tmp_path / "killed"
+    prepare_table(ads, config, tmp_path / "local")
+    killed.mkdir()
+    in_order, steps = ray_runner.Ray.in_order, []
+
+    def deadly(work, step, task):
+        """The task; a step's first worker is killed when it is done but has not said so."""
+        first = not any(killed.glob(f"{step} *"))
+        (killed / f"{step} {os.getpid()}").touch()
+        found = work(task)
+        if first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    def deadly_in_order(engine, work, tasks, then):
+        steps.append(work.func.__name__)
+        in_order(engine, partial(deadly, work, steps[-1]), tasks, then)
+
+    monkeypatch.setattr(ray_runner.Ray, "in_order", deadly_in_order)
+    prepare_table(ads, config, tmp_path / "ray", engine="ray")
+    assert steps == ["_checked", "_counted", "_encoded"]
+    assert {path.name.split()[0] for path in killed.iterdir()} == {*steps}
+    died = [int(path.name.split()[1]) for path in killed.iterdir()]
+    assert len([process for process in died if not Path(f"/proc/{process}").exists()]) >= len(steps)
+    assert contents(tmp_path / "local") == contents(tmp_path / "ray")
+
+
+def test_the_command_trains_the_same_model_from_a_cluster(tmp_path, ads, monkeypatch, capsys):
+    words = ["train", str(ads), "--click", "click", "--bid", "bid", "--auction", "query", "--loss", "log_loss"]
+    words += ["--model", "deepfm", "--set", "train.epochs=1"]
+    for engine in runners.ENGINES:
+        monkeypatch.setattr(sys, "argv", ["bidwise", *words, "--engine", engine, "--out", str(tmp_path / engine)])
+        main()
+    stored = [contents(tmp_path / engine / "store") for engine in runners.ENGINES]
+    assert stored[0] == stored[1]
+    for name in ("encoder.json", "model.pt"):
+        assert (tmp_path / "local" / name).read_bytes() == (tmp_path / "ray" / name).read_bytes()
 
 
 def test_the_command_takes_paths_of_the_folder_it_is_in(tmp_path, raw, monkeypatch, capsys):

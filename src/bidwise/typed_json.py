@@ -90,7 +90,7 @@ def _read(kind: Any, data: Any, where: str) -> Any:
         return np.array([_read(float, x, f"{where}[{k}]") for k, x in enumerate(data)])
     if isinstance(kind, type) and issubclass(kind, Enum) and data in [entry.value for entry in kind]:
         return kind(data)
-    if kind in (int, str, bool) and isinstance(data, kind) and not (kind is int and isinstance(data, bool)):
+    if isinstance(kind, type) and isinstance(data, kind) and not (kind is int and isinstance(data, bool)):
         return data
     name = getattr(kind, "__name__", str(kind)) if origin is None else str(kind)
     raise InputError(f"{where} must be of the kind {name}, found {_short(data)}")

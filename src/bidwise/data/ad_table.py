@@ -16,8 +16,8 @@ from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.blocks import Array, chunks, in_memory
 from bidwise.data.read_table import (
+    BadRow,
     Table,
-    bad_row,
     check_flat,
     check_known,
     column_names,
@@ -169,7 +169,7 @@ def checked_numbers(
         if not good.all():
             row, more = int(np.argmin(good)), int((~good).sum()) - 1
             others = f", and {more:,} more {'row' if more == 1 else 'rows'} like it" if more else ""
-            raise bad_row(name, column, start + row, f"{values[row]:g}{others}; {expected}")
+            raise BadRow(name, column, start + row, f"{values[row]:g}{others}; {expected}")
 
     for column in ctr:
         hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"

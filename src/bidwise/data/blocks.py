@@ -14,11 +14,20 @@ import polars.selectors as cs
 from numpy.typing import DTypeLike, NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.read_table import PLACES, UNREADABLE, Location, Table, _frame, location_of, table_error, table_name
+from bidwise.data.read_table import (
+    PLACES,
+    UNREADABLE,
+    Location,
+    Table,
+    _frame,
+    check_once,
+    location_of,
+    table_error,
+    table_name,
+)
 from bidwise.run_folder import FullDisk, checksum, named, take_room, whole_file
 
 ROWS = 2**18  # of a block
-SAMPLE = 2**20  # rows of text that types of columns are inferred from, unless a later row does not fit
 CHUNK = 2**20  # numbers of a column on the disk that are worked on at once
 
 Array = Callable[[str, DTypeLike, int], NDArray[Any]]  # an array to fill: name, type and length
@@ -95,6 +104,9 @@ def blocks_of(table: Table, work: Path, name: str = "table") -> Blocks:
         if place is not None and place.kind == ".parquet" and isinstance(place.where, Path):
             lazy = place.scanned()
         elif place is not None or isinstance(table, pl.LazyFrame):
+            if place is not None:
+                names = place.scanned(infer_schema=False).collect_schema().names()
+                check_once(names, names, place)
             copy = work / "rows.parquet"
             if not copy.is_file():
                 with whole_file(copy) as part:
@@ -114,17 +126,14 @@ def blocks_of(table: Table, work: Path, name: str = "table") -> Blocks:
 
 
 def _copy(table: Location | pl.LazyFrame, part: Path) -> None:
-    """All rows as Parquet. Types of text are those of its first ``SAMPLE`` rows, of all where a later does not fit."""
+    """All rows as Parquet. Types of text are those of its first rows, wider where a later one does not fit."""
     options: dict[str, Any] = {"row_group_size": ROWS, "compression": "lz4", "engine": "streaming"}
     if isinstance(table, pl.LazyFrame):
         table.sink_parquet(part, **options)
     elif table.kind == ".parquet":
         table.scanned().sink_parquet(part, **options)
     else:
-        try:
-            table.scanned(infer_schema_length=SAMPLE, try_parse_dates=True).sink_parquet(part, **options)
-        except pl.exceptions.ComputeError:
-            table.scanned(infer_schema_length=None, try_parse_dates=True).sink_parquet(part, **options)
+        table.typed(try_parse_dates=True).sink_parquet(part, **options)
 
 
 def table_fingerprint(table: Table, blocks: Blocks | None = None) -> str:

@@ -16,8 +16,8 @@ from bidwise.checks import InputError
 from bidwise.values import BOOLEANS
 
 KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
-PENDING = 2**18  # counted values that wait to be merged
-SPILL = 2**20  # different values of a column that are held at once
+PENDING = 2**20  # counted values that wait to be merged
+SPILL = 2**19  # different values of a column that are held at once
 CELLS = 64  # of values by their hash: one after the other is merged when counting ends
 
 SLOTS = 32  # values of a list that count, at most: the first ones
@@ -170,12 +170,24 @@ def names_of(column: pl.Series) -> pl.Series:
 def counted(column: pl.Series) -> pl.DataFrame:
     """The different names in a block, and how often each is there."""
     counts = column.alias("value").value_counts(name="count")
-    return _summed([counts.with_columns(names_of(counts["value"]).alias("value"))])
+    named = counts.with_columns(names_of(counts["value"]).alias("value"), pl.col("count").cast(pl.UInt64))
+    if named["value"].dtype == counts["value"].dtype and named["value"].equals(counts["value"]):
+        return named.drop_nulls("value")  # no two became one
+    return _summed([named])
 
 
 def _summed(counts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     together = pl.concat(counts).drop_nulls("value").group_by("value")
     return together.agg(pl.col("count").cast(pl.UInt64).sum())
+
+
+def count_ids(totals: NDArray[Any], ids: NDArray[np.int32], counts: NDArray[Any] | None = None) -> None:
+    """Add to the total of every id how often it is there, or its ``counts``; totals of ids that are not there cost
+    nothing, where they are the most."""
+    if len(totals) > len(ids):
+        np.add.at(totals, ids, 1 if counts is None else counts)
+    else:
+        totals += np.bincount(ids, counts, len(totals)).astype(totals.dtype)
 
 
 class Tally:
@@ -206,9 +218,9 @@ class Tally:
         for (cell,), part in cells.partition_by("cell", as_dict=True, include_key=False).items():
             part.write_ipc(folder / f"{cell}.{number}")
 
-    def vocabulary(self, min_count: int) -> tuple[str, ...]:
+    def vocabulary(self, min_count: int) -> pl.Series:
         """Values seen often enough, the most frequent first."""
-        return tuple(self.often(min_count)["value"].to_list())
+        return self.often(min_count)["value"]
 
     def often(self, min_count: int) -> pl.DataFrame:
         """Every ``value`` seen often enough with its ``count``, the most frequent first, ties by name: ids do not
@@ -221,6 +233,6 @@ class Tally:
                 folder = Path(name)
                 self._write(_summed(self.counts), folder)
                 cells = [sorted(folder.glob(f"{cell}.*")) for cell in range(CELLS)]
-                parts = [_summed(map(pl.read_ipc, files)).filter(often) for files in cells if files]
-            kept = pl.concat(parts)
-        return kept.sort(["count", "value"], descending=[True, False])
+                kept = pl.concat(_summed(map(pl.read_ipc, files)).filter(often) for files in cells if files)
+        kept = kept.sort("value")  # one key after the other takes a sixth of the time of both
+        return kept.sort("count", descending=True, maintain_order=True)

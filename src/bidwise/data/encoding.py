@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
@@ -27,21 +27,39 @@ VERSION = 1
 PLAIN = (pl.String, pl.Boolean, pl.Float64, pl.Float32, pl.Null)
 MANY = 0.25  # different values / rows, above which every row is looked up by itself
 SHORT = 4000  # rows, up to which looking up one value after the other is faster
+HELD = 2**18  # words, up to which they are held as Python's own text as well, of 100 bytes each
 LEFT_OUT = "left out"
 FEW = 1000  # different whole numbers, up to which they are names of something rather than amounts
 ROWS_EACH = 20  # rows for each of them
 COME_BACK = 0.01  # of the rows have a value that was there before, at least, or a category has nothing to teach
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Categorical:
     """A column of names: id 0 for rare or unseen values, 1 for missing ones, then the vocabulary.
 
-    An empty word holds the place of one that was forgotten (:mod:`bidwise.data.extension`); no value is empty.
+    An empty word holds the place of one that was forgotten (:mod:`bidwise.data.extension`); no value is empty. Words
+    are a series, a quarter of the size of Python's own text: there may be tens of millions.
     """
 
     name: str
-    vocabulary: tuple[str, ...]
+    vocabulary: pl.Series
+
+    def __init__(self, name: str, vocabulary: pl.Series | Sequence[str]) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "vocabulary", pl.Series("word", vocabulary, dtype=pl.String))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Categorical) or type(other) is not type(self):
+            return False
+        return self.vocabulary.equals(other.vocabulary) and self._rest() == other._rest()
+
+    def _rest(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "vocabulary"}
+
+    def plain(self) -> dict[str, Any]:
+        """What it is made of, as JSON holds it."""
+        return {"name": self.name, "vocabulary": self.vocabulary.to_list()} | self._rest()
 
     @property
     def field(self) -> Field:
@@ -49,20 +67,20 @@ class Categorical:
         return Field(self.name, FIRST + len(self.vocabulary))
 
     @cached_property
-    def _lookup(self) -> tuple[NDArray[np.uint64], NDArray[np.int32], pl.Series]:
-        """Hashes of the words in ascending order, the id of each, and the words by id."""
-        words = pl.Series(self.vocabulary, dtype=pl.String)
-        hashes = words.hash(seed=0).to_numpy()
-        order = np.argsort(hashes)
-        return hashes[order], (order + FIRST).astype(np.int32), words
+    def lookup(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+        """Hashes of the words in ascending order, and the place of each in the vocabulary."""
+        hashes = self.vocabulary.hash(seed=0)
+        order = hashes.arg_sort().to_numpy().astype(np.int32)
+        return hashes.to_numpy()[order], order
 
     @cached_property
     def _words(self) -> Vocabulary:
-        return Vocabulary(self.vocabulary)
+        return Vocabulary(self.vocabulary.to_list())
 
     def ids(self, column: pl.Series) -> NDArray[np.int32]:
         """The id of every value."""
-        if len(column) <= SHORT and (column.dtype in PLAIN or column.dtype.is_integer()):
+        plain = column.dtype in PLAIN or column.dtype.is_integer()
+        if plain and len(column) <= SHORT and len(self.vocabulary) <= HELD:
             return np.array(self._words.ids(column.to_list()), dtype=np.int32)
         check_flat(column, "table")
         column = column.fill_nan(None) if column.dtype.is_float() else column
@@ -76,17 +94,28 @@ class Categorical:
 
     def _found(self, text: pl.Series) -> NDArray[np.int32]:
         """The id of every text: that of the word with its hash, if it is the same word."""
-        hashes, ids, words = self._lookup
+        hashes, places = self.lookup
         found = np.full(len(text), RARE, np.int32)
-        if len(words):
-            at = np.minimum(np.searchsorted(hashes, text.hash(seed=0).to_numpy()), len(words) - 1)
-            same = (words.gather(ids[at] - FIRST) == text).fill_null(False).to_numpy()
-            found[same] = ids[at][same]
+        if len(hashes):
+            wanted = text.hash(seed=0).to_numpy()
+            order = np.argsort(wanted)  # neighbours are looked up one after the other: six times as fast
+            at = np.empty(len(text), np.int32)
+            at[order] = places[np.minimum(np.searchsorted(hashes, wanted[order]), len(hashes) - 1)]
+            same = (self.vocabulary.gather(at) == text).fill_null(False).to_numpy()
+            found[same] = at[same] + FIRST
         found[text.is_null().to_numpy()] = MISSING
         return found
 
 
-@dataclass(frozen=True)
+def words_of(values: list[Any]) -> pl.Series:
+    """Words as a series; a TypeError where one is no text."""
+    words = pl.Series("word", values, dtype=pl.String)
+    if words.null_count():
+        raise TypeError("null")
+    return words
+
+
+@dataclass(frozen=True, eq=False)
 class Bag(Categorical):
     """A column of lists of names, or of text with a ``separator`` between them: the ids of the first ``slots`` values,
     and 1 where there are fewer."""
@@ -94,8 +123,13 @@ class Bag(Categorical):
     slots: int = 1
     separator: str = "|"
 
-    def __post_init__(self) -> None:
-        check_whole(f"slots of column {self.name!r}", self.slots, 1, SLOTS)
+    def __init__(
+        self, name: str, vocabulary: pl.Series | Sequence[str], slots: int = slots, separator: str = separator
+    ) -> None:
+        super().__init__(name, vocabulary)
+        check_whole(f"slots of column {name!r}", slots, 1, SLOTS)
+        object.__setattr__(self, "slots", slots)
+        object.__setattr__(self, "separator", separator)
 
     @property
     def field(self) -> Field:
@@ -124,6 +158,10 @@ class Numeric:
     def field(self) -> Field:
         """The column as models know it."""
         return Field(self.name, FIRST + len(self.edges) + 1)
+
+    def plain(self) -> dict[str, Any]:
+        """What it is made of, as JSON holds it."""
+        return {"name": self.name, "edges": list(self.edges)}
 
     def ids(self, column: pl.Series) -> NDArray[np.int32]:
         """The id of every number."""
@@ -212,8 +250,7 @@ class Encoder:
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` reads, as JSON holds it."""
-        plain = [{k: list(x) if isinstance(x, tuple) else x for k, x in asdict(c).items()} for c in self.columns]
-        columns = [{"kind": kind_of(c), **each} for c, each in zip(self.columns, plain, strict=True)]
+        columns = [{"kind": kind_of(column), **column.plain()} for column in self.columns]
         return {"format": FORMAT, "version": VERSION, "columns": columns}
 
     @staticmethod
@@ -223,6 +260,9 @@ class Encoder:
             raise InputError(f"{name} must be an encoder of version {VERSION} that bidwise wrote, found something else")
         try:
             columns = [{**column} for column in data["columns"]]
+            for column in columns:
+                if isinstance(words := column.get("vocabulary"), list):
+                    column["vocabulary"] = words_of(words)
             made = [typed_json.from_json(KINDS[column.pop("kind")], column, name) for column in columns]
         except (KeyError, TypeError) as error:
             raise InputError(f"{name} must be whole, found that {error!r} is missing or of no use") from None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from bidwise.data.encoding import Bag, Categorical, Encoder
@@ -30,18 +31,17 @@ class Extension:
         words, then places at the end. All other ids stay, and so do bins of numbers.
 
         >>> old, new = (Encoder((Categorical("site", words),)) for words in (("a", "", "b"), ("b", "c", "d")))
-        >>> Extension(old).extended(new).columns[0].vocabulary
-        ('a', 'c', 'b', 'd')
+        >>> Extension(old).extended(new).columns[0].vocabulary.to_list()
+        ['a', 'c', 'b', 'd']
         """
         known, columns = {column.name: column for column in fitted.columns}, []
         for column in self.encoder.columns:
             if isinstance(column, Categorical):
-                words, there = list(column.vocabulary), set(column.vocabulary)
-                new = [word for word in getattr(known[column.name], "vocabulary", ()) if word not in there]
-                free = [at for at, word in enumerate(words) if not word]
-                for at, word in zip(free, new, strict=False):
-                    words[at] = word
-                column = replace(column, vocabulary=(*words, *new[len(free) :]))
+                words, new = column.vocabulary, getattr(known[column.name], "vocabulary", column.vocabulary)
+                new = new.filter(~new.is_in(words))
+                free = (words == "").arg_true().head(len(new))
+                words = words.clone().scatter(free, new.head(len(free)))
+                column = replace(column, vocabulary=pl.concat([words, new[len(free) :].alias(words.name)]))
                 if isinstance(column, Bag):  # lists may have become longer
                     column = replace(column, slots=max(column.slots, known[column.name].field.slots))
             columns.append(column)
@@ -54,19 +54,19 @@ class Extension:
 
         >>> encoder = Encoder((Categorical("site", ("a", "b")),))
         >>> aged = Extension(encoder).aged(encoder, [np.array([0, 3])], 1)
-        >>> aged.encoder.columns[0].vocabulary, aged.last_seen
-        (('', 'b'), {'site': [0, 1]})
+        >>> aged.encoder.columns[0].vocabulary.to_list(), aged.last_seen
+        (['', 'b'], {'site': [0, 1]})
         """
         number, columns, last_seen = self.number + 1, [], {}
         for column, ids in zip(encoder.columns, occurred, strict=True):
             if isinstance(column, Categorical):
-                words, before = np.array(column.vocabulary, dtype=object), (self.last_seen or {}).get(column.name, ())
+                words, before = column.vocabulary, (self.last_seen or {}).get(column.name, ())
                 last = np.zeros(len(words), dtype=np.int64)
                 last[: len(before)] = before
                 last[ids[ids >= FIRST] - FIRST] = number
                 if forget_after is not None:
-                    words[number - last >= forget_after] = ""
-                column, last_seen[column.name] = replace(column, vocabulary=tuple(words.tolist())), last.tolist()
+                    words = words.set(pl.Series(number - last >= forget_after), "")
+                column, last_seen[column.name] = Categorical(column.name, words), last.tolist()
             columns.append(column)
         return Extension(Encoder(tuple(columns)), number, last_seen)
 
@@ -80,8 +80,8 @@ def new_ids(old: Encoder, new: Encoder) -> list[Ids]:
     """
     found = []
     for before, after in zip(old.columns, new.columns, strict=True):
-        there, here = (np.array(getattr(column, "vocabulary", ()), dtype=object) for column in (before, after))
+        there, here = (getattr(column, "vocabulary", pl.Series(dtype=pl.String)) for column in (before, after))
         changed = np.ones(len(here), dtype=bool)
-        changed[: len(there)] = here[: len(there)] != there
-        found.append(FIRST + np.flatnonzero(changed & (here != "")))
+        changed[: len(there)] = (here[: len(there)] != there).to_numpy()
+        found.append(FIRST + np.flatnonzero(changed & (here != "").to_numpy()))
     return found

@@ -24,7 +24,9 @@ from bidwise.urls import WEB, scheme_of, shown, url_of
 Table = Any  # a path, a URL, a Location, a polars or pandas frame, or a mapping of columns
 
 WORDS = {"true": "1", "false": "0"}  # what other tools write for a click
-INFERRED = {"infer_schema_length": None}  # types of columns by all rows
+INFERRED = {"infer_schema_length": None}  # types of columns by all rows, which are held for it
+SAMPLE = 2**20  # rows of text that types of columns are inferred from, unless a later row does not fit
+ROWS = 2**18  # of text that are looked at together
 UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)  # panics are no Exceptions
 TIMES = ("D", "ms", "us", "ns")  # units of numpy's dates that polars knows
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -82,6 +84,28 @@ class Location:
             )
         return lazy
 
+    def typed(self, **options: Any) -> pl.LazyFrame:
+        """:meth:`scanned`, with types of columns that fit all rows, none of which is held."""
+        if self.kind == ".parquet":
+            return self.scanned()
+        lazy = self.scanned(infer_schema_length=SAMPLE, **options)
+        try:
+            lazy.select(pl.all().null_count()).collect(engine="streaming")
+        except pl.exceptions.ComputeError:
+            return self.scan(schema_overrides=self.wider_types(lazy.collect_schema()), **options)
+        return lazy
+
+    def wider_types(self, types: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+        """Types that fit all rows of text, given those that fit the first: whole numbers become decimals, and what is
+        no number text."""
+        wider = {**types}
+        for rows in self.scan(infer_schema=False).collect_batches(chunk_size=ROWS, engine="streaming"):
+            for column in rows:
+                known, first = column.replace("", None), wider[column.name]
+                fitting = (dtype for dtype in (first, pl.Float64(), pl.String()) if _fits(known, dtype))
+                wider[column.name] = next(fitting)
+        return wider
+
     def files(self) -> list[Path]:
         """The files on this machine's disk, in the order of their names; none of a URL."""
         if isinstance(self.where, str):
@@ -97,11 +121,11 @@ class Location:
             return 0
         nothing, last, used = pl.all_horizontal(pl.all().is_null()), 1, pl.Series(dtype=pl.UInt32)
         while last < 16 * rows and not len(used):
-            used, last = lazy.tail(last).select(~nothing).collect().to_series().arg_true(), 16 * last
+            used, last = lazy.tail(last).select(~nothing).collect(engine="streaming").to_series().arg_true(), 16 * last
         last //= 16
         empty = min(last, rows) - (int(used[-1]) + 1 if len(used) else 0)
         lines = self.scan(infer_schema=False).tail(empty) if empty else None
-        return 0 if lines is None or not lines.select(nothing).collect().to_series().all() else empty
+        return 0 if lines is None or not lines.select(nothing).collect(engine="streaming").to_series().all() else empty
 
     def error(self, error: BaseException) -> InputError:
         """What went wrong, in one line that says what to do and has no password and no signature."""
@@ -119,6 +143,12 @@ class Location:
                 fix = f"; check the network, the URL and {KEYS[scheme_of(self.where) or ''] or 'its signature'}"
             reason = re.sub(r"[A-Za-z][\w+.-]+://\S+", "...", reason.replace(self.where, "...")) + fix
         return InputError(f"{self.name} cannot be read: {reason}")
+
+
+def _fits(text: pl.Series, dtype: pl.DataType) -> bool:
+    if dtype == pl.Boolean:
+        return bool(text.is_in(["true", "false"]).all())
+    return text.cast(dtype, strict=False).null_count() == text.null_count()
 
 
 PLACES = str | Path | Location
@@ -215,9 +245,14 @@ def table_error(table: Table, error: BaseException) -> InputError:
 
 
 def scan_table(table: Table) -> pl.LazyFrame:
-    """The table without reading more of it than columns and their types."""
+    """The table without its rows in memory, without empty lines at its end; of text types and lines are looked at."""
     if isinstance(table, PLACES):
-        return location_of(table).scanned(**INFERRED)
+        place = location_of(table)
+        lazy = place.typed()
+        if place.kind == ".parquet":
+            return lazy
+        rows = int(lazy.select(pl.len()).collect().item())
+        return lazy.head(rows - place.empty_lines(lazy, rows))
     return table if isinstance(table, pl.LazyFrame) else _frame(table, [], "table").lazy()
 
 
@@ -273,16 +308,40 @@ def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> No
         raise InputError(f"{table} has no column {column!r}; {hint}")
 
 
+def check_once(wanted: Sequence[str], there: Sequence[str], table: Table) -> None:
+    """Raise where a column of a text file is there twice: polars calls the second otherwise."""
+    text = isinstance(table, PLACES) and location_of(table).kind != ".parquet"
+    for column in wanted if text else ():
+        if f"{column}_duplicated_0" in there:
+            raise InputError(f"{table_name(table)} must have every column once, found {column!r} twice; rename one")
+
+
 def check_known(column: pl.Series, table: str, expected: str, start: int = 0) -> None:
     """Raise if a value is missing; ``start`` is the row of the table that the column begins with."""
     missing = column.is_null() | column.is_nan() if column.dtype.is_float() else column.is_null()
     if missing.any():
-        raise bad_row(table, column.name, start + int(missing.to_numpy().argmax()), f"no value; {expected}")
+        raise BadRow(table, column.name, start + int(missing.to_numpy().argmax()), f"no value; {expected}")
 
 
-def bad_row(table: str, column: str, row: int, found: str) -> InputError:
+class BadRow(InputError):
     """An error that says where the value stands."""
-    return InputError(f"{table}: column {column!r}, row {row}: found {found} (rows count from 0)")
+
+    def __init__(self, table: str, column: str, row: int, found: str) -> None:
+        super().__init__(f"{table}: column {column!r}, row {row}: found {found} (rows count from 0)")
+        self.table, self.column, self.row, self.found = table, column, row, found
+
+    def __reduce__(self) -> Any:  # to another process
+        return BadRow, (self.table, self.column, self.row, self.found)
+
+    def of(self, place: Location) -> BadRow:
+        """The same error, which names the one of several files that the row stands in, and its row there."""
+        row = self.row
+        for path in place.files() if place.several else []:
+            rows = int(replace(place, where=path, several=False).scan().select(pl.len()).collect().item())
+            if row < rows:
+                return BadRow(str(path), self.column, row, self.found)
+            row -= rows
+        return self
 
 
 def known_numbers(column: pl.Series, table: str, hint: str = "", start: int = 0) -> Floats:
@@ -296,7 +355,7 @@ def known_numbers(column: pl.Series, table: str, hint: str = "", start: int = 0)
         check_known(column, table, f"{rows}: fill them or drop the rows", start)
     numbers = column.to_numpy()
     if np.isnan(numbers).any():
-        raise bad_row(table, column.name, start + int(np.isnan(numbers).argmax()), "NaN; fill it or drop the row")
+        raise BadRow(table, column.name, start + int(np.isnan(numbers).argmax()), "NaN; fill it or drop the row")
     return np.require(numbers, requirements="W")
 
 
@@ -308,7 +367,7 @@ def _number_series(column: pl.Series, table: str, hint: str = "", start: int = 0
         bad = read.is_null() & text.is_not_null() & (text != "")
         if bad.any():
             row = int(bad.to_numpy().argmax())
-            raise bad_row(table, column.name, start + row, f"{column[row]!r}, which is not a number{hint}")
+            raise BadRow(table, column.name, start + row, f"{column[row]!r}, which is not a number{hint}")
         return read.alias(column.name)
     check_flat(column, table)
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)):
@@ -390,9 +449,7 @@ def _file(place: Location, wanted: Sequence[str], numeric: Sequence[str]) -> pl.
     written = place.scanned(infer_schema=False)  # everything as text; nothing is read yet
     names = written.collect_schema().names()
     check_columns(wanted, names, place.name)
-    twice = [column for column in wanted if place.kind != ".parquet" and f"{column}_duplicated_0" in names]
-    if twice:
-        raise InputError(f"{place.name} must have every column once, found {twice[0]!r} twice")
+    check_once(wanted, names, place)
     typed = place.scan(schema_overrides={column: pl.Float64 if column in numeric else pl.String for column in wanted})
     try:
         frame = typed.select(cs.by_name(*wanted)).collect(engine="streaming")

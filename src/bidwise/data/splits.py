@@ -19,7 +19,7 @@ from torch import Tensor
 from bidwise.checks import InputError
 from bidwise.data.ads import COLUMNS, Ads
 from bidwise.data.blocks import Array, chunks, in_memory
-from bidwise.data.read_table import bad_row, check_known
+from bidwise.data.read_table import BadRow, check_known
 from bidwise.data.store import SPLITS
 from bidwise.run_folder import take_room
 
@@ -180,7 +180,7 @@ def times_of(column: pl.Series, name: str = "table", start: int = 0) -> NDArray[
         if bad.any():
             row = int(bad.to_numpy().argmax())
             expected = "a number, a date or text that begins with the year, such as 2024-05-01 13:00:00"
-            raise bad_row(name, column.name, start + row, f"{column[row]!r}; a time must be {expected}")
+            raise BadRow(name, column.name, start + row, f"{column[row]!r}; a time must be {expected}")
         column = read.alias(column.name)
     elif not (column.dtype.is_numeric() or column.dtype.is_temporal()):
         raise InputError(f"{name}: column {column.name!r} must hold times that can be sorted, found {column.dtype}")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.blocks import Blocks, blocks_of, chunks, table_fingerprint
+from bidwise.data.encoder_file import write_encoder
 from bidwise.data.encoding import KINDS, inferred, least_count, slots_of
 from bidwise.data.read_table import PLACES, Table, location_of, table_name
 from bidwise.data.splits import UNFINISHED, Split, auction_size
@@ -119,7 +120,8 @@ def _prepared(
     _check_room(folder, blocks, len(blocks.schema))
     passes = Passes(blocks, data, work, name, runner)
     named = {name: getattr(data, name) for name in ("numeric", "categorical", "bag", "ignore")}
-    found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"))
+    numeric = [] if previous is None else previous.numeric
+    found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"), numeric)
     columns = (
         inferred(found, data.roles, **named, name=name) if previous is None else previous.columns(found, data, name)
     )
@@ -175,7 +177,7 @@ def _prepared(
             mark.unlink()
         encoder, refresh = previous.aged(encoder, store, folder, config.train.forget_after)
         facts = replace(facts, refresh=refresh)
-    write_json(folder / "encoder.json", encoder.to_json())
+    write_encoder(folder / "encoder.json", encoder)
     show("reading", 0.96, "checksums")
     store.finish(fields=encoder.fields, vocabulary={}, about={"rows": blocks.rows, "table": to_json(facts)})
     show("reading", 1.0)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.blocks import chunks
+from bidwise.data.counting import count_ids
 from bidwise.data.encoding import KINDS, Column, Encoder
 from bidwise.data.store import StoreWriter
 from bidwise.evaluation.auc import auc
@@ -34,17 +35,24 @@ def found_leaks(store: StoreWriter, encoder: Encoder, step: int) -> dict[str, fl
     one in ``step`` of them.
     """
     clicks = store.written("train", "clicks")
-    tables = [np.zeros((2, field.values)) for field in encoder.fields]  # ads and clicks of every value
+    # ads and clicks of every value; of a bag's, shares of them
+    tables = [np.zeros((2, field.values), np.float64 if field.slots > 1 else np.uint32) for field in encoder.fields]
     for part in chunks(0, len(clicks)):
-        features, clicked = store.written("train", "features")[part], clicks[part].astype(np.float64)
+        features, clicked = store.written("train", "features")[part], clicks[part].astype(np.uint32)
         for at, table in zip(encoder.spans, tables, strict=True):
-            ids, share = features[:, at], _shares(features[:, at])
-            table += [np.bincount(ids.ravel(), w.ravel(), table.shape[1]) for w in (share, share * clicked[:, None])]
+            ids = features[:, at]
+            counts: tuple[Any, Any] = None, clicked
+            if ids.shape[1] > 1:
+                share = _shares(ids)
+                counts = share.ravel(), (share * clicked[:, None]).ravel()
+            for totals, each in zip(table, counts, strict=True):
+                count_ids(totals, ids.ravel(), each)
     mean = int(clicks.sum(dtype=np.int64)) / len(clicks)
     new, held_out = (store.written("valid", name)[::step] for name in ("features", "clicks"))
     leaks = {}
-    for at, field, (count, clicked) in zip(encoder.spans, encoder.fields, tables, strict=True):
-        rates = ((clicked + mean) / (count + 1))[new[:, at]] * _shares(new[:, at])
+    for at, field, table in zip(encoder.spans, encoder.fields, tables, strict=True):
+        count, clicked = table[:, new[:, at]].astype(np.float64)
+        rates = (clicked + mean) / (count + 1) * _shares(new[:, at])
         area = auc(rates.sum(1), held_out.astype(np.float64))
         if area > LEAK:
             leaks[field.name] = float(area)

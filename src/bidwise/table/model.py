@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name
+from bidwise.data.encoder_file import read_encoder
 from bidwise.data.encoding import Encoder
 from bidwise.data.read_table import (
     UNREADABLE,
@@ -131,7 +132,7 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
         fix = "train again in a new folder, or predict with the bidwise that wrote it"
         raise InputError(f"{path} must be of version {ModelFile.version}, found {said.get('version')}; {fix}")
     about = from_json(ModelFile, said, str(path))
-    encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
+    encoder = read_encoder(folder / "encoder.json")
     return Model(folder, about, encoder, _network(about, folder / "model.pt").to(device).eval())
 
 

@@ -5,7 +5,7 @@ Each is a map over blocks of rows. What is as long as the table lies in files of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from bidwise.data.ad_table import auction_keys, checked_numbers, number_auctions
 from bidwise.data.blocks import CHUNK, Blocks, Scratch
 from bidwise.data.counting import Found, Seen, Sketch, Tally, counted, exploded, seen
+from bidwise.data.encoder_file import read_encoder, write_encoder
 from bidwise.data.encoding import Bag, Categorical, Encoder, Numeric, edges, slots_of
-from bidwise.data.read_table import check_columns, numbers_of
+from bidwise.data.read_table import BadRow, check_columns, numbers_of
 from bidwise.data.splits import Split, places, split, times_of
 from bidwise.data.store import SPLITS, StoreWriter
 from bidwise.run_folder import read_json, whole_file, write_json
@@ -84,8 +85,8 @@ class Passes:
         number_auctions(self.array("key", np.uint64, self.blocks.rows), ids, self.array)
         return ids
 
-    def columns(self, say: Say) -> list[Found]:
-        """First pass: columns with a role are checked and kept; what was found in all of them."""
+    def columns(self, say: Say, numeric: Sequence[str] = ()) -> list[Found]:
+        """First pass: columns with a role, and those that are to be numbers, are checked; what was found in all."""
         path, rows, schema = self.work / "columns.json", self.blocks.rows, self.blocks.schema
         if not path.is_file():
             named = [*self.data.kinds, *self.data.ignore, *self.data.keep]
@@ -105,7 +106,8 @@ class Passes:
                     sketch.add(block)
                 say(start / rows)
 
-            work = partial(_checked, self.blocks, self.data, self.name, share)
+            numbers = [column for column in (*self.data.numeric, *numeric) if column in schema]
+            work = partial(_checked, self.blocks, self.data, numbers, self.name, share)
             self.runner.in_order(work, self.blocks.starts, keep)
             about = {name: sketch.about(rows) for name, sketch in zip(schema, sketches, strict=True)}
             copies = duplicated_rows(np.concatenate(hashes), share)
@@ -125,7 +127,7 @@ class Passes:
         """Second pass: vocabularies and bins of ``train`` training rows."""
         path = self.work / "encoder.json"
         if path.is_file():
-            return Encoder.from_json(read_json(path))
+            return read_encoder(path)
         tallies = {name: Tally() for name, kind in kinds.items() if kind != "numeric"}
         samples: dict[str, list[Any]] = {name: [] for name in kinds if name not in tallies}
         done = 0
@@ -152,7 +154,7 @@ class Passes:
             else:
                 columns.append(Numeric(name, edges(np.concatenate(samples.pop(name)), bins)))
         encoder = Encoder(tuple(columns))
-        write_json(path, encoder.to_json())
+        write_encoder(path, encoder)
         return encoder
 
     def write(self, encoder: Encoder, store: StoreWriter, say: Say) -> None:
@@ -162,6 +164,9 @@ class Passes:
         waiting = iter(left)
         for part in SPLITS if left else ():  # whole columns may have their names already: a new one would be empty
             store.column(part, "features", width=encoder.width)
+        for column in encoder.columns:
+            if isinstance(column, Categorical):
+                _ = column.lookup  # once, not in every thread and on every machine
         auction = self.data.auction[0] if len(self.data.auction) == 1 else None
         tested = sum(store.splits[part] for part in SPLITS[:2])
 
@@ -196,17 +201,25 @@ class Passes:
 
 
 def _checked(
-    blocks: Blocks, data: Data, name: str, share: float, start: int
+    blocks: Blocks, data: Data, numeric: Sequence[str], name: str, share: float, start: int
 ) -> tuple[dict[str, NDArray[Any]], list[Seen], NDArray[np.uint64]]:
     """Columns of a block with a role, checked; what is seen in all columns; hashes of a share of its rows."""
-    frame = blocks.read(start)
+    try:
+        return _checked_rows(blocks.read(start), data, numeric, name, share, start)
+    except BadRow as error:
+        raise error if blocks.place is None else error.of(blocks.place) from None
+
+
+def _checked_rows(
+    frame: pl.DataFrame, data: Data, numeric: Sequence[str], name: str, share: float, start: int
+) -> tuple[dict[str, NDArray[Any]], list[Seen], NDArray[np.uint64]]:
     roles = {role: getattr(data, role) for role in NUMBERS if role != "teacher"}
     teacher = [] if data.teacher is None else [data.teacher]
     numbers = checked_numbers(frame, teacher, roles, slots=len(data.slots), name=name, start=start)
     found: dict[str, NDArray[Any]] = {
         role: numbers[column] for role, column in (roles | {"teacher": data.teacher}).items() if column is not None
     }
-    for column in data.numeric:
+    for column in numeric:
         numbers_of(frame[column], name, start)  # an error names the first value that is none
     if data.time is not None:
         found["time"] = times_of(frame[data.time], name, start)

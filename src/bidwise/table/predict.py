@@ -17,7 +17,9 @@ from bidwise.data.read_table import (
     FROM_AFAR,
     PLACES,
     UNREADABLE,
+    BadRow,
     Table,
+    check_once,
     location_of,
     same_place,
     scan_table,
@@ -50,8 +52,8 @@ def predict(
         run: folder of `train`.
         table: as in `train`; needs the columns that the model was trained on and may have any others. Values that
             training did not see count as rare.
-        out: a file that ends in .parquet, .csv or .tsv. The table is then read and written in blocks, Parquet in
-            constant memory. The same call after a kill takes the predictions that were made, and ends with the same
+        out: a file that ends in .parquet, .csv or .tsv. The table is then read and written in blocks, in constant
+            memory. The same call after a kill takes the predictions that were made, and ends with the same
             bytes.
         column: name of the new column.
         separator, header: of a text file, as in `train`; those of the run by default.
@@ -74,6 +76,7 @@ def predict(
         raise InputError(words, argument="out")
     model = load(run, device=device)
     model.encoder.check(names, table_name(table))
+    check_once(model.columns, names, table)
     known = None if target is None else _known(target, model, table)
     blocks = _Blocks(model, rows, column, known, progress)
     try:
@@ -86,6 +89,9 @@ def predict(
         if blocks.failed is not None:
             if known is not None and isinstance(blocks.failed, InputError):  # the user will change something
                 known.unlink(missing_ok=True)
+            if isinstance(bad := blocks.failed, BadRow):
+                bad = BadRow(table_name(table), bad.column, blocks.done + bad.row, bad.found)
+                raise bad.of(location_of(table)) if isinstance(table, PLACES) else bad from None
             raise blocks.failed from None
         if not isinstance(error, InputError | OSError) or FROM_AFAR.search(str(error)):
             raise table_error(table, error) from None

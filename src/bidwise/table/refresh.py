@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.blocks import chunks
-from bidwise.data.counting import Found
-from bidwise.data.encoding import LEFT_OUT, Column, Encoder, cut_clause, kind_of
+from bidwise.data.counting import Found, count_ids
+from bidwise.data.encoder_file import read_encoder
+from bidwise.data.encoding import LEFT_OUT, Column, Encoder, Numeric, cut_clause, kind_of
 from bidwise.data.extension import Extension, new_ids
 from bidwise.data.store import SPLITS, Store, StoreWriter
 from bidwise.models import MODELS, Ensemble
@@ -138,6 +139,11 @@ class Previous:
                     argument=role,
                 )
 
+    @property
+    def numeric(self) -> list[str]:
+        """Columns that must hold numbers."""
+        return [column.name for column in self.model.encoder.columns if isinstance(column, Numeric)]
+
     def columns(self, found: Sequence[Found], data: Data, name: str) -> list[Column]:
         """Every column of a new table with what it is taken for: the same as in the run."""
         self.model.encoder.check([each.name for each in found], name)
@@ -195,7 +201,7 @@ class Previous:
     def start(self, recipe: Recipe, folder: Path, store: Store) -> list[Start]:
         """The weights and the state of Adam of every member, for the values that there are now."""
         about, members = self.model.about, cast(Ensemble, self.model.network).models
-        encoder = Encoder.from_json(read_json(folder / "encoder.json"), str(folder / "encoder.json"))
+        encoder = read_encoder(folder / "encoder.json")
         new = [torch.from_numpy(ids) for ids in new_ids(self.model.encoder, encoder)]
         ads, counts = store.splits["train"], _counts(store.column("train", "features"), encoder)
         shares = [torch.from_numpy(1 - (1 - count / ads) ** recipe.batch_size) for count in counts]
@@ -217,8 +223,7 @@ def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.in
     for part in chunks(0, len(features)):
         for at, total in zip(encoder.spans, totals, strict=True):
             ids = np.sort(features[part, at], axis=1)
-            first = np.diff(ids, axis=1, prepend=-1) > 0
-            total += np.bincount(ids[first], minlength=len(total))
+            count_ids(total, ids[np.diff(ids, axis=1, prepend=-1) > 0])
     return totals
 
 
