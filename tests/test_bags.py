@@ -229,7 +229,7 @@ def test_a_store_has_a_column_for_each_slot(run):
     rows = pl.read_parquet(run / "test.parquet")["row"].to_list()
     table = logged()[rows]
     assert np.array_equal(model.encoder.encode(table), store.column("test", "features"))
-    words = model.encoder.columns[0].vocabulary
+    words = model.encoder.columns[0].vocabulary.to_list()
     for row, ids in zip(table["interests"].to_list(), store.column("test", "features")[:, :4].tolist(), strict=True):
         known = [2 + words.index(x) for x in row or []]
         assert ids == (known + [1] * 4)[:4]
@@ -330,8 +330,8 @@ def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):
     third = train(logged(seed=4), out=tmp_path / "third", continue_from=tmp_path / "run", forget_after=1)
     forgotten = bidwise.load(tmp_path / "third").encoder.columns[0]
     assert third.table.refresh.forgotten["interests"] == 12
-    assert forgotten.vocabulary.count("") == 12
-    assert "i25" not in forgotten.vocabulary
+    assert forgotten.vocabulary.to_list().count("") == 12
+    assert "i25" not in forgotten.vocabulary.to_list()
 
 
 def test_a_bag_that_tells_the_clicks_is_found(tmp_path):
