@@ -68,6 +68,7 @@ def together(request, forked, tmp_path_factory):
     work = GRADIENTS | RUNS | {"refused": ("refused", (), {})}
     work |= {f"cut off, {name}": ("cut_off", (str(folder / name), 1.5), {}) for name in ("run", "again")}
     work |= {"resumed": ("cut_off", (str(folder / "again"), None), {})}
+    work |= {"no table": ("command", command(folder / "none.parquet", folder / "none"), {})}
     if find_spec("polars"):
         work |= {"unseen": ("unseen", (str(folder),), {})}  # the last: each rank goes to a folder of its own
     found = on_ranks(request.param, work, folder / "found")
@@ -296,17 +297,11 @@ def test_distributed_command_is_killed_and_goes_on(table, whole, tmp_path, capsy
     assert tested["log_plus"]["log_loss"] == pytest.approx(models["log_plus"]["log_loss"], rel=0.01)
 
 
-def test_distributed_command_says_once_what_is_wrong(tmp_path):
-    """Two ranks, in the environment that torchrun gives them."""
-    asked = [sys.executable, "-m", "bidwise", *command(tmp_path / "none.parquet", tmp_path / "run")]
-    group = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        subprocess.Popen(asked, env=group | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True) for rank in (0, 1)
-    ]
-    told = [rank.communicate(timeout=60)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [2, 2]
+def test_distributed_command_says_once_what_is_wrong(together):
+    codes, told = zip(*(each["no table"] for each in together[0]), strict=True)
+    assert set(codes) == {2}
     assert "".join(told).count("none.parquet: no such file") == 1
-    assert not (tmp_path / "run").exists()
+    assert not (together[1] / "none").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import resource
 import signal
@@ -49,6 +50,7 @@ TINY = {"repeats": 2, "epochs": 2, "validation_auctions": 20, "test_auctions": 3
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SHELL = ["reproduce", "synthetic", "--repeats", "2", "--validation-auctions", "20"]
 PROCESS = [sys.executable, "-m", "bidwise"]
+long = pytest.mark.skipif("BIDWISE_LONG" not in os.environ, reason="trains for half a minute: make test-long")
 
 
 def tiny(**options):
@@ -413,6 +415,7 @@ def test_after_many_epochs_the_papers_loss_beats_log_loss_and_weights_lose(tmp_p
     assert losses["log"]["calibrated"]["difference"] < losses["log"]["difference"] / 2
 
 
+@long
 def test_tuned_the_papers_loss_does_not_beat_log_loss(tmp_path):
     config = SyntheticConfig(
         protocol="tuned", repeats=6, epochs=16, losses=("log",), validation_auctions=500, test_auctions=1000
@@ -422,6 +425,7 @@ def test_tuned_the_papers_loss_does_not_beat_log_loss(tmp_path):
     assert losses["log"]["difference"] < 0.002
 
 
+@long
 def test_a_linear_student_of_a_curved_world_gains_from_the_positive_part(tmp_path):
     config = SyntheticConfig(
         reading="misspecified_rare", protocol="tuned", repeats=8, epochs=6, every=1, losses=("log_plus",)
