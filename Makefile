@@ -14,20 +14,22 @@ demo: $(INSTALLED)
 		--patience 12 --validation-auctions 500 --out runs/demo
 	$(BIN)/bidwise report runs/demo $(RESULTS) --out runs/demo/page.html
 
-# Two halves that take about as long run beside each other, the second in silence until the end. One thread each: on
-# busy cores several wait for each other.
+# Two halves that take about as long run beside each other, the second, types first, in silence until the end. One
+# thread each: on busy cores several wait for each other.
 APART := tests/test_distributed.py tests/test_sweep.py tests/test_sweep_edges.py tests/test_criteo_experiment.py \
-	tests/test_experiments.py tests/test_runners.py tests/test_serving.py tests/test_estimator.py
+	tests/test_experiments.py tests/test_runners.py tests/test_serving.py tests/test_estimator.py tests/test_train.py \
+	tests/test_refresh.py tests/test_determinism.py
 test: export OMP_NUM_THREADS := 1
-test: lint types browser
-	@$(BIN)/python -m pytest $(APART) > .pytest_apart.log 2>&1 & apart=$$!; \
+test: lint browser
+	@{ $(BIN)/mypy && $(BIN)/python -m pytest $(APART); } > .pytest_apart.log 2>&1 & apart=$$!; \
 	$(BIN)/python -m pytest --ignore-glob='tests/test_ray_*' $(addprefix --ignore=,$(APART)); rest=$$?; \
 	wait $$apart; apart=$$?; cat .pytest_apart.log; exit $$((rest + apart))
 
 # What takes longer or needs more: Lightning, notebooks in a kernel, the site, the wheel in an empty environment, auctions
 # of a million ads with every loss, longer simulations, long tables.
 LONG := tests/test_lightning.py tests/test_site.py tests/test_distribution.py tests/test_documents.py tests/test_extremes.py \
-	tests/test_honest.py tests/test_supply_chain.py tests/test_ingest.py tests/test_predict.py
+	tests/test_honest.py tests/test_keep_best.py tests/test_supply_chain.py tests/test_ingest.py tests/test_predict.py \
+	tests/test_experiments.py
 test-long: $(INSTALLED) browser
 	$(INSTALL) -e '.[lightning,docs,notebooks,dist]'
 	BIDWISE_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -vv -rs $(LONG)

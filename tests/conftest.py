@@ -1,5 +1,6 @@
 """Fixtures that several files share."""
 
+import multiprocessing
 import shutil
 
 import pytest
@@ -18,3 +19,17 @@ def browser():
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield opened
         opened.close()
+
+
+@pytest.fixture(scope="session")
+def forked():
+    """Processes forked from one that has imported torch, which takes seconds; those of bidwise are spawned."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "bidwise.runners", "bidwise.training"])
+    return context
+
+
+@pytest.fixture
+def quick_processes(forked, monkeypatch):
+    """`Processes` that start at once, for tests that are not about how they start."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: forked)

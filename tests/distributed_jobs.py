@@ -1,14 +1,19 @@
 """What tests of several ranks do on every rank; each job returns what the same job on one rank must return too."""
 
+import io
 import os
+import sys
+from contextlib import redirect_stderr
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import bidwise
 from bidwise import InputError, distributed
+from bidwise.cli import main
 from bidwise.data import Ads, stack
 from bidwise.models import DCN, MLP, BatchNorm, DCNv2, DeepFM, SparseLogisticRegression
 from bidwise.training import AcrossRanks, fit
@@ -212,6 +217,15 @@ def refused():
         except InputError as error:
             told[name] = (type(error).__name__, str(error))
     return told
+
+
+def command(*words):
+    """The exit code of `bidwise` with these words, and what it says to the error stream."""
+    sys.argv = ["bidwise", *words]
+    said = io.StringIO()
+    with redirect_stderr(said), pytest.raises(SystemExit) as stop:
+        main()
+    return stop.value.code, said.getvalue()
 
 
 def unseen(folder):

@@ -1,9 +1,7 @@
 """The Criteo experiment: its numbers recomputed, its pieces, and that nothing is lost when it is cut off."""
 
 import math
-import os
 import shutil
-import signal
 import time
 from dataclasses import replace
 
@@ -231,6 +229,7 @@ def test_an_interrupted_run_resumes_and_finds_the_same(store, small, tmp_path):
     assert found["models"]["logistic_regression"]["protocols"] == expected["models"]["logistic_regression"]["protocols"]
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize("runner", [Processes, Threads])
 def test_workers_find_what_one_finds(store, small, tmp_path, runner):
     run(TINY, store.folder, tmp_path / "run", runner=runner(2))
@@ -330,15 +329,6 @@ def test_a_changed_file_is_refused(store, tmp_path):
     with pytest.raises(bidwise.InputError, match=r"clicks.npy must have checksum .* prepare the data again"):
         run(TINY, copied, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def killed(show, **options):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_killed_worker_is_reported_in_one_line(tmp_path):
-    with pytest.raises(bidwise.InputError, match="workers must fit into memory, found that 2 do not; use fewer"):
-        TaskCache(tmp_path).all([Task(f"{k}", killed) for k in range(2)], Processes(2))
 
 
 SIMULATED = replace(TINY, rows=4_000, batch_size=512, lam_repeats=1, repeats=3)

@@ -427,8 +427,7 @@ def test_a_run_of_few_ads_says_so():
     assert words not in said(result)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 @pytest.mark.parametrize("name", ["full", "one of each", "no numbers"])
 def test_page_in_a_browser(browser, pages, tmp_path, name, width, scheme):
     file = tmp_path / "report.html"

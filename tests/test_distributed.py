@@ -16,8 +16,10 @@ import pytest
 import torch
 import torch.multiprocessing as multiprocessing
 from kernel_helpers import needs_gpu
+from test_cli import bidwise_command
 
 from bidwise import InputError, distributed
+from bidwise.cli import app
 from bidwise.training.batches import Epoch
 
 GRADIENTS = {
@@ -54,17 +56,19 @@ def free_port():
 def on_ranks(number, work, folder):
     """What each of ``number`` ranks found."""
     folder.mkdir()
-    multiprocessing.spawn(jobs.on_rank, (number, free_port(), work, folder), nprocs=number)
+    given = (number, free_port(), work, folder)
+    multiprocessing.start_processes(jobs.on_rank, given, nprocs=number, start_method="forkserver")
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(number)]
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids="{} ranks".format)
-def together(request, tmp_path_factory):
+def together(request, forked, tmp_path_factory):
     """All jobs on two ranks and on four, of which some divide their batches and some do not."""
     folder = tmp_path_factory.mktemp("ranks")
     work = GRADIENTS | RUNS | {"refused": ("refused", (), {})}
     work |= {f"cut off, {name}": ("cut_off", (str(folder / name), 1.5), {}) for name in ("run", "again")}
     work |= {"resumed": ("cut_off", (str(folder / "again"), None), {})}
+    work |= {"no table": ("command", command(folder / "none.parquet", folder / "none"), {})}
     if find_spec("polars"):
         work |= {"unseen": ("unseen", (str(folder),), {})}  # the last: each rank goes to a folder of its own
     found = on_ranks(request.param, work, folder / "found")
@@ -152,7 +156,7 @@ def test_distributed_run_goes_on_with_another_number_of_ranks(together, tmp_path
 
 
 @needs_gpu
-def test_distributed_ranks_that_share_a_gpu_train_as_one_process(tmp_path):
+def test_distributed_ranks_that_share_a_gpu_train_as_one_process(forked, tmp_path):
     """Through gloo, since nccl wants a GPU for each."""
     work = {
         f"{model} {auctions} {loss}": ("trained", (model, loss, auctions), {"device": "cuda"})
@@ -209,36 +213,28 @@ def table(tmp_path_factory):
     """Logged ads of auctions with an id."""
     pl = pytest.importorskip("polars")
     random = np.random.default_rng(0)
-    ads, fields = 12_000, 4
+    ads, fields = 4_000, 4
     features = random.integers(0, 30, (ads, fields))
     logit = random.normal(0, 0.4, (fields, 30))[np.arange(fields), features].sum(1) - 1.5
     path = tmp_path_factory.mktemp("table") / "ads.parquet"
     columns = {f"f{k}": features[:, k] for k in range(fields)}
-    columns |= {"auction": np.sort(random.integers(0, 1500, ads)), "bid": random.lognormal(0, 0.5, ads)}
+    columns |= {"auction": np.sort(random.integers(0, 500, ads)), "bid": random.lognormal(0, 0.5, ads)}
     pl.DataFrame(columns | {"click": (random.random(ads) < 1 / (1 + np.exp(-logit))).astype(int)}).write_parquet(path)
     return path
 
 
-def command(table, out, number, model="dcn", restarts=0):
-    """`bidwise train` on ``number`` ranks."""
-    torchrun = [
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={number}",
-        f"--max-restarts={restarts}",
-        "-m",
-    ]
-    torchrun = torchrun if number > 1 else []
-    asked = "--click click --bid bid --auction auction --categorical f0 f1 f2 f3 --loss log_plus "
-    asked += f"--model {model} --set train.epochs=4 train.patience=4 train.every=0.5 model.hidden=32,32"
-    asked += " model.cross=1" if model == "dcn" else ""
-    return [sys.executable, "-m", *torchrun, "bidwise", "train", str(table), "--out", str(out), *asked.split()]
+def command(table, out):
+    """The words after `bidwise` that train on a table."""
+    asked = "--click click --bid bid --auction auction --categorical f0 f1 f2 f3 --loss log_plus --model dcn "
+    asked += "--set train.epochs=4 train.patience=4 train.every=0.5 model.hidden=32,32 model.cross=1"
+    return ["train", str(table), "--out", str(out), *asked.split()]
 
 
-def trained(*given):
-    found = subprocess.run(command(*given), capture_output=True, text=True, timeout=180)
-    assert found.returncode == 0, found.stderr
-    return found.stdout
+def two_ranks(*asked, restarts=0):
+    """torchrun, under way."""
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-m", *torchrun, "-m", "bidwise", *asked], **pipes)
 
 
 def measures(folder):
@@ -246,73 +242,82 @@ def measures(folder):
     return result["fits"], result["evaluation"]["models"]
 
 
-def without_a_rank(asked, out):
+def without_a_rank(job, out):
     """Exit code and words of a job, one of whose two ranks is killed after the first checkpoint."""
-    job = subprocess.Popen(asked, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     while not (out / "fits" / "log_plus" / "checkpoint.pt").exists():
         assert job.poll() is None, job.stderr.read()
         time.sleep(0.02)
     children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True).stdout.split()
     assert len(children) == 2
     os.kill(int(children[1]), signal.SIGKILL)
-    _, told = job.communicate(timeout=90)
-    return job.returncode, told
+    said, told = job.communicate(timeout=90)
+    return job.returncode, said, told
 
 
-def test_distributed_command_is_started_again_by_torchrun(table, tmp_path):
-    """Once: the ranks of an attempt must not look for those of the one before."""
-    code, told = without_a_rank(command(table, tmp_path / "run", 2, "deepfm", restarts=1), tmp_path / "run")
-    assert code == 0
-    assert told.count("another rank is gone") == 1
-    assert (tmp_path / "run" / "result.json").is_file()
-
-
-def test_distributed_command_is_killed_and_goes_on(table, tmp_path):
-    """kill -9 of a rank ends the job with a word; two ranks then end where they would have, one near it."""
-    said = trained(table, tmp_path / "whole", 2)
+@pytest.fixture(scope="module")
+def whole(table, tmp_path_factory):
+    """A training on two ranks that nothing befell."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    job = two_ranks(*command(table, folder))
+    said, told = job.communicate(timeout=180)
+    assert job.returncode == 0, told
     assert said.count("2 ranks together") == 1
     assert said.count("Written to") == 1
-    killed = tmp_path / "killed"
-    code, told = without_a_rank(command(table, killed, 2), killed)
+    assert "resumes after epoch" not in said
+    return folder
+
+
+def test_distributed_command_is_started_again_by_torchrun(table, whole, tmp_path):
+    """Once: the ranks of an attempt must not look for those of the one before. It ends as if nothing had happened."""
+    folder = tmp_path / "run"
+    code, said, told = without_a_rank(two_ranks(*command(table, folder), restarts=1), folder)
+    assert code == 0
+    assert told.count("another rank is gone") == 1
+    assert "Training: log_plus resumes after epoch" in said
+    assert measures(folder) == measures(whole)  # to the last bit
+    saved, again = (torch.load(each / "model.pt", weights_only=True) for each in (whole, folder))
+    assert all(torch.equal(x, again[key]) for key, x in saved.items())
+
+
+def test_distributed_command_is_killed_and_goes_on(table, whole, tmp_path, capsys):
+    """kill -9 of a rank ends the job with a word; one rank goes on, and ends near where two would have."""
+    folder = tmp_path / "run"
+    code, _, told = without_a_rank(two_ranks(*command(table, folder)), folder)
     assert code != 0
     assert "another rank is gone" in told
     assert "the same command resumes from the last checkpoint, with any number of ranks" in told
-    assert not (killed / "result.json").exists()
-    assert "resumes after epoch" not in said
-    done = len((killed / "fits" / "log_plus" / "metrics.jsonl").read_text().splitlines())
-    shutil.copytree(killed, tmp_path / "by one")
-    trained(table, tmp_path / "by one", 1)
-    assert "Training: log_plus resumes after epoch" in trained(table, killed, 2)
-    fits, models = measures(tmp_path / "whole")
-    assert measures(killed) == (fits, models)  # to the last bit
-    saved, again = (torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "killed"))
-    assert all(torch.equal(x, again[key]) for key, x in saved.items())
-    others, tested = measures(tmp_path / "by one")
+    assert not (folder / "result.json").exists()
+    done = len((folder / "fits" / "log_plus" / "metrics.jsonl").read_text().splitlines())
+    app(command(table, folder), exit_on_error=False, result_action="return_value")
+    assert "Training: log_plus resumes after epoch" in capsys.readouterr().out
+    (fits, models), (others, tested) = measures(whole), measures(folder)
     near, wanted = (each["log_plus"]["history"][done]["value"] for each in (others, fits))
     assert near == pytest.approx(wanted, rel=1e-5)
     # by the end a unit may have been switched on or off by the last digit of a sum, which no longer is rounding
     assert tested["log_plus"]["log_loss"] == pytest.approx(models["log_plus"]["log_loss"], rel=0.01)
 
 
+def test_distributed_command_says_once_what_is_wrong(together):
+    codes, told = zip(*(each["no table"] for each in together[0]), strict=True)
+    assert set(codes) == {2}
+    assert "".join(told).count("none.parquet: no such file") == 1
+    assert not (together[1] / "none").exists()
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("asked", "words"),
     [
-        (lambda asked: asked, "none.parquet: no such file"),
-        (lambda asked: [*asked, "--clik"], "Unknown option: --clik. Did you mean --click?"),
-        (lambda asked: [word.replace("train", "predict") for word in asked], "torchrun is for bidwise train"),
+        (["train", "--clik"], "Unknown option: --clik. Did you mean --click?"),
+        (["predict", "run", "ads.parquet"], "torchrun is for bidwise train"),
     ],
 )
-def test_distributed_command_says_once_what_is_wrong(tmp_path, change, words):
-    """Two ranks, in the environment that torchrun gives them."""
-    asked = change(command(tmp_path / "none.parquet", tmp_path / "run", 1))
-    group = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        subprocess.Popen(asked, env=group | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True) for rank in (0, 1)
-    ]
-    told = [rank.communicate(timeout=60)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [2, 2]
-    assert "".join(told).count(words) == 1
-    assert not (tmp_path / "run").exists()
+def test_distributed_words_that_are_wrong_are_told_by_rank_0(monkeypatch, capsys, asked, words):
+    """Before the ranks meet, so one after the other."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, times in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        assert bidwise_command(monkeypatch, *asked) == 2
+        assert capsys.readouterr().err.count(words) == times
 
 
 def test_distributed_ranks_must_all_see_the_folder(together):

@@ -70,7 +70,7 @@ def test_commands_have_options_that_exist(page):
 
 
 def test_the_tutorial_runs_from_its_table_to_its_verdict(tmp_path, monkeypatch, capsys):
-    """Its blocks in their order, the table smaller and the search shorter."""
+    """Its blocks in their order, the table smaller, search and training shorter."""
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "tutorial.md").read_text().replace("3_000, 10", "600, 10")
     for kind, block in re.findall(r"```(python|bash)\n(.*?)```", text, flags=re.DOTALL):
@@ -79,7 +79,8 @@ def test_the_tutorial_runs_from_its_table_to_its_verdict(tmp_path, monkeypatch, 
             RAN["blocks"] += 1
         else:
             words = shlex.split(block)[1:]
-            command, bound, _ = app.parse_args([*words, *(["--budget", "1"] if words[0] == "train" else [])])
+            words += ["--budget", "1", "--set", "train.epochs=2"] if words[0] == "train" else []
+            command, bound, _ = app.parse_args(words)
             command(*bound.args, **bound.kwargs)
     assert "new" in capsys.readouterr().out
     assert {"report.html", "result.json"} <= {path.name for path in Path("evaluation").iterdir()}
@@ -87,13 +88,14 @@ def test_the_tutorial_runs_from_its_table_to_its_verdict(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("name", ["tutorial", "evaluate_two_models"])
 def test_notebooks_run(name, tmp_path, monkeypatch):
-    """Their cells in this process; `make test-long` runs them in a kernel."""
+    """Their cells in this process, on a smaller table and for fewer epochs; `make test-long` runs them in a kernel."""
     monkeypatch.chdir(tmp_path)
     cells = json.loads((ROOT / "docs" / "notebooks" / f"{name}.ipynb").read_text())["cells"]
     names = {}
     for cell in cells:
         if cell["cell_type"] == "code":
-            exec("".join(cell["source"]).replace("3_000, 10", "600, 10"), names)
+            source = "".join(cell["source"]).replace("3_000, 10", "600, 10").replace("budget=1", "budget=1, epochs=2")
+            exec(source, names)
             RAN["cells"] += 1
     assert names["found"].comparisons
 

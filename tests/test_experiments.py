@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import resource
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_cli import bidwise_command
 from test_experiment_page import said
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
@@ -46,7 +48,9 @@ from bidwise.training import METRICS
 
 TINY = {"repeats": 2, "epochs": 2, "validation_auctions": 20, "test_auctions": 30, "training_ads": 600}
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
-SHELL = [sys.executable, "-m", "bidwise", "reproduce", "synthetic", "--repeats", "2", "--epochs", "4"]
+SHELL = ["reproduce", "synthetic", "--repeats", "2", "--validation-auctions", "20"]
+PROCESS = [sys.executable, "-m", "bidwise"]
+long = pytest.mark.skipif("BIDWISE_LONG" not in os.environ, reason="trains for half a minute: make test-long")
 
 
 def tiny(**options):
@@ -282,52 +286,50 @@ def test_looking_at_a_finished_run_leaves_its_environment(small):
     assert (out / "environment.json").read_text() == before
 
 
-@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_stopped_says_that_it_can_go_on(tmp_path, stop, code):
-    command = [*SHELL[:-1], "1000", "--losses", "log_plus", "--out", str(tmp_path / "run")]
+def test_a_run_that_is_stopped_says_that_it_can_go_on(tmp_path):
+    command = [*PROCESS, *SHELL, "--epochs", "1000", "--losses", "log_plus", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not (tmp_path / "run" / "pieces").exists():
         time.sleep(0.05)
-    process.send_signal(stop)
+    process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == code
+    assert process.returncode == 143
     assert said == "bidwise: stopped; the same command resumes it\n"
 
 
-def test_killed_in_the_middle_it_leaves_nothing_corrupt(tmp_path):
-    command = [*SHELL, "--losses", "log_plus", "log_teacher", "--validation-auctions", "20"]
+def test_killed_in_the_middle_it_leaves_nothing_corrupt(tmp_path, monkeypatch, capsys):
+    command = [*SHELL, "--epochs", "2", "--losses", "log_plus", "log_teacher"]
     clean, killed = tmp_path / "clean", tmp_path / "killed"
-    done = subprocess.run([*command, "--out", str(clean)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    process = subprocess.Popen([*command, "--out", str(killed)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert bidwise_command(monkeypatch, *command, "--out", clean) == 0
+    capsys.readouterr()
+    words = [*PROCESS, *command, "--out", str(killed)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while process.poll() is None and not list(killed.glob("pieces/*.pt")):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (killed / "result.json").exists()
-    done = subprocess.run([*command, "--out", str(killed)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert bidwise_command(monkeypatch, *command, "--out", killed) == 0
     assert read_json(killed / "result.json")["protocols"] == read_json(clean / "result.json")["protocols"]
-    assert "Of the optimum" in done.stdout
+    assert "Of the optimum" in capsys.readouterr().out
     assert (killed / "report.html").read_text().count("<table") > 2
     assert {path.suffix for path in (killed / "figures").iterdir()} == {".svg", ".png", ".pdf"}
 
 
-def test_a_full_disk_is_one_line_and_costs_nothing(tmp_path):
+def test_a_full_disk_is_one_line_and_costs_nothing(tmp_path, monkeypatch):
     """A limit on the size of files stands for a full disk: writes fail in the middle."""
-    command = [*SHELL, "--losses", "log_loss", "--validation-auctions", "20", "--out", str(tmp_path / "run")]
+    command = [*SHELL, "--epochs", "1", "--losses", "log_loss", "--out", str(tmp_path / "run")]
 
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    failed = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
+    failed = subprocess.run([*PROCESS, *command], capture_output=True, text=True, check=False, preexec_fn=limit)
     assert failed.returncode == 2
     assert failed.stderr.startswith("bidwise: ")
     assert failed.stderr.count("\n") == 1
     assert not list((tmp_path / "run").rglob("*.part"))
     assert not (tmp_path / "run" / "result.json").exists()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert bidwise_command(monkeypatch, *command) == 0
 
 
 def test_another_configuration_is_refused_and_named(small):
@@ -402,7 +404,7 @@ def test_the_printed_reading_explains_itself(tmp_path):
 
 def test_after_many_epochs_the_papers_loss_beats_log_loss_and_weights_lose(tmp_path):
     config = SyntheticConfig(
-        protocol="converged", repeats=8, losses=("bid_weighted", "log"), validation_auctions=10, test_auctions=1000
+        protocol="converged", repeats=4, losses=("bid_weighted", "log"), validation_auctions=10, test_auctions=1000
     )
     losses = run(config, tmp_path / "run")["protocols"]["converged"]["losses"]
     assert losses["log"]["ci_low"] > 0
@@ -413,6 +415,7 @@ def test_after_many_epochs_the_papers_loss_beats_log_loss_and_weights_lose(tmp_p
     assert losses["log"]["calibrated"]["difference"] < losses["log"]["difference"] / 2
 
 
+@long
 def test_tuned_the_papers_loss_does_not_beat_log_loss(tmp_path):
     config = SyntheticConfig(
         protocol="tuned", repeats=6, epochs=16, losses=("log",), validation_auctions=500, test_auctions=1000
@@ -422,6 +425,7 @@ def test_tuned_the_papers_loss_does_not_beat_log_loss(tmp_path):
     assert losses["log"]["difference"] < 0.002
 
 
+@long
 def test_a_linear_student_of_a_curved_world_gains_from_the_positive_part(tmp_path):
     config = SyntheticConfig(
         reading="misspecified_rare", protocol="tuned", repeats=8, epochs=6, every=1, losses=("log_plus",)

@@ -78,7 +78,13 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(run, tmp_path, small_
 def test_what_another_model_or_table_left_is_not_taken(run, tmp_path, small_blocks):
     table, out = tmp_path / "new.parquet", tmp_path / "out.parquet"
     ads(10_000, 1).write_parquet(table)
-    subprocess.run([sys.executable, "-c", KILLED, run, table, out], check=False)
+
+    def stop(work, done):
+        if done > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict(run, table, out=out, progress=stop)
     assert list(tmp_path.glob("*.ctr"))
     new = ads(10_000, 2)
     new.write_parquet(table)

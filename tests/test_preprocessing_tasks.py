@@ -3,7 +3,6 @@
 import gzip
 import pickle
 import random
-import subprocess
 import sys
 import weakref
 from pathlib import Path
@@ -68,14 +67,13 @@ def test_a_run_that_was_cut_off_survives_an_engine_that_is_not_there(tmp_path, m
     assert contents(tmp_path / "out") == there
 
 
-def test_the_command_calls_the_engine_as_it_is_typed(tmp_path):
+def test_the_command_calls_the_engine_as_it_is_typed(tmp_path, monkeypatch, capsys):
     raw = simulate(tmp_path / "raw.txt", 10).out
-    code = "import sys; sys.modules['ray'] = None; from bidwise.cli import main; main()"
-    words = ["prepare", "criteo", str(raw), str(tmp_path / "out"), "--engine", "ray"]
-    found = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert found.returncode == 2
-    assert found.stderr.startswith("bidwise: --engine must be local here, found ray, which is not installed; pip")
-    assert found.stderr.count("\n") == 1
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert typed(monkeypatch, "prepare", "criteo", raw, tmp_path / "out", "--engine", "ray") == 2
+    told = capsys.readouterr().err
+    assert told.startswith("bidwise: --engine must be local here, found ray, which is not installed; pip")
+    assert told.count("\n") == 1
 
 
 def test_both_commands_refuse_another_engine_alike(tmp_path, monkeypatch, capsys):

@@ -65,6 +65,7 @@ def test_every_call_ends_with_its_value_or_its_error(runner):
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize("runner", RUNNERS, ids=lambda runner: f"{type(runner).__name__} {runner.workers}")
 def test_ordered_calls_come_in_their_order(runner):
     assert [future.result() for _, future in runner.run(calls(*range(9)), ordered=True)] == [k**2 for k in range(9)]
@@ -92,6 +93,7 @@ def test_results_come_in_the_order_of_tasks_to_the_thread_that_asked():
     assert found == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize("runner", [Runner(), Processes(1)], ids=lambda runner: type(runner).__name__)
 def test_progress_arrives_with_its_call(runner):
     shown = []
@@ -113,6 +115,7 @@ def test_a_killed_process_is_started_again(tmp_path):
     assert lines == [f"trial was killed; it resumes in a new process, try {k} of 3" for k in (2, 3)]
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_process_that_is_always_killed_costs_only_its_call(tmp_path):
     doomed = Call("doomed", die, {"folder": tmp_path, "times": 9})
     ended = {call.name: future for call, future in Processes(1).run([doomed, *calls(4)])}
@@ -121,12 +124,14 @@ def test_a_process_that_is_always_killed_costs_only_its_call(tmp_path):
         ended["doomed"].result()
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_only_what_was_killed_is_called_so(tmp_path):
     call = Call("crash", die, {"folder": tmp_path, "times": 9, "number": signal.SIGABRT})
     ((_, future),) = Processes(1).run([call])
     assert str(future.exception()) == "its process ended 3 times, with exit code -6"
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, InputError])
 def test_leaving_early_ends_what_is_under_way(tmp_path, raised):
     endless = Call("endless", wait_forever, {"folder": tmp_path})
@@ -142,6 +147,7 @@ def test_leaving_early_ends_what_is_under_way(tmp_path, raised):
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_what_cannot_travel_is_an_error_and_not_the_end():
     ended = {call.name: future for call, future in Processes(1).run([Call("lambda", odd, {}), *calls(2)])}
     assert "lambda" in str(ended["lambda"].exception())
@@ -193,6 +199,7 @@ def torch_threads(show):
     return torch.get_num_threads()
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize("runner", [None, Threads(2), Processes(2)], ids=["inline", "threads", "processes"])
 def test_a_cache_computes_once_and_again_where_a_file_is_damaged(tmp_path, runner):
     cache, values = cached(tmp_path, some_tasks(tmp_path), runner)
@@ -228,10 +235,11 @@ def test_a_cache_shows_which_model_trains_and_never_goes_back(tmp_path):
     assert shares[-1] == 1
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_cache_says_that_fewer_workers_may_fit(tmp_path):
     (tmp_path / "tries").mkdir()
     doomed = Task("doomed", die, {"folder": tmp_path / "tries", "times": 9})
-    with pytest.raises(InputError, match="workers must fit into memory, found that 2 do not") as error:
+    with pytest.raises(InputError, match="workers must fit into memory, found that 2 do not; use fewer") as error:
         cached(tmp_path, [doomed], Processes(2))
     assert error.value.argument == "workers"
 

@@ -237,6 +237,7 @@ def write(folder: Path, picture: Picture) -> list[Path]:
             paths.append(folder / f"{picture.name}.{kind}")
             with whole_file(paths[-1]) as part:
                 figure.savefig(part, format=kind, dpi=150, metadata=metadata)
+            figure.set_layout_engine("none")  # arranged once for all three
     return paths
 
 
