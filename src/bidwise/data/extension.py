@@ -38,7 +38,7 @@ class Extension:
         for column in self.encoder.columns:
             if isinstance(column, Categorical):
                 words, new = column.vocabulary, getattr(known[column.name], "vocabulary", column.vocabulary)
-                new = new.filter(~new.is_in(words))
+                new = new.filter(~new.is_in(words.implode()))
                 free = (words == "").arg_true().head(len(new))
                 words = words.clone().scatter(free, new.head(len(free)))
                 column = replace(column, vocabulary=pl.concat([words, new[len(free) :].alias(words.name)]))
@@ -66,7 +66,7 @@ class Extension:
                 last[ids[ids >= FIRST] - FIRST] = number
                 if forget_after is not None:
                     words = words.set(pl.Series(number - last >= forget_after), "")
-                column, last_seen[column.name] = Categorical(column.name, words), last.tolist()
+                column, last_seen[column.name] = replace(column, vocabulary=words), last.tolist()
             columns.append(column)
         return Extension(Encoder(tuple(columns)), number, last_seen)
 
