@@ -306,6 +306,13 @@ def test_what_options_would_change_of_the_columns_is_refused(first, tmp_path):
         train(day(1), out=tmp_path / "no", continue_from=first, weight="age")
 
 
+def test_text_where_numbers_were_is_named_with_its_row(first, tmp_path):
+    age = pl.when(pl.int_range(pl.len()) == 777).then(pl.lit("old")).otherwise(pl.col("age").cast(pl.String))
+    day(1).with_columns(age=age).write_parquet(tmp_path / "ads.parquet")
+    with pytest.raises(bidwise.InputError, match=r"ads\.parquet: column 'age', row 777: found 'old', which is not a n"):
+        train(tmp_path / "ads.parquet", out=tmp_path / "run", continue_from=first)
+
+
 def test_rows_that_the_run_before_has_seen_are_noticed(first, tmp_path):
     with pytest.raises(bidwise.InputError, match="must have new rows"):
         train(day(0), out=tmp_path / "same", continue_from=first)

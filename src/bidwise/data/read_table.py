@@ -251,7 +251,7 @@ def scan_table(table: Table) -> pl.LazyFrame:
         lazy = place.typed()
         if place.kind == ".parquet":
             return lazy
-        rows = int(lazy.select(pl.len()).collect().item())
+        rows = row_count(lazy)
         return lazy.head(rows - place.empty_lines(lazy, rows))
     return table if isinstance(table, pl.LazyFrame) else _frame(table, [], "table").lazy()
 
@@ -278,6 +278,11 @@ def read_table(
     if frame.is_empty():
         raise InputError(f"{table_name(table, name)} must hold ads, found no rows")
     return frame
+
+
+def row_count(lazy: pl.LazyFrame) -> int:
+    """Rows of a table, of which text is read in blocks: polars alone would map all of a file."""
+    return int(lazy.select(cs.first().len()).collect(engine="streaming").item())
 
 
 def column_names(table: Table) -> list[str]:

@@ -21,6 +21,7 @@ from bidwise.data.read_table import (
     Table,
     check_once,
     location_of,
+    row_count,
     same_place,
     scan_table,
     table_error,
@@ -80,7 +81,7 @@ def predict(
     known = None if target is None else _known(target, model, table)
     blocks = _Blocks(model, rows, column, known, progress)
     try:
-        blocks.total = _count(rows) if progress is not None else 0
+        blocks.total = row_count(rows) if progress is not None else 0
         if target is None:
             frame = rows.collect(engine="streaming")
             return frame.with_columns(pl.Series(column, model.predict(frame)))
@@ -142,10 +143,6 @@ class _Blocks:
                 file.seek(8 * self.done)
                 file.write(ctr.tobytes())
         return ctr
-
-
-def _count(rows: pl.LazyFrame) -> int:
-    return int(rows.select(pl.len()).collect().item())
 
 
 def _target(out: str | Path, table: Table) -> Path:
