@@ -320,7 +320,7 @@ def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):
     result = train(today, out=tmp_path / "run", continue_from=run)
     old, new = bidwise.load(run), bidwise.load(tmp_path / "run")
     before, after = (model.encoder.columns[0] for model in (old, new))
-    assert after.vocabulary[: len(before.vocabulary)] == before.vocabulary
+    assert after.vocabulary[: len(before.vocabulary)].equals(before.vocabulary)
     assert {f"i{20 + k}" for k in range(12)} <= set(after.vocabulary[len(before.vocabulary) :])
     assert result.table.refresh.new["interests"] == len(after.vocabulary) - len(before.vocabulary)
     assert (before.slots, after.slots) == (4, 6)
