@@ -155,26 +155,33 @@ def test_distributed_run_goes_on_with_another_number_of_ranks(together, tmp_path
     )
 
 
+LOSSES = ("log_plus", "log_plus_teacher")
+
+
 @needs_gpu
 def test_distributed_ranks_that_share_a_gpu_train_as_one_process(forked, tmp_path):
-    """Through gloo, since nccl wants a GPU for each."""
-    work = {
-        f"{model} {auctions} {loss}": ("trained", (model, loss, auctions), {"device": "cuda"})
-        for model in ("deepfm", "dcn")
-        for auctions in jobs.AUCTIONS
-        for loss in ("log_plus", "log_plus_teacher")
+    """Through gloo, since nccl wants a GPU for each. Adam makes whole steps of gradients that are rounding: weights may
+    differ by as much as a change of the initial ones in their last digit makes."""
+    cases = [(model, loss, auctions) for model in ("deepfm", "dcn") for auctions in jobs.AUCTIONS for loss in LOSSES]
+    work = {" ".join(case): ("trained", case, {"device": "cuda"}) for case in cases}
+    nudged = {
+        f"nudged {name}": ("trained", case, {"device": "cuda", "nudge": 1e-7}) for name, (_, case, _) in work.items()
     }
-    one, *others = on_ranks(1, work, tmp_path / "1") + on_ranks(2, work, tmp_path / "2")
-    farthest = 0.0
-    for name, expected in one.items():
-        for found in others:
-            assert [e["welfare"].item() for e in found[name]["history"]] == pytest.approx(
+    (one,), ranks = on_ranks(1, work | nudged, tmp_path / "1"), on_ranks(2, work, tmp_path / "2")
+    far = {}
+    for name in work:
+        expected = one[name]
+        for found in (one[f"nudged {name}"], *(rank[name] for rank in ranks)):
+            assert [e["welfare"].item() for e in found["history"]] == pytest.approx(
                 [e["welfare"].item() for e in expected["history"]], rel=1e-5
             )
-            for key, x in expected["last"].items():
-                farthest = max(farthest, float((found[name]["last"][key].double() - x.double()).abs().max()))
-    print(f"weights differ by {farthest:.1e} at most")
-    assert farthest < 5e-6
+            differences = [
+                (found["last"][key].double() - x.double()).abs().max() for key, x in expected["last"].items()
+            ]
+            far.setdefault(name, []).append(float(max(differences)))
+    print("weights differ by, nudged and of both ranks:", far)
+    for nudged_by, *by in far.values():
+        assert max(by) < max(5e-6, nudged_by)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
