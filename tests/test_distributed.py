@@ -16,10 +16,8 @@ import pytest
 import torch
 import torch.multiprocessing as multiprocessing
 from kernel_helpers import needs_gpu
-from test_cli import bidwise_command
 
 from bidwise import InputError, distributed
-from bidwise.cli import app
 from bidwise.training.batches import Epoch
 
 GRADIENTS = {
@@ -288,6 +286,8 @@ def test_distributed_command_is_started_again_by_torchrun(table, whole, tmp_path
 
 def test_distributed_command_is_killed_and_goes_on(table, whole, tmp_path, capsys):
     """kill -9 of a rank ends the job with a word; one rank goes on, and ends near where two would have."""
+    from bidwise.cli import app  # late: GPU machines may not have what the command line needs
+
     folder = tmp_path / "run"
     code, _, told = without_a_rank(two_ranks(*command(table, folder)), folder)
     assert code != 0
@@ -320,6 +320,8 @@ def test_distributed_command_says_once_what_is_wrong(together):
 )
 def test_distributed_words_that_are_wrong_are_told_by_rank_0(monkeypatch, capsys, asked, words):
     """Before the ranks meet, so one after the other."""
+    from test_cli import bidwise_command  # late, for the same reason
+
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, times in (("0", 1), ("1", 0)):
         monkeypatch.setenv("RANK", rank)

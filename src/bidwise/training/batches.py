@@ -23,7 +23,6 @@ from bidwise.training.permutation import NEEDED, permutations
 
 SHARE = 0.7  # of the GPU's free memory that tables may take
 CHUNK = 2**18  # ads of every repeat that are gathered and copied at once
-GATHERERS = 4  # threads that gather a chunk: one would take longer than a GPU takes to train on it
 
 
 @dataclass(frozen=True)
@@ -325,16 +324,13 @@ class Resident:
 
 class Streamed(Resident):
     """The tables stay in the memory of the host, or on its disk: while the GPU trains on a chunk of batches, the next
-    one is gathered into pinned memory and copied, on threads and a stream of their own, and the order of the one after
-    it is found.
+    one is gathered into pinned memory and copied, on a thread and a stream of their own.
     """
 
     def __init__(self, shuffle: Shuffle, device: torch.device) -> None:
         super().__init__(shuffle)
         self.device, self.count = device, 0
-        self.thread, self.draws = (ThreadPoolExecutor(1, f"bidwise-{name}") for name in ("batches", "rows"))
-        self.gatherers = ThreadPoolExecutor(GATHERERS, "bidwise-gather")
-        self.rows: dict[int, Future[Tensor]] = {}  # of chunks to come
+        self.thread = ThreadPoolExecutor(1, "bidwise-batches")
         self.stream = side_stream(device, "copy")
         self.coming: Future[tuple[list[Tensor], torch.cuda.Event]] | None = None
         self.chunks: list[int] = []
@@ -342,7 +338,7 @@ class Streamed(Resident):
 
     def begin(self, epoch: Epoch) -> None:
         """Begin ``epoch``."""
-        self.epoch, self.chunk, self.coming, self.rows = epoch, -1, None, {}
+        self.epoch, self.chunk, self.coming = epoch, -1, None
         self.chunks = _chunks(epoch)  # first batch of each, and the end
         longest = max(self._bounds(k)[1] - self._bounds(k)[0] for k in range(len(self.chunks) - 1))
         if longest > self.count:
@@ -378,19 +374,11 @@ class Streamed(Resident):
             self.coming = self.thread.submit(self._fetch, wanted + 1, done) if more else None
         return self.epoch.bounds(number)[0] - self._bounds(self.chunk)[0]
 
-    def _drawn(self, chunk: int) -> Future[Tensor]:
-        """Rows of a chunk, which are being found."""
-        assert self.epoch is not None
-        epoch = self.epoch
-        start, stop = self._bounds(chunk)
-        return self.draws.submit(lambda: epoch.rows(start, stop).reshape(-1))
-
     def _fetch(self, chunk: int, after: torch.cuda.Event | None = None) -> tuple[list[Tensor], torch.cuda.Event]:
         """The rows of a chunk on the device, and the event of their arrival; ``after`` frees the memory of the last."""
         assert self.epoch is not None
-        rows = (self.rows.pop(chunk, None) or self._drawn(chunk)).result()
-        if chunk + 2 < len(self.chunks):
-            self.rows = {chunk + 1: self._drawn(chunk + 1)}
+        start, stop = self._bounds(chunk)
+        rows = self.epoch.rows(start, stop).reshape(-1)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self.stream):
             if after is not None:
@@ -398,20 +386,13 @@ class Streamed(Resident):
             moved = []
             for table in (self.shuffle.features, self.shuffle.columns):
                 pinned = torch.empty(len(rows), table.shape[1], dtype=table.dtype, pin_memory=True)
-                parts = zip(rows.chunk(GATHERERS), pinned.chunk(GATHERERS), strict=True)
-                list(self.gatherers.map(partial(_gather, table), parts))
+                if isinstance(table, Tensor):
+                    torch.index_select(table, 0, rows, out=pinned)
+                else:
+                    pinned.copy_(table.index_select(0, rows))
                 moved.append(pinned.to(self.device, non_blocking=True))
             arrived.record()
         return moved, arrived
-
-
-def _gather(table: Any, part: tuple[Tensor, Tensor]) -> None:
-    """Some rows of a table, into their place."""
-    rows, out = part
-    if isinstance(table, Tensor):
-        torch.index_select(table, 0, rows, out=out)
-    else:
-        out.copy_(table.index_select(0, rows))
 
 
 def _chunks(epoch: Epoch) -> list[int]:
