@@ -204,7 +204,7 @@ def _epoch(shuffle: Shuffle) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
-def mapped(count: int = 1_000_000, batch: int = 4096, runs: int = 5) -> list[Row]:
+def mapped(count: int = 200_000, batch: int = 4096, runs: int = 3) -> list[Row]:
     """`fit` of DeepFM for an epoch on a store, whose columns are mapped files, and on the same ads in memory, in turns.
     Shares are of the time, and of the CPU's, that memory took in the same turn."""
     values = cardinalities(100_000)
@@ -225,7 +225,7 @@ def mapped(count: int = 1_000_000, batch: int = 4096, runs: int = 5) -> list[Row
                 start, cpu = time.perf_counter(), time.process_time()
                 found = fit(DeepFM(values), ads, loss="log_loss", epochs=1, batch_size=batch, seed=0)
                 taken[where].append((time.perf_counter() - start, time.process_time() - cpu))
-                losses.add(found.history[-1]["loss"])
+                losses.add(float(found.history[-1]["loss"]))
         if len(losses) > 1:
             raise SystemExit(f"the same ads gave different losses: {losses}")
     rows: list[Row] = []

@@ -282,7 +282,8 @@ def read_table(
 
 def row_count(lazy: pl.LazyFrame) -> int:
     """Rows of a table, of which text is read in blocks: polars alone would map all of a file."""
-    return int(lazy.select(cs.first().len()).collect(engine="streaming").item())
+    first = cs.first()
+    return int(lazy.select(first.count() + first.null_count()).collect(engine="streaming").item())
 
 
 def column_names(table: Table) -> list[str]:
