@@ -477,14 +477,14 @@ class Campaign:
             self.finished(job, place, outcome, expected, story)
         story, child, lock = "two at once", self.start(job, self.place()), place / "out" / LOCK
         while ended(child, 0.001) is None:
-            os.killpg(child, signal.SIGSTOP)  # or it may have ended before the second begins
+            os.kill(child, signal.SIGSTOP)  # or it may have ended before the second begins
             time.sleep(0.001)
             words = "which another process is writing" if list(place.glob("out/*.part")) else ""
             if lock.exists() and lock.read_text():
                 words = f"in use by another run, process {child} on {platform.node()} since {time.strftime('%Y-')}"
             if words:
                 fails(self.start(job, place), words=words)
-            os.killpg(child, signal.SIGCONT)
+            os.kill(child, signal.SIGCONT)
             if words:
                 outcome.faults += [f"{story}: the first ended as well"] if ended(child) else []
                 break
@@ -536,7 +536,7 @@ def main() -> None:
             for line in outcome.faults[:20]:
                 print(f"    {line}", flush=True)
     finally:
-        print(folder) if asked.keep else shutil.rmtree(folder)
+        print(folder) if asked.keep else shutil.rmtree(folder, ignore_errors=True)
     print(f"{faults} faults, {time.monotonic() - began:.0f} s", flush=True)
     raise SystemExit(faults > 0)
 
