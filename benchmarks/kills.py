@@ -8,7 +8,7 @@ final name must be whole.
 
 Not compared, as it depends on when and where a run was made: ``seconds`` in environment.json, in results of sweeps and
 in pieces of experiments, and what repeats them: the checksum of environment.json and, in sweeps, of result.json, and
-the line of report.html that shows them. Checkpoints have the same values in other bytes: pickle writes a word twice
+durations in report.html. Checkpoints have the same values in other bytes: pickle writes a word twice
 where it was read from two files.
 
 Commands run in forks of this process, which has imported everything and started no thread.
@@ -322,8 +322,9 @@ class Outcome:
     """What became of a command that was killed."""
 
     name: str
-    seconds: float = 0.0  # of the undisturbed run
-    kills: int = 0  # that found it at work
+    seconds: float  # of the undisturbed run
+    trouble: str = "kills at work"
+    kills: int = 0  # or other trouble, that found it at work
     missed: int = 0  # that came after its end
     restarts: int = 0
     points: int = 0
@@ -334,7 +335,7 @@ class Outcome:
     def __str__(self) -> str:
         runs = f"{self.equal} of {self.equal + self.unequal} ends equal"
         return (
-            f"{self.name:<10}{self.seconds:5.1f} s undisturbed; {self.kills} kills at work, {self.missed} too late, "
+            f"{self.name:<10}{self.seconds:5.1f} s undisturbed; {self.kills} {self.trouble}, {self.missed} too late, "
             f"{self.restarts} restarts; {self.points} points; {runs}; {len(self.faults)} faults"
         )
 
@@ -432,6 +433,7 @@ class Campaign:
         """A command whose disk is full, may not be written to, has a quota, or loses its folder, at each share of the
         way; and one that meets another in its folder. It ends with one line, and finishes when the trouble is over."""
         job, outcome, place, expected = self.undisturbed(name)
+        outcome.trouble = "failures"
         total, largest = sum(map(len, expected.values())), max(map(len, expected.values()))
 
         def fails(child: int, *, must: bool = True, words: str = "") -> None:
