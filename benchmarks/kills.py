@@ -8,7 +8,7 @@ final name must be whole.
 
 Not compared, as it depends on when and where a run was made: ``seconds`` in environment.json, in results of sweeps and
 in pieces of experiments, and what repeats them: the checksum of environment.json and, in sweeps, of result.json, and
-the line of report.html that shows them. Checkpoints have the same values in other bytes: pickle writes a word twice
+durations in report.html. Checkpoints have the same values in other bytes: pickle writes a word twice
 where it was read from two files.
 
 Commands run in forks of this process, which has imported everything and started no thread.
@@ -322,8 +322,9 @@ class Outcome:
     """What became of a command that was killed."""
 
     name: str
-    seconds: float = 0.0  # of the undisturbed run
-    kills: int = 0  # that found it at work
+    seconds: float  # of the undisturbed run
+    trouble: str = "kills at work"
+    kills: int = 0  # or other trouble, that found it at work
     missed: int = 0  # that came after its end
     restarts: int = 0
     points: int = 0
@@ -334,7 +335,7 @@ class Outcome:
     def __str__(self) -> str:
         runs = f"{self.equal} of {self.equal + self.unequal} ends equal"
         return (
-            f"{self.name:<10}{self.seconds:5.1f} s undisturbed; {self.kills} kills at work, {self.missed} too late, "
+            f"{self.name:<10}{self.seconds:5.1f} s undisturbed; {self.kills} {self.trouble}, {self.missed} too late, "
             f"{self.restarts} restarts; {self.points} points; {runs}; {len(self.faults)} faults"
         )
 
@@ -432,6 +433,7 @@ class Campaign:
         """A command whose disk is full, may not be written to, has a quota, or loses its folder, at each share of the
         way; and one that meets another in its folder. It ends with one line, and finishes when the trouble is over."""
         job, outcome, place, expected = self.undisturbed(name)
+        outcome.trouble = "failures"
         total, largest = sum(map(len, expected.values())), max(map(len, expected.values()))
 
         def fails(child: int, *, must: bool = True, words: str = "") -> None:
@@ -477,14 +479,14 @@ class Campaign:
             self.finished(job, place, outcome, expected, story)
         story, child, lock = "two at once", self.start(job, self.place()), place / "out" / LOCK
         while ended(child, 0.001) is None:
-            os.killpg(child, signal.SIGSTOP)  # or it may have ended before the second begins
+            os.kill(child, signal.SIGSTOP)  # or it may have ended before the second begins
             time.sleep(0.001)
             words = "which another process is writing" if list(place.glob("out/*.part")) else ""
             if lock.exists() and lock.read_text():
                 words = f"in use by another run, process {child} on {platform.node()} since {time.strftime('%Y-')}"
             if words:
                 fails(self.start(job, place), words=words)
-            os.killpg(child, signal.SIGCONT)
+            os.kill(child, signal.SIGCONT)
             if words:
                 outcome.faults += [f"{story}: the first ended as well"] if ended(child) else []
                 break
@@ -536,7 +538,7 @@ def main() -> None:
             for line in outcome.faults[:20]:
                 print(f"    {line}", flush=True)
     finally:
-        print(folder) if asked.keep else shutil.rmtree(folder)
+        print(folder) if asked.keep else shutil.rmtree(folder, ignore_errors=True)
     print(f"{faults} faults, {time.monotonic() - began:.0f} s", flush=True)
     raise SystemExit(faults > 0)
 

@@ -374,6 +374,10 @@ def test_files_that_cannot_be_used_are_named(tmp_path):
     refused(raw, "out must be a folder, found the file .*; it is the last argument", out=raw)
     refused(tmp_path, "found the folder", out=tmp_path / "inside")
     refused(raw, "with other files in it", out=tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "config.toml.part").touch()  # of a run that was killed
+    (tmp_path / "own" / ".lock").touch()
+    prepare(raw, tmp_path / "own", bids=None)
     (tmp_path / "empty").write_bytes(b"")
     refused([raw, tmp_path / "empty"], "the empty .*empty")
     (tmp_path / "hollow.gz").write_bytes(gzip.compress(b""))

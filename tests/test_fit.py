@@ -826,6 +826,24 @@ def test_a_run_that_was_killed_while_writing_goes_on(tmp_path):
     assert sorted(os.listdir(tmp_path)) == files
 
 
+def test_metrics_are_whole_where_the_last_checkpoint_is(tmp_path, monkeypatch):
+    expected, written = tmp_path / "expected", []
+    a_run(expected)
+
+    def cut(path, *words, write=loop.write_text):
+        written.append(path)
+        if len(written) == 6:  # the last of six evaluations
+            raise OSError("cut off")
+        write(path, *words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "write_text", cut)
+        with pytest.raises(OSError, match="cut off"):
+            a_run(tmp_path / "run")
+    a_run(tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (expected / "metrics.jsonl").read_bytes()
+
+
 def test_a_run_folder_says_what_was_found(tmp_path):
     import json
 

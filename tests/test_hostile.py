@@ -108,6 +108,7 @@ def test_a_run_folder_with_odd_files_beside_its_result_is_refused(tmp_path):
 
 
 def test_a_store_names_no_file_outside_of_its_folder(tmp_path):
+    (tmp_path / "store").mkdir()
     writer = StoreWriter(tmp_path / "store", {"train": 2, "valid": 2, "test": 2})
     for split in writer.splits:
         writer.column(split, "clicks")[:] = 1

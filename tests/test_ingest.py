@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 import bidwise
-from bidwise.data import ad_table, blocks, counting, encoding, read_table, splits
+from bidwise.data import ad_table, blocks, counting, encoding, read_table, splits, store
 from bidwise.data.ad_table import auction_ids, group_ids
 from bidwise.data.blocks import Scratch
 from bidwise.data.counting import Sketch, Tally, counted, found, seen
@@ -249,6 +249,30 @@ def test_a_run_that_was_killed_resumes_to_the_same_bytes(whole, tmp_path, small,
     assert not (out / "unfinished").exists()
     assert len(encoded) == -(-ROWS // 333) - written
     assert (written > 0) == (detail == "writing ids")
+
+
+class Cut(Exception):
+    """Ends a run where a kill would."""
+
+
+@pytest.mark.parametrize("names", [1, 3, 9])
+def test_a_run_cut_off_while_its_columns_get_their_names_keeps_them(whole, tmp_path, monkeypatch, names):
+    name, left = store._named, [None] * names
+
+    def cut(*words):
+        if not left:
+            raise Cut
+        left.pop()
+        name(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_named", cut)
+        with pytest.raises(Cut):
+            prepare(whole.path, config_of(), tmp_path / "run")
+    (tmp_path / "run" / "unfinished1234").mkdir()  # of another kill
+    prepare(whole.path, config_of(), tmp_path / "run")
+    assert files_of(tmp_path / "run") == whole.files
+    assert not list((tmp_path / "run").glob("unfinished*"))
 
 
 def test_what_other_rows_or_options_left_is_not_taken(whole, tmp_path, small):

@@ -1,9 +1,5 @@
 """`train --continue`: old ids and predictions stay, new values learn, and both models are tested on the newest rows."""
 
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +18,6 @@ from bidwise.models.widening import widened, widened_adam
 from bidwise.report.train_page import doubts
 from bidwise.run_folder import load, read_json
 from bidwise.table import train
-from bidwise.table.config import read_toml
 from bidwise.training import Adam, fit
 from bidwise.training.loop import adam_of
 
@@ -270,32 +265,6 @@ def test_trees_cannot_go_on(tmp_path):
     assert not (tmp_path / "run" / "optimizer.pt").exists()
     with pytest.raises(bidwise.InputError, match="must be a run whose model can go on, found lightgbm"):
         train(day(1), out=tmp_path / "next", continue_from=tmp_path / "run")
-
-
-KILLED = """
-import os, signal, sys
-from bidwise.table import train
-
-def progress(work, done, detail=""):
-    if work == "training" and done > 0.5:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-train(sys.argv[1], out=sys.argv[2], continue_from=sys.argv[3], epochs=6, progress=progress)
-"""
-
-
-def test_a_killed_refresh_resumes(first, tmp_path):
-    table, run = tmp_path / "day.parquet", tmp_path / "killed"
-    day(1).write_parquet(table)
-    ended = subprocess.run([sys.executable, "-c", KILLED, table, run, first], env=os.environ, check=False)
-    assert ended.returncode == -signal.SIGKILL
-    assert (run / "fits" / "refreshed" / "checkpoint.pt").exists()
-    train(table, out=run, continue_from=first, epochs=6)
-    train(table, out=tmp_path / "whole", continue_from=first, epochs=6)
-    for name in ("model.pt", "optimizer.pt"):
-        here, there = (load(folder / name) for folder in (run, tmp_path / "whole"))
-        torch.testing.assert_close(here, there, rtol=0, atol=0)
-    assert read_toml(run / "config.toml") == read_toml(tmp_path / "whole" / "config.toml")
 
 
 def test_what_options_would_change_of_the_columns_is_refused(first, tmp_path):

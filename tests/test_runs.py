@@ -285,7 +285,9 @@ def test_a_folder_is_written_by_one_run_at_a_time(tmp_path):
     with locked_folder(out):
         (out / "something").write_text("")
         with (
-            pytest.raises(InputError, match=r"no other run writes to, found .*, which is in use by another run"),
+            pytest.raises(
+                InputError, match=rf"in use by another run, process {os.getpid()} on .+ since 20[-: \d]+; wait"
+            ),
             locked_folder(out),
         ):
             pass
@@ -301,13 +303,15 @@ def test_the_lock_of_a_killed_run_is_gone(tmp_path):
     )
     held = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
     assert held.stdout.readline()
-    with pytest.raises(InputError, match="in use by another run"), locked_folder(tmp_path):
+    with pytest.raises(InputError, match=f"in use by another run, process {held.pid} on"), locked_folder(tmp_path):
         pass
     held.kill()
     held.wait()
     held.stdout.close()
+    assert (tmp_path / ".lock").exists()
     with locked_folder(tmp_path):
-        pass
+        assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_stays_empty_is_taken_away(tmp_path):

@@ -132,7 +132,8 @@ class Location:
         text = re.sub(r" \(location: .*?(?= \(path: |$)", "", " ".join(str(error).split()))  # with the signature
         if isinstance(error, pl.exceptions.NoDataError):
             return InputError(f"{self.name} must hold ads, found an empty file")
-        if isinstance(error, FileNotFoundError) or "expanded paths were empty" in text:
+        there = isinstance(self.where, Path) and self.where.exists()  # then a copy of it is missing
+        if (isinstance(error, FileNotFoundError) and not there) or "expanded paths were empty" in text:
             return InputError(f"{self.name}: no {'file has such a name' if self.several else 'such file'}")
         reason = str(error).strip().splitlines()[0]
         if isinstance(self.where, str):

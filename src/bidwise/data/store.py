@@ -225,7 +225,7 @@ class StoreWriter:
     """Columns of a store that is being written: ``SPLIT/NAME.npy.part`` until they are whole.
 
     Args:
-        folder: of the store.
+        folder: of the store, which is there.
         splits: ads of each.
     """
 
@@ -239,7 +239,7 @@ class StoreWriter:
         on the disk is taken at once: a full disk is an error here, where writing to a mapped file would be a crash.
         """
         path = self.folder / (_file(split, name) + ".part")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # not those above: a folder that was removed must not come back half empty
         rows = self.splits[split] if length is None else length
         shape = (rows,) if width is None else (rows, width)
         if not rows:  # nothing to map

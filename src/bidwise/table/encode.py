@@ -142,6 +142,7 @@ def _prepared(
     encoder = encoder if previous is None else previous.extension.extended(encoder)
     if not (folder / "config.toml").exists():
         write_text(folder / "config.toml", to_toml(nested(config.flat())))
+    (folder / "store").mkdir(exist_ok=True)
     store = StoreWriter(folder / "store", sizes)
     passes.write(encoder, store, partial(_share, show, 0.6, 0.9, "writing ids"))
     for part, its in parts.items():
