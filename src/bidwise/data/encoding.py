@@ -39,7 +39,7 @@ class Categorical:
     """A column of names: id 0 for rare or unseen values, 1 for missing ones, then the vocabulary.
 
     An empty word holds the place of one that was forgotten (:mod:`bidwise.data.extension`); no value is empty. Words
-    are a series, a quarter of the size of Python's own text: there may be tens of millions.
+    are a series, less than half the size of Python's own text: there may be tens of millions.
     """
 
     name: str
