@@ -348,6 +348,8 @@ def test_times_on_the_gpu_are_those_of_the_benchmark():
         p: one("steps", "rows_per_second", model="deepfm", batch="10000", precision=p, loss="log_loss") / 1e6
         for p in ("float32", "mixed")
     }
+    step = one("profile", "us", model="deepfm", batch="10000", kernel="the whole step, without a profiler") / 1e3
+    whole = one("epoch", "rows_per_second", model="deepfm", batch="10000", precision="mixed", loss="log_loss") / 1e6
     added = [
         100 * float(row["overhead"])
         for row in device_rows("steps", model="deepfm", batch="256", precision="float32")
@@ -360,6 +362,8 @@ def test_times_on_the_gpu_are_those_of_the_benchmark():
         f"{epochs['float32']:.1f} s, mixed {epochs['mixed']:.1f} s",
         f"{rates['mixed']:.1f} M mixed",
         f"{rates['float32']:.1f} M in float32",
+        f"{10 / step:.1f} M since, with steps of {step:.2f} ms",
+        f"**{whole:.1f} M mixed**",
         f"+{min(added):.1f} to +{max(added):.1f} %",
     ]
     assert [words for words in expected if words not in page] == []
@@ -378,9 +382,6 @@ def test_mixed_precision_changes_less_than_another_seed():
         assert f"{seeds:.{places}f}" in words
 
 
-STEPS = ("rank deepfm log_plus", "deepfm 10000")  # lines of a log
-
-
 def test_the_page_on_clusters_quotes_the_benchmarks():
     page = (ROOT / "docs" / "cluster.md").read_text()
     for model, batch in (("DeepFM", 256), ("DeepFM", 4096), ("DCN", 256), ("DCN", 4096)):
@@ -390,12 +391,11 @@ def test_the_page_on_clusters_quotes_the_benchmarks():
         shares = [f"{100 * float(row['efficiency']):.0f} %" for row in rows[1:]]
         sent = f"{float(rows[1]['kb_per_step']) / 1e3:.1f} MB"
         assert f"| {' | '.join([model, f'{batch:,}', *rates, *shares, sent])} |" in page
-    log = (ROOT / "benchmarks" / "results" / "ranks_speed_h200.log").read_text()
-    rank, alone = (re.search(rf"^{words} ms \[([\d., ]+)\]", log, re.MULTILINE)[1].split(", ") for words in STEPS)
+    (rank,) = device_rows("one_rank", model="deepfm", batch="10000", precision="mixed")
+    (alone,) = device_rows("profile", model="deepfm", batch="10000", kernel="the whole step, without a profiler")
     prepared = measured_rows("categories_pipeline", command="prepare")[-1]
-    words = f"{sorted(map(float, rank))[1]:.2f} ms with `log_plus`"
-    assert words in page
-    assert f"against {sorted(map(float, alone))[1]:.2f} ms without ranks" in " ".join(page.split())
+    assert f"{float(rank['ms']):.2f} ms with `log_plus`" in page
+    assert f"against {float(alone['us']) / 1e3:.2f} ms without ranks" in " ".join(page.split())
     assert f"{float(prepared['rows_per_second']):,.0f} rows a second" in page
 
 
