@@ -208,7 +208,9 @@ def test_ids_of_lists_keep_repeats_and_drop_what_is_missing():
     assert bag.ids(pl.Series("x", [[True]])).tolist() == [[4, 1, 1]]
     assert bag.ids(pl.Series("x", [None, None])).tolist() == [[1, 1, 1]] * 2
     assert bag.ids(pl.Series("x", [], dtype=pl.List(pl.String))).shape == (0, 3)
-    with pytest.raises(bidwise.InputError, match=r"column 'x' must hold lists of text or numbers, found List\(Struct"):
+    with pytest.raises(
+        bidwise.InputError, match=r"column 'x' must hold lists of text or whole numbers, found List\(Struct"
+    ):
         bag.ids(pl.Series("x", [[{"a": 1}]]))
     encoder = Encoder((Categorical("s", ("u",)), bag))
     assert Encoder.from_json(encoder.to_json()) == encoder
@@ -324,6 +326,17 @@ def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):
     assert {f"i{20 + k}" for k in range(12)} <= set(after.vocabulary[len(before.vocabulary) :])
     assert result.table.refresh.new["interests"] == len(after.vocabulary) - len(before.vocabulary)
     assert (before.slots, after.slots) == (4, 6)
+    as_text(today).write_csv(tmp_path / "today.csv")
+    train(tmp_path / "today.csv", out=tmp_path / "text", continue_from=run)
+    assert bidwise.load(tmp_path / "text").encoder.columns[0] == after
+    decimals = today.with_columns(interests=pl.lit([1.5, 2.5]))
+    for use in (lambda: train(decimals, out=tmp_path / "no", continue_from=run), lambda: old.predict(decimals)):
+        with pytest.raises(
+            bidwise.InputError, match=r"'interests' must hold lists of text or whole numbers, found 1.5"
+        ):
+            use()
+    with pytest.raises(bidwise.InputError, match="out must be another folder than the run that goes on"):
+        train(today, out=run, continue_from=run)
     test = pl.read_parquet(tmp_path / "run" / "test.parquet")
     np.testing.assert_allclose(test["previous"], old.predict(today[test["row"].to_list()]), rtol=1e-6)
     assert result.evaluation.models["refreshed"].log_loss < result.evaluation.models["previous"].log_loss - 0.02

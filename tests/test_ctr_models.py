@@ -25,6 +25,22 @@ SMALL = {
 every_model = pytest.mark.parametrize("name", SMALL)
 
 
+def test_products_of_hidden_layers_work_under_autocast():
+    from bidwise.kernels.embedding_kernels import product  # what a GPU uses; it needs none itself
+
+    inputs, *weights = (draw(*shape).float().requires_grad_() for shape in ((9, 6), (6, 5), (5, 4)))
+    twins = [x.detach().clone().requires_grad_() for x in (inputs, *weights)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = product(product(inputs, weights[0]), weights[1])
+        expected = twins[0] @ twins[1] @ twins[2]
+    assert found.dtype == torch.bfloat16
+    found.float().sum().backward()
+    expected.float().sum().backward()
+    for ours, theirs in zip((inputs, *weights), twins, strict=True):
+        assert ours.grad.dtype == torch.float32
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=2e-2, atol=2e-2)
+
+
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 

@@ -144,11 +144,17 @@ def test_the_file_of_an_encoder_is_its_json(tmp_path, monkeypatch):
     write_encoder(path, encoder)
     assert path.read_bytes() == (tmp_path / "plain.json").read_bytes()
     assert read_encoder(path) == encoder
-    for indent in (None, 4):  # as another hand may set it
+    for indent in (None, 4):  # laid out otherwise
         path.write_text(json.dumps(encoder.to_json(), indent=indent))
         assert read_encoder(path) == encoder
     text = (tmp_path / "plain.json").read_text()
-    for bad in (text.replace('"49"', "49"), text.replace('"49"', "null"), text.replace('"49"', r'"\ud800"'), text[:-9]):
+    for bad in (
+        text.replace('"49"', "49"),
+        text.replace('"49"', "null"),
+        text.replace('"49"', r'"\ud800"'),
+        text[:-9],
+        text.replace('"49"', "[" * 100_000 + "]" * 100_000),
+    ):
         path.write_text(bad)
         with pytest.raises(bidwise.InputError, match=r"encoder\.json must be"):
             read_encoder(path)

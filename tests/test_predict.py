@@ -139,8 +139,17 @@ def test_a_column_that_text_has_twice_is_refused(run, tmp_path):
         words = rf"ads\.csv must have every column once, found '{name}' twice"
         with pytest.raises(bidwise.InputError, match=words):
             train(tmp_path / "ads.csv", out=tmp_path / "run", **ROLES | {"bid": "age"})
-    with pytest.raises(bidwise.InputError, match=words):
+    with pytest.raises(bidwise.InputError, match="found 'site' twice"):
         predict(run, tmp_path / "ads.csv", out=tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize("last", ["1,2,3,4,5,6,7,8,9,10", '"a'])
+def test_text_that_is_no_table_is_said_to_be(run, tmp_path, last):
+    (tmp_path / "ads.csv").write_text(f"{ads(500).write_csv()}{last}\n")
+    for out in (None, tmp_path / "out.csv"):
+        with pytest.raises(bidwise.InputError, match=r"ads\.csv cannot be read"):
+            predict(run, tmp_path / "ads.csv", out=out)
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_files_of_a_folder_are_one_table(run, tmp_path, small_blocks):

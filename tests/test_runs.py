@@ -318,3 +318,14 @@ def test_a_folder_that_stays_empty_is_taken_away(tmp_path):
     with pytest.raises(InputError), locked_folder(tmp_path / "a" / "b"):
         raise InputError("nothing came of it")
     assert not (tmp_path / "a").exists()
+
+
+def test_a_file_is_never_written_through_a_link(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    link = tmp_path / "file.part"
+    for make in (lambda: os.link(outside, link), lambda: link.symlink_to(outside), lambda: os.mkfifo(link)):
+        make()
+        run_folder.write_text(tmp_path / "file", "ours")
+        assert (outside.read_text(), (tmp_path / "file").read_text()) == ("mine", "ours")
+        assert not link.exists()

@@ -1,4 +1,4 @@
-"""Commands one after the other in one process leave no descriptor and no thread behind; half an hour of it is recorded."""
+"""Commands one after the other in one process leave no descriptor and no thread behind; half an hour is recorded."""
 
 import csv
 import os

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -86,7 +87,8 @@ def named(path: Path) -> Iterator[None]:
         number, text = getattr(error, "errno", None), str(error)
         if told := re.search(r"\(os error (\d+)\)| requested and \d+ written", text):  # of Rust; of numpy
             number = int(told[1] or errno.ENOSPC)
-        elif "transport error" in text and not shutil.disk_usage(path.parent).free:  # of Parquet's last bytes
+        elif "transport error" in text and path.parent.exists() and not shutil.disk_usage(path.parent).free:
+            # of Parquet's last bytes
             number = errno.ENOSPC
         if number in FULL and getattr(error, "filename", None) is None:
             raise FullDisk(f"{path} could not be written: {os.strerror(number)}") from None
@@ -96,13 +98,15 @@ def named(path: Path) -> Iterator[None]:
 def _own(part: Path) -> int:
     """The empty file ``part``, open and locked: two runs that write one file would rename each other's half."""
     while True:
-        if part.is_symlink():  # a link that a stranger left would lead out of the folder
-            part.unlink()
-        held = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+        with suppress(FileNotFoundError):  # a link that a stranger left would lead out of the folder
+            state = part.lstat()
+            if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
+                part.unlink()
+        held = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         if not _locked(held):
             os.close(held)
             raise InputError(
-                f"must be a file that no other run writes to, found {part.with_suffix('')}, which another process is "
+                f"must be a file that no other run writes to, found {part.with_suffix('')}, which another run is "
                 "writing; wait for it, or choose another name",
                 argument="out",
             )
@@ -268,7 +272,9 @@ def load(path: Path) -> Any:
     except FileNotFoundError:
         raise
     except Exception as error:  # torch has many words for it
-        raise InputError(f"{path} must be a file that bidwise wrote, found a damaged one; delete it") from error
+        raise InputError(
+            f"{path} must be a file that bidwise wrote, found a damaged one; restore it from a copy, or make it again"
+        ) from error
 
 
 def read_array(path: Path) -> NDArray[Any]:

@@ -89,6 +89,9 @@ def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:
         return _option(name) if parameters[name].kind is Parameter.KEYWORD_ONLY else name.upper()
 
     message = error.spelled(spell) if isinstance(error, bidwise.InputError) else str(error)
+    if isinstance(error, OSError) and error.strerror:  # without its number and the name that a file has meanwhile
+        name = "" if error.filename is None else f"{str(error.filename).removesuffix('.part')}: "
+        message = name + error.strerror
     return CONTROL.sub("�", " ".join(message.split()))
 
 

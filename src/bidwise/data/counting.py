@@ -68,17 +68,25 @@ def exploded(column: pl.Series, separator: str) -> tuple[pl.Series, NDArray[np.i
     if isinstance(dtype, pl.Array):
         column = column.arr.to_list()
     elif not dtype.is_nested():
+        _check_whole(column)
         column = (column if dtype == pl.String else names_of(column)).str.split(separator)
     if not isinstance(column.dtype, pl.List) or column.dtype.inner.is_nested():
-        raise InputError(f"column {column.name!r} must hold lists of text or numbers, found {dtype}")
+        raise InputError(f"column {column.name!r} must hold lists of text or whole numbers, found {dtype}")
     lengths = column.list.len().fill_null(0).to_numpy()
     values = column.filter(lengths > 0).explode()
     there = values.is_not_null()
+    _check_whole(values)
     if values.dtype == pl.String:
         there &= values.str.strip_chars() != ""
     elif values.dtype.is_float():
         there &= values.is_not_nan()
     return values.filter(there), np.repeat(np.arange(len(column)), lengths)[there.to_numpy()]
+
+
+def _check_whole(values: pl.Series) -> None:
+    """Raise where numbers have decimals; pandas writes whole ones so where some are missing."""
+    if values.dtype.is_float() and len(odd := values.filter(values.is_finite() & (values != values.round()))):
+        raise InputError(f"column {values.name!r} must hold lists of text or whole numbers, found {odd[0]}")
 
 
 def seen(column: pl.Series, separator: str | None = None) -> Seen:

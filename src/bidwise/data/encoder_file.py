@@ -30,7 +30,7 @@ def write_encoder(path: Path, encoder: Encoder) -> None:
     bare = json.dumps(Encoder(tuple(columns)).to_json(), indent=2, allow_nan=False) + "\n"
     words = (column.vocabulary for column in encoder.columns if isinstance(column, Categorical))
     with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
-        first, *rest = bare.split(EMPTY)  # no name contains it: quotes in text have a stroke before them
+        first, *rest = bare.split(EMPTY)  # no name contains it: quotes in text are escaped
         file.write(first)
         for vocabulary, after in zip(words, rest, strict=True):
             file.write(OPENED)
@@ -42,7 +42,7 @@ def write_encoder(path: Path, encoder: Encoder) -> None:
 
 
 def read_encoder(path: Path) -> Encoder:
-    """The encoder that a file holds; what another hand has set otherwise is read at once, as JSON."""
+    """The encoder that a file holds; one that is laid out otherwise is read at once, as JSON."""
     vocabularies: list[pl.Series] = []
     bare, at = b"", 0
     try:
@@ -68,6 +68,6 @@ def _words(text: Any, start: int, end: int) -> pl.Series:
     while start < end:
         comma = text.rfind(b",\n", start, min(end, start + STRETCH)) if end - start > STRETCH else -1
         stop = end if comma < 0 else comma
-        parts.append(words_of(json.loads(b"[" + text[start:stop] + b"]")))
+        parts.append(words_of(json_of(f"[{text[start:stop].decode()}]")))
         start = stop + 1
     return pl.concat(parts)

@@ -128,6 +128,8 @@ class Bag(Categorical):
     ) -> None:
         super().__init__(name, vocabulary)
         check_whole(f"slots of column {name!r}", slots, 1, SLOTS)
+        if not separator:
+            raise InputError(f"separator of column {name!r} must be one character or more, found none")
         object.__setattr__(self, "slots", slots)
         object.__setattr__(self, "separator", separator)
 

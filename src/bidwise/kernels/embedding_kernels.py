@@ -169,14 +169,15 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
-        gradient = gradient.to(inputs.dtype)  # autocast may have had its way with the product
+        kind = gradient.dtype  # that of the product, which autocast may have chosen
 
         def d_weight() -> Tensor:
-            whole: Tensor = inputs.t() @ gradient
-            return whole[: len(ctx.weight)]
+            whole: Tensor = inputs.to(kind).t() @ gradient
+            return whole[: len(ctx.weight)].to(ctx.weight.dtype)
 
         found = _gradient(ctx, ctx.weight, d_weight, inputs, gradient)
-        return gradient @ weight.t() if ctx.needs_input_grad[0] else None, found, None
+        d_inputs = (gradient @ weight.to(kind).t()).to(inputs.dtype) if ctx.needs_input_grad[0] else None
+        return d_inputs, found, None
 
 
 class _Activated(torch.autograd.Function):
@@ -191,6 +192,7 @@ class _Activated(torch.autograd.Function):
         begin: int,
         aside: Aside | None,
     ) -> Tensor:
+        inputs = inputs.contiguous()
         out = torch.empty_like(inputs)
         ads, units = inputs.shape
         columns = max(4, min(512, triton.next_power_of_2(units)))
@@ -198,7 +200,7 @@ class _Activated(torch.autograd.Function):
         grid = (triton.cdiv(ads, tile["ROWS"]) or 1, triton.cdiv(units, columns))
         # models also run without `fit`, which sees to the device
         with torch.cuda.device_of(inputs):  # type: ignore[no-untyped-call]
-            _activate[grid](inputs.contiguous(), bias, out, steps, seed, ads, units, dropout, begin, **tile)
+            _activate[grid](inputs, bias, out, steps, seed, ads, units, dropout, begin, **tile)
         ctx.bias, ctx.aside = bias, aside
         ctx.save_for_backward(out)
         ctx.dropout = dropout

@@ -120,8 +120,8 @@ def _prepared(
     _check_room(folder, blocks, len(blocks.schema))
     passes = Passes(blocks, data, work, name, runner)
     named = {name: getattr(data, name) for name in ("numeric", "categorical", "bag", "ignore")}
-    numeric = [] if previous is None else previous.numeric
-    found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"), numeric)
+    numeric, lists = ([], []) if previous is None else (previous.numeric, previous.bags)
+    found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"), numeric, lists)
     columns = (
         inferred(found, data.roles, **named, name=name) if previous is None else previous.columns(found, data, name)
     )
@@ -212,7 +212,8 @@ def _check_room(folder: Path, blocks: Blocks, columns: int) -> None:
     there = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
     free = shutil.disk_usage(folder).free + there
     if free < needed:
-        words = f"must have {needed / 1e9:.1f} GB free for {blocks.rows:,} rows, found {free / 1e9:.1f} GB at {folder}"
+        needed_mb, free_mb = needed / 1e6, free / 1e6
+        words = f"must have {needed_mb:,.1f} MB free for {blocks.rows:,} rows, found {free_mb:,.1f} MB at {folder}"
         raise InputError(words, argument="out")
 
 

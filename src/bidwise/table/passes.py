@@ -6,7 +6,7 @@ Each is a map over blocks of rows. What is as long as the table lies in files of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -85,8 +85,9 @@ class Passes:
         number_auctions(self.array("key", np.uint64, self.blocks.rows), ids, self.array)
         return ids
 
-    def columns(self, say: Say, numeric: Sequence[str] = ()) -> list[Found]:
-        """First pass: columns with a role, and those that are to be numbers, are checked; what was found in all."""
+    def columns(self, say: Say, numeric: Sequence[str] = (), bags: Sequence[str] = ()) -> list[Found]:
+        """First pass: columns with a role, and those that are to be numbers or lists, are checked; what was found in
+        all."""
         path, rows, schema = self.work / "columns.json", self.blocks.rows, self.blocks.schema
         if not path.is_file():
             named = [*self.data.kinds, *self.data.ignore, *self.data.keep]
@@ -107,7 +108,8 @@ class Passes:
                 say(start / rows)
 
             numbers = [column for column in (*self.data.numeric, *numeric) if column in schema]
-            work = partial(_checked, self.blocks, self.data, numbers, self.name, share)
+            data = replace(self.data, bag=tuple(dict.fromkeys([*self.data.bag, *bags])))
+            work = partial(_checked, self.blocks, data, numbers, self.name, share)
             self.runner.in_order(work, self.blocks.starts, keep)
             about = {name: sketch.about(rows) for name, sketch in zip(schema, sketches, strict=True)}
             copies = duplicated_rows(np.concatenate(hashes), share)

@@ -98,6 +98,8 @@ def train(
     if continue_from is not None:
         if config is not None:
             raise InputError("must be left out where a run goes on from another, found one", argument="config")
+        if Path(continue_from).resolve() == Path(out).resolve():
+            raise InputError(f"must be another folder than the run that goes on, found {out} for both", argument="out")
         sections = Previous.read(continue_from).sections()
     values = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):

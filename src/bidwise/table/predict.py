@@ -62,8 +62,11 @@ def predict(
         progress: called as ``progress("predicting", 0.4)``.
     """
     table = written_as_in(run, table, separator, header)
-    rows = scan_table(table)
-    names = rows.collect_schema().names()
+    try:
+        rows = scan_table(table)
+        names = rows.collect_schema().names()
+    except UNREADABLE as error:
+        raise table_error(table, error) from None
     if not column:
         raise InputError("must be a name, found nothing", argument="column")
     if column in names:
@@ -93,7 +96,8 @@ def predict(
             if isinstance(bad := blocks.failed, BadRow):
                 bad = BadRow(table_name(table), bad.column, blocks.done + bad.row, bad.found)
                 raise bad.of(location_of(table)) if isinstance(table, PLACES) else bad from None
-            raise blocks.failed from None
+            unread = isinstance(blocks.failed, pl.exceptions.PolarsError)
+            raise table_error(table, blocks.failed) if unread else blocks.failed from None
         if not isinstance(error, InputError | OSError) or FROM_AFAR.search(str(error)):
             raise table_error(table, error) from None
         raise

@@ -18,7 +18,7 @@ from bidwise.checks import InputError
 from bidwise.data.blocks import chunks
 from bidwise.data.counting import Found, count_ids
 from bidwise.data.encoder_file import read_encoder
-from bidwise.data.encoding import LEFT_OUT, Column, Encoder, Numeric, cut_clause, kind_of
+from bidwise.data.encoding import LEFT_OUT, Bag, Column, Encoder, Numeric, cut_clause, kind_of
 from bidwise.data.extension import Extension, new_ids
 from bidwise.data.store import SPLITS, Store, StoreWriter
 from bidwise.models import MODELS, Ensemble
@@ -138,6 +138,11 @@ class Previous:
                     "folder",
                     argument=role,
                 )
+
+    @property
+    def bags(self) -> list[str]:
+        """Columns that must hold lists, or text that is."""
+        return [column.name for column in self.model.encoder.columns if isinstance(column, Bag)]
 
     @property
     def numeric(self) -> list[str]:

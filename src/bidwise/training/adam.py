@@ -73,7 +73,7 @@ class Adam(torch.optim.Adam):
         for sums in self.sums:
             sums.table.sums = sums
             sums.begins = self._average_begins if self.overlaps else None
-        # nobody but the step of `fit` reads gradients, after it has joined them
+        # only the step of `fit` reads gradients, and joins them first
         self.aside: Any = None
         self.hidden = [part for part in model.modules() if isinstance(part, Perceptron)]
         if kernels and gpu and exchanges and not distributed.several():
@@ -132,12 +132,17 @@ class Adam(torch.optim.Adam):
         self.flush()
         for table in self.tables:
             table.sparse, table.sums, table.trusted = False, None, False
+        self.join()
         for part in self.hidden:
             part.aside = None
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def join(self) -> None:
+        """Wait for gradients that are found beside the backward pass, before anyone reads them."""
         if self.aside is not None:
             self.aside.join()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.join()
         super().zero_grad(set_to_none)
         self.average = None
         for sums in self.sums:
@@ -186,8 +191,7 @@ class Adam(torch.optim.Adam):
             self.clock.tick()
             for sums in self.sums:
                 sums.update()
-            if self.aside is not None:
-                self.aside.join()
+            self.join()
             update_tensors(group["params"], [self.state[parameter] for parameter in group["params"]], self.clock)
             return
         for table in self.tables:

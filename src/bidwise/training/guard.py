@@ -51,6 +51,7 @@ class Guard:
             self._clip()
             self.optimizer.step()
             return losses
+        self.optimizer.join()
         # a sum is the fastest to be not finite where one of its numbers is; and x - x is 0 unless x is not
         total = torch.stack([losses.sum(), *(each.sum() for each in self._gradients())]).sum()
         sound = total - total == 0
