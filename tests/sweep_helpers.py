@@ -1,4 +1,4 @@
-"""What the tests of sweeps share: a small table, a grid, numbers to compare, and a hand that kills."""
+"""What the tests of sweeps share: a small table, a grid, numbers to compare, and kills at a moment."""
 
 import json
 import os

@@ -16,7 +16,7 @@ def test_half_an_hour_was_recorded_and_grew_by_less_than_two_per_cent():
         rows = list(csv.DictReader(file))
     assert float(rows[-1]["seconds"]) >= 30 * 60
     assert growth(rows) < MOST_GROWTH
-    assert {(row["descriptors"], row["threads"]) for row in rows[1:]} == {(rows[1]["descriptors"], rows[1]["threads"])}
+    assert all(int(row[key]) <= int(rows[0][key]) for row in rows for key in ("descriptors", "threads"))
 
 
 @pytest.mark.skipif(os.environ.get("BIDWISE_LONG") != "1", reason="takes a minute: make test-long")
@@ -25,4 +25,4 @@ def test_rounds_leave_no_descriptor_and_no_thread():
 
     found = list(rounds(minutes=1, auctions=150))
     assert len(found) >= 3
-    assert all(row[key] == found[1][key] for row in found[2:] for key in ("descriptors", "threads"))
+    assert all(row[key] <= found[0][key] for row in found for key in ("descriptors", "threads"))

@@ -130,10 +130,10 @@ class Auctions:
         found = []
         for block in self.blocks():
             seats = block.rows + self.of_ad[block.rows[:, :1]] + 1
-            found.append(
-                (block.rows, seats if block.filled is None else seats.where(block.filled, self.ads + self.count))
-            )
-        return [(rows, seats.view(-1)) for rows, seats in found]
+            if block.filled is not None:
+                seats = seats.where(block.filled, self.ads + self.count)
+            found.append((block.rows, seats.view(-1)))
+        return found
 
     def mean(self, per_ad: Tensor) -> Tensor:
         """Mean of each auction at every one of its ads: ``(ads,) -> (ads,)``."""

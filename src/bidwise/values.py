@@ -13,6 +13,7 @@ import numpy as np
 from bidwise.errors import InputError
 
 RARE, MISSING, FIRST = 0, 1, 2  # ids of every field: rare or unseen values, missing ones, the vocabulary from here on
+SLOTS = 32  # values of a list that count, at most: the first ones
 BOOLEANS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false"}  # as other tools write them
 WORDS = {"true": 1.0, "false": 0.0, "": math.nan}  # that count as numbers
 SPACES = "".join(x for x in map(chr, range(0x3001)) if x.isspace() and x not in "\x1c\x1d\x1e\x1f")  # as polars has it

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from bidwise.errors import InputError
 from bidwise.plain_text import read_object
-from bidwise.values import FIRST, MISSING, Bag, Vocabulary, number_of
+from bidwise.values import FIRST, MISSING, SLOTS, Bag, Vocabulary, number_of
 
 FORMAT = "bidwise scorer"
 VERSION = 1
 INPUT, OUTPUT = "ids", "ctr"
 AT_ONCE = 4096  # ads
-MOST_SLOTS = 1000  # of a bag
 
 
 class Scorer:
@@ -122,7 +121,7 @@ def crc_of(file: Path) -> str:
 
 def _ids(column: Mapping[str, Any]) -> Vocabulary | Bins:
     if column["kind"] == "bag":
-        if not column["separator"] or not 0 < column["slots"] <= MOST_SLOTS:
+        if not column["separator"] or not 0 < column["slots"] <= SLOTS:
             raise ValueError(f"slots and separator {column['slots']}, {column['separator']!r}")
         return Bag(column["vocabulary"], column["slots"], column["separator"])
     return Vocabulary(column["vocabulary"]) if column["kind"] == "categorical" else Bins(column["edges"])

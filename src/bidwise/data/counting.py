@@ -13,14 +13,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.values import BOOLEANS
+from bidwise.values import BOOLEANS, SLOTS
 
 KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
 PENDING = 2**20  # counted values that wait to be merged
 SPILL = 2**19  # different values of a column that are held at once
 CELLS = 64  # of values by their hash: one after the other is merged when counting ends
-
-SLOTS = 32  # values of a list that count, at most: the first ones
 
 
 class Seen(NamedTuple):

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from bidwise import typed_json
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
-from bidwise.data.counting import SLOTS, Found, Seen, Tally, counted, exploded, holds_lists, names_of, seen
+from bidwise.data.counting import Found, Seen, Tally, counted, exploded, holds_lists, names_of, seen
 from bidwise.data.counting import found as found
 from bidwise.data.read_table import check_columns, check_flat, numbers_of
 from bidwise.data.store import Field, spans
-from bidwise.values import FIRST, MISSING, RARE, Vocabulary
+from bidwise.values import FIRST, MISSING, RARE, SLOTS, Vocabulary
 
 FORMAT = "bidwise encoder"
 VERSION = 1

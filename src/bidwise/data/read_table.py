@@ -96,8 +96,8 @@ class Location:
         return lazy
 
     def wider_types(self, types: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
-        """Types that fit all rows of text, given those that fit the first: whole numbers become decimals, and what is
-        no number text."""
+        """Types that fit all rows of text, given those that fit the first: whole numbers become decimals, and the
+        rest text."""
         wider = {**types}
         for rows in self.scan(infer_schema=False).collect_batches(chunk_size=ROWS, engine="streaming"):
             for column in rows:

@@ -14,9 +14,8 @@ from bidwise.segments import Auctions, auction_of
 
 def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
     """Rows in the order (auction, key), stable."""
-    if (
-        auctions.count == 1
-    ):  # by whole numbers in the same order, which torch sorts ten times as fast where keys are many
+    if auctions.count == 1:
+        # whole numbers in the same order, which torch sorts ten times as fast where keys are many
         whole = keys.view(torch.int32 if keys.dtype == torch.float32 else torch.int64)
         kind = torch.iinfo(whole.dtype)
         return (whole ^ (whole >> kind.bits - 1 & kind.max)).argsort(stable=True)

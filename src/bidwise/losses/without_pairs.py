@@ -226,7 +226,7 @@ def _range(value: Tensor, part: Part, leaf: int) -> tuple[int, int, int]:
     """The ads j of a rank, by their places in the order of values: begin, end, and where ads of higher value begin.
 
     A range ends between two values or, where it has but one value, anywhere. Its work, counted in ads of nodes, is that
-    of the node with the ads above it and of the tree inside; ``most``, what a rank has at most, is the least possible.
+    of the node with the ads above it and of the tree inside; ``most``, that of the busiest rank, is the least possible.
     """
     ads = len(value)
     first, length = (x.cpu().numpy() for x in runs_of_equal(value, Auctions.of(value, None)))
