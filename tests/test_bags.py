@@ -21,6 +21,7 @@ from bidwise.data.store import Store
 from bidwise.losses.named import LOSSES
 from bidwise.models import MODELS, TABLE_MODELS, DeepFM, SparseLogisticRegression
 from bidwise.models.bags import folded
+from bidwise.report.train_page import doubts
 from bidwise.table import encode, train
 from bidwise.table.config import Config, Data
 from bidwise.table.verify import verify
@@ -329,6 +330,11 @@ def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):
     as_text(today).write_csv(tmp_path / "today.csv")
     train(tmp_path / "today.csv", out=tmp_path / "text", continue_from=run)
     assert bidwise.load(tmp_path / "text").encoder.columns[0] == after
+    assert result.table.refresh.unknown.keys() == {"interests", "codes"}  # all of which are new
+    commas = as_text(logged(seed=4), ", ")
+    other = train(commas, out=tmp_path / "commas", continue_from=run).table
+    assert other.refresh.unknown["interests"] > 0.5
+    assert any("'interests' were unknown to the run before" in words for words in doubts(other))
     decimals = today.with_columns(interests=pl.lit([1.5, 2.5]))
     for use in (lambda: train(decimals, out=tmp_path / "no", continue_from=run), lambda: old.predict(decimals)):
         with pytest.raises(

@@ -412,6 +412,11 @@ def doubts(facts: TableFacts) -> Iterator[str]:
             f"{counted(facts.duplicates, 'row')} ({100 * share:.2g} % of all) equal an earlier one in all columns: "
             "were they logged twice? Without --auction and --time copies may stand in training and in the test."
         )
+    for column, share in ({} if facts.refresh is None else facts.refresh.unknown).items():
+        yield (
+            f"{100 * share:.0f} % of the values of column {column!r} were unknown to the run before. Is it written "
+            "otherwise now, with another separator or spelling?"
+        )
     first, until = facts.splits["train"].first, None if facts.refresh is None else facts.refresh.until
     if first is not None and until is not None and not _later(first, until):
         yield (

@@ -34,11 +34,12 @@ from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml, 
 from bidwise.table.model import Model, load
 from bidwise.table.results import Refresh, TableFacts, TrainResult
 from bidwise.training.arguments import whole
-from bidwise.values import RARE
+from bidwise.values import MISSING, RARE
 
 EPOCHS, RATE = 0.5, 0.1  # of a refresh, in units of the first training's
 KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]
 ADAM, LAST_SEEN = "optimizer.pt", "last_seen.json"
+UNKNOWN = 0.5  # share of a column's values, above which it may be written otherwise than before
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,8 @@ class Previous:
         Forgotten words are rare in validation and test rows as well; training rows have none of them.
         """
         features = store.written("train", "features")
-        occurred = [np.flatnonzero(count) for count in _counts(features, encoder)]
+        counts = _counts(features, encoder)
+        occurred = [np.flatnonzero(count) for count in counts]
         extension = self.extension.aged(encoder, occurred, forget_after)
         lost = new_ids(extension.encoder, encoder)
         for part in SPLITS[1:] if any(map(len, lost)) else ():
@@ -201,7 +203,13 @@ class Previous:
         ads = before + len(features)
         l2 = self.recipe.l2 * before / ads
         until = self.facts.splits["test"].last
-        return extension.encoder, Refresh(self.model.run.name, extension.number, ads, l2, gained, forgotten, until)
+        unknown: dict[str, float] = {}
+        for name, count, its in zip(encoder.names, counts, new, strict=True):
+            count[MISSING] = 0
+            share = (count[RARE] + count[its].sum()) / max(count.sum(), 1)
+            unknown |= {name: float(share)} if share > UNKNOWN else {}
+        names = (self.model.run.name, extension.number)
+        return extension.encoder, Refresh(*names, ads, l2, gained, forgotten, until, unknown)
 
     def start(self, recipe: Recipe, folder: Path, store: Store) -> list[Start]:
         """The weights and the state of Adam of every member, for the values that there are now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import bidwise
@@ -41,6 +41,7 @@ class Refresh:
     new: dict[str, int]  # words that got ids of their own, by column
     forgotten: dict[str, int]  # words that lost theirs
     until: str | None = None  # time of the newest ad that the run before has seen
+    unknown: dict[str, float] = field(default_factory=dict)  # share of values that it did not know, where most are such
 
 
 @dataclass(frozen=True, kw_only=True)
