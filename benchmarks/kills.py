@@ -482,7 +482,7 @@ class Campaign:
         while ended(child, 0.001) is None:
             os.kill(child, signal.SIGSTOP)  # or it may have ended before the second begins
             time.sleep(0.001)
-            words = "which another process is writing" if list(place.glob("out/*.part")) else ""
+            words = "which another run is writing" if list(place.glob("out/*.part")) else ""
             if lock.exists() and lock.read_text():
                 words = f"in use by another run, process {child} on {platform.node()} since {time.strftime('%Y-')}"
             if words:

@@ -203,7 +203,7 @@ def test_types_of_text_that_change_after_the_sample(tmp_path, small, monkeypatch
 
 def test_a_full_disk_is_refused_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(encode.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    with pytest.raises(bidwise.InputError, match=r"out must have 0\.0 GB free for 4,000 rows, found 0\.0 GB"):
+    with pytest.raises(bidwise.InputError, match=r"out must have 0\.6 MB free for 4,000 rows, found 0\.0 MB"):
         prepare(table_of(), config_of(), tmp_path / "run")
 
 
