@@ -2,13 +2,14 @@
 
 import io
 import os
+import socket
 import sys
 from contextlib import redirect_stderr
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import bidwise
@@ -252,3 +253,17 @@ def on_rank(rank, number, port, jobs, folder):
     with distributed.launched("cpu"):
         found = {name: globals()[function](*given, **more) for name, (function, given, more) in jobs.items()}
     torch.save(found, f"{folder}/{rank}.pt")
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def on_ranks(number, work, folder):
+    """What each of ``number`` ranks found."""
+    folder.mkdir()
+    given = (number, free_port(), work, folder)
+    multiprocessing.start_processes(on_rank, given, nprocs=number, start_method="forkserver")
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(number)]

@@ -11,9 +11,10 @@ import time
 import numpy as np
 import polars as pl
 import pytest
+from run_helpers import bidwise_command
 
 import bidwise
-from bidwise.cli import main, reproduce_command, terminal
+from bidwise.cli import reproduce_command, terminal
 
 
 def table_of(auctions=400, size=6, seed=0):
@@ -40,16 +41,6 @@ def ads(tmp_path):
     path = tmp_path / "ads.parquet"
     table_of().write_parquet(path)
     return path
-
-
-def bidwise_command(monkeypatch, *words):
-    """Run the command in this process; its exit code."""
-    monkeypatch.setattr(sys, "argv", ["bidwise", *map(str, words)])
-    try:
-        main()
-    except SystemExit as stop:
-        return stop.code
-    return 0
 
 
 def evaluate(monkeypatch, path, *words, ctr=("model_a", "model_b")):

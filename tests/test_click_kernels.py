@@ -9,7 +9,7 @@ from itertools import pairwise as neighbours
 
 import pytest
 import torch
-from kernel_helpers import CUDA, DEVICE, gpu_or_interpreter, needs_gpu, read_bounds_of_loops
+from helpers import CUDA, DEVICE, gpu_or_interpreter, needs_gpu, read_bounds_of_loops
 from torch import Tensor
 
 pytest.importorskip("triton")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from criteo_helpers import chunks, drawn_on_cpu
+from paper_helpers import chunks, drawn_on_cpu
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import OneHotEncoder
 

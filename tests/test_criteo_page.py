@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_experiment_page import ENVIRONMENT, check_in_a_browser, said
-from test_report import Page
+from paper_helpers import said
+from run_helpers import ENVIRONMENT, Page, check_in_a_browser
 
 from bidwise.checks import InputError
 from bidwise.evaluation.estimate import Estimate

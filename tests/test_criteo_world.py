@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from criteo_helpers import chunks, true_ctr
+from paper_helpers import chunks, true_ctr
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from criteo_helpers import chunk_of, chunks, drawn_on_cpu, true_ctr
+from paper_helpers import chunk_of, chunks, drawn_on_cpu, true_ctr
 
 from bidwise import InputError
 from bidwise.cli.data_command import prepare_criteo, simulate_criteo

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from run_helpers import TIMES, sections_of, small_market, toml_of, without_times
 
 import bidwise
 from bidwise.data import Ads
@@ -17,7 +18,6 @@ from bidwise.evaluation.pooled import pooled_revenue
 from bidwise.training.arguments import Options
 from bidwise.training.run import Run
 from bidwise.training.validation import METRICS
-from tests.sweep_helpers import TIMES, market, told, toml_of, without_times
 
 SOURCE = Path(__file__).parent.parent
 SCRIPT = """
@@ -47,10 +47,10 @@ def twice(tmp_path_factory):
     if (os.cpu_count() or 1) < 2:
         pytest.skip("two threads need two cores")
     folder = tmp_path_factory.mktemp("twice")
-    market(300).write_parquet(folder / "ads.parquet")
+    small_market(300).write_parquet(folder / "ads.parquet")
     lists = {"train.loss": ["log_loss", "log_plus"], "train.seed": [0]}
-    (folder / "sweep.toml").write_text(toml_of(told("ads.parquet", lists)))
-    big = market(16_000)  # numbers enough for two threads to share
+    (folder / "sweep.toml").write_text(toml_of(sections_of("ads.parquet", lists)))
+    big = small_market(16_000)  # numbers enough for two threads to share
     assert len(big) > 2 * 2**15
     random = np.random.default_rng(0)
     big.with_columns(a=pl.Series(random.random(len(big))), b=pl.Series(random.random(len(big)))).write_parquet(

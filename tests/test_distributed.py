@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,8 +13,8 @@ import distributed_jobs as jobs
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing as multiprocessing
-from kernel_helpers import needs_gpu
+from distributed_jobs import on_ranks
+from helpers import needs_gpu
 
 from bidwise import InputError, distributed
 from bidwise.training.batches import Epoch
@@ -43,20 +42,6 @@ RUNS = {
     "own model": ("own_model", (), {}),
     "odd model": ("odd_model", (), {}),
 }
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def on_ranks(number, work, folder):
-    """What each of ``number`` ranks found."""
-    folder.mkdir()
-    given = (number, free_port(), work, folder)
-    multiprocessing.start_processes(jobs.on_rank, given, nprocs=number, start_method="forkserver")
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(number)]
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids="{} ranks".format)
@@ -320,7 +305,7 @@ def test_distributed_command_says_once_what_is_wrong(together):
 )
 def test_distributed_words_that_are_wrong_are_told_by_rank_0(monkeypatch, capsys, asked, words):
     """Before the ranks meet, so one after the other."""
-    from test_cli import bidwise_command  # late, for the same reason
+    from run_helpers import bidwise_command  # late, for the same reason
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, times in (("0", 1), ("1", 0)):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import polars as pl
 import pytest
+from run_helpers import ads_of, comparison, evaluate
 from sklearn.metrics import log_loss, roc_auc_score
 
 import bidwise
@@ -14,41 +15,10 @@ from bidwise.evaluation import calibrator, cross_fitted
 from bidwise.report.evaluation_sentences import headline, notes, verdicts
 
 
-def ads_of(auctions, size=6, seed=0, noise=(0.8, 0.2), rate=-1.0):
-    """A table of logged ads with two models; the second is nearer to the truth."""
-    random = np.random.default_rng(seed)
-    ads = auctions * size
-    logit = rate + random.normal(size=ads)
-    truth = 1 / (1 + np.exp(-logit))
-    models = {
-        name: 1 / (1 + np.exp(-logit - scale * random.normal(size=ads)))
-        for name, scale in zip(("rough", "fine"), noise, strict=True)
-    }
-    return {
-        "auction": np.repeat(np.arange(auctions), size),
-        "bid": np.exp(0.5 * random.normal(size=ads)),
-        "click": (random.random(ads) < truth).astype(int),
-        "truth": truth,
-        **models,
-    }
-
-
-def evaluate(table, **options):
-    ready = {"ctr": ["rough", "fine"], "click": "click", "bid": "bid"}
-    if "auction_size" not in options:
-        ready["auction"] = "auction"
-    return bidwise.evaluate(table, **(ready | {"rounds": 199} | options))
-
-
 def shown(table, model, size=6):
     """Row of the ad with the highest bid times CTR in every auction."""
     ecpm = (table["bid"] * table[model]).reshape(-1, size)
     return ecpm.argmax(1) + size * np.arange(len(ecpm))
-
-
-def comparison(found, metric="welfare", model="fine", baseline="rough"):
-    (one,) = [c for c in found.comparisons if (c.model, c.baseline, c.metric) == (model, baseline, metric)]
-    return one
 
 
 def test_numbers_are_plain_sums():

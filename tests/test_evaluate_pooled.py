@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from test_evaluate import ads_of, comparison, evaluate
+from run_helpers import ads_of, comparison, evaluate
 
 import bidwise
 from bidwise.checks import InputError

@@ -7,7 +7,8 @@ import re
 
 import numpy as np
 import pytest
-from test_report import Page
+from paper_helpers import said
+from run_helpers import ENVIRONMENT, Page, check_in_a_browser
 
 import bidwise
 from bidwise.checks import InputError
@@ -15,7 +16,6 @@ from bidwise.evaluation.estimate import Estimate
 from bidwise.report.build import pictures, read_run, report, runs_page, typed_result, write_figures
 from bidwise.report.curves import apart
 from bidwise.report.evaluation_sentences import verdicts
-from bidwise.report.experiment_page import VIEWS, verdict
 from bidwise.report.experiment_views import AXES, FIGURE_2
 from bidwise.report.sections import Run
 from bidwise.study.compare import points
@@ -175,20 +175,6 @@ def fitted(members=False):
     return {"kind": "fit", "epochs": 12, "best": best}, metrics
 
 
-ENVIRONMENT = {
-    "bidwise": "0.1.0",
-    "commit": "1a2b3c4+",
-    "command": "bidwise reproduce synthetic --repeats 5 --out runs/synthetic",
-    "machine": "AMD EPYC 7B13",
-    "cores": 2,
-    "threads": 1,
-    "python": "3.11.2",
-    "torch": "2.13.0+cpu",
-    "numpy": "2.3.1",
-    "seconds": 812.3,
-}
-
-
 def run(name, result, metrics=(), config=None, environment=ENVIRONMENT):
     result = typed_result(result) if isinstance(result, dict) else result
     return Run(name, result, environment, config or {}, list(metrics))
@@ -246,11 +232,6 @@ SMALL += ["fit", "many fits", "evaluation", "all"]
 @pytest.fixture(scope="module")
 def pages():
     return {name: runs_page(small(name)) for name in SMALL}
-
-
-def said(result):
-    """The sentences of a verdict, the headline first."""
-    return verdict(VIEWS[result.kind](result))
 
 
 def test_every_number_of_the_synthetic_benchmark_is_on_the_page(pages):
@@ -511,69 +492,6 @@ def test_report_refuses_what_is_no_run_and_no_file(tmp_path):
         report([made], tmp_path)
     with pytest.raises(InputError, match="out must be in a folder"):
         report([made], made / "result.json" / "page.html")
-
-
-CONTRASTS = """() => {
-  const rgb = colour => (colour.match(/[\\d.]+/g) || []).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map(c => c / 255)
-    .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0);
-  const ground = element => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = rgb(getComputedStyle(at).backgroundColor);
-      if (colour.length === 3 || colour[3] === 1) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-  const found = [];
-  for (const element of document.querySelectorAll('body *')) {
-    const own = [...element.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
-    if (!own || !element.getClientRects().length) continue;
-    const style = getComputedStyle(element);
-    const front = rgb(element.closest('svg') ? style.fill : style.color);
-    let behind = ground(element);
-    const svg = element.closest('figure svg');
-    if (svg) {  // the strongest patch that has this text on it
-      const box = element.getBoundingClientRect();
-      for (const path of svg.querySelectorAll('path')) {
-        const own = path.getBoundingClientRect(), paint = getComputedStyle(path);
-        const alpha = Number(paint.opacity) * Number(paint.fillOpacity);
-        if (paint.fill === 'none' || alpha > 0.8 || own.left > box.left || own.right < box.right) continue;
-        if (own.top > box.top + 2 || own.bottom < box.bottom - 2) continue;
-        if (own.width > svg.getBoundingClientRect().width / 2) continue;  // bands: their boxes reach beyond the axes
-        behind = rgb(paint.fill).map((c, k) => alpha * c + (1 - alpha) * behind[k]);
-      }
-    }
-    found.push([ratio(light(front), light(behind)), element.textContent.trim().slice(0, 40)]);
-  }
-  return found;
-}"""
-
-
-def check_in_a_browser(browser, file, width, scheme):
-    """The page fits, can be read in light and dark, says nothing on the console and asks the network for nothing."""
-    faults, requests = [], []
-    tab = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    tab.on("console", lambda message: faults.append(message.text))
-    tab.on("pageerror", lambda error: faults.append(str(error)))
-    tab.on("request", lambda request: requests.append(request.url))
-    tab.goto(file.as_uri())
-    tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    assert tab.locator(".headline").first.is_visible()
-    assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    assert tab.evaluate("[...document.querySelectorAll('table')].every(t => t.closest('.scroll'))")
-    boxes = [figure.bounding_box() for figure in tab.locator("figure svg").all()]
-    assert boxes
-    assert all(box["width"] > 250 and box["height"] > 50 for box in boxes)
-    background = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
-    contrasts = tab.evaluate(CONTRASTS)
-    assert len(contrasts) > 100
-    assert [pair for pair in contrasts if pair[0] < 4.5] == []
-    tab.close()
-    assert faults == []
-    assert [url for url in requests if url not in (file.as_uri(), "data:,")] == []
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_cli import bidwise_command
-from test_experiment_page import said
+from paper_helpers import said
+from run_helpers import bidwise_command
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 import bidwise

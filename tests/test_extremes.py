@@ -5,14 +5,14 @@ import os
 
 import numpy as np
 import pytest
+import reference
 import torch
+from helpers import MEMBERS, loss_and_gradient, random_auctions, worst
 
 import bidwise
 from bidwise import LOSSES, diagnose, fit, log_loss
 from bidwise.data import Ads
 from bidwise.models import DeepFM, LogisticRegression
-from tests import reference
-from tests.helpers import MEMBERS, loss_and_gradient, random_auctions, worst
 
 RARE = math.log(1e-7)  # the logit of a CTR of 1e-7
 LOGITS = (80.0, -80.0, RARE, 0.0, RARE + 1, -80.0, 3.0)

@@ -5,8 +5,7 @@ from functools import cache, partial
 
 import pytest
 import torch
-from helpers import MEMBERS, Member, pairwise, random_auctions, stack
-from kernel_helpers import read_bounds_of_loops
+from helpers import MEMBERS, Member, pairwise, random_auctions, read_bounds_of_loops, stack
 
 import bidwise
 from bidwise import BidWeightedLogLoss, WelfareLoss

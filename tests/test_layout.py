@@ -105,3 +105,9 @@ def test_the_rule_sees_what_it_should():
     assert allowed("study.compare", "report", late=True)
     assert not allowed("report.build", "paper", late=True)
     assert not allowed("evaluation.evaluate", "paper", late=True)
+
+
+def test_no_test_file_imports_another():
+    tests = Path(__file__).parent
+    found = {path.name: [name for name, _ in imports(ast.parse(path.read_text()))] for path in tests.rglob("*.py")}
+    assert [(file, name) for file, names in found.items() for name in names if name.startswith("test_")] == []

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from kernel_helpers import DEVICE, gpu_or_interpreter, needs_gpu, read_bounds_of_loops
+from helpers import DEVICE, gpu_or_interpreter, needs_gpu, read_bounds_of_loops
 
 from bidwise import distributed
 from bidwise.kernels.fused_pairs import fused_loss

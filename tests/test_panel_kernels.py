@@ -7,7 +7,7 @@ from itertools import pairwise as neighbours
 
 import pytest
 import torch
-from kernel_helpers import CUDA, DEVICE, gpu_or_interpreter, needs_gpu
+from helpers import CUDA, DEVICE, gpu_or_interpreter, needs_gpu
 from torch import Tensor
 
 pytest.importorskip("triton")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli import bidwise_command as typed
-from test_train import market
+from run_helpers import bidwise_command as typed
+from run_helpers import market
 
 from bidwise.checks import InputError
 from bidwise.data.criteo_text import simulate

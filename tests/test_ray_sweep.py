@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from sweep_helpers import Killer, market, told, without_times
+from run_helpers import Killer, sections_of, small_market, without_times
 
 import bidwise
 from bidwise.ray_runner import device_on_ray
@@ -33,18 +33,18 @@ def cluster():
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     path = tmp_path_factory.mktemp("table") / "ads.parquet"
-    market().write_parquet(path)
+    small_market().write_parquet(path)
     return path
 
 
 @pytest.fixture(scope="module")
 def local(table, tmp_path_factory):
-    return sweep(told(table, LISTS), out=tmp_path_factory.mktemp("local") / "out", workers=2)
+    return sweep(sections_of(table, LISTS), out=tmp_path_factory.mktemp("local") / "out", workers=2)
 
 
 def test_ray_finds_the_numbers_of_local_to_the_last_digit(cluster, table, local, tmp_path):
     lines = []
-    found = sweep(told(table, LISTS), out=tmp_path / "out", engine="ray", say=lines.append)
+    found = sweep(sections_of(table, LISTS), out=tmp_path / "out", engine="ray", say=lines.append)
     assert without_times(found) == without_times(local)
     assert len(lines) == 5
     environment = json.loads((tmp_path / "out" / "trials" / "log_loss-seed_0" / "environment.json").read_text())
@@ -54,7 +54,7 @@ def test_ray_finds_the_numbers_of_local_to_the_last_digit(cluster, table, local,
 def test_a_killed_worker_is_tried_again_and_the_sweep_ends_well(cluster, table, local, tmp_path):
     killer = Killer(tmp_path / "out" / "trials" / "log_plus-seed_1")
     killer.start()
-    found = sweep(told(table, LISTS), out=tmp_path / "out", engine="ray", workers=1)
+    found = sweep(sections_of(table, LISTS), out=tmp_path / "out", engine="ray", workers=1)
     killer.join()
     assert len(killer.killed) == 1
     assert without_times(found) == without_times(local)
@@ -63,7 +63,7 @@ def test_a_killed_worker_is_tried_again_and_the_sweep_ends_well(cluster, table, 
 def test_a_worker_that_is_always_killed_costs_only_its_trial(cluster, table, tmp_path):
     killer = Killer(tmp_path / "out" / "trials" / "log_loss-seed_0", times=3)
     killer.start()
-    found = sweep(told(table, LISTS), out=tmp_path / "out", engine="ray")
+    found = sweep(sections_of(table, LISTS), out=tmp_path / "out", engine="ray")
     killer.join()
     assert len(killer.killed) == 3
     assert [(trial.name, "killed 3 times" in trial.failed) for trial in found.failed] == [("log_loss-seed_0", True)]
@@ -71,7 +71,7 @@ def test_a_worker_that_is_always_killed_costs_only_its_trial(cluster, table, tmp
 
 def test_a_failing_trial_does_not_end_the_others(cluster, table, tmp_path):
     lists = {"data.categorical": [["site"], ["sight"]]}
-    found = sweep(told(table, lists, loss="log_loss"), out=tmp_path / "out", engine="ray")
+    found = sweep(sections_of(table, lists, loss="log_loss"), out=tmp_path / "out", engine="ray")
     assert found.trials[0].failed is None
     assert "did you mean 'site'" in found.trials[1].failed
 
@@ -84,7 +84,7 @@ def test_a_cluster_without_gpus_trains_on_its_cores(cluster):
 
 def test_a_device_that_the_cluster_does_not_have_is_refused_before_anything_is_written(cluster, table, tmp_path):
     with pytest.raises(bidwise.InputError, match="the Ray cluster has no GPU"):
-        sweep(told(table, LISTS), out=tmp_path / "out", engine="ray", device="cuda")
+        sweep(sections_of(table, LISTS), out=tmp_path / "out", engine="ray", device="cuda")
     assert not (tmp_path / "out").exists()
 
 
@@ -93,6 +93,6 @@ def test_what_a_task_raises_is_told_in_plain_words(cluster, table, tmp_path, mon
         raise TypeError("no such\nthing")
 
     monkeypatch.setattr(sweep_module, "run_trial", broken)
-    found = sweep(told(table, {"train.loss": ["log_loss"]}), out=tmp_path / "out", engine="ray")
+    found = sweep(sections_of(table, {"train.loss": ["log_loss"]}), out=tmp_path / "out", engine="ray")
     assert [trial.failed for trial in found.trials] == ["TypeError: no such thing"]
     assert "\\u001b" not in (tmp_path / "out" / "result.json").read_text()

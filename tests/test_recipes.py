@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_experiment_page import said
+from paper_helpers import said
 
 from bidwise import InputError
 from bidwise.data.ads import Ads

@@ -4,7 +4,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from run_helpers import Page
 
 import bidwise
 from bidwise.evaluation.result import Evaluation
@@ -21,7 +21,6 @@ from bidwise.report.sections import Run
 from bidwise.run_folder import read_result, result_from_json
 
 NASTY = ["<script>alert(1)</script>", "a$b$", "ü", "广告 \"'&amp;", "{{ 7 * 7 }}", "l" + 80 * "o" + "ng"]
-VOID = {"meta", "link", "br"}
 
 
 def world(models, auctions=150, size=6, seed=0, noise=0.7):
@@ -91,41 +90,6 @@ def small(name):
 SMALL = ["three calibrated", "known truth", "too few", "single", "single calibrated"]
 SMALL += ["no clicks", "all clicks", "one auction", "equal", "ten", "nasty"]
 SMALL += ["drawn", "drawn, too few", "drawn, equal", "drawn, no clicks", "segments"]
-
-
-class Page(HTMLParser):
-    """What a page holds; ends that do not match what is open, and what is never closed, are faults."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.open, self.faults, self.elements, self.text = [], [], [], ""
-        self.feed(html)
-        self.close()
-        self.faults += self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open.pop() != tag:
-            self.faults.append(f"/{tag}")
-
-    def handle_data(self, data):
-        self.text += data
-
-    @property
-    def tags(self):
-        return [tag for tag, _ in self.elements]
-
-    def all(self, name):
-        return [attributes[name] for _, attributes in self.elements if name in attributes]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from kernel_helpers import needs_gpu
+from helpers import needs_gpu
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 

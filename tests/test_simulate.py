@@ -4,7 +4,7 @@ import resource
 import tracemalloc
 
 import pytest
-from criteo_helpers import chunks
+from paper_helpers import chunks
 
 from bidwise import InputError
 from bidwise.cli.data_command import simulate_criteo

@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from sweep_helpers import LISTS, Killer, at_work_in, market, told, toml_of, without_times
-from test_experiment_page import check_in_a_browser
+from run_helpers import LISTS, Killer, at_work_in, check_in_a_browser, sections_of, small_market, toml_of, without_times
 
 import bidwise
 from bidwise.cli import app
@@ -41,7 +40,7 @@ def names(lists, **train):
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     path = tmp_path_factory.mktemp("table") / "ads.parquet"
-    market().write_parquet(path)
+    small_market().write_parquet(path)
     return path
 
 
@@ -50,7 +49,7 @@ def swept(table, tmp_path_factory):
     """A finished sweep of three settings and two seeds, in two processes."""
     out = tmp_path_factory.mktemp("sweep") / "out"
     lines = []
-    result = sweep(told(table), out=out, workers=2, say=lines.append)
+    result = sweep(sections_of(table), out=out, workers=2, say=lines.append)
     return SimpleNamespace(out=out, result=result, lines=lines)
 
 
@@ -140,10 +139,10 @@ def test_other_arguments_are_checked_too(table, tmp_path):
         ({"by": "regret"}, "by must be one of welfare, log_loss, auc"),
     ):
         with pytest.raises(bidwise.InputError, match=message):
-            sweep(told(table), out=tmp_path / "out", **options)
+            sweep(sections_of(table), out=tmp_path / "out", **options)
     with pytest.raises(bidwise.InputError, match="no such file"):
-        sweep(told(tmp_path / "none.parquet"), out=tmp_path / "out")
-    without = told(table)
+        sweep(sections_of(tmp_path / "none.parquet"), out=tmp_path / "out")
+    without = sections_of(table)
     del without["data"]["table"]
     with pytest.raises(bidwise.InputError, match="must name the table to train on"):
         sweep(without, out=tmp_path / "out")
@@ -153,7 +152,7 @@ def test_other_arguments_are_checked_too(table, tmp_path):
 def test_without_ray_nothing_is_written(table, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(bidwise.InputError, match="engine must be local here, found ray, which is not installed"):
-        sweep(told(table), out=tmp_path / "out", engine="ray")
+        sweep(sections_of(table), out=tmp_path / "out", engine="ray")
     assert not (tmp_path / "out").exists()
 
 
@@ -173,7 +172,7 @@ def test_trials_are_run_folders_of_train(swept, table, tmp_path):
     assert to_json(alone.evaluation.models) == there["evaluation"]["models"]
     assert there["config"]["train.lam"] == 10
     assert "train.lam" not in json.loads((trials / "log_loss-seed_0" / "result.json").read_text())["config"]
-    assert len(predict(trials / "log_loss-seed_0", table)) == len(market())
+    assert len(predict(trials / "log_loss-seed_0", table)) == len(small_market())
     report([swept.out, trials / "log_loss-seed_0"], tmp_path / "both.html")
     assert f"{swept.result.chosen.setting} is chosen" in (tmp_path / "both.html").read_text()
 
@@ -250,7 +249,7 @@ def test_the_setting_is_chosen_by_validation_and_never_by_test(swept):
 def test_a_finished_sweep_trains_nothing_and_says_the_same(swept, table):
     before = {path: path.stat().st_mtime_ns for path in (swept.out / "trials").rglob("*")}
     lines = []
-    again = sweep(told(table), out=swept.out, say=lines.append)
+    again = sweep(sections_of(table), out=swept.out, say=lines.append)
     assert to_json(again) == to_json(swept.result)
     assert lines == [COUNTED, "6 of 6 trials are finished already"]
     assert {path: path.stat().st_mtime_ns for path in (swept.out / "trials").rglob("*")} == before
@@ -258,7 +257,7 @@ def test_a_finished_sweep_trains_nothing_and_says_the_same(swept, table):
 
 def test_another_metric_chooses_again_without_training(swept, table, tmp_path):
     out = copy_of(swept, tmp_path)
-    found = sweep(told(table), out=out, by="welfare")
+    found = sweep(sections_of(table), out=out, by="welfare")
     best = max(found.settings, key=lambda each: each.validation.welfare.mean)
     assert (found.by, found.chosen.setting) == ("welfare", best.name)
 
@@ -266,30 +265,30 @@ def test_another_metric_chooses_again_without_training(swept, table, tmp_path):
 def test_longer_lists_train_only_what_is_new(swept, table, tmp_path, inline):
     out = copy_of(swept, tmp_path)
     with pytest.raises(bidwise.InputError, match=r"log_loss-seed_0 with train.epochs = 1 there and 2 here"):
-        sweep(told(table, epochs=2), out=out)
+        sweep(sections_of(table, epochs=2), out=out)
     assert "train.epochs" not in read_grid(out / "config.toml").lists
     lines = []
-    found = sweep(told(table, LISTS | {"train.lam": [10, 1, 3]}), out=out, say=lines.append)
+    found = sweep(sections_of(table, LISTS | {"train.lam": [10, 1, 3]}), out=out, say=lines.append)
     assert len([trial.name for trial in found.trials if "lam_3" in trial.name]) == 2
     assert lines[0].startswith("8 trials, not 12")
     assert lines[1] == "6 of 8 trials are finished already"
     assert len(lines) == 4
     assert {path.name for path in (out / "trials").iterdir()} == {trial.name for trial in found.trials}
-    fewer = sweep(told(table, LISTS | {"train.lam": [3]}), out=out)
+    fewer = sweep(sections_of(table, LISTS | {"train.lam": [3]}), out=out)
     assert [trial.name for trial in fewer.trials] == names(LISTS | {"train.lam": [3]})
 
 
 def test_folders_and_tables_of_something_else_are_refused(swept, table, tmp_path):
     with pytest.raises(bidwise.InputError, match="which has a run of another kind"):
-        sweep(told(table), out=swept.out / "trials" / "log_loss-seed_0")
+        sweep(sections_of(table), out=swept.out / "trials" / "log_loss-seed_0")
     other = tmp_path / "ads.parquet"
-    market(seed=1).write_parquet(other)
+    small_market(seed=1).write_parquet(other)
     with pytest.raises(bidwise.InputError, match="began with other rows"):
-        sweep(told(other), out=swept.out)
+        sweep(sections_of(other), out=swept.out)
     moved = tmp_path / "moved.parquet"
     shutil.copy(table, moved)
     out = copy_of(swept, tmp_path)
-    assert to_json(sweep(told(moved), out=out).settings) == to_json(swept.result.settings)
+    assert to_json(sweep(sections_of(moved), out=out).settings) == to_json(swept.result.settings)
 
 
 @pytest.mark.usefixtures("quick_processes")
@@ -298,7 +297,7 @@ def test_a_killed_process_is_tried_again_and_ends_as_if_nothing_had_happened(swe
     killer = Killer(out / "trials" / "log_plus-lam_1-seed_0")
     killer.start()
     lines = []
-    found = sweep(told(table), out=out, workers=2, say=lines.append)
+    found = sweep(sections_of(table), out=out, workers=2, say=lines.append)
     killer.join()
     assert len(killer.killed) == 1
     assert "log_plus-lam_1-seed_0 was killed; it resumes in a new process, try 2 of 3" in lines
@@ -311,7 +310,7 @@ def test_a_trial_that_is_always_killed_costs_only_itself(table, tmp_path):
     killer = Killer(out / "trials" / "log_plus-seed_0", times=3, patience=300)
     killer.start()
     lists = {"train.loss": ["log_loss", "log_plus"], "train.seed": [0, 1]}
-    sections = told(table, lists, epochs=10, patience=10)  # long enough to be killed
+    sections = sections_of(table, lists, epochs=10, patience=10)  # long enough to be killed
     found = sweep(sections, out=out)
     killer.join()
     assert [trial.name for trial in found.failed] == ["log_plus-seed_0"]
@@ -324,7 +323,7 @@ def test_a_trial_that_is_always_killed_costs_only_itself(table, tmp_path):
 
 
 def test_a_failing_trial_is_told_in_the_end_and_the_others_are_kept(table, tmp_path, capsys, monkeypatch, inline):
-    (tmp_path / "sweep.toml").write_text(toml_of(told(table, {"data.categorical": [["site"], ["sight"]]})))
+    (tmp_path / "sweep.toml").write_text(toml_of(sections_of(table, {"data.categorical": [["site"], ["sight"]]})))
     words = ["bidwise", "sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path / "out"), "--device", "cpu"]
     words += ["--set", "train.loss=log_loss"]
     monkeypatch.setattr(sys, "argv", words)
@@ -346,7 +345,7 @@ def test_a_failing_trial_is_told_in_the_end_and_the_others_are_kept(table, tmp_p
 @contextmanager
 def endless_sweep(table, folder):
     """The command at work in a trial that never ends, after one that has; and the folder of that trial."""
-    sections = told(table, {"train.epochs": [1, 1_000_000]}, loss="log_loss", patience=1_000_000, every=1_000)
+    sections = sections_of(table, {"train.epochs": [1, 1_000_000]}, loss="log_loss", patience=1_000_000, every=1_000)
     (folder / "sweep.toml").write_text(toml_of(sections))
     words = [
         sys.executable,
@@ -390,7 +389,7 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(table, tmp_path):
 
 def test_the_command_says_what_it_found(swept, table, tmp_path, capsys):
     out = copy_of(swept, tmp_path)
-    (tmp_path / "sweep.toml").write_text(toml_of(told(table)))
+    (tmp_path / "sweep.toml").write_text(toml_of(sections_of(table)))
     words = ["sweep", str(tmp_path / "sweep.toml"), "--out", str(out), "--by", "welfare", "--device", "cpu"]
     app(words, exit_on_error=False, result_action="return_value")
     said = capsys.readouterr().out
@@ -419,7 +418,7 @@ def test_the_page_in_a_browser(swept, browser, width, scheme):
 
 
 def test_a_grid_without_log_loss_has_no_baseline(table, tmp_path, inline):
-    found = sweep(told(table, {"train.lam": [1, 10]}, loss="log_plus"), out=tmp_path / "out")
+    found = sweep(sections_of(table, {"train.lam": [1, 10]}, loss="log_plus"), out=tmp_path / "out")
     assert found.baseline is None
     assert "The grid has no log_loss to compare with" in verdict(found)[1][1]
     assert "The grid has no log_loss to compare with" in (tmp_path / "out" / "report.html").read_text()

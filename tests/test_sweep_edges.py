@@ -7,9 +7,8 @@ import threading
 from http.server import ThreadingHTTPServer
 
 import pytest
-from sweep_helpers import market, told, toml_of, without_times
-from test_cli import bidwise_command as typed
-from test_urls import SECRET, Bucket
+from run_helpers import SECRET, Bucket, sections_of, small_market, toml_of, without_times
+from run_helpers import bidwise_command as typed
 
 import bidwise
 from bidwise.report.sweep_page import labels, notes, verdict
@@ -38,7 +37,7 @@ def grid_of(lists, **sections):
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     path = tmp_path_factory.mktemp("table") / "ads.parquet"
-    market().write_parquet(path)
+    small_market().write_parquet(path)
     return path
 
 
@@ -56,13 +55,13 @@ def host(table, monkeypatch):
 
 
 def trial_of(table, folder):
-    (trial,) = read_grid(told(table, {"train.loss": ["log_loss"]})).trials()
+    (trial,) = read_grid(sections_of(table, {"train.loss": ["log_loss"]})).trials()
     return {"table": str(table), "config": trial.config, "folder": folder, "device": "cpu", "command": ["bidwise"]}
 
 
 def test_a_table_by_url_is_read_and_its_signature_is_written_nowhere(host, tmp_path):
     url = f"{host}/ads/log.parquet?{SECRET}"
-    sections = told(url, {"train.loss": ["log_loss"], "train.seed": [0, 1]})
+    sections = sections_of(url, {"train.loss": ["log_loss"], "train.seed": [0, 1]})
     found = sweep(sections, out=tmp_path / "out")
     assert [trial.failed for trial in found.trials] == [None, None]
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
@@ -83,7 +82,7 @@ def test_a_table_by_url_is_read_and_its_signature_is_written_nowhere(host, tmp_p
     ],
 )
 def test_what_no_trial_could_do_is_refused_before_anything_runs(table, tmp_path, lists, message):
-    sections = told(table, lists)
+    sections = sections_of(table, lists)
     del sections["model"]
     with pytest.raises(bidwise.InputError, match=message):
         sweep(sections, out=tmp_path / "out")
@@ -125,7 +124,7 @@ def test_a_stopped_trial_is_no_failed_one(table, tmp_path, monkeypatch):
 def test_a_table_for_a_configuration_and_a_grid_for_a_training_are_refused_with_what_to_do(
     table, tmp_path, monkeypatch, capsys
 ):
-    (tmp_path / "sweep.toml").write_text(toml_of(told(table)))
+    (tmp_path / "sweep.toml").write_text(toml_of(sections_of(table)))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     for words, message in (
         (["sweep", table], "must be a TOML file, found: "),
@@ -184,7 +183,7 @@ def test_a_log_loss_that_lacks_seeds_is_not_called_absent(table, tmp_path, monke
         run_trial(show, folder=folder, **options)
 
     monkeypatch.setattr(sweep_module, "run_trial", some_fail)
-    found = sweep(told(table, lists), out=tmp_path / "out")
+    found = sweep(sections_of(table, lists), out=tmp_path / "out")
     said = " ".join([*(text for _, text in verdict(found)), *notes(found)])
     page = (tmp_path / "out" / "report.html").read_text()
     assert "The grid has no log_loss" not in said + page
@@ -199,7 +198,7 @@ def test_a_log_loss_that_lacks_seeds_is_not_called_absent(table, tmp_path, monke
 
 
 def test_recipes_are_settings_like_others_and_nothing_is_searched(table, tmp_path):
-    found = sweep(told(table, {"train.recipe": ["ensemble", "single"]}, members=2), out=tmp_path / "out")
+    found = sweep(sections_of(table, {"train.recipe": ["ensemble", "single"]}, members=2), out=tmp_path / "out")
     assert [trial.loss for trial in found.trials] == ["ensemble", "log_loss"]
     assert found.baseline == "single"
     for trial in found.trials:
@@ -214,7 +213,7 @@ def test_a_sweep_of_which_every_trial_fails_has_a_page(table, tmp_path, monkeypa
         raise TrialFailed("out of luck")
 
     monkeypatch.setattr(sweep_module, "run_trial", fail)
-    found = sweep(told(table, LOSSES), out=tmp_path / "out")
+    found = sweep(sections_of(table, LOSSES), out=tmp_path / "out")
     assert [trial.failed for trial in found.trials] == ["out of luck"] * 2
     page = (tmp_path / "out" / "report.html").read_text()
     assert "out of luck" in page
@@ -225,7 +224,7 @@ def test_labels_of_charts_are_short_and_different(table, tmp_path):
     names = [f"log_plus, lam {lam}, learning_rate {rate}, l2 0" for lam in (1, 3, 10) for rate in (0.001, 0.003)]
     short = labels(names)
     assert short[names[1]] == "lam 1, learning_rate 0.003"
-    sections = told(
+    sections = sections_of(
         table, LOSSES | {"train.lam": [1, 3], "train.learning_rate": [0.01, 0.02], "train.schedule": ["constant"]}
     )
     sweep(sections, out=tmp_path / "out", settings=["train.epochs=0.5"])
@@ -235,11 +234,11 @@ def test_labels_of_charts_are_short_and_different(table, tmp_path):
 
 def test_stores_of_finished_trials_may_be_deleted(table, tmp_path):
     out = tmp_path / "out"
-    before = sweep(told(table, {"train.loss": ["log_loss"]}), out=out)
+    before = sweep(sections_of(table, {"train.loss": ["log_loss"]}), out=out)
     store = out / "trials" / "log_loss" / "store"
 
     shutil.rmtree(store)
-    assert len(predict(out / "trials" / "log_loss", table)) == len(market())
-    grown = sweep(told(table, LOSSES), out=out)
+    assert len(predict(out / "trials" / "log_loss", table)) == len(small_market())
+    grown = sweep(sections_of(table, LOSSES), out=out)
     assert without_times(grown.trials[0]) == without_times(before.trials[0])
     assert grown.trials[1].failed is None

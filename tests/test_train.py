@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from run_helpers import SMALL, market
 
 import bidwise
 from bidwise.cli import app
@@ -33,36 +34,10 @@ from bidwise.table.plan import candidates
 from bidwise.table.results import TrainResult
 
 ROLES = {"click": "click", "bid": "bid"}
-SMALL = {"model": "logistic_regression", "epochs": 3, "learning_rate": 0.02, "loss": "log_loss"}
 
 AUTO = {"model": "logistic_regression", "epochs": 2, "learning_rate": 0.02, "members": 2}
 AUTO |= {"ignore": ["truth", "auction", "time"]}
 TAUGHT = SMALL | {"loss": "log_plus_teacher", "epochs": 4, "learning_rate": 0.05}
-
-
-def market(auctions=500, seed=0, rare=1.0):
-    """Logged ads with known CTR: two categories, two numbers, auctions of 2 to 9 ads, one a minute."""
-    random = np.random.default_rng(seed)
-    sizes = random.integers(2, 10, auctions)
-    ads = int(sizes.sum())
-    site = np.repeat(random.integers(0, 8, auctions), sizes)
-    brand = random.integers(0, 20, ads)
-    age = random.normal(size=ads)
-    logit = -1.2 - rare + 0.15 * site + np.linspace(-1.5, 1.5, 20)[brand] + 0.7 * age
-    ctr = 1 / (1 + np.exp(-logit))
-    return pl.DataFrame(
-        {
-            "auction": np.repeat(np.arange(auctions), sizes),
-            "time": np.repeat(1_700_000_000 + 60 * np.arange(auctions), sizes),
-            "site": [f"s{k}" for k in site],
-            "brand_id": brand,
-            "age": age,
-            "noise": random.normal(size=ads),
-            "bid": np.exp(0.4 * random.normal(size=ads)),
-            "click": (random.random(ads) < ctr).astype(int),
-            "truth": ctr,
-        }
-    )
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,8 +8,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from kernel_helpers import CUDA, DEVICE, needs_gpu
-from test_distributed import on_ranks
+from distributed_jobs import on_ranks
+from helpers import CUDA, DEVICE, needs_gpu
 
 import bidwise
 from bidwise import InputError, distributed

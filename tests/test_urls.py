@@ -6,15 +6,14 @@ import json
 import re
 import threading
 import warnings
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 import polars as pl
 import pytest
-from test_cli import bidwise_command as typed
-from test_train import SMALL, market
+from run_helpers import SECRET, SMALL, Bucket, market
+from run_helpers import bidwise_command as typed
 
 import bidwise
 from bidwise import run_folder
@@ -23,68 +22,9 @@ from bidwise.data.read_table import location_of, read_table, same_place
 from bidwise.table import predict, train
 from bidwise.urls import shown, url_of
 
-SECRET = "X-Amz-Signature=0123abc"
 ROLES = {"click": "click", "bid": "bid", "auction": "auction"}
 OPTIONS = ["--click", "click", "--bid", "bid", "--auction", "auction"]
 QUICK = ["--model", "logistic_regression", "--loss", "log_loss", "--set", "train.epochs=2"]
-
-
-class Bucket(BaseHTTPRequestHandler):
-    """As much of S3 as reading takes: GET and HEAD of an object or a range of it, and lists of keys."""
-
-    protocol_version = "HTTP/1.1"
-    objects: dict[str, bytes] = {}  # noqa: RUF012 (filled by the fixture)
-
-    def do_GET(self):
-        url = urlsplit(self.path)
-        name, query = unquote(url.path).strip("/"), parse_qs(url.query)
-        if name.startswith("locked/"):
-            self.answer(403, b"<Error><Code>AccessDenied</Code></Error>")
-        elif name.startswith("elsewhere/"):
-            self.answer(301)
-        elif name.startswith("busy/"):
-            self.answer(503, b"<Error><Code>SlowDown</Code></Error>")
-        elif "list-type" in query:
-            start = f"{name}/{query.get('prefix', [''])[0]}"
-            self.answer(200, listed(name, [key for key in sorted(self.objects) if key.startswith(start)], self.objects))
-        elif name not in self.objects:
-            self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
-        else:
-            self.send_range(self.objects[name])
-
-    do_HEAD = do_PUT = do_GET  # names that http.server looks for
-
-    def send_range(self, data):
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if asked is None:
-            return self.answer(200, data)
-        first, last = asked.groups()
-        begin = int(first) if first else max(0, len(data) - int(last))
-        end = min(int(last), len(data) - 1) if first and last else len(data) - 1
-        return self.answer(206, data[begin : end + 1], {"Content-Range": f"bytes {begin}-{end}/{len(data)}"})
-
-    def answer(self, status, body=b"", headers=None):
-        stated = {"Content-Length": len(body), "ETag": '"1"', "Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"}
-        self.send_response(status)
-        for name, value in (stated | (headers or {})).items():
-            self.send_header(name, str(value))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
-def listed(bucket, keys, objects):
-    """The answer to a question for keys."""
-    about = "<LastModified>2024-01-01T00:00:00.000Z</LastModified><ETag>1</ETag><StorageClass>STANDARD</StorageClass>"
-    entries = "".join(
-        f"<Contents><Key>{key.removeprefix(bucket + '/')}</Key><Size>{len(objects[key])}</Size>{about}</Contents>"
-        for key in keys
-    )
-    ends = f"<Name>{bucket}</Name><KeyCount>{len(keys)}</KeyCount><IsTruncated>false</IsTruncated>"
-    return f"<ListBucketResult>{ends}{entries}</ListBucketResult>".encode()
 
 
 def parquet(frame):

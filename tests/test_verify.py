@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from run_helpers import sections_of, small_market
 
 import bidwise
 from bidwise import InputError, fit
@@ -20,7 +21,6 @@ from bidwise.table import sweep as sweep_module
 from bidwise.table import train
 from bidwise.table.sweep import sweep
 from bidwise.table.verify import verify
-from tests.sweep_helpers import market, told
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 
@@ -31,7 +31,7 @@ OF_ALL = [name for name in CHECKED if name != "last_seen.json"]  # which refresh
 def made(tmp_path_factory):
     """A run of every kind; experiments as the repository has them."""
     folder = tmp_path_factory.mktemp("made")
-    market(400).write_parquet(folder / "ads.parquet")
+    small_market(400).write_parquet(folder / "ads.parquet")
     roles = {"click": "click", "bid": "bid", "auction": "auction"}
     quick = {"model": "logistic_regression", "loss": "log_loss", "epochs": 1}
     train(folder / "ads.parquet", out=folder / "train", **roles, **quick)
@@ -41,7 +41,10 @@ def made(tmp_path_factory):
     bidwise.evaluate(folder / "test.parquet", **columns, out=folder / "evaluate")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep_module, "Processes", lambda workers, say: Runner())
-        sweep(told(folder / "ads.parquet", {"train.loss": ["log_loss"], "train.seed": [0, 1]}), out=folder / "sweep")
+        sweep(
+            sections_of(folder / "ads.parquet", {"train.loss": ["log_loss"], "train.seed": [0, 1]}),
+            out=folder / "sweep",
+        )
     random = torch.Generator().manual_seed(0)
     ads = Ads(torch.randn(200, 3, generator=random), torch.arange(200) % 2.0, torch.ones(200), auction_size=10)
     fit(LogisticRegression(3), ads, valid=ads, epochs=2, out=folder / "fit")

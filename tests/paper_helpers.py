@@ -1,4 +1,4 @@
-"""Ads of the simulated Criteo worlds by rows, which tests read more easily than columns."""
+"""What tests of the experiments share: simulated Criteo ads by rows, and the sentences of a verdict."""
 
 from types import SimpleNamespace
 
@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from bidwise.data import criteo_device, criteo_text, criteo_world
+from bidwise.report.experiment_page import VIEWS, verdict
 
 CHUNK, SHARED_TAIL = criteo_world.CHUNK, criteo_world.SHARED_TAIL
 
@@ -34,3 +35,8 @@ def drawn_on_cpu(seed, rows, world=SHARED_TAIL):
     """Ads as a device draws them, by columns."""
     time = torch.arange(rows, dtype=torch.float64) / rows
     return criteo_device.chunk_on(torch.device("cpu"), seed, 0, world, time)
+
+
+def said(result):
+    """The sentences of a verdict, the headline first."""
+    return verdict(VIEWS[result.kind](result))
