@@ -10,14 +10,14 @@ RESULTS := docs/results/plotted docs/results/misspecified docs/results/misspecif
 	docs/results/recipes docs/results/criteo_10m_deepfm docs/results/criteo_10m_converged docs/results/criteo_full
 
 demo: $(INSTALLED)
-	$(BIN)/bidwise reproduce synthetic --reading plotted --protocol both --repeats 5 --epochs 100 --seed 0 \
+	$(BIN)/python -m paper synthetic --reading plotted --protocol both --repeats 5 --epochs 100 --seed 0 \
 		--patience 12 --validation-auctions 500 --out runs/demo
-	$(BIN)/bidwise report runs/demo $(RESULTS) --out runs/demo/page.html
+	$(BIN)/python -m paper page runs/demo $(RESULTS) --out runs/demo/page.html
 
 # Two halves that take about as long run beside each other, the second, types first, in silence until the end. One
 # thread each: on busy cores several wait for each other.
-APART := tests/test_distributed.py tests/test_sweep.py tests/test_sweep_edges.py tests/test_criteo_experiment.py \
-	tests/test_experiments.py tests/test_runners.py tests/test_serving.py tests/test_estimator.py tests/test_train.py \
+APART := tests/test_distributed.py tests/test_sweep.py tests/test_sweep_edges.py tests/paper/test_criteo_experiment.py \
+	tests/paper/test_experiments.py tests/test_runners.py tests/test_serving.py tests/test_estimator.py tests/test_train.py \
 	tests/test_refresh.py tests/test_determinism.py tests/test_kills.py tests/test_bags.py tests/test_predict.py
 test: export OMP_NUM_THREADS := 1
 test: lint browser
@@ -29,7 +29,7 @@ test: lint browser
 # of a million ads with every loss, longer simulations, long tables, more kills and failing disks.
 LONG := tests/test_lightning.py tests/test_site.py tests/test_distribution.py tests/test_documents.py tests/test_extremes.py \
 	tests/test_honest.py tests/test_keep_best.py tests/test_supply_chain.py tests/test_ingest.py tests/test_predict.py \
-	tests/test_experiments.py tests/test_kills.py tests/test_soak.py
+	tests/paper/test_experiments.py tests/test_kills.py tests/test_soak.py
 test-long: $(INSTALLED) browser
 	$(INSTALL) -e '.[lightning,docs,notebooks,dist]'
 	BIDWISE_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -vv -rs $(LONG)

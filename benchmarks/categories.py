@@ -24,10 +24,11 @@ from bidwise import LOSSES, WelfareLoss, fit
 from bidwise.data import Ads
 from bidwise.data.store import SPLITS, Field, StoreWriter
 from bidwise.losses.named import unchecked
-from bidwise.models import DCN, DeepFM
+from bidwise.models import DeepFM
 from bidwise.training.arguments import Options
 from bidwise.training.batches import Batch, Shuffle
 from bidwise.training.run import Run
+from paper.dcn import DCN
 
 FIELDS, INTEGERS = 39, 13
 COLUMNS = ("features", "clicks", "bids")

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import torch
 
-from bidwise.data.bids import Bids
-from bidwise.data.criteo_text import simulate
-from bidwise.paper.criteo import run
-from bidwise.paper.prepare_criteo import prepare
 from bidwise.run_folder import read_json
-from bidwise.study.criteo_results import CriteoConfig
+from paper.bids import Bids
+from paper.criteo import run
+from paper.criteo_results import CriteoConfig
+from paper.criteo_text import simulate
+from paper.prepare_criteo import prepare
 
 ROWS = 45_840_617
 STAGES = ("simulate", "prepare", "train")

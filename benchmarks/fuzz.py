@@ -50,7 +50,6 @@ from bidwise.data.counting import found
 from bidwise.data.encoding import inferred
 from bidwise.data.store import Field, Store, StoreWriter
 from bidwise.models import LogisticRegression, SparseLogisticRegression
-from bidwise.paper.raw_text import Block, blocks, fault, faults, parse
 from bidwise.plain_text import read_json
 from bidwise.report.build import read_run, runs_page
 from bidwise.run_folder import load as load_tensors
@@ -59,6 +58,7 @@ from bidwise.table import train
 from bidwise.table.config import read_toml, resolved
 from bidwise.table.grid import read_grid
 from bidwise.table.results import Chosen, MeanScores, Scores, Setting, SweepResult, TrialResult
+from paper.raw_text import Block, blocks, fault, faults, parse
 
 SHARES = {  # of all inputs, by how long they take: a page takes a thousand times as long as a word of JSON
     "json": 0.775,

@@ -120,7 +120,7 @@ def market(auctions: int, seed: int, brands: int = 9) -> pl.DataFrame:
 
 def make_inputs(folder: Path) -> None:
     """Tables, raw text, a grid, and a finished run."""
-    from bidwise.data.criteo_text import simulate
+    from paper.criteo_text import simulate
 
     folder.mkdir()
     market(200, 0).write_csv(folder / "ads.csv")

@@ -14,11 +14,11 @@ import time
 import torch
 
 from benchmarks.harness import RESULTS, read, write
-from bidwise.data.criteo_device import Drawn, simulated_ads
-from bidwise.data.criteo_world import CRITEO_WORLDS
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.study.recipe import Recipe
 from bidwise.training.validation import ctr_of, logits_across
+from paper.criteo_device import Drawn, simulated_ads
+from paper.criteo_world import CRITEO_WORLDS
 
 Row = dict[str, object]
 VALUES = (0.0, 1e3, 3e3, 1e4)  # times the number of training ads

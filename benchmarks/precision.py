@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.harness import write
 from bidwise import fit
-from bidwise.data.criteo_device import simulated_ads
 from bidwise.models import DeepFM
 from bidwise.training.arguments import PRECISIONS
+from paper.criteo_device import simulated_ads
 
 Row = dict[str, object]
 METRICS = ("log_loss", "auc", "expected_welfare")

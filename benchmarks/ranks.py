@@ -27,10 +27,11 @@ from benchmarks.categories import STEPS, cardinalities, drawn
 from benchmarks.harness import DOCS, read, write
 from benchmarks.table import write_page
 from bidwise import distributed
-from bidwise.models import DCN, DeepFM
+from bidwise.models import DeepFM
 from bidwise.report.drawing import COLOURS, SOFT, STYLE
 from bidwise.training.arguments import Options
 from bidwise.training.run import Run
+from paper.dcn import DCN
 
 RANKS = (1, 2, 4)
 CASES = [(model, loss, batch) for model in (DeepFM, DCN) for batch in (256, 4096) for loss in ("log_loss", "log_plus")]

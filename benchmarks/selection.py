@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from benchmarks.harness import write
 from bidwise.data.ads import Ads
-from bidwise.data.criteo_device import simulated_ads
 from bidwise.data.worlds import WORLDS
 from bidwise.evaluation.intervals import repeat_interval
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.models import MLP
 from bidwise.study.recipe import Recipe, grid
 from bidwise.training.validation import METRICS, Metric, mean_welfare, predict
+from paper.criteo_device import simulated_ads
 
 LAMS = (0.1, 1.0, 10.0, 100.0)
 SELECTIONS = ("one cut", "welfare", "log_loss", "expected_welfare")

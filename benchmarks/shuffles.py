@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from benchmarks.harness import write
 from bidwise import fit
-from bidwise.data.criteo_device import simulated_ads
 from bidwise.models import DeepFM
 from bidwise.training import mixing
+from paper.criteo_device import simulated_ads
 
 Row = dict[str, object]
 ROWS, LONG, SEEDS, BATCH, AUCTION = 500_000, 80_000_000, 4, 1024, 100

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from bidwise.paper import criteo, recipes, regimes, synthetic
-from bidwise.study.criteo_results import CriteoConfig
-from bidwise.study.recipes_results import RecipesConfig
-from bidwise.study.synthetic_results import RegimesConfig, SyntheticConfig
+from paper import criteo, recipes, regimes, synthetic
+from paper.criteo_results import CriteoConfig
+from paper.recipes_results import RecipesConfig
+from paper.synthetic_results import RegimesConfig, SyntheticConfig
 
 CONFIGS = {"recipes": RecipesConfig, "synthetic": SyntheticConfig, "regimes": RegimesConfig, "criteo": CriteoConfig}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from bidwise.evaluation.estimate import Estimate
 from bidwise.report.build import typed_result
 from bidwise.run_folder import read_json
-from bidwise.study.criteo_results import CriteoResult, Levels
-from bidwise.study.criteo_results import Protocol as CriteoProtocol
 from bidwise.study.recipe import BASELINE, has_lam
-from bidwise.study.recipes_results import RECIPES, SMALL, RecipesResult, baseline_of
-from bidwise.study.synthetic_results import Losses, RegimesResult, SyntheticResult
+from paper.criteo_results import CriteoResult, Levels
+from paper.criteo_results import Protocol as CriteoProtocol
+from paper.recipes_results import RECIPES, SMALL, RecipesResult, baseline_of
+from paper.synthetic_results import Losses, RegimesResult, SyntheticResult
 
 BY = {"by_log_loss": "by log loss", "by_welfare": "by welfare", "by_truth": "by truth"}
 

@@ -14,11 +14,11 @@ import torch
 
 from benchmarks.harness import write
 from bidwise import fit
-from bidwise.data.criteo_device import simulated_ads
-from bidwise.data.criteo_world import CRITEO_WORLDS
 from bidwise.evaluation.auc import auc
 from bidwise.models import MODELS
 from bidwise.training.validation import predict
+from paper.criteo_device import simulated_ads
+from paper.criteo_world import CRITEO_WORLDS
 
 Row = dict[str, object]
 BATCH, EPOCHS = 4096, 2

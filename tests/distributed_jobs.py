@@ -16,10 +16,11 @@ import bidwise
 from bidwise import InputError, distributed
 from bidwise.cli import main
 from bidwise.data import Ads, stack
-from bidwise.models import DCN, MLP, BatchNorm, DCNv2, DeepFM, SparseLogisticRegression
+from bidwise.models import MLP, BatchNorm, DCNv2, DeepFM, SparseLogisticRegression
 from bidwise.training import AcrossRanks, fit
 from bidwise.training.arguments import Options
 from bidwise.training.run import Run
+from paper.dcn import DCN
 
 FIELDS = [20] * 5
 MODELS = {

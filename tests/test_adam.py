@@ -10,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bidwise import InputError
-from bidwise.models import DCN, MODELS, DeepFM, SparseLogisticRegression
+from bidwise.models import MODELS, DeepFM, SparseLogisticRegression
 from bidwise.training import Adam
+from paper.dcn import DCN
 
 CARDINALITIES = [4, 30, 9]
 RATE, BETAS, EPS = 0.02, (0.9, 0.999), 1e-8

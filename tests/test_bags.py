@@ -14,7 +14,6 @@ from bidwise.bridges.score_table import score_table
 from bidwise.bridges.scoring import Scorer
 from bidwise.cli import app
 from bidwise.data import Ads
-from bidwise.data.bids import Bids, attach
 from bidwise.data.counting import SLOTS
 from bidwise.data.encoding import Bag, Categorical, Encoder, found, inferred
 from bidwise.data.store import Store
@@ -27,6 +26,7 @@ from bidwise.table.config import Config, Data
 from bidwise.table.verify import verify
 from bidwise.training.exact import fit_exact
 from bidwise.training.trees import fit_trees
+from paper.bids import Bids, attach
 
 ROLES = {"click": "click", "bid": "bid", "auction_size": 8}
 FAST = {"loss": "log_loss", "epochs": 4, "batch_size": 128, "learning_rate": 0.02}

@@ -8,9 +8,9 @@ import torch
 
 from bidwise.checks import InputError, Named, check_seed, derived_seed
 from bidwise.data import WORLDS
-from bidwise.paper.regimes import TEACHERS_ADS
-from bidwise.study.members import BATCHES, INITIAL
 from bidwise.study.recipe import seeds_of
+from paper.members import BATCHES, INITIAL
+from paper.regimes import TEACHERS_ADS
 
 LARGE = (4001, 2**32, 2**32 + 1, 10**17, 2**63 - 1)
 

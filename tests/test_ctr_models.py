@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bidwise import InputError
-from bidwise.models import DCN, MODELS, DCNv2, DeepFM, SparseLogisticRegression
+from bidwise.models import MODELS, DCNv2, DeepFM, SparseLogisticRegression
 from bidwise.models.categorical import embedding_width
 from bidwise.models.layers import Cross, Embeddings, GroupedEmbeddings, Perceptron, glorot, paired
+from paper.dcn import DCN
 
 CARDINALITIES = [3, 20, 5, 16, 81, 2]  # vectors of 6, 12, 6, 12, 18 and 6 numbers in DCN
 SMALL = {

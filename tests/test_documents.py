@@ -16,9 +16,10 @@ from bidwise.cli import app
 from bidwise.run_folder import read_result
 from bidwise.study.compare import CONTESTANTS
 from bidwise.study.search import BUDGET, SETTINGS
-from bidwise.study.synthetic_results import RegimesResult
 from bidwise.table.config import SECTIONS, resolved
 from bidwise.table.grid import ALIKE, read_grid
+from paper import theory
+from paper.synthetic_results import RegimesResult
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -194,11 +195,11 @@ def test_the_sweep_of_its_page_runs(tmp_path, monkeypatch, capsys):
 
 def test_paper_page_names_functions_and_tests_that_exist():
     page = (ROOT / "docs" / "paper.md").read_text()
-    tests = "\n".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     for name in re.findall(r"`(test_[a-z0-9_]+?)_?(?:\*|\.\.\.)?`", page):
         assert f"def {name}" in tests, name
-    for name in re.findall(r"`bidwise\.theory\.(\w+)", page):
-        assert hasattr(bidwise.theory, name), name
+    for name in re.findall(r"`paper\.theory\.(\w+)", page):
+        assert hasattr(theory, name), name
 
 
 def tables(run):

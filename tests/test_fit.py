@@ -24,11 +24,12 @@ import bidwise
 from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, World, stack
 from bidwise.losses import api
-from bidwise.models import DCN, MLP, DeepFM, LogisticRegression, SparseLogisticRegression
+from bidwise.models import MLP, DeepFM, LogisticRegression, SparseLogisticRegression
 from bidwise.training import METRICS, Variants, fit, loop, mixing, predict, run, validation
 from bidwise.training.batches import Orders, Shuffle
 from bidwise.training.run import matmul_precision, repeats_in_a_graph
 from bidwise.training.validation import Metric, logits_of, mean_welfare
+from paper.dcn import DCN
 
 WORLD = World(linear=1.3, spread=0.8, features=8)
 

@@ -263,7 +263,7 @@ BOUNDED = """
     import bidwise
     from bidwise.bridges.score_table import _opened
     from bidwise.data.read_table import read_table
-    from bidwise.paper.raw_text import blocks, faults, parse
+    from paper.raw_text import blocks, faults, parse
     from bidwise.run_folder import load, read_json
 
     def lines(path):

@@ -13,13 +13,13 @@ from run_helpers import bidwise_command as typed
 from run_helpers import market
 
 from bidwise.checks import InputError
-from bidwise.data.criteo_text import simulate
-from bidwise.paper import prepare_criteo as criteo_prepare
-from bidwise.paper import raw_text as criteo_files
-from bidwise.paper import sorted_blocks as criteo_runs
-from bidwise.paper.prepare_criteo import prepare
-from bidwise.paper.raw_text import blocks
-from bidwise.paper.sorted_blocks import Tally
+from paper import prepare_criteo as criteo_prepare
+from paper import raw_text as criteo_files
+from paper import sorted_blocks as criteo_runs
+from paper.criteo_text import simulate
+from paper.prepare_criteo import prepare
+from paper.raw_text import blocks
+from paper.sorted_blocks import Tally
 
 
 class Apart:

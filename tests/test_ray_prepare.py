@@ -16,16 +16,16 @@ import pytest
 from bidwise import ray_runner, runners
 from bidwise.checks import InputError
 from bidwise.cli import main
-from bidwise.cli.data_command import prepare_criteo
 from bidwise.data import blocks
-from bidwise.data.bids import Bids
-from bidwise.data.criteo_text import simulate
 from bidwise.data.store import Store
-from bidwise.paper import raw_text as criteo_files
-from bidwise.paper import sorted_blocks as criteo_runs
-from bidwise.paper.prepare_criteo import WORK, prepare
 from bidwise.table.config import resolved
 from bidwise.table.encode import prepare as prepare_table
+from paper import raw_text as criteo_files
+from paper import sorted_blocks as criteo_runs
+from paper.bids import Bids
+from paper.criteo_text import simulate
+from paper.data_commands import prepare_criteo
+from paper.prepare_criteo import WORK, prepare
 
 ray = pytest.importorskip("ray")
 pytestmark = [  # what Ray leaves to the garbage collector when it starts and ends its own processes
@@ -271,7 +271,7 @@ import os, signal, threading, time
 from pathlib import Path
 from bidwise import ray_runner
 from bidwise.cli import main
-from bidwise.paper import prepare_criteo
+from paper import prepare_criteo
 def slow(*words):
     time.sleep(60)
 def name(process):

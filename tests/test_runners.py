@@ -16,7 +16,8 @@ import torch
 
 from bidwise import ray_runner
 from bidwise.checks import InputError
-from bidwise.runners import Call, Killed, Processes, Runner, Task, TaskCache, Threads, runner_of
+from bidwise.runners import Call, Runner, Threads, runner_of
+from paper.tasks import Killed, Processes, Task, TaskCache
 
 RUNNERS = [Runner(), Runner(3), Threads(3), Processes(2)]
 

@@ -27,9 +27,10 @@ from bidwise.cli import main
 from bidwise.data import encoding
 from bidwise.data.encoding import Categorical, names_of
 from bidwise.data.read_table import numbers_of
-from bidwise.models import DCN, MLP, DCNv2, DeepFM, Ensemble, LogisticRegression, SparseLogisticRegression
+from bidwise.models import MLP, DCNv2, DeepFM, Ensemble, LogisticRegression, SparseLogisticRegression
 from bidwise.table import train
 from bidwise.values import number_of, text_of
+from paper.dcn import DCN
 
 ROOT = Path(__file__).parent.parent
 CARDINALITIES = [5, 40, 300]

@@ -14,9 +14,10 @@ from helpers import CUDA, DEVICE, needs_gpu
 import bidwise
 from bidwise import InputError, distributed
 from bidwise.data import Ads
-from bidwise.models import DCN, MODELS, DeepFM, SparseLogisticRegression
+from bidwise.models import MODELS, DeepFM, SparseLogisticRegression
 from bidwise.training import Adam
 from bidwise.training.arguments import Variants
+from paper.dcn import DCN
 
 pytest.importorskip("triton", reason="needs triton: make test-kernels installs it")
 if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bidwise import data, evaluation, models, table, theory, training
+    from bidwise import data, evaluation, models, table, training
     from bidwise.auctions import Outcome, optimal_welfare, regret, revenue, run_auction, surplus, welfare
     from bidwise.bridges.boosting import boosted_ctr, welfare_metric, welfare_objective
     from bidwise.bridges.estimator import CTRClassifier as CTRClassifier
@@ -42,12 +42,12 @@ _HOMES = {
     "bidwise.table.model": ("load",),
     "bidwise.training": ("fit", "predict"),
 }
-_PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "table", "theory", "training")
+_PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "table", "training")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # without CTRClassifier, welfare_scorer and WelfareCallback, which need other libraries: star imports need torch alone
 __all__ = ["LOSSES", "BidWeightedLogLoss", "Evaluation", "InputError", "Outcome", "WelfareLoss", "log_loss"]
-__all__ += ["data", "evaluation", "models", "table", "theory", "training"]
+__all__ += ["data", "evaluation", "models", "table", "training"]
 __all__ += ["AuctionBatchSampler", "boosted_ctr", "collate_auctions", "load", "loss_runs", "offsets", "welfare_metric"]
 __all__ += ["diagnose", "evaluate", "fit", "pairwise_welfare_loss", "pooled_revenue", "pooled_welfare", "predict"]
 __all__ += ["optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare", "welfare_objective"]

@@ -50,7 +50,7 @@ class _Served(nn.Module):
         return torch.sigmoid(self.network(ids))
 
 
-def export_onnx(run: str | Path, onnx: str | Path) -> Exported:
+def export_onnx(run: str | Path, out: str | Path) -> Exported:
     """Write one graph from ``ids`` (ads, columns) int64 to ``ctr`` (ads,), and the encoder as JSON beside it.
 
     Members of an ensemble and the calibration are part of the graph. It is compared with torch on random ids and on
@@ -58,15 +58,15 @@ def export_onnx(run: str | Path, onnx: str | Path) -> Exported:
 
     Args:
         run: folder of `bidwise train`.
-        onnx: file to write, ends in .onnx; the encoder has the same name with .json.
+        out: file to write, ends in .onnx; the encoder has the same name with .json.
     """
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
-        raise InputError(f"needs {', '.join(missing)}: pip install {' '.join(missing)}", argument="onnx")
-    check_on_disk("onnx", onnx, "a file", "copy it afterwards")
-    path = Path(onnx)
+        raise InputError(f"needs {', '.join(missing)}: pip install {' '.join(missing)}", argument="out")
+    check_on_disk("out", out, "a file", "copy it afterwards")
+    path = Path(out)
     if path.suffix != ".onnx" or path.is_dir():
-        raise InputError(f"must be a file that ends in .onnx, found {path.name!r}", argument="onnx")
+        raise InputError(f"must be a file that ends in .onnx, found {path.name!r}", argument="out")
     model = load(run)
     if any(isinstance(each, BoostedTrees) for each in model.network.modules()):
         raise InputError(f"{model.run} must be of a network, found lightgbm; train one with --model dcnv2")

@@ -2,81 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from cyclopts import Parameter
 
 import bidwise
-from bidwise.cli.terminal import Bars, Columns, say
+from bidwise.cli.terminal import Bars, say
 
 
-def evaluate(
-    table: str,
-    /,
-    *,
-    ctr: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
-    click: str,
-    bid: str,
-    out: Path,
-    auction: Columns = None,
-    auction_size: int | None = None,
-    pool_by: Columns = None,
-    cluster: Columns = None,
-    by: Columns = None,
-    seed: int = 0,
-    truth: str | None = None,
-    baseline: str | None = None,
-    slots: str = "1",
-    pricing: Literal["gsp", "vcg", "first_price"] = "gsp",
-    reserve: float = 0.0,
-    squash: float = 1.0,
-    calibrate: Literal["none", "platt", "isotonic", "piecewise"] = "none",
-    calibration_table: str | None = None,
-    position: str | None = None,
-    sampling_rate: float | None = None,
-    weight: str | None = None,
-    propensity: str | None = None,
-    clip_bids: float | None = None,
-    separator: str | None = None,
-    header: bool = True,
-    rounds: int = 999,
-) -> None:
-    """Which of several models' predictions makes the auction better, and how sure is that?
-
-    Prints a table and a verdict, and writes OUT/result.json and OUT/report.html. Example:
-
-    bidwise evaluate ads.csv --ctr old new --click y --bid bid --auction id --out dir
-
-    Say which ads compete: either --auction or --auction-size is needed.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """What the columns are, and how the auction works.
 
     Parameters
     ----------
-    table:
-        Parquet, CSV or TSV file (also .csv.gz, .tsv.gz), one row per logged ad; also a URL (s3://, gs://, az://,
-        https://) or, quoted, a pattern such as 'day=*/*.parquet'.
     ctr:
         Columns of predicted CTR, one per model, separated by spaces.
     click:
         Column of clicks, 0 or 1.
     bid:
         Column of cost-per-click bids, or of value per click; or a number, 1 for logs without bids.
-    out:
-        Folder for result.json and report.html.
     auction:
-        Column that says which ads compete, or several, separated by spaces: day request_id.
+        Columns that identify an auction, separated by spaces: day request_id.
     auction_size:
-        Instead of --auction: measure all auctions of this many ads that could be drawn (the paper: 256).
+        Instead of --auction: average over every possible auction of this many ads (the paper: 256).
     pool_by:
-        Columns inside whose values ads compete, such as keyword day; needs --auction-size.
+        Ads compete only within the same value of these columns, e.g. keyword day; needs --auction-size.
     cluster:
-        Columns whose values share their luck, such as advertiser: intervals draw clusters anew.
+        Columns that define clusters, such as advertiser; confidence intervals resample clusters instead of ads.
     by:
-        Columns in each of whose values the models are compared too, such as device advertiser.
+        Columns to compare the models by, value by value, such as device advertiser.
     seed:
         Seed of the folds of --calibrate and of the bootstrap over real auctions.
     truth:
-        Column of true CTR, where it is known (simulations): welfare and revenue are then expected, not realised.
+        Column of true CTR, if it is known (simulations): welfare and revenue are then expected, not realised.
     baseline:
         The ctr column that the others are compared with [default: the first].
     slots:
@@ -86,9 +48,9 @@ def evaluate(
     reserve:
         Lowest price of a click; ads that bid less are not shown.
     squash:
-        The auction ranks by bid * ctr^squash.
+        The auction ranks by `bid * ctr^squash`.
     calibrate:
-        Adds a calibrated twin of each model: platt, isotonic or piecewise.
+        Add a calibrated copy of each model: platt or isotonic.
     calibration_table:
         Table to fit the calibration on; needs --calibrate [default: the other auctions of TABLE, in 5 folds].
     position:
@@ -100,23 +62,66 @@ def evaluate(
         often as it weighs.
     propensity:
         Column of the probability with which the log chose the ad, above 0 and at most 1: a click counts 1/propensity.
-    clip_bids:
-        A quantile, such as 0.999: the comparison with higher bids cut down to it is shown beside.
     separator:
         Character between the columns of a text file, \\t for a tab [default: comma in .csv, tab in .tsv].
-    header:
-        Whether the first line of a text file names the columns; they are called column_1, column_2, ... without.
+    no_header:
+        The first line of a text file is a row; columns are called column_1, column_2, ...
     rounds:
         Rounds of the bootstrap over real auctions.
     """
-    options: dict[str, Any] = {name: value for name, value in locals().items() if name not in ("table", "out")}
-    options["slots"] = _multipliers(slots)
+
+    ctr: list[str]
+    click: str
+    bid: str
+    auction: list[str] | None = None
+    auction_size: int | None = None
+    pool_by: list[str] | None = None
+    cluster: list[str] | None = None
+    by: list[str] | None = None
+    seed: int = 0
+    truth: str | None = None
+    baseline: str | None = None
+    slots: str = "1"
+    pricing: Literal["gsp", "vcg", "first_price"] = "gsp"
+    reserve: float = 0.0
+    squash: float = 1.0
+    calibrate: Literal["none", "platt", "isotonic"] = "none"
+    calibration_table: str | None = None
+    position: str | None = None
+    sampling_rate: float | None = None
+    weight: str | None = None
+    propensity: str | None = None
+    separator: str | None = None
+    no_header: bool = False
+    rounds: int = 999
+
+
+def evaluate(table: str, /, *, options: EvaluateOptions, out: Path) -> None:
+    """Compare the predictions of several models in the auction, with confidence intervals.
+
+    Prints a table and a verdict, and writes OUT/result.json and OUT/report.html. Example:
+
+    `bidwise evaluate ads.csv --ctr old new --click y --bid bid --auction id --out dir`
+
+    Either --auction or --auction-size is needed: which ads compete?
+
+    Parameters
+    ----------
+    table:
+        Parquet, CSV or TSV file (also .csv.gz, .tsv.gz), one row per logged ad; also a URL (s3://, gs://, az://,
+        https://) or, quoted, a pattern such as `'day=*/*.parquet'`.
+    out:
+        Folder for result.json and report.html.
+    """
+    given: dict[str, Any] = asdict(options)
+    given["slots"] = _multipliers(options.slots)
+    given["header"] = not given.pop("no_header")
 
     from bidwise.evaluation.result import check_folder
 
     check_folder(out)
     with Bars() as bars:
-        evaluation = bidwise.evaluate(table, **options, progress=bars.show)
+        evaluation = bidwise.evaluate(table, **given, progress=bars.show)
     try:
         evaluation.write(out)
     finally:  # a full disk does not cost the result: it is shown

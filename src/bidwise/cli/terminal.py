@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
-from inspect import Parameter, signature
-from typing import Annotated, Any
 
-import cyclopts
-from cyclopts import MissingArgumentError, UnknownOptionError
+from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
 
 import bidwise
 
-Columns = Annotated[list[str] | None, cyclopts.Parameter(consume_multiple=True, negative=())]
-OPTIONS = {"settings": "--set", "continue_from": "--continue"}
-NAMES = OPTIONS | {"raw": "RAW", "out": "OUT"}  # of arguments that a command has under another name
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite what the terminal shows
 SECONDS = 30  # between lines where there is no terminal
 
@@ -75,49 +71,100 @@ class Bars:
         return f"about {duration(passed * (1 - done) / (done - before))} left"
 
 
-def as_typed(error: Exception, command: Callable[..., Any] | None) -> str:
-    """An error in one line, with the arguments of the command called as they are typed: ``--auction-size``, TABLE."""
-    if isinstance(error, MissingArgumentError | UnknownOptionError) and (unknown := _unknown_option(error)):
-        return unknown
-    if isinstance(error, MissingArgumentError) and error.argument is not None and error.argument.name not in sys.argv:
-        return f"{error.argument.name} is missing; see bidwise {' '.join(error.command_chain or ())} --help"
-    parameters = {} if command is None else signature(command).parameters
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends jobs of clusters and containers as Ctrl-C would."""
 
-    def spell(name: str) -> str:
-        if name == "settings" or name not in parameters:
-            return NAMES.get(name, name) if parameters else name
-        return _option(name) if parameters[name].kind is Parameter.KEYWORD_ONLY else name.upper()
 
-    message = error.spelled(spell) if isinstance(error, bidwise.InputError) else str(error)
-    if isinstance(error, OSError) and error.strerror:  # without its number and the name that a file has meanwhile
+def _terminate(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one does not disturb the end
+    raise Terminated
+
+
+def run_command(app: App, words: Sequence[str], resumes: Collection[str]) -> None:
+    """Run a command of an app; errors that a user can fix are one line and exit code 2.
+
+    Args:
+        resumes: commands that resume after an interruption.
+    """
+    before = signal.signal(signal.SIGTERM, _terminate)
+    name = app.name[0]
+    try:
+        command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+        command(*bound.args, **bound.kwargs)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (CycloptsError, bidwise.InputError, OSError) as error:
+        rank = int(os.environ.get("RANK", 0))
+        if not rank or not _reported_by_rank_0(error):
+            who = f"{name}, rank {rank}" if rank else name
+            print(f"{who}: {as_typed(error, app, words)}\n", end="", file=sys.stderr, flush=True)  # ranks print at once
+        raise SystemExit(2) from None
+    except KeyboardInterrupt as stop:
+        what = "the same command resumes it" if words and words[0] in resumes else "nothing was written"
+        print(f"{name}: stopped; {what}", file=sys.stderr)
+        raise SystemExit(128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _reported_by_rank_0(error: Exception) -> bool:
+    from bidwise.distributed import ElsewhereError  # late: torch takes a second
+
+    return isinstance(error, ElsewhereError | CycloptsError)
+
+
+def as_typed(error: Exception, app: App, words: Sequence[str]) -> str:
+    """An error in one line that calls arguments as they are typed: ``--auction-size``, TABLE."""
+    options = _options(app, words)
+    if isinstance(error, MissingArgumentError | UnknownOptionError):
+        unknown = _unknown_option(options, app, words)
+        if unknown is not None:
+            return unknown
+    if isinstance(error, MissingArgumentError) and error.argument is not None and error.argument.name not in words:
+        return f"{error.argument.name} is missing; see {_chain(app, words)} --help"
+    message = str(error)
+    if isinstance(error, bidwise.InputError):
+        message = error.spelled(lambda name: options.get(name, name))
+    if isinstance(error, OSError) and error.strerror:  # without its number and the temporary name of a file
         name = "" if error.filename is None else f"{str(error.filename).removesuffix('.part')}: "
         message = name + error.strerror
     return CONTROL.sub("�", " ".join(message.split()))
 
 
-def _option(name: str) -> str:
-    return OPTIONS.get(name) or "--" + name.replace("_", "-")
+def _chain(app: App, words: Sequence[str]) -> str:
+    """What was typed up to the command."""
+    chain, _, _ = app.parse_commands(words)
+    return " ".join((app.name[0], *chain))
 
 
-def _unknown_option(error: MissingArgumentError | UnknownOptionError) -> str | None:
+def _options(app: App, words: Sequence[str]) -> dict[str, str]:
+    """How the arguments of the command are typed, by their names in Python: ``{"auction_size": "--auction-size"}``."""
+    chain, apps, _ = app.parse_commands(words)
+    if not chain:
+        return {}
+    arguments = apps[-1].assemble_argument_collection()
+    return {(each.keys or (each.field_info.name,))[-1]: each.name for each in arguments if each.name != "*"}
+
+
+def _unknown_option(options: Mapping[str, str], app: App, words: Sequence[str]) -> str | None:
     """The first option that the command does not have, often why another is missing, with what may be meant."""
-    parameters = {} if error.target is None else signature(error.target).parameters
-    options = [_option(name) for name, each in parameters.items() if each.kind is Parameter.KEYWORD_ONLY]
-    known = {option: option for option in (*options, "--help", *(["--no-header"] if "header" in parameters else []))}
-    words = [typed.partition("=")[0] for typed in sys.argv[1:] if typed.startswith("--")]
-    unknown = next((word for word in words if word not in known), None)
-    if unknown is None or not parameters:
+    known = {option: option for option in (*options.values(), "--help")}
+    typed = [word.partition("=")[0] for word in words if word.startswith("--")]
+    unknown = next((word for word in typed if word not in known), None)
+    if unknown is None or not options:
         return None
     keys: dict[str, str] = {}
-    if "settings" in parameters:
+    if "settings" in options:
         from bidwise.table.config import SECTIONS  # late: torch takes a second
 
         for section, part in SECTIONS.items():
-            keys |= {_option(key): f"--set {section}.{key}=VALUE" for key in part.__dataclass_fields__}
+            keys |= {f"--{k.replace('_', '-')}": f"--set {section}.{k}=VALUE" for k in part.__dataclass_fields__}
     meant = keys | known
     near = get_close_matches(unknown, meant, n=1)
-    help_ = f"See bidwise {' '.join(error.command_chain or ())} --help"
-    return f"Unknown option: {unknown}. " + (f"Did you mean {meant[near[0]]}?" if near else help_)
+    hint = f"Did you mean {meant[near[0]]}?" if near else f"See {_chain(app, words)} --help"
+    return f"Unknown option: {unknown}. {hint}"
 
 
 def say(text: str) -> None:

@@ -184,7 +184,7 @@ class Store:
         check_name("split", split, self.splits)
         columns: dict[str, Any] = {name: _tensor(self.column(split, name)) for name in self.columns(split)}
         if "bids" not in columns:
-            raise InputError(f"{self.folder} has no bids; add them with bidwise.data.bids")
+            raise InputError(f"{self.folder} has no bids")
         if not {"features", "clicks"} <= set(columns):
             raise InputError(
                 f"{self.folder} must have features and clicks of {split}, found {', '.join(columns)}; {AGAIN}"

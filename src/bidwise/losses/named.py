@@ -32,6 +32,8 @@ class WelfareLoss(nn.Module):
     tensor(2.2517)
     """
 
+    static = True
+
     def __init__(
         self,
         *,
@@ -114,6 +116,8 @@ class BidWeightedLogLoss(nn.Module):
     >>> BidWeightedLogLoss(power=1.0)(logits, clicks, bids)
     tensor(1.3863)
     """
+
+    static = True
 
     def __init__(
         self, *, power: float = 0.0, value: str = "clicks", reduction: str = "mean", validate: bool | None = None

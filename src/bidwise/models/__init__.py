@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from bidwise.models.boosted import BoostedTrees
-from bidwise.models.categorical import DCN, DCNv2, DeepFM, SparseLogisticRegression
+from bidwise.models.categorical import DCNv2, DeepFM, SparseLogisticRegression
 from bidwise.models.ensemble import Ensemble
 from bidwise.models.layers import BatchNorm
 from bidwise.models.mlp import MLP, LogisticRegression
@@ -13,7 +13,6 @@ from bidwise.models.mlp import MLP, LogisticRegression
 #: Models over categories by name, each called as ``MODELS[name](cardinalities, seed=0)``.
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "deepfm": DeepFM,
-    "dcn": DCN,
     "dcnv2": DCNv2,
     "logistic_regression": SparseLogisticRegression,
 }
@@ -21,7 +20,6 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 TABLE_MODELS: dict[str, Callable[..., nn.Module]] = {**MODELS, "lightgbm": BoostedTrees}
 
 __all__ = [
-    "DCN",
     "MLP",
     "MODELS",
     "TABLE_MODELS",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from bidwise.checks import check_whole
-from bidwise.models.bags import Values, values_and_slots
-from bidwise.models.layers import Cross, Embeddings, GroupedEmbeddings, Perceptron, glorot, paired
+from bidwise.models.bags import Values
+from bidwise.models.layers import Cross, Embeddings, Perceptron, glorot, paired
 
 # part of an L2 penalty that first-order weights bear: the best for them is that much smaller
 DEEPFM_FIRST, DCN_FIRST = 1e-3, 3e-4
@@ -22,6 +21,8 @@ class SparseLogisticRegression(nn.Module):
     >>> SparseLogisticRegression([3, 2])(torch.tensor([[0, 1], [2, 0]])).shape
     torch.Size([2])
     """
+
+    static = True
 
     def __init__(self, cardinalities: Sequence[Values], *, std: float = 1e-4, seed: int = 0) -> None:
         super().__init__()
@@ -56,6 +57,8 @@ class DeepFM(nn.Module):
     >>> DeepFM([3, (9, 2)], embedding=4, hidden=(8,))(torch.tensor([[0, 5, 8], [2, 7, 1]])).shape  # up to two keywords
     torch.Size([2])
     """
+
+    static = True
 
     def __init__(
         self,
@@ -96,60 +99,6 @@ class DeepFM(nn.Module):
         return logits
 
 
-def embedding_width(values: int) -> int:
-    """6 ⌊values^¼⌋: what DeepCTR makes of the 6 values^¼ that the paper prints.
-
-    >>> [embedding_width(values) for values in (3, 16, 81, 10_000, 1_000_000)]
-    [6, 12, 18, 60, 186]
-    """
-    check_whole("cardinalities", values, 1)
-    return 6 * math.isqrt(math.isqrt(values))  # exact, where values**0.25 may miss a whole number
-
-
-class DCN(nn.Module):
-    """Cross layers and a perceptron side by side over the same embeddings, ids ``(ads, columns) -> (ads,)``.
-
-    logit = w · [cross(x); perceptron(x)] + w_0,  x_{l+1} = x_0 (x_l · w_l) + b_l + x_l   (Wang et al., 2017, eqs. 3-5)
-
-    Args:
-        cardinalities: values of each field, ``(values, slots)`` of a bag (:mod:`bidwise.models.bags`).
-        widths: of their vectors; ``None``: :func:`embedding_width`.
-        cross: cross layers.
-        hidden: units of the hidden layers, with batch norm and ReLU.
-        dropout: share of the hidden units that a step leaves out.
-        std: of the initial embeddings; DeepCTR's is 1e-4, as is ours.
-        seed: of the initial weights and of the dropout.
-
-    >>> DCN([3, 20], hidden=(8,)).eval()(torch.tensor([[0, 1], [2, 19]])).shape
-    torch.Size([2])
-    """
-
-    def __init__(
-        self,
-        cardinalities: Sequence[Values],
-        *,
-        widths: Sequence[int] | None = None,
-        cross: int = 6,
-        hidden: Sequence[int] = (1024, 1024),
-        dropout: float = 0.0,
-        std: float = 1e-4,
-        seed: int = 0,
-    ) -> None:
-        super().__init__()
-        random = torch.Generator().manual_seed(seed)
-        widths = list(map(embedding_width, values_and_slots(cardinalities)[0])) if widths is None else list(widths)
-        self.tables = GroupedEmbeddings(cardinalities, widths, std=std, random=random)
-        self.cross = Cross(self.tables.width, cross, matrix=False, random=random)
-        self.deep = Perceptron(self.tables.width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)
-        self.last = glorot(self.tables.width + [self.tables.width, *hidden][-1], 1, random)
-        self.bias = nn.Parameter(torch.zeros(()))
-
-    def forward(self, features: Tensor) -> Tensor:
-        vectors = self.tables(features)
-        both = torch.cat([self.cross(vectors), self.deep(vectors)], dim=1)
-        return (both @ self.last).squeeze(-1) + self.bias
-
-
 class DCNv2(nn.Module):
     """First-order weights, cross layers and a perceptron over the same embeddings, ids ``(ads, columns) -> (ads,)``.
 
@@ -164,6 +113,8 @@ class DCNv2(nn.Module):
     >>> DCNv2([3, 20], hidden=(8,)).eval()(torch.tensor([[0, 1], [2, 19]])).shape
     torch.Size([2])
     """
+
+    static = True
 
     def __init__(
         self,

@@ -25,6 +25,8 @@ class Ensemble(nn.Module):
     torch.Size([2])
     """
 
+    static = True
+
     slope: Tensor
     intercept: Tensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate, chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,6 +16,12 @@ from bidwise import distributed
 from bidwise.checks import InputError, check_positive, check_whole
 from bidwise.kernels.gpu import available
 from bidwise.models.bags import Values, folded, values_and_slots
+
+
+def is_static(part: nn.Module) -> bool:
+    """Whether the class of a part declares ``static``: its forward pass does the same in every step, on ids or numbers
+    that are the ads' features. Subclasses may do anything, so they declare it again."""
+    return "static" in vars(type(part))
 
 
 class Embeddings(nn.Module):
@@ -39,6 +45,8 @@ class Embeddings(nn.Module):
     >>> table(torch.tensor([[0, 1], [2, 0]])).shape, table.weight.shape
     (torch.Size([2, 2, 4]), torch.Size([5, 4]))
     """
+
+    static = True
 
     starts: Tensor
     ends: Tensor
@@ -141,40 +149,6 @@ def trust(tables: Sequence[Embeddings], features: Tensor) -> None:
         table.trusted = True
 
 
-class GroupedEmbeddings(nn.Module):
-    """Vectors of a width that depends on the field, side by side: ids ``(ads, columns) -> (ads, sum of widths)``.
-
-    Fields of one width share a table; the columns are those of the tables in turn.
-    """
-
-    order: Tensor
-
-    def __init__(
-        self, cardinalities: Sequence[Values], widths: Sequence[int], *, std: float, random: torch.Generator
-    ) -> None:
-        super().__init__()
-        if not widths:
-            raise InputError("cardinalities must have one number for each field, found none")
-        self.groups = [[f for f, w in enumerate(widths) if w == width] for width in sorted(set(widths))]
-        ends = [0, *accumulate(values_and_slots(cardinalities)[1])]
-        self.columns = [[at for f in group for at in range(ends[f], ends[f + 1])] for group in self.groups]
-        self.width = sum(widths)
-        self.tables = nn.ModuleList(
-            Embeddings(
-                [cardinalities[f] for f in group], widths[group[0]], std=std, random=random, fields=group, columns=own
-            )
-            for group, own in zip(self.groups, self.columns, strict=True)
-        )
-        self.register_buffer("order", torch.tensor(list(chain(*self.columns))), persistent=False)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """The vectors of ids, side by side."""
-        if ids.dim() != 2 or ids.shape[1] != len(self.order):
-            raise InputError(f"features must have shape (ads, {len(self.order)}), found {tuple(ids.shape)}")
-        parts = torch.split(ids.index_select(1, self.order), [len(own) for own in self.columns], dim=1)
-        return torch.cat([table(part).flatten(1) for table, part in zip(self.tables, parts, strict=True)], dim=1)
-
-
 def paired(vectors: Tensor) -> Tensor:
     """Sum of the inner products of all pairs of fields, ``(ads, fields, width) -> (ads,)``: the factorization machine.
 
@@ -190,6 +164,8 @@ class Cross(nn.Module):
     """Cross layers of DCN: x_{l+1} = x_0 (x_l · w_l) + b_l + x_l; with ``matrix`` those of DCNv2,
     x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l.
     """
+
+    static = True
 
     def __init__(self, width: int, layers: int, *, matrix: bool, random: torch.Generator) -> None:
         super().__init__()
@@ -218,6 +194,8 @@ class Perceptron(nn.Module):
     Which units are dropped depends on ``seed`` and on how many steps were made, a number in the state of the model: a
     run that is resumed drops what it would have dropped, and nothing reads or sets the global random state.
     """
+
+    static = True
 
     steps: Tensor
 
@@ -304,6 +282,8 @@ class BatchNorm(nn.BatchNorm1d):
     A batch of one ad, the rest of an epoch, is normed by the running mean and variance. In training all ranks must call
     it together, as with torch's SyncBatchNorm.
     """
+
+    static = True
 
     def forward(self, active: Tensor) -> Tensor:
         """The normed units."""

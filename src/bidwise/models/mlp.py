@@ -32,6 +32,8 @@ class MLP(nn.Module):
     torch.Size([2, 5, 7])
     """
 
+    static = True
+
     def __init__(
         self,
         width: int,
@@ -78,6 +80,8 @@ class LogisticRegression(MLP):
     torch.Size([7])
     """
 
+    static = True
+
     def __init__(
         self, width: int, *, members: Sequence[int] = (), init: str = "torch", seed: int | Sequence[int] = 0
     ) -> None:
@@ -85,6 +89,8 @@ class LogisticRegression(MLP):
 
 
 class _Layer(nn.Module):
+    static = True
+
     def __init__(
         self, inputs: int, outputs: int, members: torch.Size, init: str, randoms: list[torch.Generator]
     ) -> None:

@@ -1,19 +1,16 @@
-"""Curves over epochs: lines with their names at their ends, and the page of a single training run."""
+"""Curves over epochs: one training with its best epoch, or several as lines with their names at their ends."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bidwise.report.drawing import COLOURS, SOFT, Look, Panel, Picture, shortened, ticks
-from bidwise.report.formatting import NONE, counted, number
-from bidwise.report.sections import Run, RunPage, Section, Table, drawings
+from bidwise.report.drawing import COLOURS, SOFT, Look, Panel, shortened, ticks
+from bidwise.report.formatting import counted
 from bidwise.study.recipe import BASELINE
 
 LABELS = 0.63  # where lines end and their names begin, as a share of the width
@@ -89,87 +86,17 @@ def apart(heights: Mapping[str, float], gap: float = 0.07) -> list[tuple[str, tu
     ]
 
 
-@dataclass(frozen=True)
-class BestEpoch:
-    """The best epoch by a metric and its value; nested lists where many models were trained at once."""
-
-    epoch: Any
-    value: Any
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """What :func:`bidwise.fit` writes."""
-
-    epochs: float
-    best: dict[str, BestEpoch] = field(default_factory=dict)
-    skipped: int = 0
-    kind: ClassVar[str] = "fit"
-    format: ClassVar[int] = 1
-
-
-def skipped_words(batches: int) -> str:
-    """How much was left out of a training."""
-    many = "1 batch" if batches == 1 else f"{batches:,} batches"
-    return f"{many} left out, whose loss or gradient was not finite."
-
-
-def fit_page(run: Run, key: str) -> RunPage:
-    """The curves of a training run and its best epoch."""
-    result: FitResult = run.result
-    loss, trained = run.config.get("loss", "a loss"), counted(result.epochs, "epoch")
-    many = max((np.asarray(best.epoch).size for best in result.best.values()), default=1)
-    mean = f" (means of {many:,} models)" if many > 1 else ""
-    rows = [
-        (name.replace("_", " "), [_digits(mean_of(best.epoch)), _digits(mean_of(best.value))])
-        for name, best in result.best.items()
-    ]
-    headline = f"Trained with {loss} for {trained}; nothing was validated."
-    if rows:
-        metric, (when, reached) = rows[0]
-        headline = f"Trained with {loss}: {metric} on validation is best after {when} of {trained}: {reached}{mean}."
-    if result.skipped:
-        headline += f" {skipped_words(result.skipped)}"
-    names = [name for name in (run.metrics[0] if run.metrics else {}) if name != "epoch"]
-    history = [(f"{e['epoch']}", [number(mean_of(e.get(name)), 5) for name in names]) for e in run.metrics]
-    headings = [(name.replace("_", " "), "") for name in names]
-    section = Section(
-        "Over the epochs",
-        f"A ring marks the best epoch{mean}." if rows else "",
-        figures=drawings(key, fit_curves(run.metrics, result.best)),
-        tables=[
-            Table(f"Best epoch by metric{mean}", "Metric", [("Epoch", ""), ("Value", "")], rows),
-            *([Table("Every evaluated epoch", "Epoch", headings, history, folded=True)] if names else []),
-        ],
-    )
-    return RunPage(run.name, "A training run", headline, sections=[section])
-
-
-def fit_pictures(run: Run) -> list[Picture]:
-    """The curves as files."""
-    return [fit_curves(run.metrics, run.result.best)]
-
-
-def fit_curves(metrics: Sequence[Mapping[str, Any]], best: Mapping[str, BestEpoch]) -> Picture:
-    """The loss and every metric of a training run over its epochs; a ring where the metric is best."""
-    names = [name for name in (metrics[0] if metrics else {}) if name != "epoch"]
-    epochs = [entry["epoch"] for entry in metrics]
-    panels = [_panel(name, epochs, [mean_of(entry.get(name)) for entry in metrics], best.get(name)) for name in names]
-    return Picture("fit", tuple(panels))
-
-
-def _panel(name: str, epochs: list[float], values: list[float | None], best: BestEpoch | None) -> Panel:
+def epoch_panel(name: str, epochs: Sequence[float], values: Sequence[float], best: tuple[float, float] | None) -> Panel:
+    """A metric of a training over its epochs; a ring at the ``best`` epoch and its value."""
     words = name.replace("_", " ")
     about = f"{words} over {counted(len(epochs), 'evaluated epoch')}"
-    when, value = (None, None) if best is None else (mean_of(best.epoch), mean_of(best.value))
-    if when is not None and value is not None:
-        about += f", best after epoch {when:g}: {value:.5g}"
+    if best is not None:
+        about += f", best after epoch {best[0]:g}: {best[1]:.5g}"
 
     def paint(axes: Axes) -> None:
-        heights = [math.nan if y is None else y for y in values]
-        axes.plot(epochs, heights, color=COLOURS[0], marker="o" if len(epochs) < 3 else "")
-        if when is not None and value is not None:
-            axes.plot([when], [value], "o", color=COLOURS[1], markerfacecolor="white", markersize=7)
+        axes.plot(epochs, values, color=COLOURS[0], marker="o" if len(epochs) < 3 else "")
+        if best is not None:
+            axes.plot(*([x] for x in best), "o", color=COLOURS[1], markerfacecolor="white", markersize=7)
         axes.xaxis.set_major_locator(ticks(6))
         axes.yaxis.set_major_locator(ticks(6))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.5g}".replace("-", "−")))
@@ -179,17 +106,7 @@ def _panel(name: str, epochs: list[float], values: list[float | None], best: Bes
     return Panel(f"{words.capitalize()} over epochs", about + ".", 2.7, paint)
 
 
-def _digits(value: float | None) -> str:
-    return NONE if value is None else f"{value:.5g}"
-
-
-def mean_of(value: Any) -> float | None:
-    """A number, or the mean of the numbers in nested lists: runs of many models have one for each.
-
-    >>> mean_of([[1.0, 3.0], [None, 2.0]]), mean_of(None), mean_of(4)
-    (2.0, None, 4.0)
-    """
-    if isinstance(value, list):
-        inside = [x for x in map(mean_of, value) if x is not None]
-        return sum(inside) / len(inside) if inside else None
-    return None if value is None else float(value)
+def skipped_words(batches: int) -> str:
+    """How much was left out of a training."""
+    many = "1 batch" if batches == 1 else f"{batches:,} batches"
+    return f"{many} left out, whose loss or gradient was not finite."

@@ -14,7 +14,7 @@ from bidwise import distributed
 from bidwise.data.encoding import LEFT_OUT
 from bidwise.data.splits import AUCTIONS
 from bidwise.evaluation.estimate import Outcome, signed
-from bidwise.report.curves import BestEpoch, fit_curves, named_lines, skipped_words
+from bidwise.report.curves import epoch_panel, named_lines, skipped_words
 from bidwise.report.drawing import Panel, Picture, Whisker, whiskers
 from bidwise.report.evaluation_page import differences_section, models_section, notes_section
 from bidwise.report.evaluation_sentences import AS_PREDICTIONS, IN_THE_AUCTION, headline, models_table, verdicts
@@ -103,8 +103,11 @@ def _choice(key: str, choice: Choice) -> Section:
 def _curves(key: str, result: TrainResult) -> Section:
     metric, fits, chosen = result.settings.train.metric, result.fits, result.fits[result.chosen]
     words = metric.replace("_", " ")
-    history = [{"epoch": each.epoch, "loss": each.loss, metric: each.value} for each in chosen.history]
-    panels = fit_curves(history, {metric: BestEpoch(chosen.best.epoch, chosen.best.value)}).panels
+    epochs, best = [each.epoch for each in chosen.history], chosen.best
+    panels = [
+        epoch_panel("loss", epochs, [each.loss for each in chosen.history], None),
+        epoch_panel(metric, epochs, [each.value for each in chosen.history], (best.epoch, best.value)),
+    ]
     lines = {loss: ([e.epoch for e in fit.history], [e.value for e in fit.history]) for loss, fit in fits.items()}
 
     def paint(axes: Axes) -> None:
@@ -115,7 +118,7 @@ def _curves(key: str, result: TrainResult) -> Section:
     if len(fits) > 1:
         ends = "; ".join(f"{loss}: {values[-1]:.5g} at last" for loss, (_, values) in lines.items())
         about = f"Validation {words} over epochs. {ends}."
-        panels = (Panel(f"Validation {words}, all recipes", about, 3.2, paint), *panels)
+        panels.insert(0, Panel(f"Validation {words}, all recipes", about, 3.2, paint))
     rows = []
     for name, fit in fits.items():
         numbers = (f"{fit.best.epoch:g} of {fit.history[-1].epoch:g}", f"{fit.best.value:.5g}", f"{fit.recipe.members}")
@@ -126,7 +129,7 @@ def _curves(key: str, result: TrainResult) -> Section:
     return Section(
         "Over the epochs",
         f"The epoch is chosen by {words} on validation auctions. Loss and rings: {result.chosen}.",
-        figures=drawings(key, Picture("epochs", panels)),
+        figures=drawings(key, Picture("epochs", tuple(panels))),
         tables=[Table("Trainings", "Recipe", headings, rows)],
     )
 

@@ -111,7 +111,6 @@ class Model:
     hidden: tuple[int, ...] | None = None
     dropout: float | None = None
     cross: int | None = None
-    widths: tuple[int, ...] | None = None  # of dcn's vectors, which a refresh keeps
     std: float | None = None
     leaves: int | None = None  # of lightgbm's trees
     smooth: float | None = None  # ads that the mean counts in a click rate, of lightgbm

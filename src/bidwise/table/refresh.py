@@ -22,8 +22,6 @@ from bidwise.data.encoding import LEFT_OUT, Bag, Column, Encoder, Numeric, cut_c
 from bidwise.data.extension import Extension, new_ids
 from bidwise.data.store import SPLITS, Store, StoreWriter
 from bidwise.models import MODELS, Ensemble
-from bidwise.models.bags import values_and_slots
-from bidwise.models.categorical import embedding_width
 from bidwise.models.widening import widened, widened_adam
 from bidwise.run_folder import load as read_tensors
 from bidwise.run_folder import read_json, read_result, write_json
@@ -115,12 +113,10 @@ class Previous:
 
     def _model(self) -> dict[str, Any]:
         """The section [model], with everything said."""
-        name, cardinalities = self.model.about.model, self.model.about.cardinalities
+        name = self.model.about.model
         signature = inspect.signature(MODELS[name]).parameters
         options = {key: signature[key].default for key in options_of(name)} | self.recipe.options
         options = {key: list(x) if isinstance(x, tuple) else x for key, x in options.items()}
-        if options.get("widths", 0) is None:
-            options["widths"] = list(map(embedding_width, values_and_slots(cardinalities)[0]))
         return {"name": name} | options
 
     def check_data(self, data: Data) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError, check_name, check_positive
 from bidwise.kernels.gpu import available
-from bidwise.models.layers import Embeddings, Perceptron
+from bidwise.models.layers import Embeddings, Perceptron, is_static
 
 UPDATES = ("lazy", "dense")
 
@@ -65,7 +65,7 @@ class Adam(torch.optim.Adam):
         self.sums: list[Any] = []
         self.average: distributed.Average | None = None
         # gradients of a parameter of ours are there as soon as they are complete, and on all ranks alike
-        self.overlaps = distributed.several() and type(model).__module__.startswith("bidwise.models")
+        self.overlaps = distributed.several() and is_static(model)
         if kernels:
             self._use_kernels(dense=updates == "dense")
         for table in self.tables:

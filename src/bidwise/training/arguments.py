@@ -72,6 +72,8 @@ class Variants(nn.Module):
     torch.Size([3, 5])
     """
 
+    static = True
+
     def __init__(self, losses: Sequence[tuple[nn.Module, int]]) -> None:
         super().__init__()
         self.losses = nn.ModuleList(unchecked(loss) for loss, _ in losses)

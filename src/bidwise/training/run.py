@@ -19,8 +19,7 @@ from bidwise.checks import InputError
 from bidwise.data.ads import Ads, fingerprint
 from bidwise.kernels.gpu import available
 from bidwise.losses.named import LOSSES, BidWeightedLogLoss, WelfareLoss, unchecked
-from bidwise.models import MODELS
-from bidwise.models.layers import BatchNorm, trust
+from bidwise.models.layers import BatchNorm, is_static, trust
 from bidwise.training.adam import Adam
 from bidwise.training.arguments import Options, Variants, check_no_sigmoid, check_ranks, one_line, whole
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle, fits, source
@@ -92,7 +91,7 @@ class Run:
         self.optimizer = Adam(model, **adam, kernels=plain, exchanges=True)  # type: ignore[arg-type]
         self.guard = Guard(model, self.optimizer, clip=options.clip, on_nan=options.on_nan)
         self.fit = Fit(model)
-        if (self.optimizer.sums or self.device.type == "cuda") and type(model) in MODELS.values():
+        if (self.optimizer.sums or self.device.type == "cuda") and is_static(model):
             trust(self.optimizer.tables, self.train.features)  # ids are features there, and a graph sees them all
         self.source, self.orders = source(self.shuffle, self.device), Orders(self.shuffle)
         self.position = Position(randoms=self.orders.states)
@@ -334,12 +333,9 @@ class Run:
 
 
 def repeats_in_a_graph(model: nn.Module, loss: Callable[..., Tensor]) -> bool:
-    """Whether nothing that Python does in a step changes from step to step: known of the parts of bidwise alone.
-
-    Classes of others may do anything, also those that inherit from ours, and so may hooks.
-    """
+    """Whether a CUDA graph may repeat a step: all parts are static, and no hook is called."""
     parts = [*model.modules(), *(loss.modules() if isinstance(loss, nn.Module) else [loss])]
-    own = all(type(part).__module__.startswith(("bidwise.", "torch.nn.")) for part in parts)
+    own = all(is_static(part) or getattr(nn, type(part).__name__, None) is type(part) for part in parts)
     hooks = any(part._forward_hooks or part._forward_pre_hooks for part in parts if isinstance(part, nn.Module))
     return own and not hooks and isinstance(loss, OWN_LOSSES)
 

@@ -1,0 +1,283 @@
+"""The paper's experiments: ``python -m paper synthetic | regimes | criteo | recipes | simulate | prepare | page``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+import bidwise
+from bidwise.cli.terminal import Bars, device_of, run_command
+from bidwise.data.store import SCHEMA, Store
+from bidwise.report.formatting import counted
+from bidwise.run_folder import locked_folder
+from bidwise.runners import Progress
+from paper import criteo, criteo_text, experiment_page, pages, prepare_criteo, recipes, regimes, synthetic
+from paper.bids import Bids
+from paper.criteo_results import CriteoConfig
+from paper.criteo_world import world_of
+from paper.recipes_results import RecipesConfig
+from paper.synthetic_results import RegimesConfig, SyntheticConfig
+
+app = App(
+    name="python -m paper",
+    help="The experiments of the paper, with its numbers next to ours.",
+    version=bidwise.__version__,
+    help_format="markdown",
+    default_parameter=Parameter(consume_multiple=True, negative=()),
+    suppress_keyboard_interrupt=False,
+)
+Out = Annotated[Path, Parameter(help="Folder of the run.")]
+Device = Annotated[str, Parameter(help="`cpu`, `cuda`, or `auto` for a GPU if there is one.")]
+Flat = Parameter(name="*")  # its fields are the options
+
+
+@app.command(name="synthetic")
+def run_synthetic(*, out: Out, config: Annotated[SyntheticConfig | None, Flat] = None, device: Device = "auto") -> None:
+    """Do pairwise losses raise welfare? The paper's synthetic experiment, and the same with every loss tuned.
+
+    Prints a table for each protocol and a verdict; writes OUT/result.json, OUT/report.html and OUT/figures. An
+    interrupted run resumes. 30 repeats take half an hour on two cores, 5 with --patience 12 three minutes.
+
+    `python -m paper synthetic --repeats 5 --patience 12 --out runs/synthetic`
+    """
+    checked = synthetic.checked(config or SyntheticConfig())
+    _experiment(lambda show: synthetic.run(checked, out, device=device_of(device), progress=show), out)
+
+
+@app.command(name="regimes")
+def run_regimes(*, out: Out, config: Annotated[RegimesConfig | None, Flat] = None, device: Device = "auto") -> None:
+    """Where does a welfare loss pay? Its gain over a tuned log loss, from one kind of market to another.
+
+    Three maps: how wrong the model is and whether bids follow clicks; how far bids spread and how many ads compete; how
+    strong the teacher is. About ten minutes on a GPU; on two cores an hour and a half. An interrupted run resumes.
+    Writes OUT/result.json, OUT/report.html and OUT/figures.
+    """
+    checked = regimes.checked(config or RegimesConfig())
+    _experiment(lambda show: regimes.run(checked, out, device=device_of(device), progress=show), out)
+
+
+@app.command(name="criteo")
+def run_criteo(
+    *,
+    out: Out,
+    config: Annotated[CriteoConfig | None, Flat] = None,
+    data: Path | None = None,
+    workers: int = 1,
+    device: Device = "auto",
+) -> None:
+    """Do welfare losses pay on Criteo? The paper's experiment with DeepFM and DCN, and the same with every loss tuned.
+
+    Takes a store that `prepare` wrote (--data), or simulates ads on the device (--rows). Prints tables and a verdict;
+    writes OUT/result.json, OUT/report.html and OUT/figures. An interrupted run resumes after the last model that it
+    finished. On a million rows a repeat takes DeepFM about an hour on two cores, DCN several.
+
+    `python -m paper criteo --data store --models deepfm --repeats 3 --out runs/criteo`
+
+    `python -m paper criteo --rows 10000000 --batch-size 4096 --lam-repeats 1 --workers 4 --out runs/criteo-10m`
+
+    Parameters
+    ----------
+    data:
+        Folder that `python -m paper prepare` wrote.
+    workers:
+        Trainings at once: threads on a GPU, processes on a CPU.
+    """
+    where, given = device_of(device), config or CriteoConfig()
+    _experiment(lambda show: criteo.run(given, data, out, device=where, workers=workers, progress=show), out)
+
+
+@app.command(name="recipes")
+def run_recipes(*, out: Out, config: Annotated[RecipesConfig | None, Flat] = None, device: Device = "auto") -> None:
+    """What raises welfare over the strongest log-loss model? Ensembles, distillation, welfare losses, in six worlds.
+
+    Settings are chosen on a draw of each world that no repeat has. Prints a table; writes OUT/result.json,
+    OUT/report.html and OUT/figures. An interrupted run resumes. For a GPU: a world takes it two minutes, two cores a
+    day.
+
+    `python -m paper recipes --worlds threeway_5 --rows 100000 --repeats 2 --batch-size 1024 --out runs/try`
+    """
+    given = config or RecipesConfig()
+    _experiment(lambda show: recipes.run(given, out, device=device_of(device), progress=show), out)
+
+
+@app.command
+def simulate(
+    out: Path, /, *, rows: int, world: str = "shared_tail", world_seed: int | None = None, seed: int = 0
+) -> None:
+    """Write raw data shaped like the Criteo challenge, of any size, with known true CTR.
+
+    Writes OUT, tab-separated lines of label, 13 integers and 26 categories, and OUT.ctr.npy, the true CTR of every
+    line. A million rows take a few seconds and 240 MB; the challenge has 45,840,617.
+
+    `python -m paper simulate ads.tsv --rows 1000000`
+
+    Parameters
+    ----------
+    out:
+        File to write; gzipped if its name ends in .gz.
+    rows:
+        Ads, one on each line.
+    world:
+        What makes people click: shared_tail, own_tail (rare values have effects of their own), threeway, threeway_5,
+        threeway_05 (products of three columns; 27, 5 and 0.5 % clicks) or drift (effects move, 12 columns are empty).
+    world_seed:
+        Draws other effects, at the same click rate.
+    seed:
+        Seed of the ads and clicks; what makes people click is the same for all seeds.
+    """
+    with Bars() as bars:
+        made = criteo_text.simulate(out, rows, world=world, world_seed=world_seed, seed=seed, progress=bars.show)
+    print(f"{made.rows:,} ads, {made.click_rate:.2%} of them clicked")
+    print(f"Written: {made.out}; {made.truth}, the true CTR of every line")
+    made_by = world_of(world, world_seed)
+    bids, options = made_by.bids, " --order file" if made_by.drift else ""
+    if bids.kind != Bids().kind:
+        options += f" --bids {bids.kind} --bid-sigma {bids.sigma:g} --bid-field {bids.field} --bid-noise {bids.noise:g}"
+    if world_seed is not None:
+        print("Bids of this world on a device have a seed of their own, which text cannot be given.")
+    print(f"Next: python -m paper prepare {shlex.quote(str(made.out))} STORE{options}")
+
+
+@app.command
+def prepare(
+    *paths: Path,
+    min_count: int = 10,
+    split: str = "8,1,1",
+    order: Literal["random", "file"] = "random",
+    seed: int = 0,
+    integers: Literal["winners", "printed"] = "winners",
+    on_error: Literal["strict", "skip"] = "strict",
+    bids: Literal["deepfm", "lognormal", "advertiser", "ctr", "residual", "none"] = "deepfm",
+    bid_noise: float = 0.1,
+    bid_sigma: float = 0.5,
+    bid_field: str = "C7",
+) -> None:
+    """Turn raw Criteo text, one or several files, into a store for training: RAW [RAW ...] OUT, the last is the folder.
+
+    Splits and shuffles the ads, turns values into ids, and gives every ad a bid. An interrupted run resumes. The disk
+    needs about 340 bytes for each line while it runs: 16 GB for all of Criteo.
+
+    `python -m paper prepare train.txt stores/criteo`
+
+    Parameters
+    ----------
+    paths:
+        Raw files in the layout of the challenge's train.txt, plain or gzip, then the folder to write. If RAW.ctr.npy
+        is next to each file, as `simulate` leaves it, the store has the true CTR.
+    min_count:
+        Categories seen less often in the training ads count as rare.
+    split:
+        Shares of training, validation and test ads.
+    order:
+        random, or file: the first lines are for training and the last for test, a split by time.
+    seed:
+        Seed of the random order and of the bids.
+    integers:
+        How integers become categories: winners, floor((ln x)^2) as the challenge's winners did, or printed,
+        floor(log2 x) as the paper prints, which puts 3 with 1 and 4 to 7 with 2.
+    on_error:
+        At a malformed line: strict stops, skip drops and counts it.
+    bids:
+        deepfm (the paper's: an untrained network), lognormal, advertiser (a level for each value of a field), ctr
+        (correlated with the true CTR), residual (by advertiser, correlated with what no sum over fields explains of
+        the true CTR) or none.
+    bid_noise:
+        Standard deviation of the noise on log bids of deepfm, advertiser and residual; the paper says 0.1 and 1.
+    bid_sigma:
+        Standard deviation of log bids, of all kinds but deepfm.
+    bid_field:
+        Field that stands for advertisers.
+    """
+    if len(paths) < 2:
+        raise bidwise.InputError(
+            f"RAW and OUT are needed, found {' '.join(map(str, paths)) or 'neither'}; "
+            "as in python -m paper prepare train.txt stores/criteo"
+        )
+    *raw, out = paths
+    complete = (out / SCHEMA).is_file()
+    with Bars() as bars:
+        store = prepare_criteo.prepare(
+            raw,
+            out,
+            min_count=min_count,
+            split=_shares(split),
+            order=order,
+            seed=seed,
+            integers=integers,
+            on_error=on_error,
+            bids=None if bids == "none" else Bids(bids, noise=bid_noise, sigma=bid_sigma, field=bid_field, seed=seed),
+            progress=bars.show,
+        )
+    if complete:
+        print(f"{out} is complete already, from the same files with the same options; nothing to do\n")
+    print(summary(store))
+    written = "" if complete else f"Written: {out}. "
+    print(f"\n{written}Next: python -m paper criteo --data {out} --models deepfm --repeats 3 --out runs/criteo")
+
+
+@app.command
+def page(*runs: Path, out: Path) -> None:
+    """Write one page about several experiments; it works offline.
+
+    `python -m paper page runs/demo docs/results/plotted --out runs/page.html`
+
+    Parameters
+    ----------
+    runs:
+        Folders of finished experiments.
+    out:
+        The page to write.
+    """
+    pages.report(runs, out)
+    print(f"Written: {out}")
+
+
+def summary(store: Store) -> str:
+    """What a store contains, in a few lines."""
+    schema = store.schema
+    lines = [f"{schema['rows']:,} ads" + (", with their true CTR" if store.has("truth") else "")]
+    for name, ads in store.splits.items():
+        lines.append(f"  {name:<6} {ads:>12,} ads, click rate {schema['click_rate'][name]:.4f}")
+    skipped = schema["skipped"]
+    if skipped["lines"]:
+        reasons = ", ".join(f"{kind} {count:,}" for kind, count in skipped["reasons"].items())
+        lines.append(f"{skipped['lines']:,} malformed lines were skipped ({reasons}), such as {skipped['samples'][0]}")
+    if "bids" in schema:
+        bids = schema["bids"]
+        low, high = bids["quantiles"]["0.01"], bids["quantiles"]["0.99"]
+        lines.append(f"bids {bids['kind']}: mean {bids['mean']:.3f}, 98 % between {low:.3f} and {high:.3f}")
+    return "\n".join(lines)
+
+
+def _shares(split: str) -> tuple[int, ...]:
+    """``8,1,1`` as numbers."""
+    try:
+        return tuple(int(word) for word in split.split(","))
+    except ValueError:
+        raise bidwise.InputError(f"must be whole numbers such as 8,1,1, found {split!r}", argument="split") from None
+
+
+def _experiment(run: Callable[[Progress], Any], out: Path) -> None:
+    """Run an experiment with a progress bar, print what it found, and write a page and figures."""
+    kept = len(list((out / "pieces").glob("*.pt")))
+    if kept and not (out / "result.json").exists():
+        print(f"Resuming after {counted(kept, 'part')} of this run, in {out}", flush=True)
+    with locked_folder(out), Bars() as bars:
+        result = run(bars.show)
+        print(experiment_page.experiment_summary(result))
+        bars.show("drawing", 0.0)
+        pages.write_report(out, result)
+    print(f"\nWritten: {out / 'report.html'}; {out / 'result.json'}; {out / 'figures'}")
+
+
+def main() -> None:
+    run_command(app, sys.argv[1:], resumes=("synthetic", "regimes", "criteo", "recipes", "prepare"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""The paper's experiment on Criteo: DeepFM and DCN, log loss against welfare losses, on a store or on simulated ads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bidwise.checks import check_whole, derived_seed
+from bidwise.run_folder import environment, open_folder
+from bidwise.runners import Progress, Runner, Threads
+from bidwise.study.compare import Difference, mean_and_error, paired
+from bidwise.study.recipe import BASELINE, best, has_lam
+from paper.criteo_results import (
+    CONVERGED,
+    TUNED,
+    AtLam,
+    CriteoConfig,
+    CriteoResult,
+    Curve,
+    Levels,
+    LossResult,
+    ModelResult,
+    Protocol,
+    Selected,
+)
+from paper.criteo_trial import Lams, Measured, Trained, Trial, load_dataset, planned, train, trial_of
+from paper.tasks import Processes, Task, TaskCache
+
+SELECTIONS = {"by_welfare": "welfare", "by_truth": "expected_welfare"}  # beside validation log loss
+
+
+def run(
+    config: CriteoConfig,
+    data: str | Path | None,
+    out: str | Path,
+    *,
+    device: str = "cpu",
+    workers: int = 1,
+    runner: Runner | None = None,
+    progress: Progress | None = None,
+) -> CriteoResult:
+    """Train, measure and write ``result.json``; what is already there is not computed again.
+
+    Args:
+        data: a store, as ``bidwise prepare criteo`` writes it; ``None`` where ``config.rows`` ads are simulated.
+        out: the run folder; one file for each model, repeat, loss and lam.
+        workers: trainings at once: threads on a GPU, processes on a CPU.
+        runner: in place of these.
+    """
+    check_whole("workers", workers, 1)
+    dataset = load_dataset(config, data, device, verify=True)
+    of_folder = {"experiment": "criteo", "data": dataset.name, "checksum": dataset.checksum, **asdict(config)}
+    folder, made_by = open_folder(out, of_folder), environment(device)  # now: the sources may change while it runs
+    tasks = TaskCache(folder, progress)
+    if runner is None and workers > 1:
+        runner = Threads(workers, device) if torch.device(device).type == "cuda" else Processes(workers)
+    shared = {"data": None if data is None else str(Path(data).absolute()), "config": config, "device": device}
+    trained = _train_all(config, tasks, runner or Runner(), shared)
+    models = {name: Numbers(config, trained, name).result(len(dataset.train)) for name in config.models}
+    result = CriteoResult(config=config, data=dataset.about(config), models=models)
+    tasks.write(result, made_by)
+    return result
+
+
+def _train_all(config: CriteoConfig, tasks: TaskCache, runner: Runner, shared: dict[str, Any]) -> dict[Trial, Trained]:
+    """Teachers first; what depends on the selected lam last."""
+    trained: dict[Trial, Trained] = {}
+
+    def train_these(trials: Sequence[Trial]) -> None:
+        todo = []
+        for trial in trials:
+            teacher = Trial(config.recipe(trial.recipe.model), trial.repeat) if trial.recipe.teacher else None
+            options = shared | {"trial": trial, "seed": derived_seed(config.seed, trial.repeat)}
+            options["teacher"] = None if teacher is None else tasks.path(teacher.name)
+            todo.append(Task(trial.name, train, options, key=str(trial), epochs=trial.recipe.epochs))
+        trained.update(zip(trials, map(Trained.of, tasks.all(todo, runner)), strict=True))
+
+    first = planned(config)
+    lams = {(model, loss): config.lams[0] for model in config.models for loss in config.losses}
+    tasks.expected = len(planned(config, lams))  # at most: the selected lam may be one that is trained anyway
+    for taught in (False, True):
+        train_these([trial for trial in first if (trial.recipe.teacher is not None) == taught])
+    if config.lam_repeats is not None and "tuned" in config.protocols:
+        every = planned(config, selected_lams(config, trained))
+        tasks.expected = len(every)
+        train_these([trial for trial in every if trial not in trained])
+    return trained
+
+
+def selected_lams(config: CriteoConfig, trained: Mapping[Trial, Trained]) -> Lams:
+    """For each model and loss the lam that is used in all repeats."""
+    numbers = {model: Numbers(config, trained, model) for model in config.models}
+    return {(m, loss): of.best_lam(loss) for m, of in numbers.items() for loss in filter(has_lam, config.losses)}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What the trials of a run found about one model: what was selected, means over repeats, paired differences."""
+
+    config: CriteoConfig
+    trained: Mapping[Trial, Trained]
+    model: str
+
+    def result(self, ads: int) -> ModelResult:
+        """Everything, of a model trained on so many ads."""
+        config, recipe = self.config, self.config.recipe(self.model)
+        tuned = "tuned" in config.protocols
+        with_lam = [loss for loss in config.losses if tuned and has_lam(loss)]
+        return ModelResult(
+            parameters=self.of_trial(0, BASELINE, None).parameters,
+            batch_size=recipe.batch_size,
+            epochs=recipe.epochs,
+            steps=round(-(-ads // recipe.batch_size) * recipe.epochs),
+            protocols={name: self.protocol(name) for name in config.protocols},
+            grid={
+                loss: tuple(AtLam(lam=lam, **_levels(self._at(loss, lam))) for lam in config.lams) for loss in with_lam
+            },
+            grid_log_loss=Levels(**_levels(self._at(BASELINE, None))) if with_lam else None,
+            curves={loss: self.curve(loss) for loss in config.losses} if tuned else {},
+        )
+
+    def of_trial(self, repeat: int, loss: str, lam: float | None, protocol: str = "tuned") -> Trained:
+        return self.trained[trial_of(self.config, self.model, repeat, loss, lam, protocol)]
+
+    def _at(self, loss: str, lam: float | None) -> list[Measured]:
+        """At its best epoch, in the repeats that tried every lam."""
+        return [self.of_trial(repeat, loss, lam).selections[TUNED] for repeat in self.config.trying_lams]
+
+    def best_lam(self, loss: str) -> float:
+        """The lam with the lowest validation log loss, summed over the repeats that tried all."""
+
+        def value(lam: float) -> float:
+            return sum(each.value for each in self._at(loss, lam))
+
+        return best(self.config.lams, TUNED, value) or self.config.lam
+
+    def chosen(self, loss: str, protocol: str, selection: str) -> list[Measured]:
+        """For each repeat the model that a selection takes, of all epochs and lams; ``last`` takes the end.
+
+        With ``lam_repeats`` lam is already selected, and a selection takes the epoch alone.
+        """
+        lams = self.config.lams_of(loss, protocol)
+        if self.config.lam_repeats is not None and len(lams) > 1:
+            lams = (self.best_lam(loss),)
+        tried = [
+            [self.of_trial(repeat, loss, lam, protocol).selections[selection] for lam in lams]
+            for repeat in range(self.config.repeats)
+        ]
+        if selection == CONVERGED:
+            return [each[0] for each in tried]
+        return [best(each, selection, lambda tested: tested.value) or each[0] for each in tried]
+
+    def protocol(self, name: str) -> Protocol:
+        """The numbers of every loss; in the tuned protocol also as other selections have them."""
+        selections = {"": CONVERGED} if name == "converged" else {"": TUNED, **SELECTIONS}
+        known = self.of_trial(0, BASELINE, None).selections
+        bases = {by: self.chosen(BASELINE, name, some) for by, some in selections.items() if some in known}
+        losses = {}
+        for loss in self.config.losses:
+            tested = {by: self.chosen(loss, name, selections[by]) for by in bases}
+            more: dict[str, Any] = {by: Selected(**_selected(tested[by], bases[by], loss)) for by in bases if by}
+            for key in ("revenue", "calibration_error", "predicted_over_observed"):
+                more[key] = float(np.mean([getattr(each, key) for each in tested[""]]))
+            losses[loss] = LossResult(**_selected(tested[""], bases[""], loss), **more)
+        return Protocol(losses)
+
+    def curve(self, loss: str) -> Curve:
+        """Validation metrics over the epochs, at the lam that was selected most often."""
+        lam = Counter(each.lam for each in self.chosen(loss, "tuned", TUNED)).most_common(1)[0][0]
+        seen = [self.of_trial(repeat, loss, lam).curve for repeat in range(self.config.repeats)]
+        names = [name for name in ("welfare", "log_loss", "expected_welfare") if name in seen[0]]
+        means = {name: tuple(np.mean([curve[name] for curve in seen], axis=0).tolist()) for name in names}
+        return Curve(epoch=tuple(seen[0]["epoch"]), lam=lam, **means)
+
+
+def _selected(tested: Sequence[Measured], base: Sequence[Measured], loss: str) -> dict[str, Any]:
+    """The fields of :class:`Selected`."""
+    tuned = not np.isnan(tested[0].epoch)
+
+    def difference(values: Callable[[Measured], Tensor]) -> Difference | None:
+        return None if loss == BASELINE else paired(*([values(m).numpy() for m in each] for each in (tested, base)))
+
+    return {
+        **_levels(tested),
+        "difference": difference(lambda measured: measured.main_welfare),
+        "calibrated": difference(lambda measured: measured.calibrated),
+        "epoch": float(np.mean([each.epoch for each in tested])),
+        "lam": tuple(each.lam for each in tested if tuned and each.lam is not None),
+    }
+
+
+def _levels(tested: Sequence[Measured]) -> dict[str, float]:
+    """The fields of :class:`Levels`: means over repeats and their standard errors, where there are any."""
+    levels = {}
+    for name in ("welfare", "expected_welfare", "auc", "log_loss"):
+        values = [getattr(each, name) for each in tested]
+        if values[0] is not None:
+            levels[name], levels[f"{name}_error"] = mean_and_error([float(np.mean(np.asarray(x))) for x in values])
+    return levels

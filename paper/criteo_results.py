@@ -1,0 +1,312 @@
+"""The Criteo experiment: its options, and what a run found, as ``result.json`` holds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import bidwise
+from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
+from bidwise.study.compare import Difference
+from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, has_lam
+from bidwise.training.adam import UPDATES
+from bidwise.training.arguments import PRECISIONS, SCHEDULES
+from paper.criteo_world import CRITEO_WORLDS
+from paper.dcn import MODELS
+from paper.synthetic_results import Histogram
+
+LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
+CHOICES = {
+    "protocol": ("converged", "tuned", "both"),
+    "embeddings": UPDATES,
+    "precision": PRECISIONS,
+    "schedule": SCHEDULES,
+    "world": CRITEO_WORLDS,
+}
+CONVERGED, TUNED = "last", "log_loss"  # the weights that a protocol takes, of the model and of its teacher
+PAPER_SETTINGS = {  # model -> ads in a batch, epochs; 150,000 steps of DCN are 2.09 epochs of the full data
+    "deepfm": (256, 3.0),
+    "dcn": (512, 2.1),
+    "dcnv2": (512, 2.1),
+    "logistic_regression": (256, 3.0),
+}
+
+
+@dataclass(frozen=True)
+class CriteoConfig:
+    """The options of a run; two runs with the same ones on the same data give the same numbers.
+
+    Args:
+        models: deepfm, dcn, dcnv2, logistic_regression.
+        losses: names of losses; log_loss always takes part.
+        protocol: converged (all epochs, the paper's lam = 3), tuned (each loss its own epoch and lam, by validation log
+            loss) or both.
+        repeats: trainings of every model, each with its own initial weights and order of ads.
+        seed: of all random numbers.
+        auction_size: ads of a validation or test auction; welfare is the mean over every possible auction.
+        every: epochs between evaluations on the validation auctions.
+        l2: weight of the squared embeddings in the loss; DeepCTR's default is 1e-5.
+        embeddings: lazy (updates the rows that a batch looked up) or dense (all rows, as Adam does).
+        rows: ads to simulate on the device, in place of a store.
+        world: of simulated ads, as `simulate` names them.
+        epochs: of every training; by default the paper's, 3 for DeepFM and 2.1 for DCN.
+        schedule: of the learning rate, constant or cosine.
+        batch_size: ads in a batch; by default the paper's, 256 for DeepFM and 512 for DCN.
+        lams: what the tuned protocol tries; the paper has 0.1, 1, 3, 5 and 10.
+        lam_repeats: select lam once, by validation log loss summed over the first so many repeats, which alone train
+            every lam; by default each repeat selects its own.
+        precision: float32, or mixed for products of matrices on the tensor cores of a GPU.
+    """
+
+    lam: ClassVar[float] = 3.0
+    sigma: ClassVar[float] = 3.0
+    learning_rate: ClassVar[float] = 1e-3
+    written: ClassVar[tuple[str, ...]] = ("lam", "sigma", "learning_rate")
+
+    models: tuple[str, ...] = ("deepfm", "dcn")
+    losses: tuple[str, ...] = LOSSES
+    protocol: str = "both"
+    repeats: int = 10
+    seed: int = 0
+    auction_size: int = 256
+    every: float = 0.25
+    l2: float = 0.0
+    embeddings: str = "lazy"
+    rows: int | None = None
+    world: str = "shared_tail"
+    epochs: float | None = None
+    schedule: str = "constant"
+    batch_size: int | None = None
+    lams: tuple[float, ...] = LAMS
+    lam_repeats: int | None = None
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        for argument, names, known in (("models", self.models, tuple(MODELS)), ("losses", self.losses, LOSSES)):
+            for name in names:
+                check_name(argument, name, known)
+            if not names:
+                raise InputError(f"must name at least one of {', '.join(known)}, found none", argument=argument)
+        object.__setattr__(self, "models", tuple(dict.fromkeys(self.models)))
+        asked = (BASELINE, *self.losses)  # what all others are compared with, and their teacher
+        object.__setattr__(self, "losses", tuple(loss for loss in LOSSES if loss in asked))
+        for name, choices in CHOICES.items():
+            check_name(name, getattr(self, name), choices)
+        check_seed("seed", self.seed)
+        check_whole("repeats", self.repeats, 1, MOST_REPEATS)
+        for name, least in (("auction_size", 2), ("rows", 10), ("batch_size", 2), ("lam_repeats", 1)):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), least)
+        if self.lam_repeats is not None and self.lam_repeats > self.repeats:
+            message = f"must be at most {{}}, {self.repeats}, found {self.lam_repeats}"
+            raise InputError(message, argument="lam_repeats", others=("repeats",))
+        if not self.lams:
+            raise InputError("must be at least one, found none", argument="lams")
+        for name, values in (
+            ("every", [self.every]),
+            ("epochs", [1 if self.epochs is None else self.epochs]),
+            ("lams", self.lams),
+        ):
+            for value in values:
+                check_positive(name, value)
+        check_positive("l2", self.l2, or_zero=True)
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """Those that are run."""
+        return ("converged", "tuned") if self.protocol == "both" else (self.protocol,)
+
+    @property
+    def trying_lams(self) -> range:
+        """The repeats that train every lam."""
+        return range(self.repeats if self.lam_repeats is None else self.lam_repeats)
+
+    def lams_of(self, loss: str, protocol: str) -> Sequence[float | None]:
+        """The lam that a protocol tries; losses without one have ``None``."""
+        if not has_lam(loss):
+            return (None,)
+        return (self.lam,) if protocol == "converged" else self.lams
+
+    def recipe(self, model: str, loss: str = BASELINE, lam: float | None = None, teacher: str | None = None) -> Recipe:
+        """How a model is trained; docs/criteo.md lists what differs from the paper."""
+        batch_size, epochs = PAPER_SETTINGS[model]
+        names = ("sigma", "schedule", "learning_rate", "every", "l2", "embeddings", "precision")
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        options |= {"epochs": self.epochs or epochs, "batch_size": self.batch_size or batch_size}
+        return Recipe(loss=loss, lam=lam, teacher=teacher, model=model, **options)
+
+
+@dataclass(frozen=True)
+class Bids:
+    """How the bids of all ads were drawn, and how they came out."""
+
+    kind: str
+    options: dict[str, Any]
+    mean: float
+    quantiles: dict[str, float]
+    histogram: Histogram
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the true CTR reaches on the test ads."""
+
+    auc: float
+    log_loss: float
+
+
+@dataclass(frozen=True)
+class SplitSizes:
+    """Ads of each split."""
+
+    train: int
+    valid: int
+    test: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdsOfRun:
+    """The ads that a run trained and tested on."""
+
+    written: ClassVar[tuple[str, ...]] = ("known_ctr",)
+
+    name: str
+    splits: SplitSizes
+    click_rate: float
+    fields: int
+    values: int
+    integers: str | None = None
+    min_count: int | None = None
+    bids: Bids | None = None
+    optimal_welfare: float = math.nan  # expected, where the true CTR is known
+    truth: Truth | None = None
+
+    @property
+    def known_ctr(self) -> bool:
+        """Whether the ads are simulated."""
+        return self.truth is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Levels:
+    """Means over repeats on the test auctions, with standard errors; expected welfare is NaN for ads of unknown CTR."""
+
+    welfare: float
+    welfare_error: float = math.nan
+    expected_welfare: float = math.nan
+    expected_welfare_error: float = math.nan
+    auc: float
+    auc_error: float = math.nan
+    log_loss: float
+    log_loss_error: float = math.nan
+
+    @property
+    def main_welfare(self) -> float:
+        """Expected welfare, which varies less by chance, where it is known; else realised welfare."""
+        return self.welfare if math.isnan(self.expected_welfare) else self.expected_welfare
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtLam(Levels):
+    """A loss with one lam, at its best epoch."""
+
+    lam: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selected(Levels):
+    """A loss at the epoch, mean over repeats, and the lam of each repeat that were selected on validation ads.
+
+    ``difference`` is main welfare − that of the log loss selected in the same way, ``calibrated`` the same after Platt
+    scaling of both models on validation clicks; ``None`` for the log loss.
+    """
+
+    difference: Difference | None
+    calibrated: Difference | None = None
+    epoch: float = math.nan  # of trainings whose last weights are taken
+    lam: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossResult(Selected):
+    """All numbers of a loss in a protocol; the tuned one also selects by validation welfare and by the true CTR.
+
+    Results of older versions, tuned by welfare, have ``by_log_loss`` in its place.
+    """
+
+    revenue: float
+    calibration_error: float
+    predicted_over_observed: float
+    by_log_loss: Selected | None = None
+    by_welfare: Selected | None = None
+    by_truth: Selected | None = None
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The losses of a protocol, the log loss among them."""
+
+    losses: dict[str, LossResult]
+
+    def selected(self, by: str = "") -> dict[str, Selected]:
+        """The losses as tuned, or as selected ``by_log_loss``, ``by_welfare`` or ``by_truth``."""
+        found = {name: getattr(loss, by) if by else loss for name, loss in self.losses.items()}
+        return {name: loss for name, loss in found.items() if loss is not None}
+
+    def gain(self, loss: str, by: str = "", *, calibrated: bool = False) -> Difference:
+        """Difference to the log loss as a share of its welfare."""
+        selected = self.selected(by)
+        difference = selected[loss].calibrated if calibrated else selected[loss].difference
+        assert difference is not None, "of the log loss to itself"
+        return difference / selected[BASELINE].main_welfare
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Validation metrics over the epochs, mean over repeats, at the lam that was selected most often."""
+
+    epoch: tuple[float, ...]
+    welfare: tuple[float, ...]
+    log_loss: tuple[float, ...]
+    expected_welfare: tuple[float, ...] = ()
+    lam: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelResult:
+    """Everything of one model; ``grid`` are the losses at every lam, over the repeats that tried all of them."""
+
+    parameters: int
+    batch_size: int
+    epochs: float
+    steps: int
+    protocols: dict[str, Protocol]
+    grid: dict[str, tuple[AtLam, ...]] = field(default_factory=dict)
+    grid_log_loss: Levels | None = None  # over the repeats of the grid
+    curves: dict[str, Curve] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriteoResult:
+    """What a run found."""
+
+    kind: ClassVar[str] = "criteo"
+    format: ClassVar[int] = 3
+
+    version: str = bidwise.__version__
+    config: CriteoConfig
+    data: AdsOfRun
+    models: dict[str, ModelResult]
+
+    @property
+    def tuned_by(self) -> str:
+        """The metric of validation ads that selects epoch and lam in the tuned protocol."""
+        by_welfare = any(loss.by_log_loss for _, _, found in self.protocols for loss in found.losses.values())
+        return "welfare" if by_welfare else TUNED
+
+    @property
+    def protocols(self) -> list[tuple[str, str, Protocol]]:
+        """Every model, protocol and what it found."""
+        return [(name, key, found) for name, model in self.models.items() for key, found in model.protocols.items()]

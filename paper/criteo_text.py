@@ -1,0 +1,246 @@
+"""Text in the layout of the Criteo Display Advertising Challenge: fields, lines, and files of the simulated worlds.
+
+Integers become categories by one of two maps. Missing integers are id 1 in both; negative ones (there are some, -1 to
+-3) are at most 2 and stay what they are, each with a token of its own.
+
+* ``printed``, the paper's: x for x <= 2 and floor(log2 x) above. As printed, 3 becomes 1 and 4 to 7 become 2: they
+  share the tokens of the values 1 and 2.
+* ``winners``, of the challenge's winners, whom the paper follows: x for x <= 2 and floor((ln x)^2) above, with tokens
+  of their own: 3 and 4 become ``ln2:1``, never the token of the value 1.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bidwise.checks import InputError, check_seed, check_whole
+from bidwise.run_folder import named, whole_file
+from bidwise.runners import Runner, cores
+from bidwise.urls import check_on_disk
+from paper.criteo_world import CHUNK, SHARED_TAIL, CriteoWorld, Sample, numpy_uniform, sampled, world_of
+
+INTEGERS = tuple(f"I{number}" for number in range(1, 14))
+CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
+NAMES = (*INTEGERS, *CATEGORIES)
+
+BYTES_PER_LINE = (250, 105)  # with its true CTR: as text, gzipped
+BLOCK = 4096  # lines put together at a time: they stay in cache
+VALUES = 2**24  # a category's number takes three bytes of its name, its column the fourth
+ABOVE = 3  # first token of the winners' logarithms
+WORKERS = 4  # chunks in work at once, at most: each takes some 60 MB
+
+_HEX = np.frombuffer(b"".join(b"%04x" % number for number in range(2**16)), np.uint32)
+_DIGITS = np.frombuffer(b"".join(b"%04d" % number for number in range(10**4)), np.uint32)
+_LEADING = np.frombuffer(  # without zeros in front; a zero byte, which is dropped, stands for no digit
+    b"".join((b"%d" % number).rjust(4, b"\0") for number in range(10**4)), np.uint32
+)
+
+
+def printed(x: NDArray[np.int64]) -> NDArray[np.int32]:
+    """x for x <= 2, floor(log2 x) above.
+
+    >>> printed(np.array([-2, 0, 2, 3, 4, 7, 8])).tolist()
+    [-2, 0, 2, 1, 2, 2, 3]
+    """
+    exponent = np.frexp(np.maximum(x, 1).astype(np.float64))[1] - 1  # exact, where a logarithm is rounded
+    return np.where(x <= 2, x, exponent).astype(np.int32)
+
+
+def winners(x: NDArray[np.int64]) -> NDArray[np.int32]:
+    """x for x <= 2, 3 + floor((ln x)^2) above: the 3 keeps the tokens apart.
+
+    >>> winners(np.array([-2, 0, 2, 3, 4, 5, 100])).tolist()
+    [-2, 0, 2, 4, 4, 5, 24]
+    """
+    logarithm = np.log(np.maximum(x, 1))
+    return np.where(x <= 2, x, ABOVE + np.floor(logarithm * logarithm)).astype(np.int32)
+
+
+class Map(NamedTuple):
+    """Integers to tokens, and tokens as they are called in the vocabulary."""
+
+    tokens: Callable[[NDArray[np.int64]], NDArray[np.int32]]
+    names: Callable[[NDArray[Any]], list[str]]
+
+
+MAPS = {
+    "winners": Map(winners, lambda tokens: [str(t) if t < ABOVE else f"ln2:{t - ABOVE}" for t in tokens.tolist()]),
+    "printed": Map(printed, lambda tokens: [str(t) for t in tokens.tolist()]),
+}
+
+
+def hex_names(column: int, numbers: NDArray[Any]) -> NDArray[np.uint32]:
+    """Names of the values ``numbers`` of category ``column``, to be written as eight hex digits.
+
+    A bijection of 32 bits (the last steps of MurmurHash3: shifts and odd factors, each of which can be undone), applied
+    to 2^24 (column + 1) + number: no two values of any columns share a name, and no vocabulary is held.
+
+    >>> [f"{name:08x}" for name in hex_names(0, np.arange(3))]
+    ['47ba7b95', '4a232301', 'e43cf8d1']
+    """
+    mixed = numbers.astype(np.uint32)
+    mixed += np.uint32(VALUES * (column + 1))
+    mixed ^= mixed >> np.uint32(16)
+    mixed *= np.uint32(0x85EBCA6B)
+    mixed ^= mixed >> np.uint32(13)
+    mixed *= np.uint32(0xC2B2AE35)
+    mixed ^= mixed >> np.uint32(16)
+    return mixed
+
+
+def lines(clicks: NDArray[Any], values: NDArray[Any], missing: NDArray[np.bool_]) -> bytes:
+    r"""Text of the ads: ``label, I1 ... I13, C1 ... C26`` between tabs, missing values empty.
+
+    Args:
+        clicks: ``(ads,)``, 0 or 1.
+        values: ``(39, ads)``, integers of at most eight digits, then numbers of categories from 0, below 2^24.
+        missing: ``(39, ads)``.
+
+    >>> lines(np.array([1]), np.full((39, 1), -2), np.arange(39)[:, None] > 1)[:10]
+    b'1\t-2\t-2\t\t\t'
+    """
+    starts = range(0, len(clicks), BLOCK)
+    return b"".join(_block(*(x[..., start : start + BLOCK] for x in (clicks, values, ~missing))) for start in starts)
+
+
+def _block(clicks: NDArray[Any], values: NDArray[Any], known: NDArray[np.bool_]) -> bytes:
+    """All lines at one width, with zero bytes where a value is shorter; then the zero bytes are dropped."""
+    ads, width = len(clicks), 1 + 10 * len(INTEGERS) + 9 * len(CATEGORIES) + 1
+    text = np.zeros((ads, width), np.uint8)
+    text[:, 0] = clicks
+    text[:, 0] += ord("0")
+    text[:, -1] = ord("\n")
+    at = 1
+
+    def four(place: int) -> NDArray[np.uint32]:
+        """Four characters of every line, as one number."""
+        return np.ndarray(ads, np.uint32, text.data, offset=place, strides=(width,))
+
+    for number in range(len(INTEGERS)):
+        text[:, at] = ord("\t")
+        counts, there = values[number], known[number]
+        if counts.min() < 0:
+            text[:, at + 1] = ord("-") * ((counts < 0) & there)
+            counts = np.abs(counts)
+        if counts.max() < 10**4:
+            four(at + 6)[:] = _LEADING.take(counts) * there
+        else:
+            high = counts // 10**4
+            low = counts - high * 10**4
+            four(at + 2)[:] = _LEADING.take(high) * ((high > 0) & there)
+            four(at + 6)[:] = np.where(high > 0, _DIGITS.take(low), _LEADING.take(low)) * there
+        at += 10
+    for number in range(len(CATEGORIES)):
+        text[:, at] = ord("\t")
+        names, there = hex_names(number, values[len(INTEGERS) + number]), known[len(INTEGERS) + number]
+        four(at + 1)[:] = _HEX.take(names >> np.uint32(16)) * there
+        four(at + 5)[:] = _HEX.take(names & np.uint32(0xFFFF)) * there
+        at += 9
+    joined: bytes = text[text != 0].tobytes()
+    return joined
+
+
+def chunk_of(seed: int, number: int, rows: int, world: CriteoWorld = SHARED_TAIL) -> Sample:
+    """Chunk ``number`` of ``rows`` ads of ``seed``; it is always drawn and computed as a whole."""
+    time = (number * CHUNK + np.arange(CHUNK)) / rows
+    chunk = sampled(world, numpy_uniform(seed, number), CHUNK, time, np)
+    return Sample(*(column[..., : rows - number * CHUNK] for column in chunk))
+
+
+class Simulated(NamedTuple):
+    """What was written."""
+
+    out: Path
+    truth: Path  # true CTR, float32, a number for each line of out
+    rows: int
+    click_rate: float
+
+
+def simulate(
+    out: str | Path,
+    rows: int,
+    *,
+    world: str = "shared_tail",
+    world_seed: int | None = None,
+    seed: int = 0,
+    progress: Callable[[str, float], None] | None = None,
+) -> Simulated:
+    """Write ``rows`` ads to ``out`` in the raw layout, gzipped if it ends in .gz; their true CTR to ``out``.ctr.npy.
+
+    A few chunks are in memory at a time, however many rows there are. The first lines of a longer file are those of a
+    shorter one, but for the clicks of a world that drifts. The CTR is written piece by piece: a memory map would turn a
+    full disk into a crash.
+
+    Args:
+        out: file to write; its folder is made.
+        rows: how many ads.
+        world: a name in :data:`~paper.criteo_world.CRITEO_WORLDS`.
+        world_seed: draws what makes people click anew, at the same click rate; ``None``: as the world has it.
+        seed: of ads and clicks; what makes people click is the same for all seeds.
+        progress: called with a word and the share that is done.
+    """
+    check_whole("rows", rows, 1)
+    check_seed("seed", seed)
+    drawn_from = world_of(world, world_seed)
+    check_on_disk("out", out, "a file", "copy it afterwards")
+    out = Path(out)
+    _check_room(out, rows)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    truth, clicks = out.with_name(out.name + ".ctr.npy"), 0
+
+    def work(number: int) -> tuple[int, Sample, bytes]:
+        chunk = chunk_of(seed, number, rows, drawn_from)
+        block = lines(chunk.clicks, chunk.values, chunk.missing)
+        return number, chunk, gzip.compress(block, 1, mtime=0) if out.suffix == ".gz" else block
+
+    with (
+        whole_file(out) as text_part,
+        whole_file(truth) as truth_part,
+        named(out),
+        text_part.open("wb") as text,
+        truth_part.open("wb") as numbers,
+    ):
+
+        def write(made: tuple[int, Sample, bytes]) -> None:
+            nonlocal clicks
+            number, chunk, block = made
+            text.write(block)
+            numbers.write(chunk.ctr.astype("<f4").tobytes())
+            clicks += int(chunk.clicks.sum())
+            if progress is not None:
+                progress("simulating", min(1.0, (number + 1) * CHUNK / rows))
+
+        header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
+        np.lib.format.write_array_header_1_0(numbers, header)
+        Runner(min(WORKERS, cores())).in_order(work, range(-(-rows // CHUNK)), write)
+    return Simulated(out, truth, rows, clicks / rows)
+
+
+def _check_room(out: Path, rows: int) -> None:
+    """Raise unless a file of so many rows can be written at ``out``."""
+    if out.is_dir():
+        raise InputError(
+            f"must be a file to write, found the folder {out}; add a name, such as {out / 'ads.tsv'}", argument="out"
+        )
+    if out.exists() and not out.is_file():
+        raise InputError(f"must be a file to write, found {out}, which is none; choose another name", argument="out")
+    there = next(path for path in out.absolute().parents if path.exists())
+    if not there.is_dir():
+        raise InputError(f"must be in a folder, found the file {there} in its place; choose another", argument="out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"must be in a folder that can be written to, found {there}, which cannot", argument="out")
+    needed, free = rows * BYTES_PER_LINE[out.suffix == ".gz"], shutil.disk_usage(there).free
+    if needed > free:
+        raise InputError(
+            f"must fit on the disk, found {rows:,}, about {needed / 1e9:,.1f} GB, with {free / 1e9:,.1f} GB free "
+            f"in {there}; take fewer, a name that ends in .gz, or another disk",
+            argument="rows",
+        )

@@ -1,0 +1,287 @@
+"""The ads of the Criteo experiment, the plan of its trainings, and one of them from first batch to test auctions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bidwise.checks import InputError
+from bidwise.data.ads import Ads
+from bidwise.data.store import SPLITS, Store
+from bidwise.evaluation.auc import auc
+from bidwise.evaluation.bins import binned, calibration_error, equal_mass_bins
+from bidwise.evaluation.calibration import platt_scaled
+from bidwise.evaluation.metrics import CTR_BINS
+from bidwise.evaluation.pooled import Pool, Pooled, pooled_welfare
+from bidwise.losses.named import needs_teacher
+from bidwise.losses.pointwise import cross_entropy
+from bidwise.run_folder import checksum
+from bidwise.runners import Show
+from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.training.run import matmul_precision
+from bidwise.training.validation import METRICS, Metric, ctr_of, logits_of, predict
+from bidwise.typed_json import from_json
+from paper.criteo_device import simulated_ads
+from paper.criteo_results import CONVERGED, TUNED, AdsOfRun, Bids, CriteoConfig, SplitSizes, Truth
+from paper.dcn import MODELS
+from paper.tasks import kept_result
+
+FIRST = 2**16  # simulated test ads whose checksum says whether they are the same
+GROUPS = 2048  # of test ads, over which intervals are taken
+Lams = Mapping[tuple[str, str], float]  # (model, loss) -> the lam that was selected
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The splits on their device, where they stay for all trainings."""
+
+    name: str
+    checksum: str  # whether a run resumes with the ads it began with
+    train: Ads
+    valid: Ads
+    test: Ads
+    cardinalities: Sequence[int]
+    splits: SplitSizes
+    schema: dict[str, Any]  # as a store describes itself
+
+    @property
+    def selections(self) -> list[Metric]:
+        """What epoch and lam are selected by: validation log loss; for comparison welfare, and the truth if known."""
+        names = [TUNED, "welfare", *([] if self.valid.truth is None else ["expected_welfare"])]
+        return [METRICS[name] for name in names]
+
+    def about(self, config: CriteoConfig) -> AdsOfRun:
+        """What a result says about its ads."""
+        truth, optimum = None, float("nan")
+        if self.test.truth is not None:
+            ctr, clicks = self.test.truth.double(), self.test.clicks.double()
+            entropy = -(clicks * ctr.log() + (1 - clicks) * (-ctr).log1p()).mean()
+            truth = Truth(auc(ctr, clicks), float(entropy))
+            optimum = pooled_welfare(ctr, ctr, self.test.bids, config.auction_size)
+        options, bids = self.schema.get("options", {}), self.schema.get("bids")
+        return AdsOfRun(
+            name=self.name,
+            splits=self.splits,
+            click_rate=float(self.train.clicks.double().mean()),
+            fields=len(self.cardinalities),
+            values=sum(self.cardinalities),
+            integers=options.get("integers"),
+            min_count=options.get("min_count"),
+            bids=None if bids is None else from_json(Bids, bids, f"bids of {self.name}"),
+            optimal_welfare=optimum,
+            truth=truth,
+        )
+
+
+def load_dataset(config: CriteoConfig, data: str | Path | None, device: str, *, verify: bool = False) -> Dataset:
+    """The ads of a run; they are loaded or drawn once in a process, and stay on the device.
+
+    Args:
+        data: a store; ``None`` simulates ``config.rows`` ads on the device.
+        verify: compare the checksums of all files of a store first.
+    """
+    if (data is None) == (config.rows is None):
+        raise InputError(
+            "must be a store that bidwise prepare criteo wrote, or {} the number of ads to simulate on the device, one "
+            f"of the two; found {'neither' if data is None else 'both'}",
+            argument="data",
+            others=("rows",),
+        )
+    if data is None:
+        assert config.rows is not None
+        return _simulated(config.rows, config.world, config.seed, config.auction_size, device)
+    store = Store(data, verify=verify)
+    files = checksum(repr(sorted(store.schema["files"].items())))
+    return _stored(str(store.folder.absolute()), files, config.auction_size, device)
+
+
+@lru_cache(maxsize=1)
+def _stored(folder: str, files: str, size: int, device: str) -> Dataset:
+    store = Store(folder)
+    splits = {split: store.ads(split) for split in SPLITS}
+    values = [field.values for field in store.fields]
+    return _dataset(store.folder.name, files, splits, device, size, values, store.schema)
+
+
+@lru_cache(maxsize=1)
+def _simulated(rows: int, world: str, seed: int, size: int, device: str) -> Dataset:
+    ads = simulated_ads(rows, world=world, seed=seed, device=device)
+    first = checksum(ads.test.features[:FIRST], ads.test.clicks[:FIRST], ads.test.bids[:FIRST])
+    return _dataset("simulated", first, ads.splits, device, size, ads.cardinalities, ads.about)
+
+
+def _dataset(
+    name: str,
+    checksum: str,
+    splits: dict[str, Ads],
+    device: str,
+    size: int,
+    cardinalities: Sequence[int],
+    schema: dict[str, Any],
+) -> Dataset:
+    valid, test = (replace(splits[split], auction_size=size).to(device) for split in ("valid", "test"))
+    train, sizes = splits[SPLITS[0]].to(device), SplitSizes(*map(len, splits.values()))
+    return Dataset(name, checksum, train, valid, test, cardinalities, sizes, schema)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A recipe and its repeat; the teacher of a recipe is the log-loss model of the repeat at the weights it names."""
+
+    recipe: Recipe
+    repeat: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        recipe = self.recipe
+        words = [recipe.model, f"{self.repeat:02d}", recipe.loss]
+        words += [] if recipe.lam is None else [f"{recipe.lam:g}"]
+        return "-".join(words + ([] if recipe.teacher is None else [f"by_{recipe.teacher}"]))
+
+
+def trial_of(config: CriteoConfig, model: str, repeat: int, loss: str, lam: float | None, protocol: str) -> Trial:
+    """The training that a protocol takes a loss from; without a teacher one serves both."""
+    teacher = CONVERGED if protocol == "converged" else TUNED
+    return Trial(config.recipe(model, loss, lam, teacher if needs_teacher(loss) else None), repeat)
+
+
+def planned(config: CriteoConfig, lams: Lams | None = None) -> list[Trial]:
+    """All that is trained: every loss with lam = 3 and the last teacher, and with every lam and the best teacher.
+
+    Args:
+        lams: what was selected on the first repeats, where ``lam_repeats`` says so. Without it the plan leaves out what
+            depends on the selection.
+
+    >>> config = CriteoConfig(models=("deepfm",), losses=("log_plus",), protocol="tuned", repeats=3, lam_repeats=1)
+    >>> [trial.name for trial in planned(config, {("deepfm", "log_plus"): 30.0})][-4:]
+    ['deepfm-01-log_loss', 'deepfm-01-log_plus-30', 'deepfm-02-log_loss', 'deepfm-02-log_plus-30']
+    >>> len(planned(config))
+    14
+    """
+    trials = {}
+    for model in config.models:
+        for repeat in range(config.repeats):
+            for protocol in config.protocols:
+                for loss in config.losses:
+                    tried = config.lams_of(loss, protocol)
+                    if repeat not in config.trying_lams and len(tried) > 1:
+                        tried = (lams[model, loss],) if lams is not None else ()
+                    for lam in tried:
+                        trial = trial_of(config, model, repeat, loss, lam, protocol)
+                        trials[trial.name] = trial
+    return list(trials.values())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model on the test auctions; the epoch and validation metric that it was selected with.
+
+    Welfare is that of groups of ads; ``calibrated`` is main welfare after Platt scaling on validation clicks, since a
+    loss may move welfare by its scale alone.
+    """
+
+    welfare: Tensor
+    expected_welfare: Tensor | None
+    calibrated: Tensor
+    auc: float
+    log_loss: float
+    revenue: float
+    calibration_error: float
+    predicted_over_observed: float
+    epoch: float = float("nan")
+    value: float = float("nan")
+    lam: float | None = None
+
+    @property
+    def main_welfare(self) -> Tensor:
+        """By the true CTR where that is known, else by clicks."""
+        return self.welfare if self.expected_welfare is None else self.expected_welfare
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a trial found: its last weights and the best ones by each selection, tested; validation over the epochs."""
+
+    selections: dict[str, Measured]
+    curve: dict[str, list[float]]
+    parameters: int
+
+    @staticmethod
+    def of(kept: Mapping[str, Any]) -> Trained:
+        """What :func:`train` found, without the predictions of a teacher, which are as long as the data."""
+        tested = {name: Measured(**values) for name, values in kept["selections"].items()}
+        return Trained(tested, kept["curve"], kept["parameters"])
+
+
+def train(
+    show: Show, *, trial: Trial, config: CriteoConfig, data: str | None, device: str, seed: int, teacher: Path | None
+) -> dict[str, Any]:
+    """Train, and measure on the test auctions the last weights and the best ones by each selection.
+
+    A log-loss model also predicts the training ads, at the end and at its best: the teacher of the others.
+
+    Args:
+        teacher: file of the log-loss model's trial.
+    """
+    dataset, recipe = load_dataset(config, data, device), trial.recipe
+    ads = dataset.train
+    if teacher is not None:
+        ads = ads.with_teacher(kept_result(teacher)["teacher"][recipe.teacher].to(ads.bids.device))
+    with matmul_precision(config.precision):  # in another process too
+        model = MODELS[recipe.model](list(dataset.cardinalities), **recipe.options, seed=seed).to(device)
+        fitted = recipe.fit(model, ads, valid=dataset.valid, metric=dataset.selections, seed=seed + 1, show=show)
+        selections: dict[str, dict[str, Any]] = {}
+        predictions: dict[str, Tensor] = {}
+        for name, state in {"last": fitted.last, **{name: best.state for name, best in fitted.best.items()}}.items():
+            model.load_state_dict(state)
+            selections[name] = vars(measured(model, dataset.test, dataset.valid)) | {"lam": recipe.lam}
+            if recipe.loss == BASELINE and name in (CONVERGED, TUNED):
+                predictions[name] = predict(model, dataset.train).cpu()
+    for name, best in fitted.best.items():
+        selections[name] |= {"epoch": float(best.epoch), "value": float(best.value)}
+    return {
+        "selections": selections,
+        "teacher": predictions,
+        "curve": {key: [float(entry[key]) for entry in fitted.history] for key in fitted.history[0]},
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def measured(model: nn.Module, ads: Ads, valid: Ads) -> Measured:
+    """Welfare over all auctions that could be drawn, by clicks and where known by the true CTR, and the predictions.
+
+    All is computed where the ads are. Of welfare comes back a number for each group of ads, whose mean it is.
+    """
+    logits = logits_of(model, ads.features).double().to(ads.bids.device)
+    ctr, clicks, bids = ctr_of(logits), ads.clicks.double(), ads.bids.double()
+    assert ads.auction_size is not None
+    pool = Pool(bids * ctr, ads.auction_size)
+    scaled = platt_scaled(logits, logits_of(model, valid.features).double(), valid.clicks)
+    worth = clicks if ads.truth is None else ads.truth.double()
+    total, arrays = float(clicks.sum()), (ctr.cpu().numpy(), clicks.cpu().numpy())
+    return Measured(
+        welfare=_grouped(pool.welfare(bids * clicks, (1.0,))),
+        expected_welfare=None if ads.truth is None else _grouped(pool.welfare(bids * worth, (1.0,))),
+        calibrated=_grouped(Pool(bids * ctr_of(scaled), ads.auction_size).welfare(bids * worth, (1.0,))),
+        auc=auc(ctr, clicks),
+        log_loss=float(cross_entropy(logits, clicks, None, "mean")),
+        revenue=pool.revenue(worth, bids, ctr, (1.0,)).mean,
+        calibration_error=calibration_error(binned(equal_mass_bins(arrays[0], CTR_BINS), *arrays, None)),
+        predicted_over_observed=float(ctr.sum()) / total if total else float("nan"),
+    )
+
+
+def _grouped(welfare: Pooled) -> Tensor:
+    """The ads' values as means of random groups, which is all that intervals need: splits are in random order."""
+    ads = len(welfare.values)
+    groups = min(GROUPS, ads)
+    of_ad = torch.arange(ads, device=welfare.values.device) % groups
+    sums: Tensor = welfare.values.new_zeros(groups).index_add(0, of_ad, welfare.values)
+    return (sums * (groups / ads)).cpu()

@@ -1,0 +1,146 @@
+"""What a page shows of the paper's Criteo experiment, and the paper's numbers beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+from bidwise.evaluation.estimate import Estimate, signed
+from bidwise.report.drawing import Picture
+from bidwise.report.formatting import counted, number, per_cent
+from bidwise.report.loss_styles import in_order
+from bidwise.report.sections import Cell, Column, Table
+from bidwise.study.recipe import BASELINE
+from paper.criteo_results import CriteoResult, Levels, LossResult, Protocol
+from paper.experiment_figures import criteo_curves, histogram, lam_grid
+from paper.experiment_views import (
+    CALIBRATED,
+    OF_BASELINE,
+    PROTOCOLS,
+    Comparison,
+    Experiment,
+    Figures,
+    gain_cell,
+    plus_minus,
+    protocol_terms,
+    tables_of,
+    versus,
+)
+
+MODELS = {"deepfm": "DeepFM", "dcn": "DCN", "dcnv2": "DCN-V2", "logistic_regression": "Logistic regression"}
+LEVELS = {"welfare": "Realised welfare", "expected_welfare": "Expected welfare", "auc": "AUC", "log_loss": "Log loss"}
+#: Model -> loss -> means in the paper: welfare with its standard error, 1 − AUC, log loss.
+PAPER = {
+    "deepfm": {
+        "log_loss": ((1.4448, 0.0025), 0.2200, 0.4706),
+        "log_weighted": ((1.4622, 0.0021), 0.2169, 0.4723),
+        "log_teacher": ((1.4660, 0.0022), 0.2229, 0.4795),
+    },
+    "dcn": {
+        "log_loss": ((1.4622, 0.0026), 0.2173, 0.4840),
+        "log_weighted": ((1.4663, 0.0028), 0.2146, 0.4934),
+        "log_teacher": ((1.4650, 0.0027), 0.2115, 0.4922),
+    },
+}
+
+
+def criteo_view(result: CriteoResult) -> Experiment:
+    """The paper's Criteo experiment."""
+    config, data, once = result.config, result.data, result.config.lam_repeats
+    facts = [
+        (f"{data.splits.train:,}", "training ads" + (f" of the world {config.world}" if config.rows else "")),
+        (f"{data.splits.test:,}", f"test ads, {data.splits.valid:,} validation ads"),
+        (per_cent(data.click_rate), "of the training ads are clicked"),
+        ("all possible", f"test auctions of {config.auction_size} ads"),
+        (f"{config.repeats:,}", "repeats of every training"),
+    ]
+    if data.truth is not None:
+        scores = f"{number(data.truth.auc, 4)}, {number(data.truth.log_loss, 4)}"
+        facts += [(number(data.optimal_welfare, 4), "optimal expected welfare"), (scores, "its AUC and log loss")]
+    sizes = "; ".join(
+        f"{MODELS[name]}: {counted(model.epochs, 'epoch')} in batches of {model.batch_size:,}, {model.steps:,} steps"
+        for name, model in result.models.items()
+    )
+    drawn = () if data.bids is None else (histogram("Bids of all ads", data.bids.histogram, "bid"),)
+    repeats = "repeats" if not once else "first repeat" if once == 1 else f"first {once} repeats"
+    by_lam = (
+        f"Test auctions, each λ at its own best epoch, mean over the {repeats}. The larger λ, the nearer a loss is to "
+        "log loss. Small λs that dwarf the rest are left out."
+    )
+    by_epoch = "Validation auctions, mean over repeats, at the λ that was selected most often."
+    how = protocol_terms(config.protocols, result.tuned_by.replace("_", " "))
+    if once:
+        how.append(("λ", f"Selected on the {repeats}, which alone trained every λ, and used in all."))
+    return Experiment(
+        title="The paper’s Criteo experiment" + (", on simulated ads" if data.known_ctr else ""),
+        unit=OF_BASELINE,
+        repeats=config.repeats,
+        ads=data.splits.test,
+        facts=facts,
+        comparisons=[_comparison(result, *found) for found in result.protocols],
+        forest="criteo_welfare",
+        figures=[
+            Figures("The weight λ of the log loss", by_lam, lam_grid(result, MODELS)),
+            Figures("Over the epochs", by_epoch, criteo_curves(result, MODELS)),
+            Figures("Bids", "Drawn, once for all: the challenge has none.", Picture("criteo_bids", drawn)),
+        ],
+        paper=_paper_table(result),
+        how=[("Trainings", sizes), *how],
+        losses=config.losses,
+        lams=config.lams,
+        notes=[
+            f"Differences are of {'expected' if data.known_ctr else 'realised'} welfare. One counts as measured only "
+            "where its intervals over repeats (another training) and over auctions (other ads) both exclude 0; tables "
+            "show the wider of the two.",
+            "No run repeats the paper’s training to the letter: docs/criteo.md lists what differs.",
+        ],
+    )
+
+
+def _mean(levels: Levels, name: str) -> str:
+    return plus_minus(getattr(levels, name), getattr(levels, f"{name}_error"))
+
+
+def _comparison(result: CriteoResult, model: str, name: str, protocol: Protocol) -> Comparison:
+    losses = {loss: protocol.losses[loss] for loss in in_order(protocol.losses)}
+    title, base = f"{MODELS[model]}, {PROTOCOLS[name].lower()}", losses[BASELINE].main_welfare
+
+    def share(key: str) -> Callable[[LossResult], Estimate | None]:
+        return lambda loss: None if (found := getattr(loss, key)) is None else found / base
+
+    names = [each for each in LEVELS if result.data.known_ctr or each != "expected_welfare"]
+    levels: list[Column] = [(LEVELS[key], "± standard error over repeats.", partial(_mean, name=key)) for key in names]
+    *welfare, auc, log_loss = levels
+    columns = [welfare[-1], versus("− log loss", f"In % {OF_BASELINE}; the wider interval.", share("difference"))]
+    if any(loss.calibrated for loss in losses.values()):
+        columns.append(versus("Calibrated", CALIBRATED, share("calibrated")))
+    more = welfare[:-1]
+    for by in ("by_log_loss", "by_welfare", "by_truth"):
+        if others := protocol.selected(by):
+            gains = {x: None if n == BASELINE else protocol.gain(n, by) for n, x in losses.items() if n in others}
+            words = f"Selected {by.replace('_', ' ')}"
+            more.append(versus(words, f"{words} on validation ads: the epoch, and λ if each repeat does.", gains.get))
+    lams = {f"{MODELS[model]} {loss}": found.lam for loss, found in losses.items() if found.lam}
+    tables = tables_of(title, losses, [*columns, auc, log_loss], more)
+    gains_of_all = {loss: protocol.gain(loss) for loss in losses if loss != BASELINE}
+    return Comparison(title, gains_of_all, tables, lams, name == "tuned")
+
+
+def _paper_table(result: CriteoResult) -> Table:
+    """The paper's numbers beside ours, in its own protocol if that was run."""
+    rows, nearest = [], result.config.protocols[0]
+    for model, protocol in [(model, found) for model, name, found in result.protocols if name == nearest]:
+        for loss in [loss for loss in PAPER.get(model, ()) if loss in protocol.losses]:
+            here, (welfare, auc_loss, log_loss) = protocol.losses[loss], PAPER[model][loss]
+            base, error = PAPER[model][BASELINE][0]
+            there = f"{signed(100 * (welfare[0] / base - 1))} % ± {100 * math.hypot(welfare[1], error) / base:.2f}"
+            gains = [there, gain_cell(protocol.gain(loss))] if loss != BASELINE else [Cell("reference")] * 2
+            others = [number(x, 4) for x in (1 - auc_loss, here.auc, log_loss, here.log_loss)]
+            rows.append((f"{MODELS[model]}, {loss}", [plus_minus(*welfare), _mean(here, "welfare"), *gains, *others]))
+    independent = "Over its log loss, ± standard error as if both means were independent: it gives none."
+    headings = [("Welfare, paper", "Bid × click of the winner."), ("here", ""), ("Gain, paper", independent)]
+    headings += [("here", f"In % {OF_BASELINE}."), ("AUC, paper", "1 − the AUC loss that it prints."), ("here", "")]
+    headings += [("Log loss, paper", ""), ("here", "")]
+    caption = f"The paper’s tables, ten repeats on 45,840,617 ads, beside this run ({nearest})"
+    return Table(caption, "Model and loss", headings, rows, explained=True)

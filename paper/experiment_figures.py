@@ -1,0 +1,191 @@
+"""Figures of the paper's experiments: gains with intervals, lines over epochs or λ, histograms, maps of markets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from bidwise.evaluation.estimate import NONE, Estimate, Outcome
+from bidwise.report.curves import named_lines
+from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, UNCLEAR, Panel, Picture, Whisker, ticks, whiskers
+from bidwise.report.formatting import number
+from bidwise.report.loss_styles import FAMILIES, family_of, in_order, look_of
+from bidwise.report.sections import OUTCOMES
+from bidwise.study.compare import Difference, points
+from paper.criteo_results import CriteoResult
+from paper.synthetic_results import CellGain, Histogram, MapResult, SyntheticResult
+
+MEASURES = {  # key -> title
+    "expected_welfare": "Expected welfare",
+    "welfare": "Realised welfare",
+    "auc": "AUC",
+    "log_loss": "Log loss, lower is better",
+}
+Lines = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # name -> x, y
+
+
+def forest(title: str, gains: Mapping[str, Estimate], label: str, *, families: bool) -> Panel:
+    """Gains over a baseline with their intervals, ``families`` of losses together; full marks where 0 is excluded.
+
+    A difference with two sources of chance has its interval over repeats above the thinner one over auctions.
+    """
+    rows: list[Whisker] = []
+    for name in in_order(gains) if families else gains:
+        gain, family = 100 * gains[name], family_of(name) if families else FAMILIES["baseline"]
+        if families and Whisker(family.title) not in rows:
+            rows.append(Whisker(family.title))
+        drawn, below = (gain.repeats, gain.auctions) if isinstance(gain, Difference) else (gain, None)
+        row = Whisker.of(name, f"{OUTCOMES[gain.outcome][0]} {gain}", drawn, gain.outcome, family.colour, family.marker)
+        rows.append(replace(row, fades=False, below=below))
+    said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
+    return whiskers(title, rows, label, f"{title}: {label}. {said}.", NARROW)
+
+
+def _lines(title: str, lines: Lines, label: str = "", lams: Sequence[float] = ()) -> Panel:
+    """Lines over epochs, or over ``lams``, each with its name at its end."""
+    said = []
+    for name, (xs, ys) in lines.items():
+        known = [(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(y)]
+        if known:
+            said.append(f"{name}: {known[0][1]:.4f} at {known[0][0]:g}, {known[-1][1]:.4f} at {known[-1][0]:g}")
+
+    def paint(axes: Axes) -> None:
+        named_lines(axes, lines, {name: look_of(name) for name in lines})
+        if lams:
+            scale = " (log scale)" if axes.get_xscale() == "log" else ""
+            axes.set_xlabel(f"λ, the weight of the log loss{scale}", x=0.32)
+            axes.xaxis.set_major_locator(FixedLocator(lams))
+        steps = axes.yaxis.get_major_locator().tick_values(*axes.get_ylim())
+        places = max(0, -math.floor(math.log10(steps[1] - steps[0]) + 1e-9))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: number(y, places)))
+        axes.set_ylabel(label)
+
+    return Panel(title, f"{title} by {'λ' if lams else 'epoch'}. {'; '.join(said)}.", 3.4, paint, width=4.4)
+
+
+def synthetic_curves(result: SyntheticResult, titles: Mapping[str, str]) -> Picture:
+    """Validation welfare over epochs, by protocol."""
+    panels = []
+    for name, protocol in result.protocols.items():
+        curves = {loss: protocol.curves[loss] for loss in in_order(protocol.curves)}
+        lines = {loss: (curve.epoch, [100 * y for y in curve.ratio]) for loss, curve in curves.items()}
+        panels.append(_lines(titles[name], lines, "welfare, % of the optimum"))
+    return Picture("learning_curves", tuple(panels))
+
+
+def criteo_curves(result: CriteoResult, titles: Mapping[str, str]) -> Picture:
+    """Validation welfare and log loss over epochs, by model."""
+    measures = ("welfare", *(["expected_welfare"] if result.data.known_ctr else []), "log_loss")
+    panels = []
+    for name, model in result.models.items():
+        for measure in measures if model.curves else ():
+            each = {loss: model.curves[loss] for loss in in_order(model.curves)}
+            lines = {loss: (curve.epoch, getattr(curve, measure)) for loss, curve in each.items()}
+            panels.append(_lines(f"{titles[name]}. {MEASURES[measure]}", lines))
+    return Picture("criteo_curves", tuple(panels), across=len(measures))
+
+
+def lam_grid(result: CriteoResult, titles: Mapping[str, str]) -> Picture:
+    """Test numbers by lam, by model, beside the log loss of the same repeats."""
+    measures = ("expected_welfare" if result.data.known_ctr else "welfare", "auc", "log_loss")
+    panels = []
+    for name, model in result.models.items():
+        for measure in measures if model.grid and model.grid_log_loss else ():
+            lams = sorted({at.lam for rows in model.grid.values() for at in rows})
+            lines = {"log_loss": (lams, [getattr(model.grid_log_loss, measure)] * len(lams))}
+            for loss in in_order(model.grid):
+                rows = sorted(model.grid[loss], key=lambda at: at.lam)
+                lines[loss] = ([at.lam for at in rows], [getattr(at, measure) for at in rows])
+            panels.append(_lines(f"{titles[name]}. {MEASURES[measure]}", _without_smallest(lines), lams=lams))
+    return Picture("criteo_lambda", tuple(panels))
+
+
+def _without_smallest(lines: Lines) -> Lines:
+    """Lines without the points at the smallest lam, and the next, as long as these dwarf the four or more others.
+
+    >>> _without_smallest({"a": ([0.1, 1.0, 3.0, 10.0, 30.0], [9.0, 1.2, 1.0, 1.1, 1.1])})
+    {'a': ([1.0, 3.0, 10.0, 30.0], [1.2, 1.0, 1.1, 1.1])}
+    """
+    late = {name: (xs[1:], ys[1:]) for name, (xs, ys) in lines.items()}
+    reach, rest = ([y for _, ys in some.values() for y in ys if math.isfinite(y)] for some in (lines, late))
+    if len(rest) >= 4 * len(lines) and max(reach) - min(reach) > 4 * (max(rest) - min(rest)):
+        return _without_smallest(late)
+    return lines
+
+
+def histogram(title: str, bins: Histogram, label: str, colour: str = COLOURS[2], *, powers: bool = False) -> Panel:
+    """Shares of the ads between edges, which may be ``powers`` of 10; on a log scale where they are far apart."""
+    edges = 10.0 ** np.array(bins.edges) if powers else np.array(bins.edges)
+    shares = 100 * np.array(bins.counts) / (sum(bins.counts) or 1)
+    wide = edges[0] > 0 and edges[-1] > 20 * edges[0]
+
+    def paint(axes: Axes) -> None:
+        axes.stairs(shares, edges, fill=True, color=colour, alpha=0.85, linewidth=0)
+        if wide:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(numticks=6))
+            axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}".replace("-", "−")))
+        axes.yaxis.set_major_locator(ticks(4))
+        axes.set_xlabel(f"{label} (log scale)" if wide else label)
+        axes.set_ylabel("% of the ads")
+
+    about = f"Histogram, {title}: from {edges[0]:.3g} to {edges[-1]:.3g}, most often near {edges[shares.argmax()]:.3g}."
+    return Panel(title, about, 2.2, paint)
+
+
+def market_map(plot: MapResult, across: str, upwards: str) -> Picture:
+    """Gains over two properties of the market, ``across`` and ``upwards``, a panel for each loss."""
+    panels = [_map(name, plot, f"over {across} (across) and {upwards} (upwards)") for name in in_order(plot.losses)]
+    return Picture(f"regimes_{plot.name}", tuple(panels))
+
+
+def _map(name: str, plot: MapResult, axes_words: str) -> Panel:
+    cells = plot.losses[name]
+    outcomes = [cell.outcome for row in cells for cell in row]
+    better, worse = outcomes.count(Outcome.BETTER), outcomes.count(Outcome.WORSE)
+    about = (
+        f"{name}: difference to log loss {axes_words}. "
+        f"Better in {better} cells, worse in {worse}, unclear in {len(outcomes) - better - worse}."
+    )
+
+    def paint(axes: Axes) -> None:
+        for y, row in enumerate(cells):
+            for x, cell in enumerate(row):
+                _cell(axes, x, y, cell, small=min(7.8, 30 / len(row)))
+        for axis, ends in ((plot.x, "x"), (plot.y, "y")):
+            levels = [level(each).replace(" ", "\n") for each in axis.levels]
+            axes.set(**{f"{ends}lim": (-0.5, len(levels) - 0.5), f"{ends}label": axis.name})
+            axes.set(**{f"{ends}ticks": range(len(levels)), f"{ends}ticklabels": levels})
+        axes.grid(False)
+        axes.tick_params(length=0)
+        axes.spines[["left", "bottom"]].set_visible(False)
+
+    return Panel(name, about, 0.7 + 0.56 * len(plot.y.levels), paint, NARROW)
+
+
+def _cell(axes: Axes, x: int, y: int, cell: CellGain, small: float) -> None:
+    """Difference above its interval; blue for better, orange for worse, a dotted edge where that is unclear."""
+    clear = cell.outcome.clear
+    fill = {Outcome.BETTER: COLOURS[0], Outcome.WORSE: COLOURS[1]}.get(cell.outcome, "none")
+    edge: dict[str, Any] = (
+        {"edgecolor": "none", "alpha": 0.3} if clear else {"edgecolor": UNCLEAR, "linewidth": 0.7, "linestyle": ":"}
+    )
+    axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, facecolor=fill, **edge))
+    centre, _, interval = points(cell).partition(" ")
+    ink = INK if clear else SOFT
+    sign = "" if centre == NONE else f" {OUTCOMES[cell.outcome][0]}"
+    axes.text(x, y + 0.16, centre + sign, ha="center", va="center", size=9, color=ink)
+    axes.text(x, y - 0.2, interval.strip("[]"), ha="center", va="center", size=small, color=ink)
+
+
+def level(value: float | str) -> str:
+    """A level of an axis as words."""
+    return value if isinstance(value, str) else f"{value:g}".replace("-", "−")

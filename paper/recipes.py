@@ -1,0 +1,267 @@
+"""What raises welfare over the strongest log-loss model, by how much: recipes in six simulated worlds.
+
+The protocol, fixed before the first run. In every world one draw is for tuning alone: each family of models is trained
+with every setting of :data:`FAMILIES`; the setting with the lowest validation log loss is the baseline, the best of the
+other deep family is `other`. Every recipe then has as many tries (:data:`CHANGES`): welfare losses and weights by bids
+are chosen by pooled validation welfare, students by validation log loss. Repeats draw everything anew (the world's
+effects, ads, clicks, bids), train all recipes with these settings, calibrate them on validation clicks (Platt) and
+measure expected welfare on test ads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bidwise.checks import derived_seed
+from bidwise.data.ads import Ads
+from bidwise.evaluation.auc import auc
+from bidwise.evaluation.estimate import Estimate
+from bidwise.evaluation.pooled import Pool
+from bidwise.losses.pointwise import cross_entropy
+from bidwise.models import Ensemble
+from bidwise.run_folder import environment, open_folder
+from bidwise.runners import Call, Progress, Show
+from bidwise.study.recipe import BASELINE, Recipe
+from bidwise.study.served import calibrated, together, trained
+from bidwise.training.run import matmul_precision
+from bidwise.training.validation import ctr_of, logits_across
+from bidwise.typed_json import to_json
+from paper.criteo_device import Drawn, simulated_ads
+from paper.recipes_results import (
+    RECIPES,
+    SMALL,
+    TAUGHT_SMALL,
+    RecipeNumbers,
+    RecipesConfig,
+    RecipesResult,
+    Tuned,
+    WorldNumbers,
+    baseline_of,
+)
+from paper.tasks import Task, TaskCache
+
+#: Settings that are tried, by family; ``l2`` times the number of training ads, eight epochs of a cosine.
+FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
+    "logistic_regression": tuple({"l2": l2, "learning_rate": rate} for l2 in (1.5, 5, 15) for rate in (3e-3, 1e-2)),
+    "deepfm": tuple(
+        {"l2": l2, "learning_rate": rate}
+        for l2, rate in ((300, 1e-3), (1e3, 1e-3), (1e3, 3e-3), (3e3, 1e-3), (3e3, 3e-3), (1e4, 3e-3))
+    ),
+    "dcnv2": tuple({"l2": l2, "learning_rate": 3e-3} for l2 in (3e3, 1e4, 3e4, 1e5, 3e5, 1e6)),
+}
+SMALL_SETTINGS = tuple(
+    {"model": "deepfm", "l2": l2, "learning_rate": rate, "options": {"hidden": (16, 16), "dropout": 0.0}}
+    for l2, rate in ((100, 3e-3), (300, 3e-3), (300, 1e-2), (1e3, 3e-3), (1e3, 1e-2), (3e3, 3e-3))
+)
+EPOCHS = 8
+_SOFT = tuple({"loss": "distilled", "click_share": share, "l2": l2} for share in (0.0, 0.5) for l2 in (1.0, 0.3, 0.1))
+_LAMS = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+#: What is tried of each recipe: changes to the settings of the baseline, or of `small`; ``l2`` a factor on theirs.
+CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
+    "bid_weighted": tuple(
+        {"loss": loss, "l2": l2} for loss in ("sqrt_bid_weighted", "bid_weighted") for l2 in (0.3, 1.0, 3.0)
+    ),
+    "log_plus": tuple({"loss": "log_plus", "lam": lam} for lam in _LAMS),
+    "log_plus_teacher": tuple({"loss": "log_plus_teacher", "lam": lam} for lam in _LAMS),
+    "distilled": _SOFT,
+    TAUGHT_SMALL: _SOFT,
+}
+STUDENTS = ("distilled", TAUGHT_SMALL)  # are chosen by log loss, other changes by welfare
+MEMBERS = 4
+TUNING = 4  # repeats that tuning takes as long as, about
+Settings = Mapping[str, Any]
+Wanted = dict[str, tuple[Recipe, int, nn.Module | None]]  # by name: a recipe, the number of its seed, its teacher
+
+
+def run(
+    config: RecipesConfig, out: str | Path, *, device: str = "cpu", progress: Progress | None = None
+) -> RecipesResult:
+    """Tune, train, measure and write ``result.json``; what is already there is not computed again."""
+    of_folder = {"experiment": "recipes", **to_json(config)}
+    folder, made_by = open_folder(out, of_folder), environment(device)
+    tasks = TaskCache(folder, progress, expected=len(config.worlds) * (config.repeats + TUNING))
+    worlds = {}
+    for world in config.worlds:
+        shared = {"config": config, "world": world, "device": device}
+        key = f"{replace(config, worlds=(world,), repeats=1)}, {FAMILIES}, {SMALL_SETTINGS}, {EPOCHS}, {CHANGES}"
+        (tuned,) = tasks.all([Task(f"{world}-tuning", _tuned, shared, amount=TUNING, key=key)])
+        repeats = [
+            Task(
+                f"{world}-{k:02d}", _repeated, {**shared, "chosen": tuned["chosen"], "repeat": k}, key=f"{key}, {tuned}"
+            )
+            for k in range(config.repeats)
+        ]
+        worlds[world] = _numbers(Tuned(**tuned), tasks.all(repeats))
+    result = RecipesResult(config, worlds)
+    tasks.write(result, made_by)
+    return result
+
+
+def _numbers(tuned: Tuned, repeats: Sequence[Mapping[str, Any]]) -> WorldNumbers:
+    recipes = {}
+    for name in RECIPES:
+        measured = {key: tuple(each[name][key] for each in repeats) for key in ("welfare", "auc", "log_loss")}
+        base = np.array([each[baseline_of(name)]["welfare"] for each in repeats])
+        gain = Estimate.over_repeats((np.array(measured["welfare"]) / base - 1).tolist())
+        recipes[name] = RecipeNumbers(**measured, gain=None if name == baseline_of(name) else gain)
+    return WorldNumbers(tuned, tuple(each["optimal"] for each in repeats), recipes)
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """A draw of a world, and what is trained on it."""
+
+    config: RecipesConfig
+    drawn: Drawn
+    device: str
+    seed: int
+
+    @classmethod
+    def of(cls, config: RecipesConfig, world: str, number: int, device: str) -> _Draw:
+        seed = derived_seed(config.seed, world, number)
+        drawn = simulated_ads(config.rows, world=world, world_seed=seed % 2**31, seed=seed, device=device)
+        mean = drawn.train.bids.mean()  # lam is in its units
+        parts: dict[str, Any] = {name: replace(ads, bids=ads.bids / mean) for name, ads in drawn.splits.items()}
+        parts["valid"] = replace(parts["valid"], auction_size=config.auction_size)
+        return cls(config, replace(drawn, **parts), device, seed)
+
+    def recipe(self, settings: Settings) -> Recipe:
+        l2 = settings["l2"] / len(self.drawn.train)
+        config = {"batch_size": self.config.batch_size, "precision": self.config.precision}
+        return Recipe(**{**settings, "l2": l2, "epochs": EPOCHS, "schedule": "cosine", **config})
+
+    def trained(self, wanted: Wanted, show: Show) -> dict[str, nn.Module]:
+        """Models by name, several at once on a GPU."""
+        ads = {"ads": self.drawn.train, "valid": self.drawn.valid, "cardinalities": self.drawn.cardinalities}
+        calls = []
+        for name, (recipe, member, teacher) in wanted.items():
+            seed = derived_seed(self.seed, "member", member)
+            own = {"recipe": recipe, "seed": seed, "teacher": teacher, "device": self.device, "calibrate": False}
+            calls.append(Call(name, _trained, ads | own))
+        with matmul_precision(self.config.precision):
+            return dict(zip(wanted, together(calls, self.device, show), strict=True))
+
+    def served(self, models: Sequence[nn.Module]) -> Ensemble:
+        """The mean logit of models, calibrated."""
+        parts = [part for each in models for part in each.models]  # type: ignore[union-attr]
+        return calibrated(Ensemble(parts).to(self.device), self.drawn.valid)
+
+    def measured(self, logits: Tensor) -> dict[str, float]:
+        ads = self.drawn.test
+        return {
+            "welfare": self.welfare(ctr_of(logits.double()), ads, ads.truth),
+            "auc": auc(logits.double(), ads.clicks.double()),
+            "log_loss": float(cross_entropy(logits.double(), ads.clicks.double(), None, "mean")),
+        }
+
+    def welfare(self, ctr: Tensor, ads: Ads, worth: Tensor | None) -> float:
+        assert worth is not None
+        bids = ads.bids.double()
+        return Pool(bids * ctr, self.config.auction_size).welfare(bids * worth.double(), (1.0,)).mean
+
+    def tried(
+        self, settings: Mapping[str, Sequence[Settings]], show: Show, teacher: nn.Module | None = None
+    ) -> dict[str, tuple[dict[str, Any], ...]]:
+        """Settings of each name with what validation says of them once they are calibrated, the best first."""
+        wanted: Wanted = {
+            f"{name} {k}": (self.recipe(x), 0, teacher) for name, some in settings.items() for k, x in enumerate(some)
+        }
+        models, found, valid = self.trained(wanted, show), {}, self.drawn.valid
+        for name, some in settings.items():
+            by_welfare = name in CHANGES and name not in STUDENTS
+            measure, rated = "valid_welfare" if by_welfare else "valid_log_loss", []
+            for k, each in enumerate(some):
+                logits = logits_across(self.served([models[f"{name} {k}"]]), valid.features).double()
+                if by_welfare:
+                    value = self.welfare(ctr_of(logits), valid, valid.clicks)
+                else:
+                    value = float(cross_entropy(logits, valid.clicks.double(), None, "mean"))
+                rated.append({**each, measure: value})
+            found[name] = tuple(sorted(rated, key=lambda each: each[measure], reverse=by_welfare))
+        return found
+
+
+def _trained(show: Show, **options: Any) -> nn.Module:
+    return trained(**options, show=show).model
+
+
+def _part(show: Show, start: float, end: float) -> Show:
+    """The progress of a part."""
+    return lambda share: show(start + (end - start) * share)
+
+
+def _tuned(show: Show, *, config: RecipesConfig, world: str, device: str) -> dict[str, dict[str, Any]]:
+    """The fields of :class:`Tuned`."""
+    draw = _Draw.of(config, world, -1, device)
+    alone: dict[str, Sequence[Settings]] = {
+        family: [{"model": family, **each} for each in some] for family, some in FAMILIES.items()
+    }
+    tried = draw.tried({**alone, SMALL: SMALL_SETTINGS}, _part(show, 0, 0.4))
+    first, *others = sorted(FAMILIES, key=lambda family: tried[family][0]["valid_log_loss"])
+    other = next(family for family in others if family != "logistic_regression")
+    chosen = {name: _settings(tried[of]) for name, of in ((BASELINE, first), ("other", other), (SMALL, SMALL))}
+    members: Wanted = {str(k): (draw.recipe(chosen[BASELINE]), k, None) for k in range(MEMBERS)}
+    ensemble = draw.served(list(draw.trained(members, _part(show, 0.4, 0.5)).values()))
+    changed = {
+        name: [{**base, **change, "l2": base["l2"] * change.get("l2", 1.0)} for change in changes]
+        for name, changes in CHANGES.items()
+        for base in [chosen[baseline_of(name)]]
+    }
+    later = draw.tried(changed, _part(show, 0.5, 1), ensemble)
+    return {"chosen": chosen | {name: _settings(some) for name, some in later.items()}, "tried": {**tried, **later}}
+
+
+def _settings(tried: Sequence[Settings]) -> dict[str, Any]:
+    """The best."""
+    return {key: value for key, value in tried[0].items() if not key.startswith("valid_")}
+
+
+def _repeated(
+    show: Show, *, config: RecipesConfig, world: str, device: str, chosen: Mapping[str, Settings], repeat: int
+) -> dict[str, Any]:
+    """Test numbers by recipe on one draw, and the welfare of the true CTR."""
+    draw = _Draw.of(config, world, repeat, device)
+    test, of = draw.drawn.test, {name: draw.recipe(settings) for name, settings in chosen.items()}
+    alone: Wanted = {f"{BASELINE} {k}": (of[BASELINE], k, None) for k in range(MEMBERS)}
+    alone |= {f"other {k}": (of["other"], k, None) for k in range(2)}
+    alone |= {name: (of[name], 0, None) for name in ("bid_weighted", "log_plus", SMALL)}
+    models = draw.trained(alone, _part(show, 0, 0.6))
+    base, others = [models[f"{BASELINE} {k}"] for k in range(MEMBERS)], [models[f"other {k}"] for k in range(2)]
+    members = {BASELINE: base[:1], "other": others[:1], "ensemble": base, "mixed": base[:2] + others}
+    served = {name: draw.served(some) for name, some in members.items()}
+    taught: Wanted = {
+        "distilled": (of["distilled"], 0, served["ensemble"]),
+        "distilled_mixed": (of["distilled"], 0, served["mixed"]),
+        "distilled_one": (of["distilled"], 0, served[BASELINE]),
+        "log_plus_teacher": (of["log_plus_teacher"], 0, served["ensemble"]),
+        TAUGHT_SMALL: (of[TAUGHT_SMALL], 0, served["ensemble"]),
+    }
+    models |= draw.trained(taught, _part(show, 0.6, 1))
+    served |= {name: draw.served([model]) for name, model in models.items() if name in RECIPES}
+    logits = {name: logits_across(model, test.features) for name, model in served.items()}
+    logits["bid_calibrated"] = _bid_calibrated(served[BASELINE], draw.drawn.valid, test)
+    measured: dict[str, Any] = {name: draw.measured(each) for name, each in logits.items()}
+    assert test.truth is not None
+    return {"optimal": draw.welfare(test.truth.double(), test, test.truth), **measured}
+
+
+def _bid_calibrated(model: nn.Module, valid: Ads, test: Ads) -> Tensor:
+    """slope · logit + bend · log bid + level on test ads, the likeliest line on validation clicks by Newton's steps."""
+
+    def inputs(ads: Ads) -> Tensor:
+        logits = logits_across(model, ads.features).double()
+        return torch.stack([logits, ads.bids.double().log(), torch.ones_like(logits)], dim=1)
+
+    x, clicks = inputs(valid), valid.clicks.double()
+    line = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64, device=x.device)  # the calibrated model's own
+    for _ in range(8):
+        ctr = torch.sigmoid(x @ line)
+        line = line + torch.linalg.solve(x.T @ (x * (ctr * (1 - ctr))[:, None]), x.T @ (clicks - ctr))
+    return inputs(test) @ line

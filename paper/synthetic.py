@@ -1,0 +1,296 @@
+"""The paper's synthetic experiment: ten losses, in the paper's protocol and in one that tunes every loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import bidwise
+from bidwise.auctions import optimal_welfare, revenue
+from bidwise.auctions.columns import Floats
+from bidwise.checks import check_name, check_seed, check_whole
+from bidwise.data.ads import Ads, stack
+from bidwise.data.worlds import WORLDS
+from bidwise.evaluation.calibration import platt_scaled
+from bidwise.evaluation.estimate import Estimate
+from bidwise.losses.named import needs_teacher
+from bidwise.models.mlp import INITS, MLP
+from bidwise.run_folder import environment, open_folder
+from bidwise.runners import Progress, Threads
+from bidwise.study.compare import gain, mean_and_error
+from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, has_lam, seeds_of
+from bidwise.training.validation import METRICS, ctr_of, logits_of, mean_welfare, predict
+from paper.members import LAST, Selected, Students, Trained, select, train
+from paper.synthetic_results import (
+    Curve,
+    Histogram,
+    LossResult,
+    Protocol,
+    SyntheticConfig,
+    SyntheticResult,
+    TunedGain,
+    WorldShape,
+)
+from paper.tasks import Task, TaskCache
+
+PROTOCOLS = ("converged", "tuned", "both")
+PAPER = (BASELINE, "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher")
+LOSSES = (*PAPER, "ranknet", "log_plus", "log_plus_teacher", "distilled")
+LAM = 3.0  # the paper's
+BY_TRUTH, BY_CLICKS = "expected_welfare", "welfare"  # by the true CTR of validation ads, and by their clicks
+MEANS = ("welfare", "revenue", "auc", "log_loss", "squared_error")  # over repeats, that a result has
+HIDDEN = {"mlp": (50,), "logistic_regression": ()}
+Fits = dict[str, list[Trained]]  # by loss
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What belongs to a world: the student, how much it sees and how fast it learns."""
+
+    student: str
+    training_ads: int
+    learning_rate: float
+    dtype: torch.dtype = torch.float32
+
+
+SETTINGS = {
+    "plotted": Setting("mlp", 10_000, 1e-3),
+    "printed": Setting("mlp", 10_000, 1e-3, torch.float64),
+    "misspecified": Setting("logistic_regression", 10_000, 3e-3),
+    "misspecified_rare": Setting("logistic_regression", 40_000, 3e-3),
+}
+
+
+def checked(config: SyntheticConfig) -> SyntheticConfig:
+    """The options with what the world decides, or an error that names what cannot be used."""
+    for loss in config.losses:
+        check_name("losses", loss, LOSSES)
+    check_name("reading", config.reading, SETTINGS)
+    check_name("protocol", config.protocol, PROTOCOLS)
+    check_name("init", config.init, INITS)
+    check_seed("seed", config.seed)
+    setting = SETTINGS[config.reading]
+    asked = (BASELINE, *config.losses) if config.losses else LOSSES  # it is the baseline and the teacher of all others
+    config = replace(
+        config,
+        losses=tuple(loss for loss in LOSSES if loss in asked),
+        training_ads=config.training_ads or setting.training_ads,
+        student=setting.student,
+        learning_rate=setting.learning_rate,
+        lams=config.lams or LAMS,
+    )
+    check_whole("repeats", config.repeats, 1, MOST_REPEATS)
+    for name in ("epochs", "every", "validation_auctions", "test_auctions", "patience"):
+        if getattr(config, name) is not None:
+            check_whole(name, getattr(config, name), 1)
+    for name in ("auction_size", "training_ads"):
+        check_whole(name, getattr(config, name), 2)
+    return config
+
+
+def run(
+    config: SyntheticConfig, out: str | Path, *, device: str = "cpu", progress: Progress | None = None
+) -> SyntheticResult:
+    """Train, evaluate and write ``result.json``; what is already there is not computed again."""
+    config = checked(config)
+    folder = open_folder(out, {"experiment": "synthetic", **asdict(config)})
+    where = environment(device)  # now: the sources may change while it runs
+    options = {name: getattr(config, name) for name in ("epochs", "learning_rate", "batch_size", "every")}
+    recipe = Recipe(model=config.student, **options)
+    tuned = grid(replace(recipe, patience=config.patience), config.losses, config.lams)
+    recipe = replace(recipe, every=max(config.every, 5))  # nothing is selected there, so a coarser curve will do
+    converged = grid(recipe, config.losses, (LAM,))
+    # Adam does not see the scale of a loss: sums change the weight of lam, and nothing for losses without it
+    sums = grid(replace(recipe, sums=True), filter(has_lam, config.losses), (LAM,))
+    wanted = {"converged": [converged, sums], "tuned": [tuned], "both": [converged, sums, tuned]}[config.protocol]
+    seeds = seeds_of(config.seed, config.repeats)
+    ads, valid, test = drawn(config, seeds)
+    dtype = SETTINGS[config.reading].dtype
+    students = Students(ads.width, seeds, HIDDEN[config.student], config.init, dtype, device)
+    cache = TaskCache(folder, progress, expected=sum(map(len, wanted)))
+    study = _Study(ads, valid, test, best_possible(test), students, cache)
+    protocols: dict[str, Protocol] = {}
+    if converged in wanted:
+        trained = study.train("converged", converged, LAST)
+        protocols["converged"] = study.judge(trained, LAST)
+        protocols["converged_sums"] = study.judge(study.train("sums", sums, LAST, trained), LAST)
+    if tuned in wanted:
+        protocols["tuned"] = study.judge(study.train("tuned", tuned, BY_TRUTH), BY_TRUTH)
+    worlds = dict.fromkeys(("plotted", "printed", config.reading))
+    result = SyntheticResult(
+        bidwise.__version__,
+        config,
+        float(study.optimal.mean()),
+        protocols,
+        {world: _shape(world, config.seed) for world in worlds},
+    )
+    cache.write(result, where)
+    return result
+
+
+def drawn(config: SyntheticConfig, seeds: Sequence[int]) -> tuple[Ads, Ads, Ads]:
+    """Training ads, validation auctions and test auctions of every repeat; each repeat is a market of its own."""
+    repeats = []
+    for seed in seeds:
+        random = torch.Generator().manual_seed(seed)
+        market, size = WORLDS[config.reading].market(random), config.auction_size
+        some = market.ads(config.training_ads, random), market.auctions(config.validation_auctions, size, random)
+        repeats.append((*some, market.auctions(config.test_auctions, size, random)))
+    ads, valid, test = (stack(column) for column in zip(*repeats, strict=True))
+    return ads, valid, test
+
+
+@dataclass(frozen=True)
+class _Study:
+    """The same ads and auctions for every protocol."""
+
+    ads: Ads
+    valid: Ads
+    test: Ads
+    optimal: Floats
+    students: Students
+    cache: TaskCache
+
+    def train(self, name: str, recipes: list[Recipe], metric: str, before: Fits | None = None) -> Fits:
+        """All recipes, those with a teacher last: the log loss's student, which may be known from ``before``."""
+        trained, ads = dict(before or {}), self.ads
+        metrics = (METRICS[BY_TRUTH], METRICS[BY_CLICKS])
+        for taught in (False, True):
+            some = [recipe for recipe in recipes if needs_teacher(recipe.loss) == taught]
+            if not some:
+                continue
+            if taught:
+                teacher = self.students.trained(select(trained[BASELINE], metric).weights)
+                ads = ads.with_teacher(predict(teacher, ads.features).to(ads.bids))
+            called = f"{name}-taught" if taught else name
+            trained |= train(called, some, ads, self.valid, self.students, metrics, self._run)
+        return {loss: trained[loss] for loss in LOSSES if loss in trained}
+
+    def _run(self, tasks: Sequence[Task]) -> list[Any]:
+        """On a CPU each core has a task of its own: operations are too small to be shared by cores."""
+        alone = torch.device(self.students.device).type == "cuda" or torch.get_num_threads() == 1
+        return self.cache.all(tasks, None if alone else Threads(min(torch.get_num_threads(), 8), torch_threads=1))
+
+    def judge(self, trained: Fits, metric: str) -> Protocol:
+        """The selected students of every loss on the test auctions, and how they got there."""
+        selected = {loss: select(each, metric) for loss, each in trained.items()}
+        by_clicks: dict[str, TunedGain] = {}
+        if metric != LAST:  # what a user could have selected, who does not know the true CTR
+            others = {loss: select(each, BY_CLICKS) for loss, each in trained.items()}
+            welfare = {loss: self._measured(each).welfare for loss, each in others.items()}
+            by_clicks = {
+                loss: TunedGain(**vars(gain(welfare[loss], welfare[BASELINE], self.optimal)), **_choice(each))
+                for loss, each in others.items()
+            }
+        measures = {loss: self._measured(each) for loss, each in selected.items()}
+        six = [measures[loss].welfare for loss in PAPER if loss in measures]
+        average = np.mean(six, axis=0) if len(six) == len(PAPER) else np.full_like(self.optimal, math.nan)
+        base, losses = measures[BASELINE], {}
+        for loss, mine in measures.items():
+            to_average, error = mean_and_error((mine.welfare - average).tolist())
+            means: dict[str, Any] = {name: float(getattr(mine, name).mean()) for name in MEANS}
+            losses[loss] = LossResult(
+                **vars(gain(mine.welfare, base.welfare, self.optimal)),
+                **_choice(selected[loss]),
+                **means,
+                difference_to_average=to_average,
+                error_to_average=error,
+                calibrated=gain(mine.calibrated, base.calibrated, self.optimal),
+                ratios=tuple((mine.welfare / self.optimal).tolist()),
+                by_clicks=by_clicks.get(loss),
+            )
+        best = best_possible(self.valid)
+        return Protocol(losses, {loss: _curve(each.curve, best) for loss, each in selected.items()})
+
+    def _measured(self, selected: Selected) -> Measures:
+        return measured(self.students.trained(selected.weights), self.valid, self.test)
+
+
+def _choice(selected: Selected) -> dict[str, Any]:
+    """The epoch and lam a loss was given, where it had a choice."""
+    if selected.epoch is None:
+        return {}
+    return {"epoch": float(selected.epoch.double().mean()), "lam": selected.lam}
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What trained students are worth on test auctions, each ``(repeats,)``, in float64.
+
+    ``calibrated`` is welfare after Platt scaling on validation clicks: a loss may move welfare by its scale alone.
+    """
+
+    welfare: Floats
+    calibrated: Floats
+    revenue: Floats  # of GSP auctions
+    auc: Floats
+    log_loss: Floats
+    squared_error: Floats  # of the CTR
+
+
+def measured(model: MLP, valid: Ads, test: Ads) -> Measures:
+    """The measures of students, one for each repeat."""
+    logits = logits_of(model, test.features).double().cpu()
+    calibrated = platt_scaled(logits, logits_of(model, valid.features).double(), valid.clicks)
+    ctr = ctr_of(logits)
+    assert test.truth is not None
+    bids, truth = test.bids.double(), test.truth.double()
+    revenues = [revenue(*columns, test.offsets, pricing="gsp").mean() for columns in zip(ctr, truth, bids, strict=True)]
+    return Measures(
+        mean_welfare(logits, bids * truth, bids, test.offsets).numpy(),
+        mean_welfare(calibrated, bids * truth, bids, test.offsets).numpy(),
+        torch.stack(revenues).numpy(),
+        METRICS["auc"].of(logits, test).numpy(),
+        METRICS["log_loss"].of(logits, test).numpy(),
+        (ctr - truth).square().mean(-1).numpy(),
+    )
+
+
+def best_possible(ads: Ads) -> Floats:
+    """Mean welfare per auction of the true CTR, ``(repeats,)``."""
+    assert ads.truth is not None
+    rows = zip(ads.truth, ads.bids, strict=True)
+    return np.array([optimal_welfare(truth, bids, ads.offsets).mean().item() for truth, bids in rows])
+
+
+def _curve(curve: Mapping[float, Tensor], optimal: Floats) -> Curve:
+    """Mean of welfare / optimal over repeats with a 95 % interval, epoch by epoch."""
+    shares = [(welfare.numpy() / optimal).tolist() for welfare in curve.values()]
+    means = [Estimate.over_repeats(row) for row in shares]
+    return Curve(
+        tuple(curve),
+        tuple(float(np.mean(row)) for row in shares),
+        tuple(each.ci_low for each in means),
+        tuple(each.ci_high for each in means),
+    )
+
+
+def _shape(reading: str, seed: int) -> WorldShape:
+    """Histograms of CTR and log10 bid over ten markets, for the paper's Figure 4."""
+    ctrs, all_bids = [], []
+    for repeat in seeds_of(seed, 10):
+        random = torch.Generator().manual_seed(repeat)
+        ads = WORLDS[reading].market(random).ads(10_000, random)
+        assert ads.truth is not None
+        ctrs.append(ads.truth)
+        all_bids.append(ads.bids)
+    ctr, bids = torch.cat(ctrs).numpy(), torch.cat(all_bids).numpy()
+    return WorldShape(
+        _histogram(ctr, np.linspace(0, 1, 41)),
+        _histogram(np.log10(bids), 40),
+        float(ctr.mean()),
+        float(bids.min()),
+        float(bids.max()),
+    )
+
+
+def _histogram(numbers: Floats, bins: Any) -> Histogram:
+    counts, edges = np.histogram(numbers, bins)
+    return Histogram(tuple(edges.round(6).tolist()), tuple(counts.tolist()))

@@ -1,0 +1,230 @@
+"""What the experiments in simulated markets found: `reproduce synthetic` and `reproduce regimes`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bidwise.evaluation.estimate import Outcome
+from bidwise.evaluation.intervals import holm, student_p_value
+from bidwise.study.compare import Gain
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedGain(Gain):
+    """A gain with the epoch (mean over repeats) and lam (of each repeat) that were selected."""
+
+    epoch: float | None = None
+    lam: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellGain(TunedGain):
+    """The gain of a loss in one kind of market, and measured in other ways."""
+
+    calibrated: Gain  # after Platt scaling of both models on validation clicks
+    by_clicks: TunedGain | None = None  # selected by clicks, which is all that a platform has
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossResult(CellGain):
+    """A loss on the test auctions: means over repeats, and its gain over log loss in shares of the optimal welfare."""
+
+    welfare: float
+    difference_to_average: float  # welfare minus the mean of the paper's losses, as the paper draws it
+    error_to_average: float
+    revenue: float
+    auc: float
+    log_loss: float
+    squared_error: float
+    ratios: tuple[float, ...]  # share of the optimal welfare in each repeat
+
+
+Losses = dict[str, LossResult]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Share of the optimal welfare on validation auctions after each evaluated epoch, with its interval."""
+
+    epoch: tuple[float, ...]
+    ratio: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The losses of a protocol, and their way there."""
+
+    losses: Losses
+    curves: dict[str, Curve]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts between edges."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WorldShape:
+    """How CTRs and bids of a world are distributed."""
+
+    ctr: Histogram
+    log10_bid: Histogram
+    mean_ctr: float
+    lowest_bid: float
+    highest_bid: float
+
+
+@dataclass(frozen=True)
+class SyntheticConfig:
+    """The options of a run; two runs with the same ones give the same numbers. The world decides what is left open.
+
+    Args:
+        reading: plotted (the paper's world as its figure shows it), printed (with the weights that the paper prints),
+            misspecified (a linear student, clicks that depend on squares) or misspecified_rare (the same with a click
+            rate near 0.24).
+        protocol: converged (the paper's: all epochs, lam = 3), tuned (each loss its own epoch and lam) or both.
+        repeats: markets, each with its own ads; intervals are over repeats.
+        epochs: passes over the training ads.
+        seed: of all random numbers.
+        patience: in the tuned protocol, stop after so many epochs without a better validation welfare; by default
+            never.
+        validation_auctions: auctions that select epoch and lam.
+        test_auctions: auctions that measure welfare.
+        auction_size: ads of an auction.
+        init: initial weights of the network, glorot or torch.
+        every: epochs between evaluations in the tuned protocol.
+        losses: names of losses; log_loss always takes part; by default all ten.
+        training_ads: ads that a student is trained on; 0 takes the world's.
+        student: set by the world, mlp or logistic_regression.
+        learning_rate: set by the world.
+        batch_size: ads in a batch.
+        lams: weights of the log loss that the tuned protocol tries; by default 0.003 to 300.
+    """
+
+    reading: str = "plotted"
+    protocol: str = "both"
+    repeats: int = 30
+    epochs: int = 100
+    seed: int = 0
+    patience: int | None = None
+    validation_auctions: int = 2000
+    test_auctions: int = 2000
+    auction_size: int = 50
+    init: str = "glorot"
+    every: int = 2
+    losses: tuple[str, ...] = ()  # all of them
+    training_ads: int = 0
+    student: str = ""  # "mlp" or "logistic_regression"
+    learning_rate: float = 0.0
+    batch_size: int = 256
+    lams: tuple[float, ...] = ()
+
+    @property
+    def papers(self) -> bool:
+        """Whether the world is the paper's."""
+        return self.reading in ("plotted", "printed")
+
+
+@dataclass(frozen=True)
+class SyntheticResult:
+    """A run of `reproduce synthetic`."""
+
+    version: str
+    config: SyntheticConfig
+    optimal_welfare: float
+    protocols: dict[str, Protocol]
+    worlds: dict[str, WorldShape]
+    kind: ClassVar[str] = "synthetic"
+    format: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class RegimesConfig:
+    """The options of a run of the maps of regimes.
+
+    Args:
+        repeats: markets in each cell, at least 2.
+        epochs: passes over the training ads; each loss has its own best epoch of them.
+        seed: of all random numbers.
+        training_ads: ads that a student is trained on.
+        validation_ads: ads of the auctions that select epoch and lam.
+        test_ads: ads of the auctions that measure welfare.
+        lams: weights of the log loss to try; by default 0.003 to 300.
+        student: set by the experiment.
+    """
+
+    repeats: int = 10
+    epochs: int = 20
+    seed: int = 0
+    training_ads: int = 40_000
+    validation_ads: int = 100_000
+    test_ads: int = 200_000
+    lams: tuple[float, ...] = ()
+    student: str = ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One side of a map."""
+
+    name: str
+    levels: tuple[float | str, ...]
+
+
+@dataclass(frozen=True)
+class MapResult:
+    """Gains over two properties of the market."""
+
+    name: str
+    x: Axis
+    y: Axis
+    losses: dict[str, tuple[tuple[CellGain, ...], ...]]  # rows along y, in them cells along x
+
+
+@dataclass(frozen=True)
+class Counts:
+    """In how many different kinds of market a loss is better than log loss, worse, or cannot be distinguished."""
+
+    better: int
+    worse: int
+    unclear: int
+    written: ClassVar[tuple[str, ...]] = ("cells",)
+
+    @classmethod
+    def of(cls, gains: list[CellGain], cells: int | None = None) -> Counts:
+        """Of these gains; of more ``cells``, the others are unclear."""
+        outcomes = [gain.outcome for gain in gains]
+        better, worse = outcomes.count(Outcome.BETTER), outcomes.count(Outcome.WORSE)
+        return cls(better, worse, (len(gains) if cells is None else cells) - better - worse)
+
+    @property
+    def cells(self) -> int:
+        return self.better + self.worse + self.unclear
+
+
+@dataclass(frozen=True)
+class RegimesResult:
+    """A run of `reproduce regimes`."""
+
+    version: str
+    config: RegimesConfig
+    maps: tuple[MapResult, ...]
+    summary: dict[str, Counts]  # by loss, over cells that differ
+    kind: ClassVar[str] = "regimes"
+    format: ClassVar[int] = 2
+
+    def cells(self, loss: str) -> list[CellGain]:
+        """A loss in every kind of market that differs."""
+        return list(dict.fromkeys(cell for plot in self.maps for row in plot.losses.get(loss, ()) for cell in row))
+
+    def after_holm(self, loss: str) -> Counts:
+        """:attr:`summary` of one loss with Holm's correction for the number of its cells."""
+        cells = self.cells(loss)
+        stand = holm([student_p_value((cell.ci_low, cell.ci_high), self.config.repeats - 1) for cell in cells])
+        return Counts.of([cell for cell, stands in zip(cells, stand, strict=True) if stands], len(cells))

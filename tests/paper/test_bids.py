@@ -1,0 +1,143 @@
+"""Bids of every kind: what their equations say, seeded, and in the schema."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from bidwise.checks import InputError
+from bidwise.data.store import Field, Store, StoreWriter
+from paper import bids as bids_module
+from paper.bids import Bids, attach, untrained_deepfm
+
+SIZES = {"train": 8000, "valid": 1000, "test": 1000}
+VALUES = [30, 7, 300]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(bids_module, "BLOCK", 1024)
+
+
+@pytest.fixture
+def store(tmp_path):
+    draw = np.random.default_rng(0)
+    writer = StoreWriter(tmp_path, SIZES)
+    for split, ads in SIZES.items():
+        writer.column(split, "features", width=3)[:] = draw.integers(0, VALUES, (ads, 3))
+        writer.column(split, "clicks")[:] = draw.integers(0, 2, ads)
+        writer.column(split, "truth")[:] = 1 / (1 + np.exp(draw.normal(1, 1, ads)))
+    fields = [Field(name, values) for name, values in zip("abc", VALUES, strict=True)]
+    return writer.finish(fields=fields, vocabulary={}, about={})
+
+
+def drawn(store, split="train", **options):
+    return np.array(attach(store, Bids(**options)).column(split, "bids"), np.float64)
+
+
+@pytest.mark.parametrize("kind", ["deepfm", "lognormal", "advertiser", "ctr"])
+def test_bids_are_positive_seeded_and_in_the_schema(store, kind):
+    options = {"kind": kind, "field": "b"}
+    first = drawn(store, **options)
+    assert (first > 0).all()
+    assert np.isfinite(first).all()
+    assert np.array_equal(first, drawn(store, **options))
+    assert not np.array_equal(first, drawn(store, seed=1, **options))
+    found = attach(store, Bids(**options)).schema["bids"]
+    assert found["kind"] == kind
+    assert found["options"]["seed"] == 0
+    assert found["mean"] == pytest.approx(first.mean())
+    assert found["quantiles"]["0.5"] == pytest.approx(np.median(first))
+    edges, counts = found["histogram"]["edges"], found["histogram"]["counts"]
+    assert len(edges) == 61
+    assert sum(counts) == sum(SIZES.values())
+    assert np.allclose(np.diff(np.log(edges)), np.log(edges[1] / edges[0]))
+    Store(store.folder, verify=True).ads("test", auction_size=256)
+
+
+def test_noise_differs_between_splits_and_blocks(store):
+    logs = [np.log(drawn(store, split, kind="lognormal", sigma=1.0)) for split in ("train", "valid", "test")]
+    blocks = [logs[0][:1000], logs[0][1024:2024], logs[1], logs[2]]
+    correlations = np.corrcoef(blocks) - np.eye(4)
+    assert np.abs(correlations).max() < 5 / math.sqrt(1000)
+
+
+def test_paper_bids_are_the_rescaled_network_and_noise(store):
+    plain = drawn(store, noise=0.0)
+    assert plain.min() == pytest.approx(1.0)  # exp of [0, 1]
+    assert plain.max() == pytest.approx(math.e)
+    assert np.log(plain).std() > 0.1
+    for split in ("valid", "test"):  # clamped to the range of training ads
+        assert (drawn(store, split, noise=0.0) >= 1).all()
+        assert (drawn(store, split, noise=0.0) <= np.float32(math.e)).all()
+    logits = untrained_deepfm(VALUES, seed=0)(torch.from_numpy(np.array(store.column("train", "features"))))
+    output = torch.sigmoid(logits.double()).numpy()
+    rescaled = (output - output.min()) / (output.max() - output.min())
+    assert np.allclose(np.log(plain), rescaled, atol=1e-4)
+    assert np.log(drawn(store, noise=0.0, scale=2.0)).max() == pytest.approx(2.0)
+    for noise in (0.1, 1.0):
+        residual = np.log(drawn(store, noise=noise) / plain)
+        assert residual.std() == pytest.approx(noise, rel=0.05)
+        assert abs(residual.mean()) < 5 * noise / math.sqrt(len(residual))
+
+
+def test_the_untrained_network_is_a_deepfm():
+    """Plain loops over one ad; weights drawn once more in the same order."""
+    generator = torch.Generator().manual_seed(3)
+    table = 1e-4 * torch.randn(5, 4, generator=generator)
+    widths = [8, 256, 128, 64, 1]
+    layers = [torch.randn(a, b, generator=generator) * math.sqrt(2 / (a + b)) for a, b in itertools.pairwise(widths)]
+    one, other = table[1], table[3 + 1]  # ids 1 and 1 of fields with 3 and 2 values
+    hidden = torch.cat([one, other])
+    for weights in layers[:-1]:
+        hidden = torch.clamp(hidden @ weights, min=0)
+    expected = float(one @ other) + float(hidden @ layers[-1])
+    assert float(untrained_deepfm([3, 2], seed=3)(torch.tensor([[1, 1]]))) == pytest.approx(expected, rel=1e-5)
+
+
+def test_log_normal_bids_have_the_moments_asked_for(store):
+    logs = np.log(drawn(store, kind="lognormal", mean=0.7, sigma=0.4))
+    assert logs.mean() == pytest.approx(0.7, abs=5 * 0.4 / math.sqrt(8000))
+    assert logs.std() == pytest.approx(0.4, rel=0.05)
+
+
+def test_an_advertiser_bids_one_level(store):
+    values = np.array(store.column("train", "features"))[:, 2]
+    bids = drawn(store, kind="advertiser", field="c", noise=0.0)
+    levels = [np.unique(bids[values == value]) for value in range(300)]
+    assert all(len(level) == 1 for level in levels)
+    assert np.log(np.concatenate(levels)).std() == pytest.approx(0.5, rel=0.2)
+    test = np.array(store.column("test", "features"))[:, 2]
+    plain = np.concatenate(levels)
+    assert np.array_equal(drawn(store, "test", kind="advertiser", field=2, noise=0.0), plain[test])
+    residual = np.log(drawn(store, kind="advertiser", field="c", noise=0.3) / plain[values])
+    assert residual.std() == pytest.approx(0.3, rel=0.05)
+
+
+@pytest.mark.parametrize("rho", [-0.8, 0.0, 0.5])
+def test_bids_follow_the_true_ctr_as_far_as_asked(store, rho):
+    for split in ("train", "test"):
+        truth = np.array(store.column(split, "truth"))
+        logs = np.log(drawn(store, split, kind="ctr", rho=rho))
+        assert np.corrcoef(logs, np.log(truth / (1 - truth)))[0, 1] == pytest.approx(rho, abs=0.1)
+        assert logs.std() == pytest.approx(0.5, rel=0.1)
+
+
+def test_bids_that_cannot_be_drawn_are_refused(store, tmp_path):
+    with pytest.raises(InputError, match=r"bids must be one of .*, ctr, residual, found 'uniform'"):
+        Bids("uniform")
+    with pytest.raises(InputError, match=r"noise of bids must be in \[0, 5\], found -0.1"):
+        Bids(noise=-0.1)
+    with pytest.raises(InputError, match=r"rho of bids must be in \[-1, 1\], found nan"):
+        Bids(rho=float("nan"))
+    with pytest.raises(InputError, match="field of bids must be one of a, b, c, found 'd'"):
+        attach(store, Bids("advertiser", field="d"))
+    with pytest.raises(InputError, match="field of bids must be a name or a number below 3, found 3"):
+        attach(store, Bids("advertiser", field=3))
+    for split in SIZES:
+        (store.folder / split / "truth.npy").rename(store.folder / split / "truth.gone")
+    without = store.writer.finish(fields=store.fields, vocabulary={}, about={})
+    with pytest.raises(InputError, match="bids of kind ctr need the true CTR, found no column truth"):
+        attach(without, Bids("ctr"))

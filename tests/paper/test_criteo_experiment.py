@@ -1,0 +1,507 @@
+"""The Criteo experiment: its numbers recomputed, its pieces, and that nothing is lost when it is cut off."""
+
+import math
+import shutil
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import bidwise
+from bidwise.data.store import Store
+from bidwise.models import SparseLogisticRegression
+from bidwise.run_folder import read_json, read_result
+from bidwise.runners import Threads
+from bidwise.typed_json import to_json
+from paper.criteo import Numbers, run, selected_lams
+from paper.criteo_results import LOSSES, CriteoConfig, CriteoResult
+from paper.criteo_text import simulate
+from paper.criteo_trial import Measured, Trained, Trial, load_dataset, measured, planned, trial_of
+from paper.criteo_world import CRITEO_WORLDS
+from paper.prepare_criteo import prepare
+from paper.tasks import Processes, Task, TaskCache, kept_result
+
+LAMS = (0.3, 3.0, 30.0, 300.0)
+TINY = CriteoConfig(
+    models=("logistic_regression",), losses=("log_plus", "distilled"), repeats=2, auction_size=32, every=1, lams=LAMS
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("criteo")
+    simulate(folder / "ads.tsv", 4_000)
+    return prepare([folder / "ads.tsv"], folder / "store")
+
+
+@pytest.fixture(scope="module")
+def small(store, tmp_path_factory):
+    out = tmp_path_factory.mktemp("small") / "run"
+    run(TINY, store.folder, out)
+    return out, read_json(out / "result.json")
+
+
+def selections(out, name):
+    """What a trial found on the test auctions, by selection."""
+    return Trained.of(kept_result(out / "pieces" / f"{name}.pt")).selections
+
+
+def test_a_result_is_read_as_it_was_returned(store, small):
+    out, _ = small
+    result = run(TINY, store.folder, out)  # nothing is computed again
+    assert to_json(read_result(out, CriteoResult)) == to_json(result)
+    assert math.isfinite(result.models["logistic_regression"].protocols["tuned"].gain("log_plus").difference)
+
+
+def test_result_has_every_number_of_every_loss(small):
+    _, result = small
+    model = result["models"]["logistic_regression"]
+    assert set(model["protocols"]) == {"converged", "tuned"}
+    for protocol in model["protocols"].values():
+        assert list(protocol["losses"]) == ["log_loss", "log_plus", "distilled"]
+        for loss, found in protocol["losses"].items():
+            for key in ("welfare", "expected_welfare", "auc", "log_loss", "revenue", "calibration_error"):
+                assert math.isfinite(found[key]), (loss, key)
+            assert (found["difference"] is None) == (found["calibrated"] is None) == (loss == "log_loss")
+            assert found["by_log_loss"] is None
+    assert [row["lam"] for row in model["grid"]["log_plus"]] == list(LAMS)
+    assert result["data"]["known_ctr"]
+    assert result["data"]["integers"] == "winners"
+    assert result["config"]["lam"] == 3
+    assert "verdict" not in result
+
+
+def test_means_and_errors_are_those_of_the_repeats(small):
+    out, result = small
+    for protocol, selection in (("converged", "last"), ("tuned", "log_loss")):
+        found = result["models"]["logistic_regression"]["protocols"][protocol]["losses"]["log_loss"]
+        each = [selections(out, f"logistic_regression-{repeat:02d}-log_loss")[selection] for repeat in range(2)]
+        for key in ("welfare", "expected_welfare"):
+            means = [float(getattr(entry, key).mean()) for entry in each]
+            assert found[key] == pytest.approx(sum(means) / 2)
+            assert found[f"{key}_error"] == pytest.approx(abs(means[0] - means[1]) / 2)
+
+
+def test_differences_are_paired_by_repeat(small):
+    out, result = small
+    losses = result["models"]["logistic_regression"]["protocols"]["converged"]["losses"]
+    plus, base = (
+        [float(selections(out, f"logistic_regression-{k:02d}-{name}")["last"].expected_welfare.mean()) for k in (0, 1)]
+        for name in ("log_plus-3", "log_loss")
+    )
+    apart = [a - b for a, b in zip(plus, base, strict=True)]
+    found = losses["log_plus"]["difference"]
+    assert found["repeats"]["difference"] == pytest.approx(sum(apart) / 2)
+    half = 12.7062 * np.std(apart, ddof=1) / math.sqrt(2)  # Student's t with one degree of freedom
+    assert found["repeats"]["ci_high"] - found["repeats"]["difference"] == pytest.approx(half, rel=1e-4)
+    assert found["auctions"]["difference"] == pytest.approx(found["repeats"]["difference"])
+    assert found["difference"] == found["repeats"]["difference"]
+    read = read_result(small[0], CriteoResult).models["logistic_regression"].protocols["converged"]
+    assert read.gain("log_plus").difference == pytest.approx((sum(apart) / 2) / (sum(base) / 2))
+
+
+def test_lam_is_chosen_by_validation_log_loss_in_every_repeat(small):
+    out, result = small
+    losses, welfare = result["models"]["logistic_regression"]["protocols"]["tuned"]["losses"], []
+    for repeat in range(2):
+        names = {lam: trial_of(TINY, "logistic_regression", repeat, "log_plus", lam, "tuned").name for lam in LAMS}
+        tried = {lam: selections(out, name)["log_loss"] for lam, name in names.items()}
+        best = min(tried, key=lambda lam: tried[lam].value)
+        assert losses["log_plus"]["lam"][repeat] == best
+        welfare.append(float(tried[best].welfare.mean()))
+    assert losses["log_plus"]["welfare"] == pytest.approx(sum(welfare) / 2)
+
+
+def test_teachers_are_the_log_loss_model_of_the_same_repeat_and_protocol(store, small):
+    out, _ = small
+    ads = load_dataset(TINY, store.folder, "cpu").train
+    taught = [trial for trial in planned(TINY) if trial.recipe.loss == "distilled"]
+    for trial in taught:
+        teacher = kept_result(out / "pieces" / f"logistic_regression-{trial.repeat:02d}-log_loss.pt")["teacher"]
+        assert set(teacher) == {"last", "log_loss"}
+        assert teacher[trial.recipe.teacher].shape == (len(ads),)
+    assert {trial.recipe.teacher for trial in taught} == {"last", "log_loss"}
+
+
+def test_the_plan_is_every_loss_with_its_lams_and_teachers():
+    trials = planned(CriteoConfig(models=("deepfm",), repeats=1))
+    counts = {loss: sum(trial.recipe.loss == loss for trial in trials) for loss in LOSSES}
+    # one lam with the last teacher and eleven with the best; without a teacher one training serves both
+    assert counts == {
+        "log_loss": 1,
+        "log_weighted": 12,
+        "log_teacher": 12,
+        "log_plus": 11,
+        "log_plus_teacher": 12,
+        "distilled": 2,
+    }
+    assert len({trial.name for trial in trials}) == len(trials)
+    converged = [trial.recipe for trial in planned(CriteoConfig(protocol="converged"))]
+    assert {recipe.lam for recipe in converged if recipe.lam is not None} == {3.0}
+
+
+def test_the_baseline_can_be_trained_as_well_as_any():
+    config = CriteoConfig(epochs=8, schedule="cosine", l2=1e-4, batch_size=4096)
+    recipes = {trial.recipe for trial in planned(config)}
+    assert {(r.epochs, r.schedule, r.l2, r.batch_size) for r in recipes} == {(8, "cosine", 1e-4, 4096)}
+    assert {r.epochs for r in {trial.recipe for trial in planned(CriteoConfig())}} == {3.0, 2.1}
+
+
+def test_losses_have_the_papers_slope():
+    def loss(name, lam=None):
+        return CriteoConfig().recipe("deepfm", name, lam).loss_function
+
+    assert loss("log_teacher", 5.0).options.sigma == 3.0
+    assert loss("log_teacher", 5.0).lam == 5.0
+    assert loss("log_weighted", 1.0).options.weighting == 3.0
+    assert loss("log_loss") is bidwise.LOSSES["log_loss"]
+
+
+def test_measures_agree_with_the_library(store):
+    test = store.ads("test", auction_size=32)
+    model = SparseLogisticRegression(store.cardinalities, std=0.3)
+    valid = store.ads("valid")
+    found = measured(model, test, valid)
+    ctr = bidwise.predict(model, test).double()
+    for key, truth in (("welfare", test.clicks), ("expected_welfare", test.truth)):
+        expected = bidwise.pooled_welfare(ctr, truth, test.bids, 32)
+        assert float(getattr(found, key).mean()) == pytest.approx(expected, rel=1e-6)
+    assert found.revenue == pytest.approx(bidwise.pooled_revenue(ctr, test.truth, test.bids, 32), rel=1e-6)
+    line = bidwise.evaluation.calibrator("platt", bidwise.predict(model, valid), valid.clicks)
+    scaled = bidwise.pooled_welfare(line(ctr), test.truth, test.bids, 32)
+    assert float(found.calibrated.mean()) == pytest.approx(scaled, rel=1e-6)
+    assert scaled != pytest.approx(float(found.expected_welfare.mean()), rel=1e-3)
+    blind = measured(model, replace(test, truth=None), valid)
+    assert blind.expected_welfare is None
+    by_clicks = bidwise.pooled_welfare(line(ctr), test.clicks, test.bids, 32)
+    assert float(blind.calibrated.mean()) == pytest.approx(by_clicks, rel=1e-6)
+    by_clicks = bidwise.pooled_revenue(ctr, test.clicks, test.bids, 32)
+    assert blind.revenue == pytest.approx(by_clicks, rel=1e-6)
+    metrics = bidwise.evaluation.Metrics(ctr, test.clicks, test.bids, size=32).compute()
+    for key in ("auc", "log_loss", "calibration_error", "predicted_over_observed"):
+        assert getattr(found, key) == pytest.approx(getattr(metrics, key), rel=1e-6)
+
+
+def test_groups_of_ads_keep_mean_and_spread(store, monkeypatch):
+    test = store.ads("test", auction_size=32)
+    model = SparseLogisticRegression(store.cardinalities, std=0.3)
+    every_ad = measured(model, test, test).welfare
+    monkeypatch.setattr("paper.criteo_trial.GROUPS", 60)
+    groups = measured(model, test, test).welfare
+    assert (len(every_ad), len(groups)) == (len(test), 60)
+    assert float(groups.mean()) == pytest.approx(float(every_ad.mean()))
+    errors = [float(each.std()) / math.sqrt(len(each)) for each in (every_ad, groups)]
+    assert errors[1] == pytest.approx(errors[0], rel=0.25)  # the error of a standard deviation of 60 is 9 %
+
+
+def test_validation_welfare_is_that_of_all_auctions(store):
+    dataset = load_dataset(TINY, store.folder, "cpu")
+    valid = dataset.valid
+    assert valid.auction_size == dataset.test.auction_size == 32
+    logits = torch.randn(len(valid), generator=torch.Generator().manual_seed(0))
+    by_name = {metric.name: metric for metric in dataset.selections}
+    for name, truth in (("welfare", valid.clicks), ("expected_welfare", valid.truth)):
+        expected = bidwise.pooled_welfare(torch.sigmoid(logits), truth, valid.bids, 32)
+        assert float(by_name[name].of(logits, valid)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_interrupted_run_resumes_and_finds_the_same(store, small, tmp_path):
+    _, expected = small
+    pieces = tmp_path / "run" / "pieces"
+
+    def stop(work, done, detail):
+        if len(list(pieces.glob("*.pt"))) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(TINY, store.folder, tmp_path / "run", progress=stop)
+    assert not (tmp_path / "run" / "result.json").exists()
+    kept = {path: path.stat().st_mtime_ns for path in pieces.iterdir()}
+    assert len(kept) == 3
+    details = []
+    run(TINY, store.folder, tmp_path / "run", progress=lambda work, done, detail: details.append(detail))
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert {path.stem for path in pieces.iterdir()} >= {trial.name for trial in planned(TINY)}
+    models = len(planned(TINY))
+    assert f"model 4 of {models}, epoch 1.0 of 3" in details
+    found = read_json(tmp_path / "run" / "result.json")
+    assert found["models"]["logistic_regression"]["protocols"] == expected["models"]["logistic_regression"]["protocols"]
+
+
+@pytest.mark.usefixtures("quick_processes")
+@pytest.mark.parametrize("runner", [Processes, Threads])
+def test_workers_find_what_one_finds(store, small, tmp_path, runner):
+    run(TINY, store.folder, tmp_path / "run", runner=runner(2))
+    found = read_json(tmp_path / "run" / "result.json")
+    assert found["models"]["logistic_regression"]["protocols"] == small[1]["models"]["logistic_regression"]["protocols"]
+
+
+def test_deepfm_and_dcn_run_with_the_papers_losses(store, tmp_path):
+    config = CriteoConfig(
+        models=("deepfm", "dcn"), losses=("log_teacher",), protocol="converged", repeats=1, auction_size=32, every=5
+    )
+    result = run(config, store.folder, tmp_path / "run")
+    for model in ("deepfm", "dcn"):
+        gain = result.models[model].protocols["converged"].gain("log_teacher")
+        assert gain.auctions.known
+        assert not gain.repeats.known
+        assert gain.outcome == "unclear"
+    assert result.models["dcn"].epochs == 2.1
+    assert result.models["deepfm"].epochs == 3
+
+
+def test_unknown_ctr_leaves_realised_welfare(small):
+    out, _ = small
+    trained = {}
+    for trial in planned(TINY):
+        kept = Trained.of(kept_result(out / "pieces" / f"{trial.name}.pt"))
+        known = {name: replace(each, expected_welfare=None) for name, each in kept.selections.items()}
+        trained[trial] = replace(kept, selections={n: x for n, x in known.items() if n != "expected_welfare"})
+    losses = Numbers(TINY, trained, "logistic_regression").protocol("tuned").losses
+    assert math.isnan(losses["log_plus"].expected_welfare)
+    assert losses["log_plus"].main_welfare == losses["log_plus"].welfare
+    assert losses["log_plus"].by_truth is None
+
+
+def test_another_store_or_configuration_is_refused(store, small, tmp_path):
+    out, _ = small
+    with pytest.raises(bidwise.InputError, match="seed = 0 there and 1 here"):
+        run(replace(TINY, seed=1), store.folder, out)
+    other = Store(store.folder)
+    bids = {split: 2 * np.array(other.column(split, "bids")) for split in other.splits}
+    before = {split: np.array(other.column(split, "bids")) for split in other.splits}
+    try:
+        other.add("bids", bids)
+        with pytest.raises(bidwise.InputError, match="checksum"):
+            run(TINY, store.folder, out)
+    finally:
+        Store(store.folder).add("bids", before)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"models": ("deepfn",)}, "models must be one of .*did you mean 'deepfm'"),
+        ({"losses": ("log_plsu",)}, "losses must be one of .*did you mean 'log_plus'"),
+        ({"models": ()}, "models must name at least one"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"repeats": 1001}, "repeats must be at most 1000, found 1001"),
+        ({"protocol": "best"}, "protocol must be one of"),
+        ({"every": 0}, "every must be finite and above 0"),
+        ({"embeddings": "eager"}, "embeddings must be one of lazy, dense"),
+        ({"rows": 9}, "rows must be at least 10"),
+        ({"batch_size": 1}, "batch_size must be at least 2"),
+        ({"lam_repeats": 0}, "lam_repeats must be at least 1"),
+        ({"lam_repeats": 3, "repeats": 2}, "lam_repeats must be at most repeats, 2, found 3"),
+        ({"precision": "float16"}, "precision must be one of float32, mixed"),
+        ({"epochs": 0}, "epochs must be finite and above 0"),
+        ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
+        ({"world": "shared_tial"}, "world must be one of .*did you mean 'shared_tail'"),
+        ({"lams": ()}, "lams must be at least one, found none"),
+        ({"lams": (1.0, -1.0)}, "lams must be finite and above 0"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(bidwise.InputError, match=message):
+        CriteoConfig(**options)
+
+
+def test_auctions_larger_than_a_split_are_refused(store, tmp_path):
+    with pytest.raises(bidwise.InputError, match="auction_size must be at most the 400 ads, found 1000"):
+        run(replace(TINY, auction_size=1000), store.folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ads_without_truth_are_selected_by_clicks_alone(store):
+    ads = load_dataset(TINY, store.folder, "cpu")
+    blind = replace(ads, valid=replace(ads.valid, truth=None))
+    assert [metric.name for metric in ads.selections] == ["log_loss", "welfare", "expected_welfare"]
+    assert [metric.name for metric in blind.selections] == ["log_loss", "welfare"]
+
+
+def test_a_changed_file_is_refused(store, tmp_path):
+    copied = tmp_path / "store"
+    shutil.copytree(store.folder, copied)
+    clicks = np.load(copied / "train" / "clicks.npy", mmap_mode="r+")
+    clicks[7] = 1 - clicks[7]
+    clicks.flush()
+    with pytest.raises(bidwise.InputError, match=r"clicks.npy must have checksum .* prepare the data again"):
+        run(TINY, copied, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+SIMULATED = replace(TINY, rows=4_000, batch_size=512, lam_repeats=1, repeats=3)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    out = tmp_path_factory.mktemp("simulated") / "run"
+    run(SIMULATED, None, out)
+    return out, read_json(out / "result.json")
+
+
+def test_simulated_rows_need_no_store(simulated):
+    out, result = simulated
+    assert result["config"]["rows"] == 4_000
+    assert result["data"]["splits"] == {"train": 3_200, "valid": 400, "test": 400}
+    assert result["data"]["fields"] == 39
+    assert result["data"]["integers"] == "winners"
+    assert result["data"]["known_ctr"]
+    assert result["data"]["bids"]["kind"] == "deepfm"
+    assert sum(result["data"]["bids"]["histogram"]["counts"]) == 4_000
+    model = result["models"]["logistic_regression"]
+    assert model["batch_size"] == 512
+    assert model["steps"] == 21  # three epochs of 7
+    assert "rows = 4000" in (out / "config.toml").read_text()
+
+
+def test_lam_is_chosen_on_the_first_repeats_and_used_in_all(simulated):
+    out, result = simulated
+    names = {path.stem for path in (out / "pieces").iterdir()}
+    names_of = {lam: trial_of(SIMULATED, "logistic_regression", 0, "log_plus", lam, "tuned").name for lam in LAMS}
+    tried = {lam: selections(out, name)["log_loss"] for lam, name in names_of.items()}
+    best = min(tried, key=lambda lam: tried[lam].value)
+    model = result["models"]["logistic_regression"]
+    assert model["protocols"]["tuned"]["losses"]["log_plus"]["lam"] == [best] * 3
+    assert model["protocols"]["tuned"]["losses"]["log_plus"]["by_welfare"]["lam"] == [best] * 3
+    for repeat in (1, 2):  # the chosen one, and 3 for the other protocol
+        lams = {name for name in names if name.startswith(f"logistic_regression-{repeat:02d}-log_plus")}
+        assert lams == {f"logistic_regression-{repeat:02d}-log_plus-{lam:g}" for lam in {best, 3.0}}
+    assert [row["lam"] for row in model["grid"]["log_plus"]] == list(LAMS)
+    row = next(row for row in model["grid"]["log_plus"] if row["lam"] == best)
+    assert row["welfare"] == pytest.approx(float(tried[best].welfare.mean()))
+    assert row["welfare_error"] is None
+    first = selections(out, "logistic_regression-00-log_loss")["log_loss"]
+    assert model["grid_log_loss"]["welfare"] == pytest.approx(float(first.welfare.mean()))
+
+
+def test_lam_is_selected_by_the_sum_over_the_first_repeats():
+    config = CriteoConfig(models=("deepfm",), losses=("log_plus",), protocol="tuned", repeats=3, lam_repeats=2)
+    values = {
+        (0, 1.0): -5.0,
+        (0, 3.0): -4.0,
+        (1, 1.0): -1.0,
+        (1, 3.0): -4.0,
+    }  # 1 is best in the first, 3 in both
+    trained = {}
+    for trial in planned(config):
+        value = values.get((trial.repeat, trial.recipe.lam), 0.0)
+        of_test = Measured(torch.zeros(1), None, torch.zeros(1), 0.5, 0.5, 0.0, 0.0, 1.0, value=value)
+        trained[trial] = Trained({"log_loss": of_test}, {}, 1)
+    lams = selected_lams(config, trained)
+    assert lams == {("deepfm", "log_plus"): 3.0}
+    rest = [trial for trial in planned(config, lams) if trial not in trained]
+    assert rest == [Trial(config.recipe("deepfm", "log_plus", 3.0), 2)]
+    assert planned(replace(config, lam_repeats=None)) == planned(replace(config, lam_repeats=3), lams)
+
+
+def test_a_simulated_run_resumes_with_other_workers_and_finds_the_same(simulated, tmp_path):
+    out, expected = simulated
+    shutil.copytree(out, tmp_path / "run")
+    gone = sorted((tmp_path / "run" / "pieces").iterdir())[1::3]
+    for path in gone:
+        path.unlink()
+    shown = []
+    run(SIMULATED, None, tmp_path / "run", runner=Threads(3), progress=lambda work, done, detail: shown.append(done))
+    found = read_json(tmp_path / "run" / "result.json")
+    assert shown == sorted(shown)
+    assert shown[-1] == pytest.approx(1.0)
+    assert all(path.exists() for path in gone)
+    protocols = (result["models"]["logistic_regression"]["protocols"] for result in (found, expected))
+    assert next(protocols) == next(protocols)
+
+
+def test_other_simulated_ads_are_refused(simulated):
+    with pytest.raises(bidwise.InputError, match="rows = 4000 there and 5000 here"):
+        run(replace(SIMULATED, rows=5_000), None, simulated[0])
+
+
+def test_ads_are_drawn_once_in_a_process(simulated):
+    assert load_dataset(SIMULATED, None, "cpu") is load_dataset(replace(SIMULATED, repeats=1), None, "cpu")
+
+
+@pytest.mark.parametrize(("rows", "data"), [(None, None), (4_000, "store")])
+def test_ads_are_of_a_store_or_simulated(rows, data, tmp_path):
+    with pytest.raises(bidwise.InputError, match=r"data must be a store .* or rows .*; found (neither|both)"):
+        run(replace(TINY, rows=rows), data, tmp_path / "run")
+
+
+def test_simulated_auctions_must_fit_the_splits(tmp_path):
+    with pytest.raises(bidwise.InputError, match="auction_size must be at most the 400 ads, found 1000"):
+        run(replace(SIMULATED, auction_size=1000), None, tmp_path / "run")
+
+
+def doubled(show, *, number, fail_at=None, stopped=None):
+    """A task that shows its share, and fails if it is told to."""
+    if fail_at == number:
+        raise ValueError(f"task {number} failed")
+    for share in range(200):
+        show(share / 200)
+        if stopped is None:
+            break
+        time.sleep(0.01)
+    return 2 * number
+
+
+def test_threads_hand_on_errors_and_keep_what_is_finished(tmp_path):
+    cache = TaskCache(tmp_path)
+    with pytest.raises(ValueError, match="task 3 failed"):
+        cache.all([Task(f"{k}", doubled, {"number": k, "fail_at": 3}) for k in range(6)], Threads(2))
+    assert len(list((tmp_path / "pieces").iterdir())) >= 2  # of the first three, before the next began
+    assert cache.all([Task(f"{k}", doubled, {"number": k}) for k in range(6)], Threads(2)) == [0, 2, 4, 6, 8, 10]
+
+
+def test_an_interrupt_ends_all_threads(tmp_path):
+    def stop(work, done, detail):
+        if 0 < done < 1:
+            raise KeyboardInterrupt
+
+    cache = TaskCache(tmp_path, stop, expected=6.0)
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        cache.all([Task(f"{k}", doubled, {"number": k, "stopped": False}) for k in range(6)], Threads(3))
+    assert time.perf_counter() - began < 1.9  # a task takes two seconds
+    assert not list((tmp_path / "pieces").iterdir())
+
+
+def test_memory_that_is_too_small_is_reported_in_one_line(tmp_path):
+    def full(show):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(bidwise.InputError, match="workers must fit into memory, found that 2 do not"):
+        TaskCache(tmp_path).all([Task(f"{k}", full) for k in range(3)], Threads(2))
+
+
+def command(monkeypatch, *words):
+    """``bidwise reproduce criteo`` in this process; its exit code."""
+    from bidwise.cli import main
+
+    monkeypatch.setattr("sys.argv", ["bidwise", "reproduce", "criteo", *map(str, words)])
+    try:
+        main()
+    except SystemExit as stop:
+        return stop.code or 0
+    return 0
+
+
+def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
+    asked = "--rows 4000 --models logistic_regression --losses log_plus --protocol tuned --repeats 2 --lam-repeats 1"
+    asked += " --batch-size 512 --auction-size 32 --every 1 --device cpu"
+    asked += " --epochs 2 --schedule cosine --l2 1e-5 --lams 1 3 10 --world threeway"
+    assert command(monkeypatch, *asked.split(), "--out", tmp_path / "run") == 0
+    result = read_result(tmp_path / "run", CriteoResult)
+    config = result.config
+    assert (config.world, result.data.bids.kind) == ("threeway", CRITEO_WORLDS["threeway"].bids.kind)
+    assert (config.epochs, config.schedule, config.l2, config.lams) == (2, "cosine", 1e-5, (1, 3, 10))
+    assert "400 test ads are a trial" in capsys.readouterr().out
+    assert "3,200" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert (tmp_path / "run" / "figures" / "criteo_lambda.svg").exists()
+
+
+def test_the_command_asks_for_data_or_rows(tmp_path, monkeypatch, capsys):
+    assert command(monkeypatch, "--device", "cpu", "--out", tmp_path / "run") != 0
+    told = capsys.readouterr()
+    assert "or --rows the number of ads to simulate on the device" in " ".join((told.out + told.err).split())
+    assert not (tmp_path / "run").exists()

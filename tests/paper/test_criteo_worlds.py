@@ -1,0 +1,261 @@
+"""The six Criteo-shaped worlds: what each promises, as text and on a device alike."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from paper_helpers import chunk_of, chunks, drawn_on_cpu, true_ctr
+
+from bidwise import InputError
+from bidwise.data.store import Store
+from paper import criteo_world
+from paper.criteo_device import simulated_ads
+from paper.criteo_text import simulate
+from paper.criteo_world import CHUNK, CRITEO_WORLDS, FIELDS, world_effects, world_of
+from paper.data_commands import prepare_criteo, simulate_criteo
+
+DRIFT = CRITEO_WORLDS["drift"]
+RATES = {
+    "shared_tail": 0.256,
+    "own_tail": 0.25,
+    "threeway": 0.27,
+    "threeway_5": 0.05,
+    "threeway_05": 0.005,
+    "drift": 0.25,
+}
+
+
+def shown(rows, seed=0):
+    """Ads with nothing hidden: integers, categories, missing."""
+    (chunk,) = chunks(rows, seed)
+    return chunk.integers, chunk.categories, chunk.missing
+
+
+def log_odds(ctr):
+    ctr = ctr.astype(np.float64).clip(1e-6, 1 - 1e-6)
+    return np.log(ctr / (1 - ctr))
+
+
+def hashed(place, seed):
+    """SplitMix64 of a place, in [0, 1), with Python's whole numbers."""
+    word = 2**64 - 1
+    mixed = (place + (seed << 32)) * 0x9E3779B97F4A7C15 & word
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & word
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & word
+    return ((mixed ^ mixed >> 31) >> 11) / 2**53
+
+
+@pytest.mark.parametrize("world_seed", [None, 5])
+@pytest.mark.parametrize("name", CRITEO_WORLDS)
+def test_the_ctr_of_every_world_is_its_formula(name, world_seed):
+    world = world_of(name, world_seed)
+    now, later = world_effects(world), world_effects(world, 1)
+    integers, categories, missing = shown(60, seed=2)
+    context = {"I4", "I8", "I9", "I13", "C9", "C20"}
+    names = [*(f"I{k}" for k in range(1, 14)), *(f"C{k}" for k in range(1, 27))]
+    found = true_ctr(integers, categories, missing, world, np.arange(60) / 60)
+    for row in range(60):
+        logit, sides = world.intercept, np.zeros((3, 2))
+        for index, field in enumerate(FIELDS):
+            rank = 0
+            if missing[row, index]:
+                token = 0
+            elif index >= 13:
+                rank = int(categories[row, index - 13])
+                token = 1 + min(rank, 1023)
+            else:
+                count = min(int(integers[row, index]), 2**16)
+                token = 1 if count < 0 else 2 + math.floor(2 * math.log2(1 + count))
+            angle = world.drift * row / 60
+            parts = math.cos(angle) * now[index, :, token] + math.sin(angle) * later[index, :, token]
+            if world.tail and rank >= 1023:
+                uniform = np.array([hashed(2**31 + (3 * index + part) * 2**24 + rank, world.seed) for part in range(3)])
+                spread = np.array([world.effect, *[world.vector / math.sqrt(2)] * 2])
+                parts = world.tail * spread * math.sqrt(12) * (uniform - 0.5)
+            logit += parts[0]
+            if field.vector:
+                sides[0 if field.hidden < 3 else 1] += parts[1:]
+            elif names[index] in context:
+                sides[2] += parts[1:]
+        user, ad, third = sides
+        logit += (user * ad).sum() + world.three_way * (user * ad * third).sum()
+        assert found[row] == pytest.approx(1 / (1 + math.exp(-logit)), rel=2e-5)
+
+
+@pytest.mark.parametrize("name", CRITEO_WORLDS)
+def test_text_and_device_agree_on_the_ctr(name):
+    drawn = drawn_on_cpu(1, 5_000)
+    time = torch.arange(5_000, dtype=torch.float64) / 5_000
+    found = criteo_world.true_ctr(drawn.values, drawn.missing, CRITEO_WORLDS[name], time)
+    columns = drawn.values.numpy(), drawn.missing.numpy()
+    expected = criteo_world.true_ctr(*columns, CRITEO_WORLDS[name], time.numpy())
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CRITEO_WORLDS)
+def test_click_rates_are_as_named_also_where_effects_are_drawn_anew(name):
+    for world in (world_of(name), world_of(name, 3)):
+        chunk = chunk_of(4, 0, CHUNK, world)
+        assert chunk.ctr.mean(dtype=np.float64) == pytest.approx(RATES[name], rel=0.06)
+        assert abs(chunk.clicks.sum() - chunk.ctr.sum()) < 4.5 * math.sqrt((chunk.ctr * (1 - chunk.ctr)).sum())
+
+
+def test_a_world_drawn_anew_is_another_one_with_other_bids():
+    before, after = world_of("threeway"), world_of("threeway", 3)
+    assert world_of("threeway", before.seed) is before
+    ads = shown(5_000)
+    ctr = [log_odds(true_ctr(*ads, world)) for world in (before, after, world_of("threeway", 3))]
+    assert np.array_equal(ctr[1], ctr[2])
+    assert abs(np.corrcoef(ctr[0], ctr[1])[0, 1]) < 0.4
+    assert replace(after.bids, seed=0) == before.bids
+    assert after.bids.seed == 3
+    for seed in (-1, 2**31):
+        with pytest.raises(InputError, match="world_seed must be at"):
+            world_of("threeway", seed)
+
+
+def test_rare_values_have_effects_of_their_own_in_own_tail_alone():
+    integers, categories, missing = shown(2_000)
+    moved = categories.copy()
+    rare = (categories >= 1023).any(1)
+    moved[categories >= 1023] += 1
+    assert 0.5 < rare.mean() < 1
+    for name, world in CRITEO_WORLDS.items():
+        before, after = (log_odds(true_ctr(integers, c, missing, world)) for c in (categories, moved))
+        if name == "own_tail":
+            assert (before != after)[rare].mean() > 0.99
+            assert (after - before)[rare].std() > 0.5
+            assert np.array_equal(before[~rare], after[~rare])
+        else:
+            assert np.array_equal(before, after)
+
+
+@pytest.mark.parametrize("name", CRITEO_WORLDS)
+def test_products_of_three_are_there_where_they_are_named(name):
+    """The third difference of the logit, over one column each of the user, the ad and the context."""
+    ads = shown(2_000)
+    odds = []
+    for flips in range(8):
+        integers, categories, missing = (part.copy() for part in ads)
+        for bit, column in enumerate((16, 0)):  # C17, C1
+            if flips >> bit & 1:
+                categories[:, column] = (categories[:, column] + 1) % 10
+        if flips & 4:
+            integers[:, 7] = (integers[:, 7] + 40) % 80  # I8
+        ctr = true_ctr(integers, categories, missing, CRITEO_WORLDS[name])
+        odds.append((-1) ** flips.bit_count() * log_odds(ctr))
+    third = np.abs(sum(odds)).mean()
+    assert third > 0.05 if name.startswith("threeway") else third < 1e-3
+
+
+def test_hidden_columns_are_empty_and_matter(tmp_path):
+    (chunk,) = chunks(3_000, 6, DRIFT)
+    hidden = np.isin(np.arange(39), DRIFT.hidden)
+    assert hidden.sum() == 12
+    assert chunk.missing[:, hidden].all()
+    assert not chunk.missing[:, ~hidden].all(0).any()
+    (everything,) = chunks(3_000, 6)
+    time = np.arange(3_000) / 3_000
+    known, blind = (
+        true_ctr(everything.integers, everything.categories, missing, DRIFT, time)
+        for missing in (everything.missing, chunk.missing)
+    )
+    assert np.array_equal(known, chunk.ctr)  # the truth knows what is hidden
+    assert np.corrcoef(log_odds(known), log_odds(blind))[0, 1] < 0.95
+    made = simulate(tmp_path / "ads.tsv", 3_000, world="drift", seed=6)
+    words = [line.split("\t") for line in made.out.read_text().splitlines()]
+    assert {len(line) for line in words} == {40}
+    assert all(line[1 + index] == "" for line in words for index in DRIFT.hidden)
+    assert np.array_equal(np.load(made.truth), chunk.ctr)
+    ads = simulated_ads(3_000, world="drift")
+    assert bool((ads.train.features[:, list(DRIFT.hidden)] == 1).all())
+    assert [ads.cardinalities[index] for index in DRIFT.hidden] == [2] * 12
+
+
+@pytest.mark.parametrize("name", CRITEO_WORLDS)
+def test_effects_move_along_the_file_in_drift_alone(name):
+    ads = shown(5_000)
+    odds = [log_odds(true_ctr(*ads, CRITEO_WORLDS[name], time)) for time in (0.0, 0.1, 1.0)]
+    near, far = (np.corrcoef(odds[0], later)[0, 1] for later in odds[1:])
+    if name == "drift":
+        assert 0.95 < near < 0.999
+        assert 0.4 < far < 0.8
+        assert odds[0].std() == pytest.approx(odds[2].std(), rel=0.2)
+    else:
+        assert np.array_equal(odds[0], odds[2])
+
+
+def test_drift_knows_where_in_the_file_an_ad_is():
+    rows = CHUNK + 10
+    first, last = chunks(rows, 1, DRIFT)
+    clear = replace(DRIFT, hidden=())
+    for chunk, start in ((first, 0), (last, CHUNK)):
+        full = chunk_of(1, start // CHUNK, rows, clear)
+        time = (start + np.arange(len(chunk.ctr))) / rows
+        assert np.array_equal(true_ctr(full.integers, full.categories, full.missing, clear, time), chunk.ctr)
+    ads = simulated_ads(40_000, world="drift", split=(1, 1, 1))
+    drawn = drawn_on_cpu(0, 40_000)
+    end = torch.ones(40_000, dtype=torch.float64)
+    at_the_end = criteo_world.true_ctr(drawn.values, drawn.missing, DRIFT, end)[-len(ads.test) :]
+    apart = [(ads.test.truth - at_the_end).abs()[part].mean() for part in (slice(100), slice(-100, None))]
+    assert apart[1] < 1e-3 < apart[0]
+
+
+def test_bids_of_threeway_are_by_advertiser_and_follow_the_residual():
+    ads = simulated_ads(60_000, world="threeway")
+    logs, advertiser = ads.train.bids.double().log().numpy(), ads.train.features[:, 14].numpy()  # C2
+    assert ads.fields[14].name == "C2"
+    assert logs.std() == pytest.approx(1, rel=0.02)
+    counts = np.bincount(advertiser)
+    means = np.bincount(advertiser, logs) / np.maximum(counts, 1)
+    assert np.var(means[advertiser]) == pytest.approx(0.75, abs=0.05)
+    drawn, world = drawn_on_cpu(0, 60_000), CRITEO_WORLDS["threeway"]
+    effects = criteo_world.tables(world, torch.device("cpu"))
+    whole = criteo_world.logits(world, drawn.values, drawn.missing, 0.0)
+    alone = effects.effects.clone()
+    alone[:, :, 1:] = 0  # no products
+    sums = criteo_world.logits(world, drawn.values, drawn.missing, 0.0, effects._replace(effects=alone))
+    products = (whole - sums)[: len(logs)].numpy()
+    own = logs - means[advertiser]  # of the advertiser's ads
+    assert np.corrcoef(own, products)[0, 1] > 0.85
+    assert abs(np.corrcoef(logs, sums[: len(logs)].numpy())[0, 1]) < 0.1
+    redrawn = simulated_ads(5_000, world="threeway", world_seed=1)
+    assert redrawn.about["bids"]["options"]["seed"] == redrawn.about["world"]["seed"] == 1
+
+
+def test_a_file_in_order_is_split_by_time(tmp_path, capsys):
+    simulate_criteo(tmp_path / "ads.tsv", rows=2_000, world="drift")
+    assert capsys.readouterr().out.endswith("ads.tsv STORE --order file\n")
+    prepare_criteo(tmp_path / "ads.tsv", tmp_path / "store", order="file", min_count=2)
+    store = Store(tmp_path / "store")
+    truth = np.concatenate([store.column(split, "truth") for split in ("train", "valid", "test")])
+    assert np.array_equal(truth, np.load(tmp_path / "ads.tsv.ctr.npy"))
+    assert [store.cardinalities[index] for index in DRIFT.hidden] == [2] * 12
+    with pytest.raises(InputError, match="order = 'file' there and 'random' here"):
+        prepare_criteo(tmp_path / "ads.tsv", tmp_path / "store", min_count=2)
+
+
+def test_text_of_threeway_gets_its_bids(tmp_path, capsys):
+    simulate_criteo(tmp_path / "ads.tsv", rows=20_000, world="threeway")
+    said = "ads.tsv STORE --bids residual --bid-sigma 1 --bid-field C2 --bid-noise 0\n"
+    assert capsys.readouterr().out.endswith(said)
+    prepare_criteo(
+        tmp_path / "ads.tsv", tmp_path / "store", bids="residual", bid_sigma=1.0, bid_field="C2", bid_noise=0.0
+    )
+    store = Store(tmp_path / "store")
+    logs, odds = np.log(store.column("train", "bids")), log_odds(np.array(store.column("train", "truth")))
+    assert logs.std() == pytest.approx(1, rel=0.02)
+    assert np.corrcoef(logs, odds)[0, 1] > 0.2
+    (tmp_path / "ads.tsv.ctr.npy").unlink()
+    with pytest.raises(InputError, match="bids of kind residual need the true CTR"):
+        prepare_criteo(tmp_path / "ads.tsv", tmp_path / "other", bids="residual")
+
+
+def test_unknown_worlds_are_refused_with_the_nearest_name(tmp_path):
+    for make in (lambda: simulated_ads(100, world="three_way"), lambda: simulate(tmp_path / "a", 9, world="threway")):
+        with pytest.raises(InputError, match=r"world must be one of shared_tail, .* did you mean 'threeway'\?"):
+            make()
+    assert not list(tmp_path.iterdir())
