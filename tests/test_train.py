@@ -797,7 +797,7 @@ def test_tame_bids_are_divided_by_their_mean(run, table):
 
 
 def test_a_training_that_is_stopped_says_how_to_go_on(run, tmp_path):
-    """By SIGINT; sweeps and experiments are stopped by SIGTERM."""
+    """By SIGINT; experiments are stopped by SIGTERM."""
     words = ["--click", "click", "--bid", "bid", "--loss", "log_loss", "--model", "logistic_regression"]
     words += ["--set", "train.epochs=1000000", "train.patience=1000000", "--device", "cpu"]
     command = [sys.executable, "-m", "bidwise", "train", str(run.path), "--out", str(tmp_path / "run"), *words]

@@ -1,7 +1,7 @@
-"""One way to run tasks: in this thread, in threads, in processes or on a Ray cluster; resumable if results are files.
+"""One way to run tasks: in this thread, in threads or in processes; resumable if results are files.
 
-Every runner is a pool of threads, and differs in how a thread carries out a call: by itself, by its own process, or by
-a worker of the cluster. A call whose process or worker is killed is tried again, so calls must not mind another try.
+Every runner is a pool of threads, and differs in how a thread carries out a call: by itself or by its own process.
+A call whose process is killed is tried again, so calls must not mind another try.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from typing import Any, Protocol
 
 import torch
 
-from bidwise.checks import check_name
-
-ENGINES = ("local", "ray")
 LOOK = 0.5  # seconds between looks at how far calls are
 
 Show = Callable[[float], None]  # called with the share of a call that is done
@@ -49,9 +46,6 @@ class Stopped(Exception):
 class Runner:
     """Calls in threads of this process, ``workers`` at once; with one worker, in this thread."""
 
-    shares_memory = True  # with what it runs
-    ahead = 1  # calls under way or waiting, for each worker
-
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
         self.stopping = threading.Event()
@@ -63,14 +57,10 @@ class Runner:
     def stop(self) -> None:
         """Called once, when no more calls are wanted; those under way may be ended."""
 
-    def shared(self, value: Any) -> Any:
-        """``value`` as an option of many calls: a cluster sends it once."""
-        return value
-
     def in_order(self, work: Callable[[Any], Any], tasks: Iterable[Any], then: Callable[[Any], None]) -> None:
-        """``then(work(task))`` in the order of the tasks, by this thread; the first error is raised as it is."""
-        shared = self.shared(work)
-        for _, future in self.run((Call("", _apply, {"work": shared, "task": t}) for t in tasks), ordered=True):
+        """Call ``then(work(task))`` in the order of the tasks, in this thread; the first error is raised unchanged."""
+        calls = (Call("", _apply, {"work": work, "task": task}) for task in tasks)
+        for _, future in self.run(calls, ordered=True):
             then(future.result())
 
     def run(
@@ -101,7 +91,7 @@ class Runner:
         source = iter(calls)
         try:
             while True:
-                while len(under_way) < self.ahead * self.workers and (call := next(source, None)) is not None:
+                while len(under_way) < self.workers and (call := next(source, None)) is not None:
                     under_way.append((call, pool.submit(work, call)))
                 if not under_way:
                     return
@@ -169,13 +159,3 @@ class Threads(Runner):
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def runner_of(engine: str, workers: int | None = None) -> Runner:
-    """The runner of an engine: ``local``, threads of this process, or ``ray``, the workers of a cluster."""
-    check_name("engine", engine, ENGINES)
-    if engine == "local":
-        return Threads(workers or min(cores(), 8))
-    from bidwise.ray_runner import Ray
-
-    return Ray(workers)
