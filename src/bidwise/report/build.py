@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from importlib import import_module
@@ -12,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import bidwise
 from bidwise.checks import InputError
-from bidwise.plain_text import json_of, read_object, read_plain, read_toml
+from bidwise.plain_text import read_object, read_plain, read_toml
 from bidwise.report.drawing import MARKERS, Picture, shortened, themed, write
 from bidwise.report.formatting import duration
 from bidwise.report.sections import OUTCOMES, Run, RunPage, Section, setting
@@ -126,7 +127,7 @@ def _named(path: str) -> Any:
 
 
 def _entries(text: str) -> list[dict[str, Any]]:
-    entries = [json_of(line) for line in text.splitlines() if line.strip()]
+    entries = [json.loads(line) for line in text.splitlines() if line.strip()]
     if not all(isinstance(entry, dict) for entry in entries):
         raise ValueError("a line without keys")
     return entries
