@@ -17,9 +17,9 @@ import torch
 
 from bidwise.data.bids import Bids
 from bidwise.data.criteo_text import simulate
+from bidwise.json_files import read_json
 from bidwise.paper.criteo import run
 from bidwise.paper.prepare_criteo import prepare
-from bidwise.run_folder import read_json
 from bidwise.study.criteo_results import CriteoConfig
 
 ROWS = 45_840_617

@@ -17,7 +17,7 @@ import polars as pl
 
 import bidwise
 from bidwise.cli import main
-from bidwise.typed_json import to_json
+from bidwise.json_files import to_json
 
 VOID = {"meta", "link", "br"}
 

@@ -13,14 +13,14 @@ import bidwise
 from bidwise.data.criteo_text import simulate
 from bidwise.data.criteo_world import CRITEO_WORLDS
 from bidwise.data.store import Store
+from bidwise.json_files import read_json, to_json
 from bidwise.models import SparseLogisticRegression
 from bidwise.paper.criteo import Numbers, run, selected_lams
 from bidwise.paper.criteo_trial import Measured, Trained, Trial, load_dataset, measured, planned, trial_of
 from bidwise.paper.prepare_criteo import prepare
-from bidwise.run_folder import read_json, read_result
+from bidwise.run_folder import read_result
 from bidwise.runners import Processes, Task, TaskCache, Threads, kept_result
 from bidwise.study.criteo_results import LOSSES, CriteoConfig, CriteoResult
-from bidwise.typed_json import to_json
 
 LAMS = (0.3, 3.0, 30.0, 300.0)
 TINY = CriteoConfig(

@@ -13,6 +13,7 @@ from run_helpers import ENVIRONMENT, Page, check_in_a_browser
 
 from bidwise.checks import InputError
 from bidwise.evaluation.estimate import Estimate
+from bidwise.json_files import to_json
 from bidwise.report.build import pictures, read_run, report, runs_page, write_figures
 from bidwise.report.criteo_view import PAPER
 from bidwise.report.experiment_page import experiment_summary
@@ -20,7 +21,6 @@ from bidwise.report.sections import Run
 from bidwise.run_folder import result_from_json, result_json
 from bidwise.study.compare import Difference
 from bidwise.study.criteo_results import CriteoResult
-from bidwise.typed_json import to_json
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 WITH_LAM = ("log_weighted", "log_teacher", "log_plus", "log_plus_teacher")

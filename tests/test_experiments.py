@@ -21,12 +21,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 import bidwise
 from bidwise.evaluation.estimate import Outcome
+from bidwise.json_files import read_json
 from bidwise.losses.named import needs_teacher
 from bidwise.paper import regimes, synthetic
 from bidwise.paper.synthetic import LOSSES, PAPER, measured
 from bidwise.report.build import typed_result
 from bidwise.report.experiment_page import experiment_summary
-from bidwise.run_folder import read_json, result_json
+from bidwise.run_folder import result_json
 from bidwise.study import members
 from bidwise.study.compare import Gain, gain
 from bidwise.study.members import BATCHES, INITIAL, LAST, Students, select, train

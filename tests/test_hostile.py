@@ -22,13 +22,12 @@ from bidwise.cli.terminal import as_typed, say
 from bidwise.data.ads import Ads
 from bidwise.data.read_table import read_table
 from bidwise.data.store import Store, StoreWriter
+from bidwise.json_files import from_json, read_json, read_object, read_toml
 from bidwise.models import LogisticRegression
-from bidwise.plain_text import read_json, read_object, read_toml
 from bidwise.report.build import _page, read_run, runs_page, typed_result
 from bidwise.report.sections import Run
 from bidwise.run_folder import load, read_array, write_text
 from bidwise.table import train
-from bidwise.typed_json import from_json
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = "window.pwned=1"

@@ -16,8 +16,8 @@ import torch
 
 import bidwise
 from bidwise import InputError, run_folder
+from bidwise.json_files import read_json, to_json
 from bidwise.run_folder import locked_folder
-from bidwise.typed_json import to_json
 
 WRITERS = {
     "text": lambda path, number: run_folder.write_text(path, str(number)),
@@ -96,7 +96,7 @@ def test_what_cannot_be_saved_leaves_no_file(tmp_path):
 
 def test_json_comes_back(tmp_path):
     run_folder.write_json(tmp_path / "a.json", {"x": [1.5, math.nan], "y": "ü"})
-    assert run_folder.read_json(tmp_path / "a.json") == {"x": [1.5, None], "y": "ü"}
+    assert read_json(tmp_path / "a.json") == {"x": [1.5, None], "y": "ü"}
 
 
 @pytest.mark.parametrize("content", [None, "{", "[1, "])
@@ -105,7 +105,7 @@ def test_what_is_not_json_is_named(tmp_path, content):
     if content is not None:
         path.write_text(content)
     with pytest.raises(InputError, match=r"a\.json must be a JSON file that bidwise wrote, found: "):
-        run_folder.read_json(path)
+        read_json(path)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from run_helpers import LISTS, Killer, at_work_in, check_in_a_browser, sections_
 
 import bidwise
 from bidwise.cli import app
+from bidwise.json_files import to_json
 from bidwise.report.build import report
 from bidwise.report.sweep_page import notes, verdict
 from bidwise.run_folder import result_json
@@ -27,7 +28,6 @@ from bidwise.table import sweep as sweep_module
 from bidwise.table.grid import read_grid
 from bidwise.table.results import Chosen, Mean, MeanScores, Scores, Setting
 from bidwise.table.sweep import best_setting, sweep
-from bidwise.typed_json import to_json
 
 SHARED = {"data": {"click": "y", "bid": "b"}}
 COUNTED = "6 trials, not 8: what means nothing to a loss or model is left out"

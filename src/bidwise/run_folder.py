@@ -29,9 +29,7 @@ from numpy.typing import NDArray
 import bidwise
 from bidwise import distributed
 from bidwise.checks import InputError
-from bidwise.plain_text import read_json as read_json
-from bidwise.plain_text import read_toml
-from bidwise.typed_json import from_json, to_json
+from bidwise.json_files import from_json, read_json, read_toml, to_json
 from bidwise.urls import check_on_disk, shown_command
 
 fcntl: ModuleType | None

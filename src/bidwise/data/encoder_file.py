@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from bidwise.data.encoding import Categorical, Encoder, words_of
-from bidwise.plain_text import read_json
+from bidwise.json_files import read_json
 from bidwise.run_folder import whole_file
 
 AT_ONCE = 2**16  # words

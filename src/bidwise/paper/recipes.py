@@ -25,6 +25,7 @@ from bidwise.data.criteo_device import Drawn, simulated_ads
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.pooled import Pool
+from bidwise.json_files import to_json
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.models import Ensemble
 from bidwise.run_folder import environment, open_folder
@@ -44,7 +45,6 @@ from bidwise.study.recipes_results import (
 from bidwise.study.served import calibrated, together, trained
 from bidwise.training.run import matmul_precision
 from bidwise.training.validation import ctr_of, logits_across
-from bidwise.typed_json import to_json
 
 #: Settings that are tried, by family; ``l2`` times the number of training ads, eight epochs of a cosine.
 FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {

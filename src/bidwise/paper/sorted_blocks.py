@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from bidwise.checks import InputError
 from bidwise.data.criteo_text import INTEGERS, NAMES
 from bidwise.data.store import FIRST, MISSING, RARE
-from bidwise.run_folder import read_json, whole_file
+from bidwise.json_files import read_json
+from bidwise.run_folder import whole_file
 
 FIELDS = len(NAMES)
 KINDS = [np.int32 if name in INTEGERS else np.uint32 for name in NAMES]  # of values

@@ -13,11 +13,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import bidwise
 from bidwise.checks import InputError
-from bidwise.plain_text import read_object, read_plain, read_toml
+from bidwise.json_files import read_json, read_object, read_plain, read_toml
 from bidwise.report.drawing import MARKERS, Picture, shortened, themed, write
 from bidwise.report.formatting import duration
 from bidwise.report.sections import OUTCOMES, Run, RunPage, Section, setting
-from bidwise.run_folder import read_json, result_from_json, write_text
+from bidwise.run_folder import result_from_json, write_text
 from bidwise.urls import check_on_disk
 
 

@@ -19,7 +19,7 @@ from bidwise.data.read_table import Table, scan_table, table_name, written_as
 from bidwise.data.store import SCHEMA
 from bidwise.evaluation.comparison import Units, compared
 from bidwise.evaluation.evaluate import metrics_of
-from bidwise.plain_text import read_object
+from bidwise.json_files import read_object, to_json
 from bidwise.ray_runner import Ray, device_on_ray, one_line
 from bidwise.run_folder import (
     environment,
@@ -48,7 +48,6 @@ from bidwise.table.results import (
     TrainResult,
     TrialResult,
 )
-from bidwise.typed_json import to_json
 from bidwise.urls import scheme_of, shown
 
 
