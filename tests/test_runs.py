@@ -1,5 +1,7 @@
 """Run folders: files are whole or absent, another configuration is refused, and a run says where it was made."""
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -312,6 +314,29 @@ def test_the_lock_of_a_killed_run_is_gone(tmp_path):
     with locked_folder(tmp_path):
         assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_is_not_taken_through_a_link(tmp_path):
+    (tmp_path / "mine").write_text("kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="symbolic links"), locked_folder(tmp_path / "run"):
+        pass
+    assert (tmp_path / "mine").read_text() == "kept"
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_file_system_without_locks_gets_one_made_of_a_file(tmp_path, monkeypatch):
+    def missing(file, operation):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    with locked_folder(tmp_path):
+        run_folder.write_text(tmp_path / "file", "whole")
+        with pytest.raises(InputError, match="in use by another run") as caught, locked_folder(tmp_path):
+            pass
+        assert "\n" not in str(caught.value)
+    assert only(tmp_path, "file")
 
 
 def test_a_folder_that_stays_empty_is_taken_away(tmp_path):

@@ -19,11 +19,11 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout, lock_descriptor
 from numpy.typing import NDArray
 
 import bidwise
@@ -32,16 +32,10 @@ from bidwise.checks import InputError
 from bidwise.json_files import from_json, read_json, read_toml, to_json
 from bidwise.urls import check_on_disk, shown_command
 
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
 BYTES_AT_ONCE = 2**24
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CHECKSUMS = "checksums.json"
-LOCK = ".lock"  # in a folder that a run writes to: who that is
+LOCK = ".lock"  # in a folder that a run writes to; names the process
 CHECKED = (  # files that a result is traced to
     *("config.toml", "environment.json", "metrics.jsonl", "model.pt", "model.json", "encoder.json"),
     *("test.parquet", "store/store.json", "optimizer.pt", "last_seen.json"),
@@ -115,16 +109,11 @@ def _own(part: Path) -> int:
 
 
 def _locked(file: int) -> bool:
-    """Whether a file or folder is locked for this process from now on, until it is closed; where there are no locks,
-    always."""
+    """Try to lock an open file until it is closed; always true on a file system without locks."""
     try:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        pass
-    return True
+        return lock_descriptor(file, blocking=False)
+    except OSError:
+        return True
 
 
 def take_room(path: Path) -> None:
@@ -144,7 +133,7 @@ def take_room(path: Path) -> None:
 def locked_folder(out: str | Path) -> Iterator[Path]:
     """``out`` as a folder that no other process writes to meanwhile; it is removed again if it stays empty.
 
-    The lock is on the folder itself and ends with the process, however it ends; ``.lock`` says who holds it.
+    The system drops the lock when the process ends, even if it is killed.
     """
     folder = check_writable(out)
     made = [path for path in (folder.absolute(), *folder.absolute().parents) if not path.exists()]
@@ -154,39 +143,34 @@ def locked_folder(out: str | Path) -> Iterator[Path]:
         raise InputError(
             f"must be a folder that can be made, found {folder}: {error.strerror}", argument="out"
         ) from None
-    held = _lock(folder)
+    file = folder / LOCK
+    lock = FileLock(file, blocking=False)
     try:
+        lock.acquire()
+    except Timeout:
+        holder = ""
+        with suppress(OSError, ValueError):
+            holder = ", " + " ".join(file.read_text(encoding="utf-8").split())[:200]
+        raise InputError(
+            f"must be a folder that no other run writes to, found {folder}, which is in use by another run{holder}; "
+            "wait for it, or choose another folder",
+            argument="out",
+        ) from None
+    native = isinstance(lock, FileLock)  # otherwise the system has no locks, and the content of the file is filelock's
+    try:
+        with suppress(OSError):  # a full disk is reported by the next file
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            if native:
+                file.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
         yield folder
     finally:
         with suppress(OSError):
-            (folder / LOCK).unlink()
-        if held is not None:
-            os.close(held)
+            if native:  # while it is locked: another process that has opened it notices that it is gone
+                file.unlink()
+        lock.release()
         with suppress(OSError):  # something is in it
             for path in made:
                 path.rmdir()
-
-
-def _lock(folder: Path) -> int | None:
-    """A lock on a folder, to be closed; ``None`` where the system has none."""
-    if fcntl is None:
-        return None
-    held, note = os.open(folder, os.O_RDONLY), folder / LOCK
-    if not _locked(held):
-        os.close(held)
-        who = ""
-        with suppress(OSError, ValueError):  # not written yet
-            who = f", {note.read_text(encoding='utf-8')[:200].strip()}"
-        raise InputError(
-            f"must be a folder that no other run writes to, found {folder}, which is in use by another run{who}; wait "
-            "for it, or choose another folder",
-            argument="out",
-        )
-    with suppress(OSError):  # a full disk is told where it matters
-        note.unlink(missing_ok=True)  # of a run that was killed, or a link
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        note.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
-    return held
 
 
 def write_text(path: Path, text: str) -> None:
