@@ -14,7 +14,6 @@ import sys
 import time
 import tomllib
 import uuid
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,10 +43,10 @@ CHECKED = (  # files that a result is traced to
 
 @contextmanager
 def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
-    """A temporary name to write to, which becomes ``path`` in the end: a full disk or a kill leaves the old file.
+    """A temporary name to write to, which becomes ``path`` at the end: a full disk or a kill leaves the old file.
 
-    What a killed run left under that name is written over; while another run writes there, it is an error. ``scratch``
-    files may be written by two workers at once, each under its own name; nothing is forced onto the disk.
+    The next run overwrites the part that a killed run left; a second run at the same time gets an error. Two workers
+    may write a ``scratch`` file at once, under different names; it is not forced onto the disk.
     """
     part = path.with_name(f"{path.name}{'.' + uuid.uuid4().hex if scratch else ''}.part")
     held = None if scratch else _own(part)
@@ -67,21 +66,20 @@ def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
 
 
 class FullDisk(OSError):
-    """A disk or quota without room for a file, which it names: Python, numpy and polars leave that out."""
+    """A disk or quota without room for a file, with the name of the file, which Python, numpy and polars leave out."""
 
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Raise :class:`FullDisk` where ``path`` has no room."""
+    """Raise :class:`FullDisk` if there is no room for ``path``."""
     try:
         yield
     except Exception as error:
         number, text = getattr(error, "errno", None), str(error)
-        if told := re.search(r"\(os error (\d+)\)| requested and \d+ written", text):  # of Rust; of numpy
-            number = int(told[1] or errno.ENOSPC)
+        if words := re.search(r"\(os error (\d+)\)| requested and \d+ written", text):  # polars; numpy
+            number = int(words[1] or errno.ENOSPC)
         elif "transport error" in text and path.parent.exists() and not shutil.disk_usage(path.parent).free:
-            # of Parquet's last bytes
-            number = errno.ENOSPC
+            number = errno.ENOSPC  # polars, at the end of a Parquet file
         if number in FULL and getattr(error, "filename", None) is None:
             raise FullDisk(f"{path} could not be written: {os.strerror(number)}") from None
         raise
@@ -90,35 +88,28 @@ def named(path: Path) -> Iterator[None]:
 def _own(part: Path) -> int:
     """The empty file ``part``, open and locked: two runs that write one file would rename each other's half."""
     while True:
-        with suppress(FileNotFoundError):  # a link that a stranger left would lead out of the folder
+        with suppress(FileNotFoundError):  # a link would lead out of the folder
             state = part.lstat()
             if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
                 part.unlink()
         held = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        if not _locked(held):
-            os.close(held)
+        locked = True
+        with suppress(OSError):  # a file system without locks
+            locked = lock_descriptor(held, blocking=False)
+        if locked and part.exists() and os.path.samestat(os.fstat(held), part.stat()):
+            os.truncate(held, 0)
+            return held
+        os.close(held)
+        if not locked:
             raise InputError(
                 f"must be a file that no other run writes to, found {part.with_suffix('')}, which another run is "
                 "writing; wait for it, or choose another name",
                 argument="out",
-            )
-        if part.exists() and os.path.samestat(os.fstat(held), part.stat()):
-            os.truncate(held, 0)
-            return held
-        os.close(held)  # renamed by its writer since it was opened
-
-
-def _locked(file: int) -> bool:
-    """Try to lock an open file until it is closed; always true on a file system without locks."""
-    try:
-        return lock_descriptor(file, blocking=False)
-    except OSError:
-        return True
+            )  # otherwise its writer has renamed it since it was opened
 
 
 def take_room(path: Path) -> None:
-    """Take the place of a file on the disk: a full disk is an error here, where writing to a mapped file would be a
-    crash."""
+    """Reserve the space of a file: a full disk is an error here, where writing to a mapped file would be a crash."""
     if hasattr(os, "posix_fallocate"):
         try:
             with named(path), path.open("r+b") as file:
@@ -247,9 +238,6 @@ def save(path: Path, value: Any) -> None:
 def load(path: Path) -> Any:
     """What :func:`save` wrote, on the CPU; an error that names the file where it is damaged."""
     try:
-        with zipfile.ZipFile(path) as parts:  # torch would unpack a small file to any size
-            if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
-                raise ValueError("packed parts")
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
