@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from bidwise.run_folder import read_json
+from bidwise.json_files import read_json
 from paper.bids import Bids
 from paper.criteo import run
 from paper.criteo_results import CriteoConfig

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bidwise.evaluation.estimate import Estimate
+from bidwise.json_files import read_json
 from bidwise.report.build import typed_result
-from bidwise.run_folder import read_json
 from bidwise.study.recipe import BASELINE, has_lam
 from paper.criteo_results import CriteoResult, Levels
 from paper.criteo_results import Protocol as CriteoProtocol

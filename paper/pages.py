@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from bidwise.checks import InputError
+from bidwise.json_files import read_json
 from bidwise.report.build import run_of, runs_page
 from bidwise.report.drawing import write
 from bidwise.report.sections import Run
-from bidwise.run_folder import read_json, result_from_json, write_text
+from bidwise.run_folder import result_from_json, write_text
 from paper.criteo_results import CriteoResult
 from paper.experiment_page import VIEWS, experiment_page, experiment_pictures
 from paper.recipes_results import RecipesResult

@@ -24,6 +24,7 @@ from bidwise.data.ads import Ads
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.pooled import Pool
+from bidwise.json_files import to_json
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.models import Ensemble
 from bidwise.run_folder import environment, open_folder
@@ -32,7 +33,6 @@ from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.served import calibrated, together, trained
 from bidwise.training.run import matmul_precision
 from bidwise.training.validation import ctr_of, logits_across
-from bidwise.typed_json import to_json
 from paper.criteo_device import Drawn, simulated_ads
 from paper.recipes_results import (
     RECIPES,

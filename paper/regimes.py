@@ -17,6 +17,7 @@ from bidwise.checks import check_seed, check_whole
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS, World
 from bidwise.evaluation.calibration import platt_scaled
+from bidwise.json_files import from_json, to_json
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import MLP
 from bidwise.run_folder import environment, open_folder
@@ -25,7 +26,6 @@ from bidwise.study.compare import Gain, gain
 from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, seeds_of
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
-from bidwise.typed_json import from_json, to_json
 from paper.members import BATCHES, Selected, Students, select, train
 from paper.synthetic import BY_CLICKS, BY_TRUTH, LOSSES, Fits
 from paper.synthetic_results import Axis, CellGain, Counts, MapResult, RegimesConfig, RegimesResult, TunedGain

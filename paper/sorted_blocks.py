@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.store import FIRST, MISSING, RARE
-from bidwise.run_folder import read_json, whole_file
+from bidwise.json_files import read_json
+from bidwise.run_folder import whole_file
 from paper.criteo_text import INTEGERS, NAMES
 
 FIELDS = len(NAMES)

@@ -13,10 +13,8 @@ SOURCE = Path(bidwise.__file__).parent
 # A room, a module or package of bidwise, imports only rooms above it; those on one line may import each other.
 ORDER = (
     ("errors",),
-    ("claims",),
-    ("plain_text",),
     ("checks",),
-    ("typed_json",),
+    ("json_files",),
     ("segments",),
     ("urls",),
     ("values",),

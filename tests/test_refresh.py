@@ -12,11 +12,12 @@ from bidwise.cli import app
 from bidwise.data import Ads
 from bidwise.data.encoding import Categorical, Encoder, Numeric
 from bidwise.data.extension import Extension, new_ids
+from bidwise.json_files import read_json
 from bidwise.models import MODELS
 from bidwise.models.categorical import embedding_width
 from bidwise.models.widening import widened, widened_adam
 from bidwise.report.train_page import doubts
-from bidwise.run_folder import load, read_json
+from bidwise.run_folder import load
 from bidwise.table import train
 from bidwise.training import Adam, fit
 from bidwise.training.loop import adam_of

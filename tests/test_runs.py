@@ -1,5 +1,7 @@
 """Run folders: files are whole or absent, another configuration is refused, and a run says where it was made."""
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -16,8 +18,8 @@ import torch
 
 import bidwise
 from bidwise import InputError, run_folder
+from bidwise.json_files import read_json, to_json
 from bidwise.run_folder import locked_folder
-from bidwise.typed_json import to_json
 
 WRITERS = {
     "text": lambda path, number: run_folder.write_text(path, str(number)),
@@ -96,7 +98,7 @@ def test_what_cannot_be_saved_leaves_no_file(tmp_path):
 
 def test_json_comes_back(tmp_path):
     run_folder.write_json(tmp_path / "a.json", {"x": [1.5, math.nan], "y": "ü"})
-    assert run_folder.read_json(tmp_path / "a.json") == {"x": [1.5, None], "y": "ü"}
+    assert read_json(tmp_path / "a.json") == {"x": [1.5, None], "y": "ü"}
 
 
 @pytest.mark.parametrize("content", [None, "{", "[1, "])
@@ -105,7 +107,7 @@ def test_what_is_not_json_is_named(tmp_path, content):
     if content is not None:
         path.write_text(content)
     with pytest.raises(InputError, match=r"a\.json must be a JSON file that bidwise wrote, found: "):
-        run_folder.read_json(path)
+        read_json(path)
 
 
 @pytest.mark.parametrize(
@@ -312,6 +314,29 @@ def test_the_lock_of_a_killed_run_is_gone(tmp_path):
     with locked_folder(tmp_path):
         assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_is_not_taken_through_a_link(tmp_path):
+    (tmp_path / "mine").write_text("kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="symbolic links"), locked_folder(tmp_path / "run"):
+        pass
+    assert (tmp_path / "mine").read_text() == "kept"
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_file_system_without_locks_gets_one_made_of_a_file(tmp_path, monkeypatch):
+    def missing(file, operation):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    with locked_folder(tmp_path):
+        run_folder.write_text(tmp_path / "file", "whole")
+        with pytest.raises(InputError, match="in use by another run") as caught, locked_folder(tmp_path):
+            pass
+        assert "\n" not in str(caught.value)
+    assert only(tmp_path, "file")
 
 
 def test_a_folder_that_stays_empty_is_taken_away(tmp_path):

@@ -14,36 +14,27 @@ import sys
 import time
 import tomllib
 import uuid
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout, lock_descriptor
 from numpy.typing import NDArray
 
 import bidwise
 from bidwise import distributed
 from bidwise.checks import InputError
-from bidwise.plain_text import read_json as read_json
-from bidwise.plain_text import read_toml
-from bidwise.typed_json import from_json, to_json
+from bidwise.json_files import from_json, read_json, read_toml, to_json
 from bidwise.urls import check_on_disk, shown_command
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 BYTES_AT_ONCE = 2**24
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CHECKSUMS = "checksums.json"
-LOCK = ".lock"  # in a folder that a run writes to: who that is
+LOCK = ".lock"  # in a folder that a run writes to; names the process
 CHECKED = (  # files that a result is traced to
     *("config.toml", "environment.json", "metrics.jsonl", "model.pt", "model.json", "encoder.json"),
     *("test.parquet", "store/store.json", "optimizer.pt", "last_seen.json"),
@@ -52,10 +43,10 @@ CHECKED = (  # files that a result is traced to
 
 @contextmanager
 def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
-    """A temporary name to write to, which becomes ``path`` in the end: a full disk or a kill leaves the old file.
+    """A temporary name to write to, which becomes ``path`` at the end: a full disk or a kill leaves the old file.
 
-    What a killed run left under that name is written over; while another run writes there, it is an error. ``scratch``
-    files may be written by two workers at once, each under its own name; nothing is forced onto the disk.
+    The next run overwrites the part that a killed run left; a second run at the same time gets an error. Two workers
+    may write a ``scratch`` file at once, under different names; it is not forced onto the disk.
     """
     part = path.with_name(f"{path.name}{'.' + uuid.uuid4().hex if scratch else ''}.part")
     held = None if scratch else _own(part)
@@ -75,21 +66,20 @@ def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
 
 
 class FullDisk(OSError):
-    """A disk or quota without room for a file, which it names: Python, numpy and polars leave that out."""
+    """A disk or quota without room for a file, with the name of the file, which Python, numpy and polars leave out."""
 
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Raise :class:`FullDisk` where ``path`` has no room."""
+    """Raise :class:`FullDisk` if there is no room for ``path``."""
     try:
         yield
     except Exception as error:
         number, text = getattr(error, "errno", None), str(error)
-        if told := re.search(r"\(os error (\d+)\)| requested and \d+ written", text):  # of Rust; of numpy
-            number = int(told[1] or errno.ENOSPC)
+        if words := re.search(r"\(os error (\d+)\)| requested and \d+ written", text):  # polars; numpy
+            number = int(words[1] or errno.ENOSPC)
         elif "transport error" in text and path.parent.exists() and not shutil.disk_usage(path.parent).free:
-            # of Parquet's last bytes
-            number = errno.ENOSPC
+            number = errno.ENOSPC  # polars, at the end of a Parquet file
         if number in FULL and getattr(error, "filename", None) is None:
             raise FullDisk(f"{path} could not be written: {os.strerror(number)}") from None
         raise
@@ -98,40 +88,28 @@ def named(path: Path) -> Iterator[None]:
 def _own(part: Path) -> int:
     """The empty file ``part``, open and locked: two runs that write one file would rename each other's half."""
     while True:
-        with suppress(FileNotFoundError):  # a link that a stranger left would lead out of the folder
+        with suppress(FileNotFoundError):  # a link would lead out of the folder
             state = part.lstat()
             if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
                 part.unlink()
         held = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        if not _locked(held):
-            os.close(held)
+        locked = True
+        with suppress(OSError):  # a file system without locks
+            locked = lock_descriptor(held, blocking=False)
+        if locked and part.exists() and os.path.samestat(os.fstat(held), part.stat()):
+            os.truncate(held, 0)
+            return held
+        os.close(held)
+        if not locked:
             raise InputError(
                 f"must be a file that no other run writes to, found {part.with_suffix('')}, which another run is "
                 "writing; wait for it, or choose another name",
                 argument="out",
-            )
-        if part.exists() and os.path.samestat(os.fstat(held), part.stat()):
-            os.truncate(held, 0)
-            return held
-        os.close(held)  # renamed by its writer since it was opened
-
-
-def _locked(file: int) -> bool:
-    """Whether a file or folder is locked for this process from now on, until it is closed; where there are no locks,
-    always."""
-    try:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        pass
-    return True
+            )  # otherwise its writer has renamed it since it was opened
 
 
 def take_room(path: Path) -> None:
-    """Take the place of a file on the disk: a full disk is an error here, where writing to a mapped file would be a
-    crash."""
+    """Reserve the space of a file: a full disk is an error here, where writing to a mapped file would be a crash."""
     if hasattr(os, "posix_fallocate"):
         try:
             with named(path), path.open("r+b") as file:
@@ -146,7 +124,7 @@ def take_room(path: Path) -> None:
 def locked_folder(out: str | Path) -> Iterator[Path]:
     """``out`` as a folder that no other process writes to meanwhile; it is removed again if it stays empty.
 
-    The lock is on the folder itself and ends with the process, however it ends; ``.lock`` says who holds it.
+    The system drops the lock when the process ends, even if it is killed.
     """
     folder = check_writable(out)
     made = [path for path in (folder.absolute(), *folder.absolute().parents) if not path.exists()]
@@ -156,39 +134,34 @@ def locked_folder(out: str | Path) -> Iterator[Path]:
         raise InputError(
             f"must be a folder that can be made, found {folder}: {error.strerror}", argument="out"
         ) from None
-    held = _lock(folder)
+    file = folder / LOCK
+    lock = FileLock(file, blocking=False)
     try:
+        lock.acquire()
+    except Timeout:
+        holder = ""
+        with suppress(OSError, ValueError):
+            holder = ", " + " ".join(file.read_text(encoding="utf-8").split())[:200]
+        raise InputError(
+            f"must be a folder that no other run writes to, found {folder}, which is in use by another run{holder}; "
+            "wait for it, or choose another folder",
+            argument="out",
+        ) from None
+    native = isinstance(lock, FileLock)  # otherwise the system has no locks, and the content of the file is filelock's
+    try:
+        with suppress(OSError):  # a full disk is reported by the next file
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            if native:
+                file.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
         yield folder
     finally:
         with suppress(OSError):
-            (folder / LOCK).unlink()
-        if held is not None:
-            os.close(held)
+            if native:  # while it is locked: another process that has opened it notices that it is gone
+                file.unlink()
+        lock.release()
         with suppress(OSError):  # something is in it
             for path in made:
                 path.rmdir()
-
-
-def _lock(folder: Path) -> int | None:
-    """A lock on a folder, to be closed; ``None`` where the system has none."""
-    if fcntl is None:
-        return None
-    held, note = os.open(folder, os.O_RDONLY), folder / LOCK
-    if not _locked(held):
-        os.close(held)
-        who = ""
-        with suppress(OSError, ValueError):  # not written yet
-            who = f", {note.read_text(encoding='utf-8')[:200].strip()}"
-        raise InputError(
-            f"must be a folder that no other run writes to, found {folder}, which is in use by another run{who}; wait "
-            "for it, or choose another folder",
-            argument="out",
-        )
-    with suppress(OSError):  # a full disk is told where it matters
-        note.unlink(missing_ok=True)  # of a run that was killed, or a link
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        note.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
-    return held
 
 
 def write_text(path: Path, text: str) -> None:
@@ -265,9 +238,6 @@ def save(path: Path, value: Any) -> None:
 def load(path: Path) -> Any:
     """What :func:`save` wrote, on the CPU; an error that names the file where it is damaged."""
     try:
-        with zipfile.ZipFile(path) as parts:  # torch would unpack a small file to any size
-            if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
-                raise ValueError("packed parts")
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise

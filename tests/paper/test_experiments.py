@@ -21,9 +21,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 import bidwise
 from bidwise.evaluation.estimate import Outcome
+from bidwise.json_files import read_json
 from bidwise.losses.named import needs_teacher
 from bidwise.report.build import typed_result
-from bidwise.run_folder import read_json, result_json
+from bidwise.run_folder import result_json
 from bidwise.study.compare import Gain, gain
 from bidwise.study.recipe import LAMS, Recipe, grid, has_lam, joint_loss, seeds_of
 from bidwise.training import METRICS

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from bidwise.bridges.scoring import Scorer
-from bidwise.claims import check_table_file
 from bidwise.errors import InputError
 from bidwise.urls import check_on_disk
 from bidwise.values import Vocabulary
@@ -142,7 +141,6 @@ def _opened(path: Path, separator: str | None, header: bool) -> Rows:
         found = "a folder" if path.is_dir() else "nothing"
         raise InputError(f"must be a file, found {found} at {path}", argument="table")
     last = path.suffix.lower()
-    check_table_file(path)
     if last == ".parquet":
         return _parquet(path)
     ending = Path(path.stem).suffix.lower() if last == ".gz" else last

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.errors import InputError
-from bidwise.plain_text import read_object
+from bidwise.json_files import read_object
 from bidwise.values import FIRST, MISSING, SLOTS, Bag, Vocabulary, number_of
 
 FORMAT = "bidwise scorer"

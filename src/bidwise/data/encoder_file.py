@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from bidwise.data.encoding import Categorical, Encoder, words_of
-from bidwise.plain_text import json_of, read_json
+from bidwise.json_files import read_json
 from bidwise.run_folder import whole_file
 
 AT_ONCE = 2**16  # words
@@ -51,7 +51,7 @@ def read_encoder(path: Path) -> Encoder:
                 end = text.find(CLOSED.encode(), start)
                 vocabularies.append(_words(text, start, end))
                 bare, at = bare + text[at:start] + str(len(vocabularies) - 1).encode(), end
-            data = json_of((bare + text[at:]).decode())
+            data = json.loads((bare + text[at:]).decode())
         left_out = [column for column in data["columns"] if column.get("vocabulary", "")]
         if [column["vocabulary"] for column in left_out] == [[number] for number in range(len(vocabularies))]:
             for column, words in zip(left_out, vocabularies, strict=True):
@@ -68,6 +68,6 @@ def _words(text: Any, start: int, end: int) -> pl.Series:
     while start < end:
         comma = text.rfind(b",\n", start, min(end, start + STRETCH)) if end - start > STRETCH else -1
         stop = end if comma < 0 else comma
-        parts.append(words_of(json_of(f"[{text[start:stop].decode()}]")))
+        parts.append(words_of(json.loads(f"[{text[start:stop].decode()}]")))
         start = stop + 1
     return pl.concat(parts)

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bidwise import typed_json
+from bidwise import json_files
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.counting import Found, Seen, Tally, counted, exploded, holds_lists, names_of, seen
@@ -265,7 +265,7 @@ class Encoder:
             for column in columns:
                 if isinstance(words := column.get("vocabulary"), list):
                     column["vocabulary"] = words_of(words)
-            made = [typed_json.from_json(KINDS[column.pop("kind")], column, name) for column in columns]
+            made = [json_files.from_json(KINDS[column.pop("kind")], column, name) for column in columns]
         except (KeyError, TypeError) as error:
             raise InputError(f"{name} must be whole, found that {error!r} is missing or of no use") from None
         return Encoder(tuple(made))

@@ -18,7 +18,6 @@ import polars.selectors as cs
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
-from bidwise.claims import check_table_file
 from bidwise.urls import WEB, scheme_of, shown, url_of
 
 Table = Any  # a path, a URL, a Location, a polars or pandas frame, or a mapping of columns
@@ -70,8 +69,6 @@ class Location:
 
     def scanned(self, **options: Any) -> pl.LazyFrame:
         """:meth:`scan`, of which columns are known: an error says what is wrong with the file."""
-        for path in self.files():
-            check_table_file(path)
         try:
             lazy = self.scan(**options)
             names = lazy.collect_schema().names()

@@ -16,8 +16,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ads import Ads
-from bidwise.run_folder import checksum, named, read_array, read_json, take_room, whole_file, write_json
-from bidwise.typed_json import from_json
+from bidwise.json_files import from_json, read_json
+from bidwise.run_folder import checksum, named, read_array, take_room, whole_file, write_json
 from bidwise.values import FIRST as FIRST
 from bidwise.values import MISSING as MISSING
 from bidwise.values import RARE as RARE

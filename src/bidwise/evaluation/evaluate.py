@@ -23,7 +23,7 @@ from bidwise.evaluation.intervals import LEVEL
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.pooled import check_closed_form
 from bidwise.evaluation.result import ClippedBids, Evaluation, Exploration, Segment, check_folder
-from bidwise.typed_json import to_json
+from bidwise.json_files import to_json
 
 SEGMENTS = 50  # of a column, those with the most ads
 BY = "by "  # before the name of a column of segments, which may be "pool"

@@ -12,7 +12,7 @@ import bidwise
 from bidwise.checks import InputError
 from bidwise.evaluation.comparison import Comparison, Concentration
 from bidwise.evaluation.metrics import ModelMetrics
-from bidwise.plain_text import read_object
+from bidwise.json_files import read_object
 from bidwise.run_folder import (
     check_writable,
     environment,

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import bidwise
-from bidwise.plain_text import read_object, read_toml
+from bidwise.json_files import read_object, read_toml
 from bidwise.report.drawing import MARKERS, shortened, themed
 from bidwise.report.evaluation_page import evaluation_page
 from bidwise.report.formatting import duration

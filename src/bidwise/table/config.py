@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from bidwise import plain_text
+from bidwise import json_files
 from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
 from bidwise.losses.named import LOSSES, needs_teacher
@@ -279,7 +279,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     check_on_disk("the configuration", path, "a file", "copy it first")
     if not path.exists():
         raise InputError(f"{path}: no such file")
-    return plain_text.read_toml(path, "a TOML file")
+    return json_files.read_toml(path, "a TOML file")
 
 
 def resolved(

@@ -30,12 +30,11 @@ from bidwise.data.read_table import (
     table_name,
     written_as,
 )
+from bidwise.json_files import from_json, read_json
 from bidwise.models import TABLE_MODELS, Ensemble
 from bidwise.run_folder import load as read_weights
-from bidwise.run_folder import read_json
 from bidwise.table.config import read_toml
 from bidwise.training.validation import ctr_of
-from bidwise.typed_json import from_json
 from bidwise.urls import check_on_disk
 
 AT_ONCE = 4096  # ads

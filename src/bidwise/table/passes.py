@@ -24,7 +24,8 @@ from bidwise.data.encoding import Bag, Categorical, Encoder, Numeric, edges, slo
 from bidwise.data.read_table import BadRow, check_columns, numbers_of
 from bidwise.data.splits import Split, places, split, times_of
 from bidwise.data.store import SPLITS, StoreWriter
-from bidwise.run_folder import read_json, whole_file, write_json
+from bidwise.json_files import read_json
+from bidwise.run_folder import whole_file, write_json
 from bidwise.runners import Runner, cores
 from bidwise.table.config import Data
 from bidwise.table.leaks import duplicated_rows, row_hashes

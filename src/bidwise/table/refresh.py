@@ -21,10 +21,11 @@ from bidwise.data.encoder_file import read_encoder
 from bidwise.data.encoding import LEFT_OUT, Bag, Column, Encoder, Numeric, cut_clause, kind_of
 from bidwise.data.extension import Extension, new_ids
 from bidwise.data.store import SPLITS, Store, StoreWriter
+from bidwise.json_files import read_json
 from bidwise.models import MODELS, Ensemble
 from bidwise.models.widening import widened, widened_adam
 from bidwise.run_folder import load as read_tensors
-from bidwise.run_folder import read_json, read_result, write_json
+from bidwise.run_folder import read_result, write_json
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import SIMPLEST
 from bidwise.study.served import Start

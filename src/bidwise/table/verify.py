@@ -17,11 +17,11 @@ from bidwise.checks import InputError
 from bidwise.data.store import Store
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.result import Evaluation
-from bidwise.run_folder import CHECKED, CHECKSUMS, checksum, load, read_json, to_toml
+from bidwise.json_files import read_json, to_json
+from bidwise.run_folder import CHECKED, CHECKSUMS, checksum, load, to_toml
 from bidwise.table.config import nested, read_toml
 from bidwise.table.model import load as load_model
 from bidwise.table.results import TrainResult
-from bidwise.typed_json import to_json
 from bidwise.urls import check_on_disk
 
 SAMPLE = 10_000  # test rows that are predicted again

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
+from bidwise.json_files import to_json
 from bidwise.losses.named import LOSSES, needs_teacher
 from bidwise.run_folder import checksum, environment, load, open_folder, save, write_json, write_last, write_text
 from bidwise.training.arguments import Options, check_loss, check_parts
 from bidwise.training.guard import NotFiniteError
 from bidwise.training.run import Position, Run
 from bidwise.training.validation import METRICS, Best, Fit, Metric
-from bidwise.typed_json import to_json
 
 SECONDS = 120  # between checkpoints, where evaluations are farther apart
 

@@ -1,26 +1,56 @@
-"""Frozen dataclasses to JSON and back: what a run found is a type in Python, and plain JSON at the border.
+"""JSON and TOML files, and frozen dataclasses to JSON and back; errors name the file and the place in it.
 
-Unknown keys, missing ones and values of another kind are refused with the place where they stand. Numbers that are not
-defined or not finite are ``null`` in JSON; where a ``float`` is expected ``null`` is read as NaN.
+Unknown keys, missing keys and values of another type are rejected. Numbers that are not finite are ``null`` in JSON; if
+a ``float`` is expected, ``null`` is read as NaN.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from bidwise.checks import InputError
+from bidwise.errors import InputError
 
 T = TypeVar("T")
+
+
+def read_plain(path: Path, parse: Callable[[str], Any], expected: str) -> Any:
+    """Parse a text file; if it is broken, the error names it and what was ``expected``."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} must be {expected}, found: {error}") from None
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
+    return read_plain(path, json.loads, "a JSON file that bidwise wrote")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path} must be a JSON object that bidwise wrote, found {type(value).__name__}")
+    return value
+
+
+def read_toml(path: Path, expected: str = "a configuration that bidwise wrote") -> dict[str, Any]:
+    """The tables of a TOML file."""
+    tables: dict[str, Any] = read_plain(path, tomllib.loads, expected)
+    return tables
 
 
 def to_json(value: Any) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bidwise.checks import InputError
 from bidwise.evaluation.estimate import Estimate, Outcome, signed
-from bidwise.typed_json import from_json, to_json
+from bidwise.json_files import from_json, to_json
 
 
 @dataclass(frozen=True)
