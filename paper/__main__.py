@@ -15,7 +15,7 @@ from bidwise.cli.terminal import Bars, device_of, run_command
 from bidwise.data.store import SCHEMA, Store
 from bidwise.report.formatting import counted
 from bidwise.run_folder import locked_folder
-from bidwise.runners import Progress
+from bidwise.workers import Progress
 from paper import criteo, criteo_text, experiment_page, pages, prepare_criteo, recipes, regimes, synthetic
 from paper.bids import Bids
 from paper.criteo_results import CriteoConfig

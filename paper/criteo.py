@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from torch import Tensor
 
 from bidwise.checks import check_whole, derived_seed
 from bidwise.run_folder import environment, open_folder
-from bidwise.runners import Progress, Runner, Threads
 from bidwise.study.compare import Difference, mean_and_error, paired
 from bidwise.study.recipe import BASELINE, best, has_lam
+from bidwise.workers import Progress, threads
 from paper.criteo_results import (
     CONVERGED,
     TUNED,
@@ -31,7 +32,7 @@ from paper.criteo_results import (
     Selected,
 )
 from paper.criteo_trial import Lams, Measured, Trained, Trial, load_dataset, planned, train, trial_of
-from paper.tasks import Processes, Task, TaskCache
+from paper.tasks import Task, TaskCache, here, processes
 
 SELECTIONS = {"by_welfare": "welfare", "by_truth": "expected_welfare"}  # beside validation log loss
 
@@ -43,33 +44,37 @@ def run(
     *,
     device: str = "cpu",
     workers: int = 1,
-    runner: Runner | None = None,
     progress: Progress | None = None,
 ) -> CriteoResult:
     """Train, measure and write ``result.json``; what is already there is not computed again.
 
     Args:
-        data: a store, as ``bidwise prepare criteo`` writes it; ``None`` where ``config.rows`` ads are simulated.
+        data: a store, as ``python -m paper prepare`` writes it; ``None`` where ``config.rows`` ads are simulated.
         out: the run folder; one file for each model, repeat, loss and lam.
         workers: trainings at once: threads on a GPU, processes on a CPU.
-        runner: in place of these.
     """
     check_whole("workers", workers, 1)
     dataset = load_dataset(config, data, device, verify=True)
     of_folder = {"experiment": "criteo", "data": dataset.name, "checksum": dataset.checksum, **asdict(config)}
     folder, made_by = open_folder(out, of_folder), environment(device)  # now: the sources may change while it runs
     tasks = TaskCache(folder, progress)
-    if runner is None and workers > 1:
-        runner = Threads(workers, device) if torch.device(device).type == "cuda" else Processes(workers)
+    gpu = torch.device(device).type == "cuda"
     shared = {"data": None if data is None else str(Path(data).absolute()), "config": config, "device": device}
-    trained = _train_all(config, tasks, runner or Runner(), shared)
+    with nullcontext(here) if gpu or workers == 1 else processes(workers) as way:
+
+        def compute(trials: Sequence[Task]) -> list[Any]:
+            return tasks.all(trials, threads(workers, device) if workers > 1 else None, way)
+
+        trained = _train_all(config, tasks, compute, shared)
     models = {name: Numbers(config, trained, name).result(len(dataset.train)) for name in config.models}
     result = CriteoResult(config=config, data=dataset.about(config), models=models)
     tasks.write(result, made_by)
     return result
 
 
-def _train_all(config: CriteoConfig, tasks: TaskCache, runner: Runner, shared: dict[str, Any]) -> dict[Trial, Trained]:
+def _train_all(
+    config: CriteoConfig, tasks: TaskCache, compute: Callable[[Sequence[Task]], list[Any]], shared: dict[str, Any]
+) -> dict[Trial, Trained]:
     """Teachers first; what depends on the selected lam last."""
     trained: dict[Trial, Trained] = {}
 
@@ -80,7 +85,7 @@ def _train_all(config: CriteoConfig, tasks: TaskCache, runner: Runner, shared: d
             options = shared | {"trial": trial, "seed": derived_seed(config.seed, trial.repeat)}
             options["teacher"] = None if teacher is None else tasks.path(teacher.name)
             todo.append(Task(trial.name, train, options, key=str(trial), epochs=trial.recipe.epochs))
-        trained.update(zip(trials, map(Trained.of, tasks.all(todo, runner)), strict=True))
+        trained.update(zip(trials, map(Trained.of, compute(todo)), strict=True))
 
     first = planned(config)
     lams = {(model, loss): config.lams[0] for model in config.models for loss in config.losses}

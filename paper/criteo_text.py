@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_seed, check_whole
 from bidwise.run_folder import named, whole_file
-from bidwise.runners import Runner, cores
 from bidwise.urls import check_on_disk
+from bidwise.workers import cores, in_order
 from paper.criteo_world import CHUNK, SHARED_TAIL, CriteoWorld, Sample, numpy_uniform, sampled, world_of
 
 INTEGERS = tuple(f"I{number}" for number in range(1, 14))
@@ -220,7 +220,7 @@ def simulate(
 
         header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
         np.lib.format.write_array_header_1_0(numbers, header)
-        Runner(min(WORKERS, cores())).in_order(work, range(-(-rows // CHUNK)), write)
+        in_order(work, range(-(-rows // CHUNK)), write, min(WORKERS, cores()))
     return Simulated(out, truth, rows, clicks / rows)
 
 

@@ -23,10 +23,10 @@ from bidwise.json_files import from_json
 from bidwise.losses.named import needs_teacher
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.run_folder import checksum
-from bidwise.runners import Show
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.training.run import matmul_precision
 from bidwise.training.validation import METRICS, Metric, ctr_of, logits_of, predict
+from bidwise.workers import Show
 from paper.criteo_device import simulated_ads
 from paper.criteo_results import CONVERGED, TUNED, AdsOfRun, Bids, CriteoConfig, SplitSizes, Truth
 from paper.dcn import MODELS

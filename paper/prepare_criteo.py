@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter, check_shares, split_sizes
 from bidwise.run_folder import LOCK, locked_folder, open_folder
-from bidwise.runners import Runner, cores
+from bidwise.workers import cores, in_order
 from paper import sorted_blocks
 from paper.bids import SOURCES, Bids, attach
 from paper.criteo_text import INTEGERS, MAPS, NAMES
@@ -100,14 +100,14 @@ def prepare(
         raise InputError(
             f"must be a new folder or one of the same options, found {folder} with other files in it", argument="out"
         )
-    ready, show = Runner(min(cores(), 8)), progress or (lambda work, share: None)
+    show = progress or (lambda work, share: None)
     with locked_folder(folder):
         open_folder(folder, _config(files, truth, chosen, bids))
         if (folder / SCHEMA).is_file():
             store = Store(folder)
         else:
             try:
-                store = _prepared(files, truth, folder, chosen, ready, show)
+                store = _prepared(files, truth, folder, chosen, show)
             except InputError:  # the user will change the files or the options: nothing of this attempt is of use
                 _withdraw(folder)
                 raise
@@ -141,20 +141,18 @@ def _withdraw(folder: Path) -> None:
         folder.rmdir()
 
 
-def _prepared(
-    files: list[Path], truth: list[Path], folder: Path, options: Options, engine: Runner, show: Progress
-) -> Store:
+def _prepared(files: list[Path], truth: list[Path], folder: Path, options: Options, show: Progress) -> Store:
     work = folder / WORK
     work.mkdir(exist_ok=True)
-    runs = Runs(work, _read_lines(files, truth, work, options, engine, show))
+    runs = Runs(work, _read_lines(files, truth, work, options, show))
     reasons = sum((Counter(about["skipped"]) for about in runs.about), Counter[str]())
     if not runs.rows:
         raise InputError(f"must have good lines, found {reasons.total():,} malformed ones and no other", argument="raw")
     sizes = dict(zip(SPLITS, split_sizes(runs.rows, options.split, "raw"), strict=True))
-    counted = _vocabularies(runs, sizes["train"], options.min_count, engine, show)
+    counted = _vocabularies(runs, sizes["train"], options.min_count, show)
     vocabularies = dict(zip(NAMES, counted, strict=True))
     writer = StoreWriter(folder, sizes)
-    _write_ads(runs, counted, work, writer, bool(truth), engine, show)
+    _write_ads(runs, counted, work, writer, bool(truth), show)
     show("Checksums", 0.0)
     names = MAPS[options.integers].names
     store = writer.finish(
@@ -182,9 +180,7 @@ def _prepared(
     return store
 
 
-def _read_lines(
-    files: list[Path], truth: list[Path], work: Path, options: Options, engine: Runner, show: Progress
-) -> int:
+def _read_lines(files: list[Path], truth: list[Path], work: Path, options: Options, show: Progress) -> int:
     """First pass: lines into sorted runs; how many runs there are. Blocks with a run are not parsed again."""
     runs = 0
 
@@ -197,7 +193,7 @@ def _read_lines(
             else:
                 yield block
 
-    engine.in_order(partial(_run, work, options), tasks(), partial(show, "Reading lines"))
+    in_order(partial(_run, work, options), tasks(), partial(show, "Reading lines"), min(cores(), 8))
     return runs
 
 
@@ -227,7 +223,7 @@ def _run(work: Path, options: Options, block: Block) -> float:
     return block.share
 
 
-def _vocabularies(runs: Runs, training: int, min_count: int, engine: Runner, show: Progress) -> list[Vocabulary]:
+def _vocabularies(runs: Runs, training: int, min_count: int, show: Progress) -> list[Vocabulary]:
     """Second pass: values of the training ads, the first ``training`` in random order."""
     tallies, done = [Tally(kind) for kind in sorted_blocks.KINDS], 0
 
@@ -238,7 +234,7 @@ def _vocabularies(runs: Runs, training: int, min_count: int, engine: Runner, sho
         done += 1
         show("Counting values", done / len(runs.paths))
 
-    engine.in_order(partial(count_values, runs, runs.key(training)), range(len(runs.paths)), then)
+    in_order(partial(count_values, runs, runs.key(training)), range(len(runs.paths)), then, min(cores(), 8))
     return [tally.vocabulary(1 if name in INTEGERS else min_count) for name, tally in zip(NAMES, tallies, strict=True)]
 
 
@@ -248,7 +244,6 @@ def _write_ads(
     work: Path,
     writer: StoreWriter,
     truth: bool,
-    engine: Runner,
     show: Progress,
 ) -> None:
     """Third pass: rows in their random order as ids. A range that is written leaves a mark.
@@ -277,7 +272,7 @@ def _write_ads(
         _mark(work, cells).touch()
         show("Writing ads", cells[1] / CELLS)
 
-    engine.in_order(partial(encoded, runs, vocabularies), left, write)
+    in_order(partial(encoded, runs, vocabularies), left, write, min(cores(), 8))
 
 
 def _mark(work: Path, cells: tuple[int, int]) -> Path:

@@ -21,11 +21,11 @@ from bidwise.json_files import from_json, to_json
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import MLP
 from bidwise.run_folder import environment, open_folder
-from bidwise.runners import Progress, Runner, Show, cores
 from bidwise.study.compare import Gain, gain
 from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, seeds_of
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
+from bidwise.workers import Progress, Show, cores, in_order
 from paper.members import BATCHES, Selected, Students, select, train
 from paper.synthetic import BY_CLICKS, BY_TRUTH, LOSSES, Fits
 from paper.synthetic_results import Axis, CellGain, Counts, MapResult, RegimesConfig, RegimesResult, TunedGain
@@ -203,7 +203,7 @@ class _Group:
             return [market.ads(size, random) for size in sizes]
 
         repeats: list[list[Ads]] = []
-        Runner(cores()).in_order(draw, self.markets, repeats.append)
+        in_order(draw, self.markets, repeats.append, cores())
         ads, valid, test = (stack(column) for column in zip(*repeats, strict=True))
         return ads, valid, test
 

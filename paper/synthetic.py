@@ -23,10 +23,10 @@ from bidwise.evaluation.estimate import Estimate
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS, MLP
 from bidwise.run_folder import environment, open_folder
-from bidwise.runners import Progress, Threads
 from bidwise.study.compare import gain, mean_and_error
 from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, has_lam, seeds_of
 from bidwise.training.validation import METRICS, ctr_of, logits_of, mean_welfare, predict
+from bidwise.workers import Progress, threads
 from paper.members import LAST, Selected, Students, Trained, select, train
 from paper.synthetic_results import (
     Curve,
@@ -176,7 +176,14 @@ class _Study:
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
         """On a CPU each core has a task of its own: operations are too small to be shared by cores."""
         alone = torch.device(self.students.device).type == "cuda" or torch.get_num_threads() == 1
-        return self.cache.all(tasks, None if alone else Threads(min(torch.get_num_threads(), 8), torch_threads=1))
+        if alone:
+            return self.cache.all(tasks)
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)  # of all threads that are started from here on
+        try:
+            return self.cache.all(tasks, threads(min(before, 8)))
+        finally:
+            torch.set_num_threads(before)
 
     def judge(self, trained: Fits, metric: str) -> Protocol:
         """The selected students of every loss on the test auctions, and how they got there."""

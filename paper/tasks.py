@@ -1,16 +1,18 @@
-"""Tasks of the experiments: killed processes are started again, and results are kept as files so that runs resume."""
+"""Tasks of the experiments: results are kept as files so that an interrupted run resumes; processes to run them in."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
 from multiprocessing.connection import wait as wait_for_pipes
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,7 @@ import torch
 import bidwise
 from bidwise.checks import InputError
 from bidwise.run_folder import Result, load, save, write_json, write_result
-from bidwise.runners import Call, Progress, Runner, Show, Stopped, cores
-
-TRIES = 3  # of a call whose process is killed
-
-
-GONE = (EOFError, OSError)  # what a pipe says when the process at its other end was killed
+from bidwise.workers import LOOK, Call, Progress, Show, cores, finished
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,117 +33,46 @@ class Task(Call):
     epochs: float | None = None
 
 
-class Killed(Exception):
-    """A call whose process ended without a word, in every try; ``code`` is its last exit code."""
-
-    def __init__(self, tries: int, code: int | None) -> None:
-        self.tries, self.code = tries, code
-        super().__init__(tries, code)
-
-    def __str__(self) -> str:
-        if self.code == -signal.SIGKILL:
-            return f"it was killed {self.tries} times; does it fit into memory? Fewer workers leave more for each"
-        return f"its process ended {self.tries} times, with exit code {self.code}"
+Way = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class Processes(Runner):
-    """A spawned process for each worker, which share the cores; one that is killed is started again."""
-
-    shares_memory = False
-
-    def __init__(self, workers: int, say: Callable[[str], None] | None = None) -> None:
-        super().__init__(workers)
-        self.say = say or (lambda line: None)
-        self.idle: list[_Process] = []
-        self.busy: set[_Process] = set()
-        self.lock = threading.Lock()
-
-    def execute(self, call: Call, show: Show) -> Any:
-        for attempt in range(1, TRIES + 1):
-            with self.lock:
-                if self.stopping.is_set():
-                    raise Stopped
-                process = self.idle.pop() if self.idle else _Process(max(1, cores() // self.workers))
-                self.busy.add(process)
-            try:
-                value = process.call(call, show)
-                with self.lock:
-                    if not self.stopping.is_set():
-                        self.idle.append(process)
-            except GONE:
-                code = process.end(patience=5)
-                if self.stopping.is_set():
-                    raise Stopped from None
-                if attempt == TRIES:
-                    raise Killed(TRIES, code) from None
-                self.say(f"{call.name} was killed; it resumes in a new process, try {attempt + 1} of {TRIES}")
-                continue
-            except BaseException:  # no more calls are wanted, or this one cannot travel
-                process.end()
-                raise
-            finally:
-                with self.lock:
-                    self.busy.discard(process)
-            if isinstance(value, BaseException):
-                raise value
-            return value
-        raise AssertionError
-
-    def stop(self) -> None:
-        with self.lock:
-            for process in self.idle:
-                process.end()
-            self.idle.clear()
-            for process in self.busy:  # each is ended by the thread that waits for it
-                process.process.terminate()
+def here(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, carried out by this process."""
+    return function
 
 
-class _Process:
-    """A process that carries out one call after the other."""
+@contextmanager
+def processes(workers: int) -> Iterator[Way]:
+    """``function -> function``: the same, carried out by one of ``workers`` spawned processes that share the cores.
 
-    def __init__(self, threads: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, there = context.Pipe()
-        self.process = context.Process(target=_serve, args=(there, threads), daemon=True)
-        self.process.start()
-        there.close()  # so that the pipe ends with the process
-
-    def call(self, call: Call, show: Show) -> Any:
-        """The value of a call, or the exception that it raised."""
-        self.pipe.send((call.function, dict(call.options)))
-        while True:
-            kind, value = self.pipe.recv()
-            if kind == "value":
-                return value
-            show(value)
-
-    def end(self, patience: float = 0) -> int | None:
-        """End the process; its exit code, where it ended by itself."""
-        self.process.join(patience)
-        self.process.terminate()
-        self.process.join()
-        self.pipe.close()
-        return self.process.exitcode
+    The function, its options and its value must be picklable; progress is not reported. Processes end with this one.
+    """
+    threads = max(1, cores() // workers)
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(threads,))
+    try:
+        yield lambda function: partial(_elsewhere, pool, function)
+    finally:
+        for child in multiprocessing.active_children():  # trainings under way; what is finished is on disk
+            child.terminate()
+        pool.shutdown(cancel_futures=True)
 
 
-def _serve(pipe: Connection, threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks says what became of it, and ends this one
+def _elsewhere(pool: ProcessPoolExecutor, function: Callable[..., Any], show: Show, **options: Any) -> Any:
+    future = pool.submit(function, _silent, **options)
+    while not wait([future], LOOK).done:
+        show(0.0)  # raises if no more calls are wanted
+    return future.result()
+
+
+def _silent(share: float) -> None:
+    """Progress of another process, which is not shown."""
+
+
+def _start(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports it, and ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    while True:
-        try:
-            function, options = pipe.recv()
-        except GONE:
-            return
-        try:
-            value = function(lambda share: pipe.send(("share", share)), **options)
-        except Exception as error:
-            value = error
-        try:
-            pickle.loads(pickle.dumps(value)) if isinstance(value, BaseException) else None  # some cannot be read again
-            pipe.send(("value", value))
-        except Exception as error:  # what cannot travel
-            pipe.send(("value", RuntimeError(f"{type(value).__name__}: {value} cannot be sent back: {error}")))
 
 
 def _end_with_parent() -> None:
@@ -173,19 +99,21 @@ class TaskCache:
         """The file of a task."""
         return self.folder / f"{name}.pt"
 
-    def get(self, name: str, key: str, amount: float, compute: Callable[[Show], Any]) -> Any:
-        """The result of one task, computed in this thread where it is not there."""
-        (value,) = self.all([Task(name, compute, amount=amount, key=key)])
-        return value
+    def all(
+        self,
+        tasks: Sequence[Task],
+        pool: ThreadPoolExecutor | None = None,
+        way: Way = here,
+    ) -> list[Any]:
+        """The results of independent tasks; those that are missing are computed in ``pool``, or in this thread.
 
-    def all(self, tasks: Sequence[Task], runner: Runner | None = None) -> list[Any]:
-        """The results of independent tasks; those that are missing are computed by ``runner``, in this thread if none.
+        Finished results are kept if another task fails; the first error ends the others.
 
-        Finished results are kept whatever happens; the first error ends the others.
+        Args:
+            way: of carrying out a function, by this process or by :func:`processes`.
         """
-        runner = runner or Runner()
         calls = [
-            Call(task.name, _compute, {"path": self.path(task.name), "task": task}, task.amount)
+            Call(task.name, way(_compute), {"path": self.path(task.name), "task": task}, task.amount)
             for task in tasks
             if _kept(self.path(task.name), task.key) is None
         ]
@@ -196,18 +124,12 @@ class TaskCache:
             self._show(sum(shares.values()), call.options["task"], share)
 
         try:
-            for call, future in runner.run(calls, show=show):
-                future.result()
+            for call, _ in finished(calls, pool, show):
                 self.computed = True
                 show(call, 1.0)
-        except (torch.OutOfMemoryError, Killed) as error:
-            after = "the same command resumes after the last finished part"
-            if runner.workers == 1 or (isinstance(error, Killed) and error.code != -signal.SIGKILL):
-                raise OSError(f"a task failed: {error}; {after}") from None
-            fix = f"use fewer, and {after}"
-            raise InputError(
-                f"must fit into memory, found that {runner.workers} do not; {fix}", argument="workers"
-            ) from None
+        except (torch.OutOfMemoryError, BrokenProcessPool) as error:
+            fix = "use fewer --workers if memory is short; the same command resumes after the last finished part"
+            raise OSError(f"a task failed: {error}; {fix}") from None
         return [self._counted(task) for task in tasks]
 
     def _counted(self, task: Task) -> Any:

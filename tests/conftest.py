@@ -25,7 +25,7 @@ def browser():
 def forked():
     """Processes forked from one that has imported torch, which takes seconds; those of bidwise are spawned."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "bidwise.runners", "bidwise.training"])
+    context.set_forkserver_preload(["torch", "bidwise.workers", "bidwise.training"])
     return context
 
 

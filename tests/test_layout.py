@@ -20,7 +20,7 @@ ORDER = (
     ("values",),
     ("distributed",),
     ("run_folder",),
-    ("runners",),
+    ("workers",),
     ("kernels", "losses"),  # a loss has its kernels, which compute what the loss defines
     ("diagnosis",),
     ("auctions",),

@@ -14,7 +14,7 @@ from bidwise.data.store import Store
 from bidwise.json_files import read_json, to_json
 from bidwise.models import SparseLogisticRegression
 from bidwise.run_folder import read_result
-from bidwise.runners import Threads
+from bidwise.workers import Threads
 from paper.criteo import Numbers, run, selected_lams
 from paper.criteo_results import LOSSES, CriteoConfig, CriteoResult
 from paper.criteo_text import simulate

@@ -13,11 +13,11 @@ import torch
 from bidwise.data.ads import Ads
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.models.bags import Values
-from bidwise.runners import Call, Show
 from bidwise.study.recipe import EXACT, Recipe
 from bidwise.study.served import Served, on_device, together, trained
 from bidwise.training import METRICS
 from bidwise.training.validation import logits_across
+from bidwise.workers import Call, Show
 
 SMALL_DCN = {"embedding": 16, "cross": 2, "hidden": [128, 128]}
 SMALL_FM = {"hidden": [128, 128], "dropout": 0.2}

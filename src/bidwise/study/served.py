@@ -17,11 +17,11 @@ from bidwise.data.ads import Ads
 from bidwise.evaluation.calibration import platt_lines
 from bidwise.models import Ensemble
 from bidwise.models.bags import Values
-from bidwise.runners import Call, Runner, Show, Threads
 from bidwise.study.recipe import Recipe
 from bidwise.training import Fit, Metric
 from bidwise.training.batches import fits
 from bidwise.training.validation import logits_across
+from bidwise.workers import Call, Show, finished, threads
 
 ADS = 2**22  # whose clicks are added up at once: columns of a store may exceed the memory
 AT_ONCE = 4  # trainings on a GPU, each with its own stream
@@ -116,7 +116,7 @@ def on_device(ads: Ads, device: str | torch.device) -> Ads:
 def together(calls: Sequence[Call], device: str | torch.device, show: Show = lambda share: None) -> list[Any]:
     """What independent trainings return, in their order: at once on a GPU, where one rank has all of it."""
     many = min(len(calls), AT_ONCE) if torch.device(device).type == "cuda" and distributed.count() == 1 else 1
-    runner = Threads(many, device) if many > 1 else Runner()
+    pool = threads(many, device) if many > 1 else None
     shares: dict[str, float] = {}
     amount = sum(call.amount for call in calls)
 
@@ -125,8 +125,8 @@ def together(calls: Sequence[Call], device: str | torch.device, show: Show = lam
         show(sum(shares.values()) / amount)
 
     found = {}
-    for call, future in runner.run(calls, show=report):
-        found[call.name] = future.result()
+    for call, value in finished(calls, pool, report):
+        found[call.name] = value
         report(call, 1.0)
     if many > 1:
         torch.cuda.synchronize(device)  # what the threads' streams have made is used on this one's

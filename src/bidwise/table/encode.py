@@ -23,12 +23,12 @@ from bidwise.data.splits import UNFINISHED, Split, auction_size
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.json_files import from_json, read_json, to_json
 from bidwise.run_folder import to_toml, whole_file, write_json, write_text
-from bidwise.runners import Progress
 from bidwise.table.config import AUTO, Config, nested, open_run
 from bidwise.table.leaks import found_leaks, stop_at_leaks
 from bidwise.table.passes import Passes, every
 from bidwise.table.refresh import Previous
 from bidwise.table.results import SplitFacts, TableFacts
+from bidwise.workers import Progress
 
 WORK = UNFINISHED  # folder of a run until its store is there
 BESIDE = 120  # bytes of a row on the disk beside its ids: numbers of the store, and columns that are kept until the end

@@ -26,9 +26,9 @@ from bidwise.data.splits import Split, places, split, times_of
 from bidwise.data.store import SPLITS, StoreWriter
 from bidwise.json_files import read_json
 from bidwise.run_folder import whole_file, write_json
-from bidwise.runners import Runner, cores
 from bidwise.table.config import Data
 from bidwise.table.leaks import duplicated_rows, row_hashes
+from bidwise.workers import cores, in_order
 
 SAMPLE = 2**20  # training rows that bins, the median bid and leaks are taken from, evenly spaced
 HASHES = 2**22  # rows that are compared to find copies, at most
@@ -51,11 +51,6 @@ class Passes:
     data: Data
     work: Path
     name: str
-
-    @property
-    def runner(self) -> Runner:
-        """The threads that work on blocks."""
-        return Runner(min(cores(), THREADS))
 
     @property
     def array(self) -> Scratch:
@@ -116,7 +111,7 @@ class Passes:
             numbers = [column for column in (*self.data.numeric, *numeric) if column in schema]
             data = replace(self.data, bag=tuple(dict.fromkeys([*self.data.bag, *bags])))
             work = partial(_checked, self.blocks, data, numbers, self.name, share)
-            self.runner.in_order(work, self.blocks.starts, keep)
+            in_order(work, self.blocks.starts, keep, min(cores(), THREADS))
             about = {name: sketch.about(rows) for name, sketch in zip(schema, sketches, strict=True)}
             copies = duplicated_rows(np.concatenate(hashes), share)
             write_json(path, {"columns": about, "time": time, "duplicates": copies})
@@ -152,7 +147,7 @@ class Passes:
 
         separator, longest = self.data.bag_separator, {each.name: slots_of(each) for each in self.columns(say)}
         work = partial(_counted, self.blocks, self.array, kinds, separator, train)
-        self.runner.in_order(work, self.blocks.starts, add)
+        in_order(work, self.blocks.starts, add, min(cores(), THREADS))
         columns: list[Categorical | Numeric] = []
         for name in kinds:
             if name in tallies:
@@ -198,7 +193,9 @@ class Passes:
             (self.work / f"{start}.written").touch()
             say(start / self.blocks.rows)
 
-        self.runner.in_order(partial(_encoded, self.blocks, self.array, encoder, auction, tested), left, write)
+        in_order(
+            partial(_encoded, self.blocks, self.array, encoder, auction, tested), left, write, min(cores(), THREADS)
+        )
 
     def auctions_of_test(self, parts: Mapping[str, Split], part: slice) -> Any:
         """What the auctions of some test rows are called: by one column as it was, by several a number."""

@@ -35,7 +35,6 @@ from bidwise.run_folder import (
     write_result,
     write_text,
 )
-from bidwise.runners import Progress, Show
 from bidwise.study.compare import Power, choose, power
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import Search, most_passes, searched
@@ -48,6 +47,7 @@ from bidwise.table.refresh import ADAM, Previous
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
 from bidwise.training.loop import adam_of
 from bidwise.training.validation import predict
+from bidwise.workers import Progress, Show
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
 TEST_ROLES = ("auction", "truth", "position", "weight")  # of columns that a test may have
