@@ -16,7 +16,7 @@ demo: $(INSTALLED)
 
 # Two halves that take about as long run beside each other, the second, types first, in silence until the end. One
 # thread each: on busy cores several wait for each other.
-APART := tests/test_distributed.py tests/test_sweep.py tests/test_sweep_edges.py tests/test_criteo_experiment.py \
+APART := tests/test_distributed.py tests/test_criteo_experiment.py \
 	tests/test_experiments.py tests/test_runners.py tests/test_serving.py tests/test_estimator.py tests/test_train.py \
 	tests/test_refresh.py tests/test_determinism.py tests/test_kills.py tests/test_bags.py tests/test_predict.py
 test: export OMP_NUM_THREADS := 1
@@ -50,7 +50,7 @@ test-kernels: $(INSTALLED)
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -rs tests/test_kernels.py tests/test_panel_kernels.py \
 		tests/test_click_kernels.py tests/test_training_kernels.py
 
-# What needs Ray, on a cluster of this machine's cores: preprocessing, sweeps and Ray Train, with workers that are killed.
+# What needs Ray, on a cluster of this machine's cores: preprocessing and Ray Train, with workers that are killed.
 test-ray: $(INSTALLED)
 	$(INSTALL) -e '.[ray]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -vv tests/test_ray_*.py

@@ -31,7 +31,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,9 @@ from bidwise.paper.raw_text import Block, blocks, fault, faults, parse
 from bidwise.plain_text import read_json
 from bidwise.report.build import read_run, runs_page
 from bidwise.run_folder import load as load_tensors
-from bidwise.run_folder import open_folder, result_json
+from bidwise.run_folder import open_folder
 from bidwise.table import train
 from bidwise.table.config import read_toml, resolved
-from bidwise.table.grid import read_grid
-from bidwise.table.results import Chosen, MeanScores, Scores, Setting, SweepResult, TrialResult
 
 SHARES = {  # of all inputs, by how long they take: a page takes a thousand times as long as a word of JSON
     "json": 0.775,
@@ -346,7 +344,6 @@ class Bench:
         committed = sorted((RESULTS.parent.parent / "docs" / "results").glob("*/result.json"))
         for path in [*self.folder.glob("*/result.json"), *committed]:
             self.runs[path.parent.name] = json.loads(path.read_text())
-        self.runs["swept"] = result_json(swept())
         self.config = (self.trained / "config.toml").read_bytes()
         writer = StoreWriter(self.folder / "store", {"train": 6, "valid": 4, "test": 4})
         for split, rows in writer.splits.items():
@@ -415,9 +412,7 @@ class Bench:
             read_json(path) if rng.random() < 0.5 else read_run(path.parent)
 
     def _toml(self, rng: random.Random) -> None:
-        grid = rng.random() < 0.2
-        content = self.config + (b"[sweep]\n'train.loss' = ['log_loss', 'log_plus']\n" if grid else b"")
-        lines = content.split(b"\n")
+        lines = self.config.split(b"\n")
         for _ in range(rng.randrange(3)):
             key = rng.choice([*lines[1:], b"[train]", b"a.b.c = 1", b"epochs = 1e400"]).partition(b"=")[0]
             strange = [b"1979-05-27T07:32:00Z", b"0x" + b"f" * 400, b"[" * 900, b"inf", b"'''"]
@@ -426,9 +421,7 @@ class Bench:
         content = b"\n".join(lines)
         path = self.place("config.toml", mutated(content, rng) if rng.random() < 0.5 else content)
         with watched(path.parent):
-            if grid:
-                read_grid(path, ()).trials()
-            elif rng.random() < 0.1:
+            if rng.random() < 0.1:
                 open_folder(path.parent, {"experiment": "x"})
             else:
                 resolved(read_toml(path), {}, [rng.choice(HOSTILE)] if rng.random() < 0.1 else [])
@@ -543,27 +536,6 @@ class Bench:
         with watched(folder):
             page = runs_page([read_run(folder)])
         check_page(page)
-
-
-def swept() -> SweepResult:
-    """A sweep of two settings, with a trial that failed."""
-    scores = MeanScores.over([Scores(welfare=1.0, log_loss=0.5)] * 2)
-    shared: dict[str, Any] = {"complete": True, "seeds": (0, 1), "validation": scores, "test": scores}
-    settings = tuple(
-        Setting(name=name, loss=name, trials=(f"{name}-1",), **shared) for name in ("log_loss", "log_plus")
-    )
-    trial = TrialResult(name="log_plus-1", setting="log_plus", settings={"data.bid": "b"}, loss="log_plus", seed=1)
-    return SweepResult(
-        settings=settings,
-        chosen=Chosen("log_plus", "log_plus-1"),
-        baseline="log_loss",
-        by="log_loss",
-        seeds=(0, 1),
-        timed=False,
-        trials=(trial, replace(trial, name="log_loss-1", setting="log_loss", failed="a table that is gone")),
-        grid={"train.loss": ["log_loss", "log_plus"]},
-        config={"data.table": "ads.csv", "data.click": "click"},
-    )
 
 
 def words_of(tree: Any) -> set[str]:

@@ -6,9 +6,9 @@ undisturbed run, byte for byte, and nothing else may lie about. With ``--points`
 its renames and removals, which is where random moments seldom fall. After every kill each file that has its
 final name must be whole.
 
-Not compared, as it depends on when and where a run was made: ``seconds`` in environment.json, in results of sweeps and
-in pieces of experiments, and what repeats them: the checksum of environment.json and, in sweeps, of result.json, and
-durations in report.html. Checkpoints have the same values in other bytes: pickle writes a word twice
+Not compared, as it depends on when and where a run was made: ``seconds`` in environment.json, in pieces of
+experiments, and what repeats them: the checksum of environment.json and durations in report.html. Checkpoints have the
+same values in other bytes: pickle writes a word twice
 where it was read from two files.
 
 Commands run in forks of this process, which has imported everything and started no thread.
@@ -52,8 +52,8 @@ from bidwise.run_folder import LOCK
 
 LATE = (  # what commands import when they need it
     *("data.bids", "data.criteo_text", "evaluation.evaluate", "paper.prepare_criteo", "paper.synthetic"),
-    *("report.build", "report.drawing", "report.evaluation_page", "report.experiment_page", "report.sweep_page"),
-    *("report.train_page", "table.pipeline", "table.predict", "table.sweep"),
+    *("report.build", "report.drawing", "report.evaluation_page", "report.experiment_page"),
+    *("report.train_page", "table.pipeline", "table.predict"),
 )
 SMALLER = {  # several blocks of what is one block here
     "data.blocks": {"ROWS": 200},
@@ -72,7 +72,6 @@ class Job:
     """A command in a folder of its own; inputs lie beside it, the same for all."""
 
     words: str
-    small: bool = True  # whether SMALLER holds; processes that it spawns know nothing of it
 
     @property
     def arguments(self) -> list[str]:
@@ -86,7 +85,6 @@ JOBS = {
     "prepare": Job("prepare criteo ../in/raw.tsv out --min-count 2"),
     "train": Job(f"train ../in/ads.csv {ROLES} --budget 2 {SHORT} --out out"),
     "refresh": Job("train ../in/tomorrow.parquet --continue ../in/run --forget-after 1 --out out"),
-    "sweep": Job("sweep ../in/grid.toml --out out", small=False),
     "reproduce": Job(
         "reproduce synthetic --repeats 1 --epochs 2 --losses log_plus --validation-auctions 20 "
         "--protocol converged --out out"
@@ -119,7 +117,7 @@ def market(auctions: int, seed: int, brands: int = 9) -> pl.DataFrame:
 
 
 def make_inputs(folder: Path) -> None:
-    """Tables, raw text, a grid, and a finished run."""
+    """Tables, raw text and a finished run."""
     from bidwise.data.criteo_text import simulate
 
     folder.mkdir()
@@ -127,10 +125,6 @@ def make_inputs(folder: Path) -> None:
     market(200, 1, brands=12).write_parquet(folder / "tomorrow.parquet")
     market(600, 2).write_csv(folder / "new.csv")
     simulate(folder / "raw.tsv", 2500)
-    grid = {"train.loss": ["log_loss", "log_plus"], "train.seed": [0]}
-    text = '[data]\ntable = "../in/ads.csv"\nclick = "click"\nbid = "bid"\nauction = "auction"\n'
-    text += '[model]\nname = "logistic_regression"\n[train]\nepochs = 1\nlearning_rate = 0.02\n[sweep]\n'
-    (folder / "grid.toml").write_text(text + "".join(f"{json.dumps(k)} = {json.dumps(v)}\n" for k, v in grid.items()))
     os.chdir(folder)
     sys.argv = ["bidwise", *f"train ads.csv {ROLES} {ONE} --out run".split()]
     bidwise_main()
@@ -258,14 +252,13 @@ def timeless(tree: Any) -> Any:
     return [timeless(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
-def comparable(name: str, content: bytes, swept: bool) -> Any:
+def comparable(name: str, content: bytes) -> Any:
     """A file without what depends on when it was made."""
     path = Path(name)
-    if path.name == "environment.json" or (swept and name == "out/result.json"):
+    if path.name == "environment.json":
         return timeless(json.loads(content))
     if path.name == "checksums.json":
-        left_out = ("environment.json", *(("result.json",) if swept and name == "out/checksums.json" else ()))
-        return {key: each for key, each in json.loads(content).items() if key not in left_out}
+        return {key: each for key, each in json.loads(content).items() if key != "environment.json"}
     if path.suffix == ".html":
         return re.sub(rb"[\d.]+ (s|seconds?|min|minutes?)\b", b"", content)
     if path.name == "checkpoint.pt" or path.parent.name == "pieces":
@@ -273,14 +266,12 @@ def comparable(name: str, content: bytes, swept: bool) -> Any:
     return content
 
 
-def differences(found: dict[str, bytes], expected: dict[str, bytes], swept: bool) -> list[str]:
+def differences(found: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
     """Files that are missing, left over or other than expected."""
     words = [f"{name} missing" for name in expected.keys() - found.keys()]
     words += [f"{name} left over" for name in found.keys() - expected.keys()]
     for name in found.keys() & expected.keys():
-        if found[name] != expected[name] and comparable(name, found[name], swept) != comparable(
-            name, expected[name], swept
-        ):
+        if found[name] != expected[name] and comparable(name, found[name]) != comparable(name, expected[name]):
             words.append(f"{name} differs")
     return sorted(words)
 
@@ -366,7 +357,7 @@ class Campaign:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
             tempfile.tempdir = os.environ["TMPDIR"] = str(place / "tmp")
             sys.argv = ["bidwise", *job.arguments]
-            for module, values in SMALLER.items() if job.small else ():
+            for module, values in SMALLER.items():
                 vars(import_module(f"bidwise.{module}")).update(values)
             bidwise_main() if point is None else dying_at(point, self.folder / "points")
 
@@ -379,7 +370,7 @@ class Campaign:
         child = self.start(job, place)
         code = ended(child)
         wrong = [] if code == 0 else [f"exit code {code}: {_last(place)}"]
-        wrong += differences(tree(place), expected, job.arguments[0] == "sweep")
+        wrong += differences(tree(place), expected)
         wrong += ["inputs were changed"] if tree(self.folder / "in") != self.inputs else []
         outcome.equal += not wrong
         outcome.unequal += bool(wrong)

@@ -1,13 +1,7 @@
 """What tests of tables, commands and pages share: made tables, the command in this process, and how pages are read."""
 
-import json
-import os
 import re
-import signal
 import sys
-import threading
-import time
-from contextlib import suppress
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -17,7 +11,6 @@ import polars as pl
 
 import bidwise
 from bidwise.cli import main
-from bidwise.typed_json import to_json
 
 VOID = {"meta", "link", "br"}
 
@@ -203,19 +196,6 @@ def comparison(found, metric="welfare", model="fine", baseline="rough"):
     return one
 
 
-SECTIONS = {
-    "data": {"click": "click", "bid": "bid", "auction": "auction"},
-    "model": {"name": "logistic_regression"},
-    "train": {"epochs": 1, "learning_rate": 0.02},
-}
-
-
-LISTS = {"train.loss": ["log_loss", "log_plus"], "train.lam": [1, 10], "train.seed": [0, 1]}
-
-
-TIMES = ("seconds",)
-
-
 def small_market(auctions=150, seed=0):
     """Logged ads whose clicks depend on site and brand."""
     random = np.random.default_rng(seed)
@@ -231,29 +211,6 @@ def small_market(auctions=150, seed=0):
             "click": (random.random(len(ctr)) < ctr).astype(int),
         }
     )
-
-
-def sections_of(table, lists=None, **train):
-    """The sections of a sweep over a table."""
-    sections = {name: dict(part) for name, part in SECTIONS.items()}
-    sections["data"]["table"] = str(table)
-    sections["train"] |= train
-    return {**sections, "sweep": LISTS if lists is None else lists}
-
-
-def toml_of(sections):
-    lines = []
-    for section, part in sections.items():
-        lines += [f"[{section}]", *(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in part.items())]
-    return "\n".join(lines)
-
-
-def without_times(found):
-    """A result as JSON, without what differs from run to run."""
-    found = to_json(found)
-    if isinstance(found, dict):
-        return {key: without_times(value) for key, value in found.items() if key not in TIMES}
-    return [without_times(value) for value in found] if isinstance(found, list) else found
 
 
 SECRET = "X-Amz-Signature=0123abc"
@@ -315,33 +272,3 @@ def listed(bucket, keys, objects):
     )
     ends = f"<Name>{bucket}</Name><KeyCount>{len(keys)}</KeyCount><IsTruncated>false</IsTruncated>"
     return f"<ListBucketResult>{ends}{entries}</ListBucketResult>".encode()
-
-
-def at_work_in(folder):
-    """The processes that hold the lock on a folder: it is open there."""
-    found = []
-    for process in os.listdir("/proc"):
-        if not process.isdigit() or int(process) == os.getpid():
-            continue
-        with suppress(OSError):  # it has ended meanwhile
-            links = [f"/proc/{process}/fd/{number}" for number in os.listdir(f"/proc/{process}/fd")]
-            if str(folder) in map(os.readlink, links):
-                found.append(int(process))
-    return found
-
-
-class Killer(threading.Thread):
-    """Kills, with SIGKILL and ``times`` times, the process that trains in a folder."""
-
-    def __init__(self, folder, times=1, patience=60):
-        super().__init__(daemon=True)
-        self.folder, self.times, self.patience, self.killed = folder, times, patience, []
-
-    def run(self):
-        until = time.monotonic() + self.patience
-        while len(self.killed) < self.times and time.monotonic() < until:
-            for process in set(at_work_in(self.folder)) - set(self.killed):
-                if (self.folder / "fits").is_dir():
-                    os.kill(process, signal.SIGKILL)
-                    self.killed.append(process)
-            time.sleep(0.02)

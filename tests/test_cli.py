@@ -230,16 +230,13 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid", "--out", "O
         ([*TRAIN, "--model", "deepfn"], "--model must be one of "),
         ([*TRAIN, "--slots", "1,x"], "--slots must be a number, found 'x'"),
         (["train", "seed.toml", "--out", "OUT"], "train.seed must be at least 0, found -3"),
-        (["sweep", "sweep.toml", "--out", "OUT"], "train.loss must be one of log_loss, "),
-        (["sweep", "sweep.toml", "--set", "lam=5", "--out", "OUT"], "--set must be section.key=value"),
-        (["sweep", "ads.parquet", "--out", "OUT"], "ads.parquet must be a TOML file, found: "),
     ],
 )
 def test_errors_name_what_was_typed(ads, tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     data = '[data]\ntable = "ads.parquet"\nclick = "click"\nbid = "bid"\n'
     texts = {"lines.txt": "0\n", "empty.txt": "", "folder/other.txt": ""}
-    texts |= {"seed.toml": f"{data}[train]\nseed = -3\n", "sweep.toml": f'{data}[sweep]\n"train.loss" = ["logplus"]\n'}
+    texts |= {"seed.toml": f"{data}[train]\nseed = -3\n"}
     (tmp_path / "folder").mkdir()
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
@@ -454,7 +451,7 @@ def test_evaluate_does_not_depend_on_the_order_of_rows(tmp_path, monkeypatch):
         (["evaluate", "a.csv", "--ctr", "p", "--no-hedder"], "--no-hedder. Did you mean --no-header?"),
         (["evaluate", "a.csv", "--zzz"], "--zzz. See bidwise evaluate --help"),
         (["train", "a.csv", "--out", "run", "--epochs=5"], "--epochs. Did you mean --set train.epochs=VALUE?"),
-        (["sweep", "a.toml", "--learning-rat", "1"], "--learning-rat. Did you mean --set train.learning_rate=VALUE?"),
+        (["train", "a.toml", "--learning-rat", "1"], "--learning-rat. Did you mean --set train.learning_rate=VALUE?"),
         (["reproduce", "synthetic", "--out", "run", "--sedes", "3"], "--sedes. Did you mean --seed?"),
     ],
 )
@@ -463,9 +460,7 @@ def test_an_option_that_there_is_not_gets_the_one_that_may_be_meant(words, messa
     assert capsys.readouterr().err == f"bidwise: Unknown option: {message}\n"
 
 
-@pytest.mark.parametrize(
-    "command", [["evaluate"], ["train"], ["sweep"], ["reproduce", "criteo"], ["prepare", "criteo"]]
-)
+@pytest.mark.parametrize("command", [["evaluate"], ["train"], ["reproduce", "criteo"], ["prepare", "criteo"]])
 def test_help_is_folded_where_it_is_shown_and_not_before(command, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "2000")
     bidwise_command(monkeypatch, *command, "--help")

@@ -1,6 +1,5 @@
 """The same configuration and seed give the same numbers, in another process and with another number of threads."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from run_helpers import TIMES, sections_of, small_market, toml_of, without_times
+from run_helpers import small_market
 
 import bidwise
 from bidwise.data import Ads
@@ -24,21 +23,17 @@ SCRIPT = """
 import sys, torch
 import bidwise
 from bidwise.table import train
-from bidwise.runners import Runner
-from bidwise.table import sweep as trials
 folder, threads = sys.argv[1], int(sys.argv[2])
 assert torch.get_num_threads() == threads, torch.get_num_threads()
 roles = dict(click="click", bid="bid")
 train("ads.parquet", out=folder + "/train", **roles, auction="auction", model="dcnv2", loss="log_plus", epochs=1)
 quick = dict(model="logistic_regression", recipe="distilled", members=2, epochs=1)
 train("ads.parquet", out=folder + "/drawn", **roles, ignore=["auction"], **quick)
-trials.Processes = lambda workers, say: Runner()  # in this process, which takes less time
-trials.sweep("sweep.toml", out=folder + "/sweep")
 for name, more in (("auctions", dict(auction="auction")), ("pooled", dict(auction_size=50))):
     ctr = dict(ctr=["a", "b"], calibrate="platt", slots=(1.0, 0.5), rounds=200)
     bidwise.evaluate("predictions.parquet", **ctr, **roles, **more, out=f"{folder}/{name}")
 """
-KINDS = ("train", "drawn", "sweep", "auctions", "pooled")
+KINDS = ("train", "drawn", "auctions", "pooled")
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +43,6 @@ def twice(tmp_path_factory):
         pytest.skip("two threads need two cores")
     folder = tmp_path_factory.mktemp("twice")
     small_market(300).write_parquet(folder / "ads.parquet")
-    lists = {"train.loss": ["log_loss", "log_plus"], "train.seed": [0]}
-    (folder / "sweep.toml").write_text(toml_of(sections_of("ads.parquet", lists)))
     big = small_market(16_000)  # numbers enough for two threads to share
     assert len(big) > 2 * 2**15
     random = np.random.default_rng(0)
@@ -75,9 +68,6 @@ def twice(tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_are_the_same_with_one_thread_and_with_two(twice, kind):
     one, two = ((twice / threads / kind / "result.json").read_text() for threads in ("1", "2"))
-    if kind == "sweep":  # trials say how long they took
-        assert TIMES == ("seconds",)
-        one, two = (json.dumps(without_times(json.loads(text))) for text in (one, two))
     assert one == two
 
 

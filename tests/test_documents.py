@@ -18,7 +18,6 @@ from bidwise.study.compare import CONTESTANTS
 from bidwise.study.search import BUDGET, SETTINGS
 from bidwise.study.synthetic_results import RegimesResult
 from bidwise.table.config import SECTIONS, resolved
-from bidwise.table.grid import ALIKE, read_grid
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -29,7 +28,7 @@ def python_blocks(page):
 
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
-OWN_TESTS = ("docs/sweep.md", "docs/tutorial.md", "docs/serving.md", "docs/sklearn.md")  # which need files
+OWN_TESTS = ("docs/tutorial.md", "docs/serving.md", "docs/sklearn.md")  # which need files
 RAN = {"blocks": 0, "commands": 0, "cells": 0}
 
 
@@ -104,7 +103,7 @@ def test_how_much_of_the_documents_ran(capsys):
     """Last of its kind: says how much the tests above ran, where all of them did."""
     with capsys.disabled():
         print("\nDocuments: " + ", ".join(f"{count} {kind}" for kind, count in RAN.items()) + " ran")
-    elsewhere = ("docs/sweep.md", "docs/serving.md", "docs/sklearn.md", "docs/lightning.md")
+    elsewhere = ("docs/serving.md", "docs/sklearn.md", "docs/lightning.md")
     blocks = sum(len(python_blocks(page)) for page in DOCUMENTS if page not in elsewhere)
     assert RAN["blocks"] in (0, blocks, blocks + len(python_blocks("docs/lightning.md")))
 
@@ -168,28 +167,6 @@ def test_the_toml_of_the_train_page_is_a_configuration():
     page = (ROOT / "docs" / "train.md").read_text()
     told = tomllib.loads(re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1])
     assert resolved(told).train.recipe == "auto"
-
-
-def test_the_sweep_of_its_page_runs(tmp_path, monkeypatch, capsys):
-    """All of its grid is read; a part of it is run."""
-    page = (ROOT / "docs" / "sweep.md").read_text()
-    assert [key for key in ALIKE if f"`{key}`" not in page and f"`data.{key}`" not in page] == []
-    text = re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1]
-    assert f"{len(read_grid(tomllib.loads(text)).trials())} trials, not 18" in page
-    spec = importlib.util.spec_from_file_location("own_table", ROOT / "examples" / "own_table.py")
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    example.main(tmp_path, auctions=300)
-    monkeypatch.chdir(tmp_path)
-    Path("sweep.toml").write_text(text.replace("[1, 3, 10]", "[3]").replace("[0, 1, 2]", "[0, 1]"))
-    for block in python_blocks("docs/sweep.md"):
-        exec(block, {"__name__": "__main__"})  # the documents are ours
-    setting, trial = capsys.readouterr().out.splitlines()[-1].rsplit(" ", 1)
-    assert setting in ("log_loss", "log_plus, lam 3")
-    assert Path("runs/sweep/trials", trial, "report.html").is_file()
-    names = {path.name for path in Path("runs/sweep").iterdir()}
-    assert names == {"config.toml", "report.html", "result.json", "environment.json", "checksums.json", "trials"}
-    assert all(name in page for name in names)
 
 
 def test_paper_page_names_functions_and_tests_that_exist():

@@ -161,14 +161,6 @@ def test_too_little_for_an_interval(d):
     assert math.isnan(interval.high)
 
 
-def test_copies_of_the_same_ads_do_not_narrow_the_interval():
-    d = np.random.default_rng(3).normal(size=200)
-    (once,), (twice,) = auction_intervals(d), auction_intervals(np.tile(d, 2), copies=2)
-    assert twice.estimate == pytest.approx(once.estimate)
-    assert twice.standard_error == pytest.approx(once.standard_error, rel=0.01)
-    assert twice.high - twice.low == pytest.approx(once.high - once.low, rel=0.1)
-
-
 def test_the_smallest_lift_is_found_in_4_of_5_samples():
     random = np.random.default_rng(4)
     (interval,) = auction_intervals(random.normal(size=400))

@@ -14,7 +14,7 @@ from bidwise.run_folder import FullDisk, named, take_room, whole_file, write_tex
 
 LONG = "BIDWISE_LONG" in os.environ
 long = pytest.mark.skipif(not LONG, reason="takes minutes: make test-long")
-ALL = ("prepare", "train", "refresh", "sweep", "reproduce", "evaluate", "predict", "report")
+ALL = ("prepare", "train", "refresh", "reproduce", "evaluate", "predict", "report")
 
 
 def campaign(*words):
@@ -28,8 +28,8 @@ def campaign(*words):
 
 
 def test_killed_commands_end_as_if_nothing_had_happened():
-    """Sweeps and experiments take longer; tests of their own kill them."""
-    names = [name for name in ALL if name not in ("sweep", "reproduce")]
+    """Experiments take longer; tests of their own kill them."""
+    names = [name for name in ALL if name != "reproduce"]
     said = campaign("--kills", "2", "--points", "1", "--seed", "1", "--command", *names)
     assert said.count("2 kills at work") == len(names)
 

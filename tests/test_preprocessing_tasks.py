@@ -79,12 +79,10 @@ def test_the_command_calls_the_engine_as_it_is_typed(tmp_path, monkeypatch, caps
 def test_both_commands_refuse_another_engine_alike(tmp_path, monkeypatch, capsys):
     raw = simulate(tmp_path / "raw.txt", 10).out
     market(auctions=30).write_csv(tmp_path / "ads.csv")
-    toml = f'[data]\ntable = "{tmp_path}/ads.csv"\nclick = "click"\nbid = "bid"\n[sweep]\n"train.seed" = [0, 1]\n'
-    (tmp_path / "sweep.toml").write_text(toml)
     told = []
     for words in (
         ["prepare", "criteo", raw, tmp_path / "out"],
-        ["sweep", tmp_path / "sweep.toml", "--out", tmp_path / "out"],
+        ["train", tmp_path / "ads.csv", "--click", "click", "--bid", "bid", "--out", tmp_path / "out"],
     ):
         assert typed(monkeypatch, *words, "--engine", "spark") == 2
         told.append(capsys.readouterr().err)

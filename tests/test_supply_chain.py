@@ -80,7 +80,7 @@ DRIVER = """
 
     first_steps_command.TRAIN, first_steps_command.AUCTIONS = 3_000, 300
 
-    if __name__ == "__main__":  # a sweep starts processes, which read this again
+    if __name__ == "__main__":
         try:
             socket.create_connection(("127.0.0.1", 9))
         except RuntimeError:
@@ -97,7 +97,7 @@ COMMANDS = [
     "report run judged --out page.html",
 ]
 MORE = ["try --out tried", "doctor", "export run --onnx ctr.onnx", "score ctr.onnx ads.csv --out scores.npy"]
-MORE += ["sweep sweep.toml --out swept --workers 1", "simulate criteo raw.tsv --rows 3000"]
+MORE += ["simulate criteo raw.tsv --rows 3000"]
 MORE += ["prepare criteo raw.tsv store"]
 
 
@@ -114,10 +114,6 @@ def test_no_command_asks_the_network(tmp_path):
     table = {"site": random.integers(0, 5, 600).astype(str), "bid": random.uniform(0.5, 2, 600)}
     table |= {"click": (random.random(600) < 0.3).astype(int), "auction": np.arange(600) // 4}
     pl.DataFrame(table).write_csv(tmp_path / "ads.csv")
-    (tmp_path / "sweep.toml").write_text(
-        "[data]\ntable = 'ads.csv'\nclick = 'click'\nbid = 'bid'\n[model]\nname = 'logistic_regression'\n"
-        "[train]\nepochs = 1\n[sweep]\n'train.loss' = ['log_loss', 'log_plus']\n"
-    )
     (tmp_path / "python").mkdir()
     (tmp_path / "python" / "sitecustomize.py").write_text(textwrap.dedent(BANNED))
     (tmp_path / "driver.py").write_text(textwrap.dedent(DRIVER))

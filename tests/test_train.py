@@ -623,7 +623,6 @@ def test_sections_and_settings_that_nobody_knows():
         ({"date": {}}, [], r"section of the configuration must be one of .* did you mean 'data'\?"),
         ({"train": {"epoch": 3}}, [], r"key of \[train\] must be one of .* did you mean 'epochs'\?"),
         ({"train": 3}, [], r"\[train\] must be a section"),
-        ({"train": {"candidates": ["log"]}}, [], r"candidates must be left out: recipe auto compares recipes now"),
         ({}, ["epochs=3"], r"settings must be section.key=value"),
         ({}, ["train.epoch=3"], r"did you mean 'epochs'\?"),
         ({}, ["train.batch_size=2.5"], r"train.batch_size must be a whole number, found 2.5"),
@@ -797,7 +796,7 @@ def test_tame_bids_are_divided_by_their_mean(run, table):
 
 
 def test_a_training_that_is_stopped_says_how_to_go_on(run, tmp_path):
-    """By SIGINT; sweeps and experiments are stopped by SIGTERM."""
+    """By SIGINT; experiments are stopped by SIGTERM."""
     words = ["--click", "click", "--bid", "bid", "--loss", "log_loss", "--model", "logistic_regression"]
     words += ["--set", "train.epochs=1000000", "train.patience=1000000", "--device", "cpu"]
     command = [sys.executable, "-m", "bidwise", "train", str(run.path), "--out", str(tmp_path / "run"), *words]

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from run_helpers import sections_of, small_market
+from run_helpers import small_market
 
 import bidwise
 from bidwise import InputError, fit
@@ -16,10 +16,7 @@ from bidwise.cli import main
 from bidwise.data import Ads
 from bidwise.models import LogisticRegression
 from bidwise.run_folder import CHECKED, load, save, write_last
-from bidwise.runners import Runner
-from bidwise.table import sweep as sweep_module
 from bidwise.table import train
-from bidwise.table.sweep import sweep
 from bidwise.table.verify import verify
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -39,12 +36,6 @@ def made(tmp_path_factory):
     table.write_parquet(folder / "test.parquet")
     columns = {"click": "click", "bid": "bid", "auction": "auction", "ctr": ["log_loss"]}
     bidwise.evaluate(folder / "test.parquet", **columns, out=folder / "evaluate")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep_module, "Processes", lambda workers, say: Runner())
-        sweep(
-            sections_of(folder / "ads.parquet", {"train.loss": ["log_loss"], "train.seed": [0, 1]}),
-            out=folder / "sweep",
-        )
     random = torch.Generator().manual_seed(0)
     ads = Ads(torch.randn(200, 3, generator=random), torch.arange(200) % 2.0, torch.ones(200), auction_size=10)
     fit(LogisticRegression(3), ads, valid=ads, epochs=2, out=folder / "fit")
@@ -66,7 +57,7 @@ def wrong(folder):
     return {check.name: check.words for check in verify(folder) if check.holds is False}
 
 
-@pytest.mark.parametrize("kind", ["train", "evaluate", "sweep", "fit", "reproduce"])
+@pytest.mark.parametrize("kind", ["train", "evaluate", "fit", "reproduce"])
 def test_a_folder_as_it_was_left_matches(made, kind):
     checks = verify(made / kind)
     assert not wrong(made / kind)
@@ -170,27 +161,6 @@ def test_an_evaluation_writes_nothing_wherever_its_options_point(copied, tmp_pat
     path.write_text(json.dumps(result))
     assert "nonsense" in wrong(folder)["metrics"]
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_a_trial_of_a_sweep_is_named(made, copied):
-    folder = copied("sweep")
-    trial = sorted((folder / "trials").glob("*/result.json"))[0].parent
-    test = pl.read_parquet(trial / "test.parquet")
-    test.with_columns(log_loss=pl.col("log_loss") ** 1.01).write_parquet(trial / "test.parquet")
-    assert set(wrong(folder)) == {
-        f"{trial.name}/{x}" for x in ("test.parquet", "metrics of test.parquet", "predictions")
-    }
-    shutil.rmtree(trial)
-    assert wrong(folder) == {trial.name: "no such folder"}
-
-
-def test_a_sweep_with_other_numbers_than_its_trials_is_seen(copied):
-    folder = without_checksums(copied("sweep"))
-    path = folder / "result.json"
-    result = json.loads(path.read_text())
-    result["trials"][0]["test"]["welfare"] += 0.1
-    path.write_text(json.dumps(result))
-    assert list(wrong(folder).values()) == ["the sweep has other numbers than it"]
 
 
 def test_the_curve_and_the_weights_of_a_fit_are_checked(copied):

@@ -16,7 +16,7 @@ import tomllib
 import uuid
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -369,12 +369,12 @@ def _toml_value(value: Any) -> Any:
     return value if isinstance(value, bool | int | float) else str(value)
 
 
-def environment(device: torch.device | str = "cpu", command: Sequence[str] | None = None) -> dict[str, Any]:
-    """Machine, versions, commit and command (that of this process by default); ``environment.json`` of a run folder.
+def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Machine, versions, commit and command of this process; ``environment.json`` of a run folder.
 
     Run folders are passed on: the user's home is ``~`` in the command, and URLs have no password and no signature.
     """
-    program, *arguments = sys.argv if command is None else command
+    program, *arguments = sys.argv
     if Path(program).stem in ("bidwise", "__main__"):
         program = "bidwise"
     elif Path(program).is_relative_to(Path.cwd()):  # folders above a project are nobody's business

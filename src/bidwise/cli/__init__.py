@@ -19,7 +19,7 @@ from bidwise.cli.first_steps_command import doctor, try_it
 from bidwise.cli.reproduce_command import criteo, recipes, regimes, report, synthetic
 from bidwise.cli.serve_command import export, score
 from bidwise.cli.terminal import as_typed
-from bidwise.cli.train_command import predict, sweep, train, verify
+from bidwise.cli.train_command import predict, train, verify
 
 app = App(
     name="bidwise",
@@ -46,7 +46,7 @@ def _joined(lines: re.Match[str]) -> str:
 
 
 _add(app, try_it, "try")
-for each in (evaluate, train, predict, sweep, report, verify, export, score, doctor):
+for each in (evaluate, train, predict, report, verify, export, score, doctor):
     _add(app, each)
 for experiment in (synthetic, regimes, criteo, recipes):
     _add(experiments, experiment)
@@ -99,7 +99,7 @@ def main() -> None:
             print(said, end="", file=sys.stderr, flush=True)  # at once: others print too
         raise SystemExit(2) from None
     except KeyboardInterrupt as stop:
-        resumes = sys.argv[1:2] and sys.argv[1] in ("reproduce", "prepare", "train", "sweep", "predict")
+        resumes = sys.argv[1:2] and sys.argv[1] in ("reproduce", "prepare", "train", "predict")
         what = "the same command resumes it" if resumes else "nothing was written"
         print(f"bidwise: stopped; {what}", file=sys.stderr)
         raise SystemExit(128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)) from None

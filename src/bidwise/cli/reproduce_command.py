@@ -256,7 +256,7 @@ def report(*runs: Path, out: Path = Path("report.html")) -> None:
     Parameters
     ----------
     runs:
-        Folders of bidwise train, bidwise sweep, bidwise evaluate, bidwise reproduce or bidwise.fit.
+        Folders of bidwise train, bidwise evaluate, bidwise reproduce or bidwise.fit.
     out:
         The page to write.
     """

@@ -166,7 +166,6 @@ def compared(
     level: float = LEVEL,
     rounds: int = 999,
     seed: int = 0,
-    copies: int = 1,
     metrics: Sequence[str] = METRICS,
     progress: Callable[[float], None] | None = None,
 ) -> list[Comparison]:
@@ -180,7 +179,6 @@ def compared(
         pairs: (model, baseline); differences are model minus baseline.
         level: of the intervals.
         rounds, seed: of the bootstrap over auctions.
-        copies: how often the same ads are among the units, as in :func:`bidwise.evaluation.auction_intervals`.
         metrics: those that are compared.
         progress: called with the share that is done.
     """
@@ -191,21 +189,20 @@ def compared(
         for weight, units in COMPARED.items():
             asked = [metric for metric in units if metric in metrics]
             change = [_weighted(mine, metric) - _weighted(base, metric) for metric in asked]
-            options: dict[str, Any] = {"level": level, "copies": copies}
             if real and asked:
-                intervals = auction_intervals(np.stack(change, 1), base[weight], rounds=rounds, seed=seed, **options)
+                intervals = auction_intervals(np.stack(change, 1), base[weight], level=level, rounds=rounds, seed=seed)
             else:
-                intervals = [unit_interval(d, base[weight], **options) for d in change]
+                intervals = [unit_interval(d, base[weight], level=level) for d in change]
             for metric, interval, d in zip(asked, intervals, change, strict=True):
                 names = {"model": model, "baseline": baseline, "metric": metric, "unit": units[metric]}
-                comparisons.append(_comparison(mine, base, interval, d, base[weight], copies, names))
+                comparisons.append(_comparison(mine, base, interval, d, base[weight], names))
         if progress is not None:
             progress((at + 1) / len(pairs))
     return comparisons
 
 
 def _comparison(
-    mine: Units, base: Units, interval: Interval, change: Floats, weights: Floats, copies: int, names: dict[str, Any]
+    mine: Units, base: Units, interval: Interval, change: Floats, weights: Floats, names: dict[str, Any]
 ) -> Comparison:
     metric = names["metric"]
     counts: dict[str, Any]
@@ -213,11 +210,11 @@ def _comparison(
     moved = np.abs(own) > ROUNDING * np.abs(level)
     if "winners" in base:
         different = (mine["winners"] != base["winners"]).any(axis=1)
-        decisive, changed = (math.ceil(np.count_nonzero(x) / copies) for x in (different, moved))
+        decisive, changed = (int(np.count_nonzero(x)) for x in (different, moved))
         counts = {"decisive_auctions": decisive, "changed_auctions": changed}
         nothing = decisive and not changed  # other ads, and none of them clicked: there is no bound
     else:
-        counts = {"effective_clicks": effective(np.where(moved, own, 0.0)) / copies}
+        counts = {"effective_clicks": effective(np.where(moved, own, 0.0))}
         nothing = not len(own)  # no clicks
     if nothing:
         interval = Interval(0.0, -math.inf, math.inf, math.nan)

@@ -50,7 +50,6 @@ def auction_intervals(
     level: float = LEVEL,
     rounds: int = 999,
     seed: int = 0,
-    copies: int = 1,
 ) -> list[Interval]:
     """Mean paired differences over auctions, each with an interval by the symmetric studentised bootstrap.
 
@@ -65,7 +64,6 @@ def auction_intervals(
         weights: what each auction counts, ``(auctions,)``; 1 by default.
         level: of the intervals.
         rounds: of the bootstrap.
-        copies: how often the same ads are among the auctions, which makes nothing surer.
 
     >>> (interval,) = auction_intervals([0.0, 1.0, 0.0, 2.0] * 50)
     >>> interval.estimate, round(interval.low, 2), round(interval.high, 2)
@@ -103,16 +101,13 @@ def auction_intervals(
     t = np.where(np.isnan(t), np.inf, t)  # nothing was drawn, which says nothing
     critical = np.sort(t, axis=0)[min(math.ceil(level * (rounds + 1)), rounds) - 1]
     with np.errstate(invalid="ignore"):
-        half = np.where(error > 0, critical * error * math.sqrt(copies), 0)
+        half = np.where(error > 0, critical * error, 0)
     return [
-        Interval(float(x), float(x - h), float(x + h), float(s) * math.sqrt(copies))
-        for x, h, s in zip(estimate, half, error, strict=True)
+        Interval(float(x), float(x - h), float(x + h), float(s)) for x, h, s in zip(estimate, half, error, strict=True)
     ]
 
 
-def unit_interval(
-    differences: Floats, weights: Floats | None = None, *, level: float = LEVEL, copies: int = 1
-) -> Interval:
+def unit_interval(differences: Floats, weights: Floats | None = None, *, level: float = LEVEL) -> Interval:
     """A mean paired difference over ads of a pool, or over clusters of them, with Student's t interval.
 
         theta = sum_u d_u / sum_u w_u = S / W
@@ -125,7 +120,6 @@ def unit_interval(
         differences: of U units, model minus baseline, times the weight if there is one.
         weights: what each unit counts; 1 by default.
         level: of the interval.
-        copies: how often the same ads are among the units, which makes nothing surer.
     """
     d = np.asarray(differences, dtype=np.float64)
     units = len(d)
@@ -137,8 +131,8 @@ def unit_interval(
         without, alike = (d - estimate) / (total - 1), float(units)
     else:
         without, alike = (d - estimate * weights) / (total - weights), effective_units(weights)
-    error = math.sqrt(copies * float((without * without).sum()) * (units - 1) / units)
-    half = student_quantile(0.5 + level / 2, max(1, round(alike / copies) - 1)) * error
+    error = math.sqrt(float((without * without).sum()) * (units - 1) / units)
+    half = student_quantile(0.5 + level / 2, max(1, round(alike) - 1)) * error
     return Interval(estimate, estimate - half, estimate + half, error)
 
 

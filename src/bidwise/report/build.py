@@ -40,7 +40,6 @@ KINDS = {
         )
     },
     "train": Kind("table.results.TrainResult", "train_page.train_page"),
-    "sweep": Kind("table.results.SweepResult", "sweep_page.sweep_page"),
     "fit": Kind("report.curves.FitResult", "curves.fit_page", "curves.fit_pictures"),
 }
 

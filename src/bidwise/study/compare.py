@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -104,13 +104,6 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean over repeats with its standard error, NaN for one repeat."""
     error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
     return float(np.mean(values)), error
-
-
-def mean_over(values: Sequence[Any]) -> Estimate:
-    """Mean over repeats with Student's interval; not known where one is missing."""
-    if not values or any(value is None or not math.isfinite(value) for value in values):
-        return Estimate(difference=math.nan)
-    return Estimate.over_repeats(list(values))
 
 
 @dataclass(frozen=True, kw_only=True)

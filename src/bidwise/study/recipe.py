@@ -149,24 +149,13 @@ def seeds_of(seed: int, repeats: int) -> list[int]:
     return [derived_seed(seed, repeat) for repeat in range(repeats)]
 
 
-def as_shown(value: float) -> float:
-    """A validation metric to the digits that are shown: smaller differences select nothing.
-
-    >>> as_shown(0.4512349) == as_shown(0.4512251), as_shown(0.45123) == as_shown(0.45124)
-    (True, False)
-    """
-    return float(f"{value:.5g}")
-
-
-def best(
-    candidates: Iterable[Candidate], metric: str, value: Callable[[Candidate], float | None], *, exact: bool = True
-) -> Candidate | None:
-    """The candidate with the best value of a metric; the first of those tied, ``exact``ly or to the digits shown.
+def best(candidates: Iterable[Candidate], metric: str, value: Callable[[Candidate], float | None]) -> Candidate | None:
+    """The candidate with the best value of a metric; the first of those tied.
 
     >>> best(["a", "b", "c"], "log_loss", {"a": 0.3, "b": 0.2, "c": None}.get)
     'b'
     """
     sign = 1 if METRICS[metric].higher_is_better else -1
-    known = [(x if exact else as_shown(x), each) for each in candidates if (x := value(each)) is not None]
+    known = [(x, each) for each in candidates if (x := value(each)) is not None]
     known = [pair for pair in known if math.isfinite(pair[0])]
     return max(known, key=lambda pair: sign * pair[0])[1] if known else None

@@ -305,18 +305,12 @@ def merged(
 ) -> dict[str, Any]:
     """``section.key -> value``: a file's sections, options ``{"data.click": "y"}`` above them, and settings
     ``section.key=value`` above both; what is not known is refused with the nearest name."""
-    if "sweep" in sections:
-        raise InputError("a training must have no grid, found a section [sweep]; use bidwise sweep, or leave it out")
     given: dict[str, Any] = {}
     for section, part in sections.items():
-        check_name("a section of the configuration", section, [*SECTIONS, "sweep"])
+        check_name("a section of the configuration", section, SECTIONS)
         if not isinstance(part, Mapping):
             raise InputError(f"[{section}] must be a section with keys, found {part!r}")
         given |= {f"{section}.{key}": value for key, value in part.items()}
-    if "train.candidates" in given:
-        raise InputError(
-            "train.candidates must be left out: recipe auto compares recipes now, and bidwise sweep compares losses"
-        )
     given |= dict(options or {}) | dict(map(_assignment, settings))
     return {name: typed(name, value) for name, value in given.items()}
 

@@ -117,7 +117,6 @@ def run(
     device: str = "cpu",
     progress: Progress | None = None,
     opened: Callable[[Prepared], None] | None = None,
-    command: Sequence[str] | None = None,
     engine: str = "local",
 ) -> TrainResult:
     """Train by a configuration: of several ranks the first prepares the folder and concludes, and all of them train."""
@@ -148,7 +147,7 @@ def run(
         def conclude() -> TrainResult:
             result = _result(prepared, models, valid, held_out, show)
             result = replace(result, search=search, power=told_apart)
-            made = {"seconds": round(time.monotonic() - started, 1), **environment(torch.device(device), command)}
+            made = {"seconds": round(time.monotonic() - started, 1), **environment(torch.device(device))}
             _write(prepared, result, models[result.chosen], made)
             return result
 

@@ -17,10 +17,10 @@ from bidwise.checks import InputError
 from bidwise.data.store import Store
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.result import Evaluation
-from bidwise.run_folder import CHECKED, CHECKSUMS, checksum, load, read_json, read_result, to_toml
+from bidwise.run_folder import CHECKED, CHECKSUMS, checksum, load, read_json, to_toml
 from bidwise.table.config import nested, read_toml
 from bidwise.table.model import load as load_model
-from bidwise.table.results import Scores, SweepResult, TrainResult
+from bidwise.table.results import TrainResult
 from bidwise.typed_json import to_json
 from bidwise.urls import check_on_disk
 
@@ -45,7 +45,7 @@ class Check:
 
 
 def verify(run: str | Path) -> list[Check]:
-    """Every check of a run folder of `train`, `sweep`, `evaluate`, `reproduce` or :func:`bidwise.fit`."""
+    """Every check of a run folder of `train`, `evaluate`, `reproduce` or :func:`bidwise.fit`."""
     from bidwise.report.build import typed_result
 
     check_on_disk("run", run, "a folder", "copy it first")
@@ -63,7 +63,7 @@ def verify(run: str | Path) -> list[Check]:
         return checks
     result = found[0]
     checks.append(_tried("config.toml", lambda: _settings(folder, result)))
-    more: dict[str, Callable[..., Iterator[Check]]] = {"train": _train, "sweep": _sweep, "fit": _fit}
+    more: dict[str, Callable[..., Iterator[Check]]] = {"train": _train, "fit": _fit}
     further: Callable[..., Iterator[Check]] = more.get(str(result.kind), _measured)
     return [*checks, *further(folder, result)]
 
@@ -113,8 +113,8 @@ def _settings(folder: Path, result: Any) -> str:
     if not path.is_file() or not hasattr(result, "config"):
         raise _Missing("there is no other record of the settings")
     there, config = read_toml(path), to_json(result.config)
-    if isinstance(result, TrainResult | SweepResult):
-        config = nested(config) | ({"sweep": result.grid} if isinstance(result, SweepResult) else {})
+    if isinstance(result, TrainResult):
+        config = nested(config)
         for each in (there, config):  # the table may have moved: its rows are those of the store
             each.get("data", {}).pop("table", None)
     expected = tomllib.loads(to_toml(config))
@@ -177,25 +177,6 @@ def _predictions(folder: Path, result: TrainResult) -> str:
         f"the model predicts {off:,} of {len(rows):,} test rows otherwise, by {np.abs(found - there).max():.2g}",
     )
     return f"the model gives them again for {len(rows):,} test rows, to {np.abs(found - there).max():.1g}"
-
-
-def _sweep(folder: Path, result: SweepResult) -> Iterator[Check]:
-    for trial in result.trials:
-        inside = folder / "trials" / trial.name
-        if trial.failed is not None or not inside.is_dir() or Path(trial.name).name != trial.name:
-            yield Check(trial.name, None if trial.failed else False, "it failed" if trial.failed else "no such folder")
-            continue
-        try:
-            yield from (replace(check, name=f"{trial.name}/{check.name}") for check in verify(inside))
-            own = read_result(inside, TrainResult)
-        except InputError as error:
-            yield Check(trial.name, False, str(error))
-            continue
-        seen = (own.chosen, own.validation, Scores.of(own.evaluation.models[own.chosen]))
-        same = to_json(seen) == to_json((trial.kept, trial.validation, trial.test))
-        yield Check(
-            trial.name, same, f"the sweep has {'the' if same else 'other'} numbers {'of' if same else 'than'} it"
-        )
 
 
 def _fit(folder: Path, result: Any) -> Iterator[Check]:
