@@ -50,7 +50,7 @@ test-kernels: $(INSTALLED)
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -rs tests/test_kernels.py tests/test_panel_kernels.py \
 		tests/test_click_kernels.py tests/test_training_kernels.py
 
-# What needs Ray, on a cluster of this machine's cores: preprocessing and Ray Train, with workers that are killed.
+# What needs Ray, on a cluster of this machine's cores: Ray Train.
 test-ray: $(INSTALLED)
 	$(INSTALL) -e '.[ray]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -vv tests/test_ray_*.py

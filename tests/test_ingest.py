@@ -1,7 +1,6 @@
 """Tables of any size: blocks, passes and mapped columns give what one look at the whole table would."""
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -109,24 +108,6 @@ def test_a_frame_and_a_query_are_the_same_store(whole, tmp_path, small):
     for name, table in {"frame": whole.table, "query": whole.table.lazy()}.items():
         prepare(table, config_of(), tmp_path / name)
         assert files_of(tmp_path / name) == whole.files
-
-
-class Apart:
-    """Work, tasks and results are copies, as those of another machine are."""
-
-    def in_order(self, work, tasks, then):
-        for task in tasks:
-            then(copied(copied(work)(copied(task))))
-
-
-def copied(value):
-    return pickle.loads(pickle.dumps(value))
-
-
-def test_blocks_need_no_memory_of_the_process_that_asks(whole, tmp_path, small, monkeypatch):
-    monkeypatch.setattr(encode, "runner_of", lambda engine: Apart())
-    prepare(whole.path, config_of(), tmp_path / "run", engine="ray")
-    assert files_of(tmp_path / "run") == whole.files
 
 
 def test_scattered_auctions_are_together_and_on_one_side(whole, tmp_path, small):

@@ -22,7 +22,7 @@ ORDER = (
     ("values",),
     ("distributed",),
     ("run_folder",),
-    ("runners", "ray_runner"),
+    ("runners",),
     ("kernels", "losses"),  # a loss has its kernels, which compute what the loss defines
     ("diagnosis",),
     ("auctions",),

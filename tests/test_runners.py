@@ -2,21 +2,16 @@
 
 import multiprocessing
 import os
-import re
 import signal
-import socket
-import sys
 import threading
 import time
 from contextlib import closing
-from types import ModuleType
 
 import pytest
 import torch
 
-from bidwise import ray_runner
 from bidwise.checks import InputError
-from bidwise.runners import Call, Killed, Processes, Runner, Task, TaskCache, Threads, runner_of
+from bidwise.runners import Call, Killed, Processes, Runner, Task, TaskCache, Threads
 
 RUNNERS = [Runner(), Runner(3), Threads(3), Processes(2)]
 
@@ -78,7 +73,7 @@ def test_results_come_in_the_order_of_tasks_to_the_thread_that_asked():
         found.append(result)
         threads.add(threading.current_thread())
 
-    runner_of("local").in_order(lambda task: task**2, range(50), then)
+    Runner(4).in_order(lambda task: task**2, range(50), then)
     assert found == [task**2 for task in range(50)]
     assert threads == {threading.current_thread()}
     found.clear()
@@ -89,7 +84,7 @@ def test_results_come_in_the_order_of_tasks_to_the_thread_that_asked():
         return task
 
     with pytest.raises(InputError, match=r"^found 3$"):
-        runner_of("local").in_order(work, range(50), then)
+        Runner(4).in_order(work, range(50), then)
     assert found == [0, 1, 2]
 
 
@@ -242,46 +237,3 @@ def test_a_cache_says_that_fewer_workers_may_fit(tmp_path):
     with pytest.raises(InputError, match="workers must fit into memory, found that 2 do not; use fewer") as error:
         cached(tmp_path, [doomed], Processes(2))
     assert error.value.argument == "workers"
-
-
-class Unstarted(ModuleType):
-    """Ray as far as starting it goes."""
-
-    def __init__(self):
-        super().__init__("ray")
-        self.asked = []
-
-    def is_initialized(self):
-        return False
-
-    def init(self, **options):
-        self.asked.append(options)
-
-
-@pytest.mark.parametrize("before", ["", "ray://"])
-@pytest.mark.parametrize(
-    "place", ["127.0.0.1:{free}", "localhost:{free}", "[::1]:{free}", "no.such.invalid:6379", "127.0.0.1:99999"]
-)
-def test_an_address_where_no_cluster_answers_is_named_at_once(before, place, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", ray := Unstarted())
-    with socket.socket() as taken:  # bound, and nobody listens
-        taken.bind(("127.0.0.1", 0))
-        address = before + place.format(free=taken.getsockname()[1])
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        words = (
-            rf"^RAY_ADDRESS must be .* found {re.escape(address)}, where none answers \(.+\); .* ray start --head, or"
-        )
-        with pytest.raises(InputError, match=words):
-            ray_runner.started_ray()
-    assert not ray.asked
-
-
-@pytest.mark.parametrize("address", [None, "", "auto", "local", "127.0.0.1:{port}", "ray://localhost:{port}"])
-def test_other_addresses_are_for_ray(address, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", ray := Unstarted())
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        if address is not None:
-            monkeypatch.setenv("RAY_ADDRESS", address.format(port=server.getsockname()[1]))
-        assert ray_runner.started_ray() is ray
-    assert len(ray.asked) == 1

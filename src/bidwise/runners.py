@@ -1,7 +1,7 @@
-"""One way to run tasks: in this thread, in threads, in processes or on a Ray cluster; resumable if results are files.
+"""One way to run tasks: in this thread, in threads or in processes; resumable if results are files.
 
-Every runner is a pool of threads, and differs in how a thread carries out a call: by itself, by its own process, or by
-a worker of the cluster. A call whose process or worker is killed is tried again, so calls must not mind another try.
+Every runner is a pool of threads, and differs in how a thread carries out a call: by itself or by its own process.
+A call whose process is killed is tried again, so calls must not mind another try.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from typing import Any, Protocol
 import torch
 
 import bidwise
-from bidwise.checks import InputError, check_name
+from bidwise.checks import InputError
 from bidwise.run_folder import Result, load, save, write_json, write_result
 
-ENGINES = ("local", "ray")
 TRIES = 3  # of a call whose process is killed
 LOOK = 0.5  # seconds between looks at how far calls are
 GONE = (EOFError, OSError)  # what a pipe says when the process at its other end was killed
@@ -81,9 +80,6 @@ class _Stopped(Exception):
 class Runner:
     """Calls in threads of this process, ``workers`` at once; with one worker, in this thread."""
 
-    shares_memory = True  # with what it runs
-    ahead = 1  # calls under way or waiting, for each worker
-
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
         self.stopping = threading.Event()
@@ -95,19 +91,11 @@ class Runner:
     def stop(self) -> None:
         """Called once, when no more calls are wanted; those under way may be ended."""
 
-    def shared(self, value: Any) -> Any:
-        """``value`` as an option of many calls: a cluster sends it once."""
-        return value
-
     def in_order(self, work: Callable[[Any], Any], tasks: Iterable[Any], then: Callable[[Any], None]) -> None:
-        """``then(work(task))`` in the order of the tasks, by this thread; the first error is raised as it is."""
-        shared = self.shared(work)
-        for _, future in self.run((Call("", _apply, {"work": shared, "task": t}) for t in tasks), ordered=True):
-            try:
-                value = future.result()
-            except Killed as error:
-                raise OSError(f"a task could not be finished: {error}; the same command resumes") from None
-            then(value)
+        """Call ``then(work(task))`` in the order of the tasks, in this thread; the first error is raised unchanged."""
+        calls = (Call("", _apply, {"work": work, "task": task}) for task in tasks)
+        for _, future in self.run(calls, ordered=True):
+            then(future.result())
 
     def run(
         self, calls: Iterable[Call], *, ordered: bool = False, show: Callable[[Call, float], None] | None = None
@@ -137,7 +125,7 @@ class Runner:
         source = iter(calls)
         try:
             while True:
-                while len(under_way) < self.ahead * self.workers and (call := next(source, None)) is not None:
+                while len(under_way) < self.workers and (call := next(source, None)) is not None:
                     under_way.append((call, pool.submit(work, call)))
                 if not under_way:
                     return
@@ -204,8 +192,6 @@ class Threads(Runner):
 
 class Processes(Runner):
     """A spawned process for each worker, which share the cores; one that is killed is started again."""
-
-    shares_memory = False
 
     def __init__(self, workers: int, say: Callable[[str], None] | None = None) -> None:
         super().__init__(workers)
@@ -312,16 +298,6 @@ def _end_with_parent() -> None:
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def runner_of(engine: str, workers: int | None = None) -> Runner:
-    """The runner of an engine: ``local``, threads of this process, or ``ray``, the workers of a cluster."""
-    check_name("engine", engine, ENGINES)
-    if engine == "local":
-        return Threads(workers or min(cores(), 8))
-    from bidwise.ray_runner import Ray
-
-    return Ray(workers)
 
 
 class TaskCache:

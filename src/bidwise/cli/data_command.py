@@ -66,7 +66,6 @@ def prepare_criteo(
     bid_noise: float = 0.1,
     bid_sigma: float = 0.5,
     bid_field: str = "C7",
-    engine: str = "local",
 ) -> None:
     """Raw Criteo text, one or several files, as a store for training: RAW [RAW ...] OUT, the last is the folder.
 
@@ -103,10 +102,6 @@ def prepare_criteo(
         Standard deviation of log bids, of all kinds but deepfm.
     bid_field:
         Field that stands for advertisers.
-    engine:
-        local, the cores of this machine; or ray, a Ray cluster (RAY_ADDRESS, or one that this machine belongs to): all
-        of its machines must see OUT under the same name, on a shared file system. The store is the same, and one may
-        finish what the other began.
     """
     if len(paths) < 2:
         raise bidwise.InputError(
@@ -132,7 +127,6 @@ def prepare_criteo(
             integers=integers,
             on_error=on_error,
             bids=None if bids == "none" else Bids(bids, noise=bid_noise, sigma=bid_sigma, field=bid_field, seed=seed),
-            engine=engine,
             progress=bars.show,
         )
     if there:

@@ -18,7 +18,6 @@ OPTIONAL = {  # package -> what it is for, and what to install
     "lightgbm": ("gradient boosting, bidwise train --model lightgbm", "lightgbm"),
     "lightning": ("bidwise.WelfareCallback", "lightning"),
     "onnxruntime": ("bidwise export, bidwise score", "onnx onnxscript onnxruntime"),
-    "ray": ("--engine ray", "'ray[train]'"),
     "triton": ("fused kernels on a GPU", "triton"),
 }
 

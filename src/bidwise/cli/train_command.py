@@ -48,7 +48,6 @@ def train(
     separator: str | None = None,
     header: bool | None = None,
     settings: Settings = None,
-    engine: str = "local",
     device: str = "auto",
 ) -> None:
     """Train a CTR model on a table of logged ads, and evaluate it on the newest of them.
@@ -146,8 +145,6 @@ def train(
         [default: it does].
     settings:
         Any setting as section.key=value, separated by spaces: train.epochs=5 model.hidden=64,64 data.bins=16.
-    engine:
-        local, or ray: blocks of the table are encoded by the machines of a Ray cluster, to the same bytes.
     device:
         cpu, cuda, or auto for a GPU where there is one.
     """

@@ -337,9 +337,6 @@ class BadRow(InputError):
         super().__init__(f"{table}: column {column!r}, row {row}: found {found} (rows count from 0)")
         self.table, self.column, self.row, self.found = table, column, row, found
 
-    def __reduce__(self) -> Any:  # to another process
-        return BadRow, (self.table, self.column, self.row, self.found)
-
     def of(self, place: Location) -> BadRow:
         """The same error, which names the one of several files that the row stands in, and its row there."""
         row = self.row

@@ -22,7 +22,7 @@ from bidwise.paper import sorted_blocks
 from bidwise.paper.raw_text import Block, blocks, check_whole_file, ends, faults, parse, raw_files, truth_files
 from bidwise.paper.sorted_blocks import CELLS, Counts, Runs, Tally, Vocabulary, count_values, encoded
 from bidwise.run_folder import LOCK, locked_folder, open_folder
-from bidwise.runners import Runner, runner_of
+from bidwise.runners import Runner, cores
 
 WORK = "unfinished-3"  # folder inside OUT, gone in the end; another number wherever bounds of blocks or runs change
 SAMPLES = 10  # lines that were skipped, shown in full
@@ -66,7 +66,6 @@ def prepare(
     out: str | Path,
     *,
     bids: Bids | None = Bids(),  # noqa: B008 (frozen)
-    engine: str = "local",
     progress: Progress | None = None,
     **options: Any,
 ) -> Store:
@@ -81,8 +80,6 @@ def prepare(
             one CTR for each line, becomes the column ``truth``.
         out: folder of the store, new or of the same options.
         bids: which bids the ads get; ``None``: none.
-        engine: ``local``, threads of this process, or ``ray``, the machines of a Ray cluster, which must all see
-            ``out``. The store is the same to the byte, and one may finish what the other began.
         progress: called with the work and the share of it that is done.
         options: see :class:`Options`.
     """
@@ -103,7 +100,7 @@ def prepare(
         raise InputError(
             f"must be a new folder or one of the same options, found {folder} with other files in it", argument="out"
         )
-    ready, show = runner_of(engine), progress or (lambda work, share: None)
+    ready, show = Runner(min(cores(), 8)), progress or (lambda work, share: None)
     with locked_folder(folder):
         open_folder(folder, _config(files, truth, chosen, bids))
         if (folder / SCHEMA).is_file():

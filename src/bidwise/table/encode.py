@@ -22,7 +22,7 @@ from bidwise.data.read_table import PLACES, Table, location_of, table_name
 from bidwise.data.splits import UNFINISHED, Split, auction_size
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.run_folder import read_json, to_toml, whole_file, write_json, write_text
-from bidwise.runners import Progress, Runner, runner_of
+from bidwise.runners import Progress
 from bidwise.table.config import AUTO, Config, nested, open_run
 from bidwise.table.leaks import found_leaks, stop_at_leaks
 from bidwise.table.passes import Passes, every
@@ -77,18 +77,15 @@ def prepare(
     out: str | Path,
     *,
     previous: Previous | None = None,
-    engine: str = "local",
     progress: Progress | None = None,
 ) -> Prepared:
     """Check the table, infer what its columns are, split it, and leave a store in ``out``, in memory that does not grow
     with the table.
 
     Whatever cannot be used is refused and leaves nothing. A run that was cut off goes on after its last whole pass, or
-    block of the last one. A folder that has the store of the same table already is taken as it is. ``engine`` is
-    ``local``, threads of this process, or ``ray``: the store is the same to the byte. Columns, bins, ids and units of
-    bids are those of the ``previous`` run, where this one goes on from it.
+    block of the last one. A folder that has the store of the same table already is taken as it is. Columns, bins,
+    ids and units of bids are those of the ``previous`` run, where this one goes on from it.
     """
-    runner = runner_of(engine)
     show: Progress = progress or (lambda work, done, detail="": None)
     folder, name = open_run(out, config), table_name(table)
     prepared, work = Prepared(folder, config), folder / WORK
@@ -97,7 +94,7 @@ def prepare(
         prepared.check_rows(table_fingerprint(table), name)
     else:
         try:
-            _prepared(table, config, folder, previous, runner, show)
+            _prepared(table, config, folder, previous, show)
         except InputError:  # the user will change the table or the options: nothing of this attempt is of use
             for left in (work, folder / "store"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -107,9 +104,7 @@ def prepare(
     return prepared
 
 
-def _prepared(
-    table: Table, config: Config, folder: Path, previous: Previous | None, runner: Runner, show: Progress
-) -> None:
+def _prepared(table: Table, config: Config, folder: Path, previous: Previous | None, show: Progress) -> None:
     data, work, name = config.data, folder / WORK, table_name(table)
     blocks, fingerprint = _opened(table, config, folder)
     if previous is not None:
@@ -118,7 +113,7 @@ def _prepared(
             words = f"must have new rows, found in {name} those of the run that it goes on from"
             raise InputError(words, argument="table")
     _check_room(folder, blocks, len(blocks.schema))
-    passes = Passes(blocks, data, work, name, runner)
+    passes = Passes(blocks, data, work, name)
     named = {name: getattr(data, name) for name in ("numeric", "categorical", "bag", "ignore")}
     numeric, lists = ([], []) if previous is None else (previous.numeric, previous.bags)
     found = passes.columns(lambda done: show("reading", 0.3 * done, "checking columns"), numeric, lists)

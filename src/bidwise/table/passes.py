@@ -25,13 +25,14 @@ from bidwise.data.read_table import BadRow, check_columns, numbers_of
 from bidwise.data.splits import Split, places, split, times_of
 from bidwise.data.store import SPLITS, StoreWriter
 from bidwise.run_folder import read_json, whole_file, write_json
-from bidwise.runners import Runner
+from bidwise.runners import Runner, cores
 from bidwise.table.config import Data
 from bidwise.table.leaks import duplicated_rows, row_hashes
 
 SAMPLE = 2**20  # training rows that bins, the median bid and leaks are taken from, evenly spaced
 HASHES = 2**22  # rows that are compared to find copies, at most
 NUMBERS = {"click": np.uint8, **dict.fromkeys(("bid", "teacher", "truth", "weight", "position"), np.float64)}
+THREADS = 8  # at most
 
 Say = Callable[[float], None]
 
@@ -49,7 +50,11 @@ class Passes:
     data: Data
     work: Path
     name: str
-    runner: Runner
+
+    @property
+    def runner(self) -> Runner:
+        """The threads that work on blocks."""
+        return Runner(min(cores(), THREADS))
 
     @property
     def array(self) -> Scratch:
@@ -161,14 +166,14 @@ class Passes:
 
     def write(self, encoder: Encoder, store: StoreWriter, say: Say) -> None:
         """Third pass: rows as ids, each where it goes, and the auctions of test rows. A block that is written leaves a
-        mark. Only this process writes: machines that share a file system can undo each other's pages."""
+        mark."""
         left = [start for start in self.blocks.starts if not (self.work / f"{start}.written").is_file()]
         waiting = iter(left)
         for part in SPLITS if left else ():  # whole columns may have their names already: a new one would be empty
             store.column(part, "features", width=encoder.width)
         for column in encoder.columns:
             if isinstance(column, Categorical):
-                _ = column.lookup  # once, not in every thread and on every machine
+                _ = column.lookup  # once, not in every thread
         auction = self.data.auction[0] if len(self.data.auction) == 1 else None
         tested = sum(store.splits[part] for part in SPLITS[:2])
 

@@ -61,7 +61,6 @@ def train(
     continue_from: str | Path | None = None,
     settings: Sequence[str] = (),
     device: str = "cpu",
-    engine: str = "local",
     progress: Progress | None = None,
     opened: Callable[[Prepared], None] | None = None,
     **options: Any,
@@ -77,8 +76,6 @@ def train(
             configuration but for ``options`` and ``settings``; both models are then tested on the newest rows.
         settings: ``["train.learning_rate=3e-4"]``, above all else.
         device: ``cpu`` or ``cuda``.
-        engine: what prepares the table: ``local``, or ``ray``, the machines of a Ray cluster, which must all see the
-            table and ``out``.
         progress: called as ``progress("training", 0.4, "model 2 of 5, epoch 1.3 of 4")``.
         opened: called when the table has been read, before anything is trained.
         options: columns by their role, and others: ``click="y", bid="b", auction="id", recipe="auto", model="deepfm"``;
@@ -107,7 +104,7 @@ def train(
     merged = resolved(sections, values, settings)
     if table is None and merged.data.table is None:
         raise InputError(f"{config or 'table'} must name the table to train on, found no table in [data]")
-    return run(merged.data.table if table is None else table, merged, out, device, progress, opened, engine=engine)
+    return run(merged.data.table if table is None else table, merged, out, device, progress, opened)
 
 
 def run(
@@ -117,7 +114,6 @@ def run(
     device: str = "cpu",
     progress: Progress | None = None,
     opened: Callable[[Prepared], None] | None = None,
-    engine: str = "local",
 ) -> TrainResult:
     """Train by a configuration: of several ranks the first prepares the folder and concludes, and all of them train."""
     started = time.monotonic()
@@ -128,7 +124,7 @@ def run(
         previous.check(next(iter(recipes(config, candidates(config)[0]).values())))
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
-        distributed.first(lambda: prepare(table, config, out, previous=previous, engine=engine, progress=show))
+        distributed.first(lambda: prepare(table, config, out, previous=previous, progress=show))
         here, there = f"rank {distributed.rank()} on {platform.node()}", Path(out).absolute()
         unseen = f"out must be a folder that all ranks see, found that {here} does not see {there}"
         distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else unseen)
