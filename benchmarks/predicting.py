@@ -1,11 +1,9 @@
-"""`bidwise predict`, Parquet to Parquet: DeepFM beside LightGBM on the same rows, at one thread and at two.
+"""`bidwise predict`, Parquet to Parquet: DeepFM at one thread and at two.
 
-Both models are trained by `bidwise train` on a made table, one epoch of DeepFM and 200 trees of 8 leaves, and asked for
-the CTR of the same rows. ``whole`` is `predict` from file to file in a process of its own; ``model`` is the network, or
-LightGBM, from ids to CTR in memory. CPU seconds are those of all threads: what idle cores would share. ``load`` is the
-load average of the machine when a measurement ended; wall seconds of a busy machine say little.
+`bidwise train` trains it for one epoch on a made table. ``whole`` is `predict` from file to file in a process of its
+own; ``model`` is the network from ids to CTR in memory. CPU seconds are those of all threads: what idle cores would
+share. ``load`` is the load average of the machine when a measurement ended; wall seconds of a busy machine say little.
 
-    pip install -c constraints.txt -e '.[rivals]'
     python -m benchmarks.predicting [ROWS]
 """
 
@@ -28,10 +26,7 @@ from benchmarks.made_tables import make_table
 from bidwise.table import train
 
 ROWS = 2_000_000
-MODELS = {
-    "deepfm 128, 128": {"model": "deepfm", "epochs": 1},
-    "lightgbm, 200 trees": {"model": "lightgbm", "epochs": 200, "settings": ["train.patience=200"]},
-}
+MODEL = "deepfm 128, 128"
 MEASURED = """
 import json, os, resource, sys, time
 import torch
@@ -51,8 +46,8 @@ print(json.dumps({"rows": rows, "seconds": wall, "cpu_seconds": cpu, "peak_mb": 
 """
 
 
-def measured(model: str, run: Path, table: Path) -> Iterator[dict[str, object]]:
-    """The rows of one model."""
+def measured(run: Path, table: Path) -> Iterator[dict[str, object]]:
+    """The rows of the table."""
     for what, threads in product(("whole", "model"), ("1", "2")):
         only = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), threads) | {"OMP_WAIT_POLICY": "passive"}
         typed = [
@@ -66,7 +61,7 @@ def measured(model: str, run: Path, table: Path) -> Iterator[dict[str, object]]:
             threads,
         ]
         said = json.loads(subprocess.check_output(typed, env=os.environ | only, text=True))
-        row = {"model": model, "what": what, "threads": threads, **said}
+        row = {"model": MODEL, "what": what, "threads": threads, **said}
         row |= {f"rows_per_{of}": said["rows"] / said[f"{of}s"] for of in ("second", "cpu_second")}
         print(row, flush=True)
         yield row
@@ -79,11 +74,9 @@ def main(rows: int = ROWS) -> None:
         folder, table = Path(name), Path(name) / "new.parquet"
         copies = -(-rows // len(world))
         pl.concat([world.lazy()] * copies).head(rows).drop("click", "bid").sink_parquet(table)
-        for model, options in MODELS.items():
-            run = folder / model.replace(", ", "-").replace(" ", "-")
-            train(world, out=run, click="click", bid="bid", recipe="single", budget=1, **options)
-            found += measured(model, run, table)
-    write("predicting", found, **{name: version(name) for name in ("polars", "lightgbm")})
+        train(world, out=folder / "run", click="click", bid="bid", recipe="single", budget=1, model="deepfm", epochs=1)
+        found += measured(folder / "run", table)
+    write("predicting", found, polars=version("polars"))
 
 
 if __name__ == "__main__":

@@ -19,14 +19,13 @@ from bidwise.data.counting import SLOTS
 from bidwise.data.encoding import Bag, Categorical, Encoder, found, inferred
 from bidwise.data.store import Store
 from bidwise.losses.named import LOSSES
-from bidwise.models import MODELS, TABLE_MODELS, DeepFM, SparseLogisticRegression
+from bidwise.models import MODELS, DeepFM, SparseLogisticRegression
 from bidwise.models.bags import folded
 from bidwise.report.train_page import doubts
 from bidwise.table import encode, train
 from bidwise.table.config import Config, Data
 from bidwise.table.verify import verify
 from bidwise.training.exact import fit_exact
-from bidwise.training.trees import fit_trees
 
 ROLES = {"click": "click", "bid": "bid", "auction_size": 8}
 FAST = {"loss": "log_loss", "epochs": 4, "batch_size": 128, "learning_rate": 0.02}
@@ -144,23 +143,6 @@ def test_the_exact_optimum_of_a_logistic_regression_with_bags_has_no_gradient():
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, ads.labels.double())
     (loss + 1e-4 * model.table.weight.square().sum()).backward()
     assert max(p.grad.abs().max() for p in model.parameters()) < 1e-4
-
-
-def test_trees_see_the_mean_click_rate_of_a_bag():
-    pytest.importorskip("lightgbm")
-    (ads, _), (valid, ctr) = bag_ads(), bag_ads(1000, seed=1)
-    model = TABLE_MODELS["lightgbm"]([4, (14, 3)], smooth=1.0)
-    fit_trees(model, ads, loss=LOSSES["log_loss"], valid=valid, rounds=100, learning_rate=0.1)
-    clicks, mass = np.zeros(14), np.zeros(14)
-    for row, click in zip(ads.features[:, 1:].tolist(), ads.clicks.tolist(), strict=True):
-        values = [x for x in row if x != 1] or [1]
-        for x in values:
-            mass[x] += 1 / len(values)
-            clicks[x] += click / len(values)
-    mean = float(ads.clicks.double().mean())
-    np.testing.assert_allclose(model.rates[4:].numpy(), (clicks + mean) / (mass + 1), rtol=1e-12)
-    found_ctr = torch.sigmoid(model(valid.features)).detach()
-    assert np.corrcoef(found_ctr, ctr)[0, 1] > 0.8
 
 
 # columns

@@ -259,14 +259,6 @@ def test_what_cannot_go_on_is_refused(first, tmp_path):
         train(day(1).drop("site"), out=tmp_path / "run", continue_from=first)
 
 
-def test_trees_cannot_go_on(tmp_path):
-    pytest.importorskip("lightgbm")
-    train(day(0), out=tmp_path / "run", **ROLES, model="lightgbm", recipe="single", epochs=3)
-    assert not (tmp_path / "run" / "optimizer.pt").exists()
-    with pytest.raises(bidwise.InputError, match="must be a run whose model can go on, found lightgbm"):
-        train(day(1), out=tmp_path / "next", continue_from=tmp_path / "run")
-
-
 def test_what_options_would_change_of_the_columns_is_refused(first, tmp_path):
     for option, value in (("ignore", ["age"]), ("categorical", ["age"]), ("numeric", ["size"]), ("bins", 4)):
         with pytest.raises(bidwise.InputError, match="must be left out where a run goes on"):

@@ -21,7 +21,7 @@ from bidwise.data.groups import offsets
 from bidwise.data.read_table import numbers_of, read_table
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import LOSSES
-from bidwise.models import TABLE_MODELS, Ensemble
+from bidwise.models import MODELS, Ensemble
 from bidwise.models.bags import Values
 from bidwise.study.search import searched
 from bidwise.study.served import Served, trained
@@ -61,8 +61,8 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     penalty, follow from the number of rows. A tenth of the rows chooses the best epoch and calibrates the CTR.
 
     Args:
-        model: ``deepfm``, ``dcn``, ``dcnv2``, ``logistic_regression`` or ``lightgbm``; ``None``: DeepFM, and with
-            ``recipe="auto"`` whichever of the networks is best.
+        model: ``deepfm``, ``dcn``, ``dcnv2`` or ``logistic_regression``; ``None``: DeepFM, and with
+            ``recipe="auto"`` whichever is best.
         recipe: the name of a loss in :data:`bidwise.LOSSES` trains one model with it; ``auto`` tries several settings
             of the log loss and keeps the best on validation rows; ``ensemble`` serves the mean of several models, and
             ``distilled`` one that learned from them.
@@ -210,7 +210,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         super().__setstate__(dict(state))
         if "model_" in state:
             model, options, members, cardinalities = self.about_.values()
-            networks = [TABLE_MODELS[model](cardinalities, **options) for _ in range(members)]
+            networks = [MODELS[model](cardinalities, **options) for _ in range(members)]
             self.encoder_, self.model_ = Encoder.from_json(state["encoder_"]), Ensemble(networks).double().eval()
             self.model_.load_state_dict({name: torch.tensor(array) for name, array in state["model_"].items()})
 

@@ -18,7 +18,6 @@ import bidwise
 from bidwise.bridges.scoring import FORMAT, INPUT, OUTPUT, VERSION, Scorer, crc_of
 from bidwise.checks import InputError
 from bidwise.data.encoding import Bag, Categorical, Encoder
-from bidwise.models import BoostedTrees
 from bidwise.models.bags import values_and_slots
 from bidwise.run_folder import whole_file, write_json
 from bidwise.table.config import read_toml
@@ -29,7 +28,7 @@ PARITY = 1e-5  # the most that a CTR may differ from torch's
 RELATIVE = 1e-3  # of it, where it is small
 LARGEST = 2**31 - 2**20  # bytes of an ONNX file
 ROWS = 1000
-TREES = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # of torch, to itself
+DEPRECATED = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # of torch, to itself
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,6 @@ def export_onnx(run: str | Path, onnx: str | Path) -> Exported:
     if path.suffix != ".onnx" or path.is_dir():
         raise InputError(f"must be a file that ends in .onnx, found {path.name!r}", argument="onnx")
     model = load(run)
-    if any(isinstance(each, BoostedTrees) for each in model.network.modules()):
-        raise InputError(f"{model.run} must be of a network, found lightgbm; train one with --model dcnv2")
     size = sum(x.numel() * x.element_size() for x in model.network.state_dict().values())
     if size > LARGEST:
         raise InputError(f"{model.run} must have weights below 2 GB, what an ONNX file holds, found {size / 1e9:.1f}")
@@ -90,7 +87,7 @@ def _graph(model: Model) -> Any:
     noise.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.filterwarnings("ignore", TREES, FutureWarning)
+            warnings.filterwarnings("ignore", DEPRECATED, FutureWarning)
             return torch.onnx.export(
                 _Served(model.network).eval(),
                 (some,),

@@ -15,7 +15,7 @@ TRAIN, AUCTIONS, SIZE, EPOCHS = 20_000, 2_000, 50, 8
 CORE = ("torch", "numpy", "polars", "matplotlib", "cyclopts")
 OPTIONAL = {  # package -> what it is for, and what to install
     "scikit-learn": ("bidwise.CTRClassifier, bidwise.welfare_scorer", "scikit-learn"),
-    "lightgbm": ("gradient boosting, bidwise train --model lightgbm", "lightgbm"),
+    "lightgbm": ("gradient boosting, bidwise.welfare_objective", "lightgbm"),
     "lightning": ("bidwise.WelfareCallback", "lightning"),
     "onnxruntime": ("bidwise export, bidwise score", "onnx onnxscript onnxruntime"),
     "triton": ("fused kernels on a GPU", "triton"),

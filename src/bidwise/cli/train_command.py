@@ -119,7 +119,7 @@ def train(
     auction_size:
         Without --auction: ads of an auction in validation and test, fewer in small tables [default: 256].
     model:
-        deepfm, dcn, dcnv2, logistic_regression or lightgbm, trees [default: searched for; dcnv2 where nothing is].
+        deepfm, dcn, dcnv2 or logistic_regression [default: searched for; dcnv2 where nothing is].
     recipe:
         auto: the best log-loss model that a search finds, unless another recipe is measurably better on validation
         auctions; single: one model; ensemble: the mean of 4; distilled: one model that learns from that ensemble

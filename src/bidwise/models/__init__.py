@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from torch import nn
 
-from bidwise.models.boosted import BoostedTrees
 from bidwise.models.categorical import DCN, DCNv2, DeepFM, SparseLogisticRegression
 from bidwise.models.ensemble import Ensemble
 from bidwise.models.layers import BatchNorm
@@ -17,16 +16,12 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "dcnv2": DCNv2,
     "logistic_regression": SparseLogisticRegression,
 }
-#: The same and boosted trees: what `bidwise train` takes.
-TABLE_MODELS: dict[str, Callable[..., nn.Module]] = {**MODELS, "lightgbm": BoostedTrees}
 
 __all__ = [
     "DCN",
     "MLP",
     "MODELS",
-    "TABLE_MODELS",
     "BatchNorm",
-    "BoostedTrees",
     "DCNv2",
     "DeepFM",
     "Ensemble",

@@ -175,12 +175,12 @@ def _planned(prepared: Prepared) -> list[str]:
     first, *others = tried = candidates(config, ads)
     plan = recipes(config, first, ads, searched=bool(others))
     names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
-    lines, unit = [], "round" if first.model == "lightgbm" else "epoch"
+    lines = []
     if others:
-        cost = f"as long as at most {most_passes(tried):g} {unit}s over {ads:,} ads; --budget N tries N settings"
+        cost = f"as long as at most {most_passes(tried):g} epochs over {ads:,} ads; --budget N tries N settings"
         lines.append(f"Search: {len(tried)} settings of {names.pop(0)} are tried; it takes {cost}")
     if names:
-        epochs = f"at most {counted(max(each.epochs for each in tried), unit)}{' each' if len(names) > 1 else ''}"
+        epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
         more = "; other recipes where validation ads can tell a gain" if config.train.contestants else ""
         words = "" if others else f" ({setting_words(first)})"
         lines.append(f"{'Then' if others else 'Training'}: {', '.join(names)}; {epochs}{words}{more}")

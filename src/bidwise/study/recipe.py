@@ -13,13 +13,12 @@ from torch import nn
 from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
 from bidwise.losses.named import LOSSES, WelfareLoss, named_loss, needs_teacher
-from bidwise.models import TABLE_MODELS, BoostedTrees
+from bidwise.models import MODELS
 from bidwise.models.bags import Values
 from bidwise.models.categorical import SparseLogisticRegression
 from bidwise.training import METRICS, Fit, Variants, fit
 from bidwise.training.arguments import Options
 from bidwise.training.exact import fit_exact, solvable
-from bidwise.training.trees import fit_trees
 
 EXACT = "exact"
 BASELINE = "log_loss"  # what every other loss is compared with, and the teacher of those that need one
@@ -39,7 +38,7 @@ class Recipe:
         teacher: which model's CTR a loss with a teacher learns from, in the words of the study.
         click_share: share of the click in a teacher's labels: 0.5 is half the click, half the teacher's CTR.
         members: models that are trained alike but for their seeds, and served as their mean logit.
-        model: a name in :data:`bidwise.models.TABLE_MODELS`, or one that the study knows how to build.
+        model: a name in :data:`bidwise.models.MODELS`, or one that the study knows how to build.
         options: of the model.
         embeddings: ``lazy`` or ``dense`` updates by Adam, or ``exact``: the optimum of a logistic regression with a log
             loss, for which batches, rate and epochs mean nothing; what has no single optimum is updated lazily.
@@ -80,7 +79,7 @@ class Recipe:
 
     def build(self, cardinalities: Sequence[Values], seed: int) -> nn.Module:
         """The untrained model over categories."""
-        return TABLE_MODELS[self.model](list(cardinalities), **self.options, seed=seed)
+        return MODELS[self.model](list(cardinalities), **self.options, seed=seed)
 
     def fit(
         self,
@@ -93,14 +92,8 @@ class Recipe:
     ) -> Fit:
         """Train ``model`` by this recipe, with further ``options`` of :func:`bidwise.fit`: ``valid``, ``metric``,
         ``seed``, ``out``; ``show`` is called with the share of the epochs that is done."""
-        if isinstance(model, BoostedTrees):  # fast enough to start anew where it was cut off
-            options = {name: value for name, value in options.items() if name in ("valid", "metric", "seed")}
-            options |= {"patience": self.patience, "learning_rate": self.learning_rate, "l2": self.l2}
-            return fit_trees(
-                model, ads, loss=loss or self.loss_function, rounds=max(1, round(self.epochs)), show=show, **options
-            )
         function = loss or self.loss_function
-        if self.embeddings == EXACT and solvable(model, function):  # and this
+        if self.embeddings == EXACT and solvable(model, function):  # fast enough to start again after a kill
             assert isinstance(model, SparseLogisticRegression)
             options = {name: value for name, value in options.items() if name in ("valid", "metric")}
             return fit_exact(model, ads, loss=function, l2=self.l2, show=show, **options)

@@ -32,11 +32,6 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"model": "dcnv2", "l2": 3e4, "epochs": 8, "learning_rate": 3e-3},
     {"model": "deepfm", "l2": 3e3, "epochs": 8, "learning_rate": 3e-3},
 )
-#: Of trees, where they are asked for: an epoch is a round, and l2 is of leaves.
-TREES: tuple[dict[str, Any], ...] = tuple(
-    {"model": "lightgbm", "epochs": 1000, "learning_rate": 0.05, "patience": 50, "options": {"leaves": leaves}}
-    for leaves in (8, 4, 16, 32)
-)
 BUDGET = 4  # settings that are tried by default: the last two are larger models, which take four times as long
 LARGEST = {"dcnv2": 1.0, "deepfm": 0.01, "logistic_regression": 1.0}  # L2 beyond which vectors may never leave 0
 STEPS = 150  # of an epoch, about, and so the size of batches

@@ -16,7 +16,7 @@ from bidwise import plain_text
 from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
 from bidwise.losses.named import LOSSES, needs_teacher
-from bidwise.models import TABLE_MODELS
+from bidwise.models import MODELS
 from bidwise.run_folder import check_same, check_writable
 from bidwise.study.compare import CONTESTANTS
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
@@ -113,12 +113,10 @@ class Model:
     cross: int | None = None
     widths: tuple[int, ...] | None = None  # of dcn's vectors, which a refresh keeps
     std: float | None = None
-    leaves: int | None = None  # of lightgbm's trees
-    smooth: float | None = None  # ads that the mean counts in a click rate, of lightgbm
 
     def __post_init__(self) -> None:
-        if not any(map(self.may_be, TABLE_MODELS)):
-            name = self.name or next(iter(TABLE_MODELS))
+        if not any(map(self.may_be, MODELS)):
+            name = self.name or next(iter(MODELS))
             own = options_of(name)
             wrong = next(option for option in self.options if option not in own)
             raise InputError(f"is no option of {name}, which has {', '.join(own)}", argument=wrong)
@@ -135,8 +133,8 @@ class Model:
 
 def options_of(model: str) -> list[str]:
     """The keys of [model] that a model has."""
-    check_name("model", model, TABLE_MODELS)
-    return [f.name for f in fields(Model) if f.name in inspect.signature(TABLE_MODELS[model]).parameters]
+    check_name("model", model, MODELS)
+    return [f.name for f in fields(Model) if f.name in inspect.signature(MODELS[model]).parameters]
 
 
 @dataclass(frozen=True)
@@ -181,7 +179,7 @@ class Train:
             taught = ", ".join(filter(needs_teacher, LOSSES))
             raise InputError(f"of recipe distilled must be one of {taught}, found {loss}", argument="loss")
         given = {name: value for name, value in vars(self).items() if value is not None}
-        for name, names in {"metric": METRICS, "teacher_model": TABLE_MODELS}.items():
+        for name, names in {"metric": METRICS, "teacher_model": MODELS}.items():
             check_name(name, given.get(name, next(iter(names))), names)
         if self.continue_from is None and self.forget_after is not None:
             raise InputError("is for runs that go on from another, found none (--continue)", argument="forget_after")

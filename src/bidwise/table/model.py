@@ -30,7 +30,7 @@ from bidwise.data.read_table import (
     table_name,
     written_as,
 )
-from bidwise.models import TABLE_MODELS, Ensemble
+from bidwise.models import MODELS, Ensemble
 from bidwise.run_folder import load as read_weights
 from bidwise.run_folder import read_json
 from bidwise.table.config import read_toml
@@ -138,7 +138,7 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
 
 def _network(about: ModelFile, path: Path) -> nn.Module:
     """The model that ``model.json`` describes with the weights at ``path``, and no larger than these."""
-    check_name("model", about.model, TABLE_MODELS)
+    check_name("model", about.model, MODELS)
     weights = read_weights(path)
     others = f"{path} must be the weights of model.json, found others"
     tensors = [x for x in weights.values() if isinstance(x, torch.Tensor)] if isinstance(weights, dict) else []
@@ -146,7 +146,7 @@ def _network(about: ModelFile, path: Path) -> nn.Module:
         raise InputError(others)
     try:
         with _AtMost(2 * path.stat().st_size):
-            build = partial(TABLE_MODELS[about.model], list(about.cardinalities), **about.options)
+            build = partial(MODELS[about.model], list(about.cardinalities), **about.options)
             network = Ensemble([build() for _ in range(about.members)])
         network.load_state_dict(weights)
     except (RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -298,7 +298,7 @@ def _write(prepared: Prepared, result: TrainResult, served: Served, made: dict[s
 
     folder, recipe, metric = prepared.folder, served.recipe, result.settings.train.metric
     save(folder / "model.pt", {name: tensor.cpu() for name, tensor in served.model.state_dict().items()})
-    if all(fit.folder is not None for fit in served.fits):  # not of trees
+    if all(fit.folder is not None for fit in served.fits):  # an exact solution has no optimizer
         save(folder / ADAM, [adam_of(fit) for fit in served.fits])
     about = ModelFile(
         recipe=result.chosen,

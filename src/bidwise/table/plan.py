@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from bidwise.losses.named import needs_teacher
-from bidwise.models import MODELS, TABLE_MODELS
+from bidwise.models import MODELS
 from bidwise.study.recipe import BASELINE, Recipe
-from bidwise.study.search import TREES, settings
+from bidwise.study.search import settings
 from bidwise.table.config import DISTILLED, ENSEMBLE, REFRESHED, SINGLE, Config, Model
 
 MEMBERS = 4  # of an ensemble
@@ -32,8 +32,8 @@ def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> li
     own = {name: value for name, value in values.items() if value is not None}
     own |= {"embeddings": Recipe.embeddings} if own.keys() & OF_BATCHES else {}
     options = {key: list(x) if isinstance(x, tuple) else x for key, x in model.options.items()}
-    known = settings(ads) if any(map(model.may_be, MODELS)) else [*TREES]
-    other = {**known[0], "model": next(filter(model.may_be, TABLE_MODELS)), "options": {}}  # of models that are in none
+    known = settings(ads)
+    other = {**known[0], "model": next(filter(model.may_be, MODELS)), "options": {}}  # of models that are in none
     possible = [each for each in known if model.may_be(each["model"])] or [other]
     tried = [Recipe(**each | {"options": each.get("options", {}) | options} | own) for each in possible]
     tried = [

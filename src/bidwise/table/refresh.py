@@ -57,9 +57,6 @@ class Previous:
         except InputError as error:
             error.argument = error.argument and "continue_from"
             raise
-        if model.about.model not in MODELS:
-            words = f"must be a run whose model can go on, found {model.about.model} in {run}; train on all rows again"
-            raise InputError(words, argument="continue_from")
         if not (model.run / ADAM).is_file() and model.about.model != SIMPLEST:  # which is solved without Adam
             words = f"must be a run with the state of its optimizer, found no {ADAM} in {run}, which an older bidwise"
             raise InputError(f"{words} wrote; train it again in a new folder", argument="continue_from")
