@@ -179,22 +179,6 @@ def test_weights_run_no_code_and_unpack_to_no_more_than_the_file(tmp_path):
             refuses(f"{name} must be a file that bidwise wrote", load, tmp_path / name)
 
 
-def test_a_model_is_no_larger_than_its_weights(bench):
-    """Sizes in model.json are claims: a terabyte is not reserved for them, and a billion members are not built."""
-    path = bench.trained / "model.json"
-    about = json.loads(bench.kept[path])
-    for changes in (
-        {"cardinalities": [10**12, 3]},
-        {"members": 10**9},
-        {"model": "deepfm", "options": {"embedding": 10**7, "hidden": [8]}},
-        {"model": "dcn", "options": {"cross": 10**9}},
-        {"options": {"unknown": 1}},
-        {"cardinalities": [10**30]},
-    ):
-        with bench.instead(path, json.dumps(about | changes).encode()):
-            refuses("model.pt must be the weights of model.json", bidwise.load, bench.trained)
-
-
 def test_a_checkpoint_of_something_else_is_named(tmp_path):
     from bidwise.data.ads import Ads
     from bidwise.models import LogisticRegression

@@ -106,8 +106,7 @@ def _graph(model: Model) -> Any:
 
 def _description(model: Model) -> dict[str, Any]:
     """The JSON beside the graph; docs/serving.md explains it."""
-    config = model.run / "config.toml"
-    data = read_toml(config).get("data", {}) if config.is_file() else {}
+    data = read_toml(model.run / "config.toml").get("data", {})
     return {
         "format": FORMAT,
         "version": VERSION,

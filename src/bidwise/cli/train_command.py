@@ -276,29 +276,3 @@ def predict(
     with Bars() as bars:
         rows = write_predictions(run, table, out=out, column=column, **written, progress=bars.show)
     print(f"Written: {out}, {rows:,} rows with the column {column!r}")
-
-
-def verify(run: Path, /) -> None:
-    """Check that a run folder holds what was found: every file, setting, metric and a sample of the predictions.
-
-    Says line by line what matches, what does not, and what the folder has no material to check by. Recomputes the
-    checksums of the files, compares config.toml with result.json, computes the metrics from the stored predictions
-    again, and lets the stored model predict a sample of the test rows. The exit code is 1 where something differs.
-    Example:
-
-    bidwise verify runs/mine
-
-    Parameters
-    ----------
-    run:
-        Folder of bidwise train, sweep, evaluate or reproduce, or of bidwise.fit.
-    """
-    from bidwise.table.verify import verify as checks_of
-
-    checks = checks_of(run)
-    for check in checks:
-        say(str(check))
-    wrong = sum(check.holds is False for check in checks)
-    say(f"\n{len(checks)} checks: {f'{wrong} differ' if wrong else 'nothing differs'}")
-    if wrong:
-        raise SystemExit(1)
