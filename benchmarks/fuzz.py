@@ -528,10 +528,12 @@ class Bench:
         graph = self.onnx if rng.random() < 0.5 else mutated(self.onnx, rng)
         columns: list[Any] = [{"kind": "categorical", "name": "site", "vocabulary": ["a"]}]
         columns += [{"kind": "numeric", "name": "age", "edges": [0.5]}]
-        about: Any = {"format": "bidwise scorer", "version": 1, "checksum": f"{zlib.crc32(graph):08x}"}
+        about: Any = {"format": "bidwise scorer", "version": 2}
         about |= {"columns": columns, "text": {"separator": None, "header": True}}
         about = changed(about, rng) if rng.random() < 0.7 else about
-        file, _ = self.place("ctr.onnx", graph), self.place("ctr.json", json_bytes(about))
+        file, text = self.place("ctr.onnx", graph), json_bytes(about).rstrip(b"} \n") + b', "checksum": '
+        crc = zlib.crc32(text.rpartition(b'"checksum"')[0], zlib.crc32(graph))
+        self.place("ctr.json", text + b'"%08x"}' % crc)
         with watched(file.parent), quiet():
             Scorer(file).score({"site": ["a", "b"], "age": [0.1, 0.9]})
 

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import math
+import random
 import re
 import subprocess
 import sys
@@ -275,7 +276,7 @@ def test_an_export_is_a_graph_and_its_encoder(file, run):
     assert about["format"] == "bidwise scorer"
     assert about["columns"] == bidwise.load(run).encoder.to_json()["columns"]
     assert about["model"] == {"model": "dcnv2", "members": 2, "recipe": "ensemble", "loss": "log_loss"}
-    assert about["checksum"] == scoring.crc_of(file)
+    assert list(about)[-1] == "checksum"
     assert 0 <= about["difference"] <= 1e-5
     session = scoring.Scorer(file).session
     assert [(x.name, x.shape, x.type) for x in session.get_inputs()] == [("ids", ["ads", 6], "tensor(int64)")]
@@ -314,20 +315,42 @@ def test_a_scorer_refuses_what_it_cannot_use(file, tmp_path):
     for name in ("ctr.onnx", "ctr.json"):
         (tmp_path / name).write_bytes(file.with_name(name).read_bytes())
     about = json.loads((tmp_path / "ctr.json").read_text())
+    del about["checksum"]
     for changed, words in (
-        (about | {"checksum": "0"}, "must be the one written with ctr.onnx"),
-        (about | {"version": 9}, "must be a scorer of version 1"),
+        (about | {"version": 9}, "must be a scorer of version 2"),
         ({key: about[key] for key in about if key != "columns"}, "must have 'columns', found none; export it again"),
         ({key: about[key] for key in about if key != "text"}, "must have 'text', found none; export it again"),
         (about | {"columns": [{"name": "site"}]}, r"must say how columns .* found KeyError\('kind'\); export it again"),
         (about | {"columns": 3}, "must have 'columns', found none; export it again"),
     ):
-        (tmp_path / "ctr.json").write_text(json.dumps(changed))
+        onnx_export._write_encoder(tmp_path / "ctr.json", changed, tmp_path / "ctr.onnx")
         with pytest.raises(bidwise.InputError, match=words):
             scoring.Scorer(tmp_path / "ctr.onnx")
     (tmp_path / "ctr.json").unlink()
     with pytest.raises(bidwise.InputError, match="file must be a model of bidwise export"):
         scoring.Scorer(tmp_path / "ctr.onnx")
+
+
+@pytest.mark.parametrize("name", ["ctr.onnx", "ctr.json"])
+def test_a_scorer_rejects_every_flipped_bit(file, tmp_path, name):
+    for each in ("ctr.onnx", "ctr.json"):
+        (tmp_path / each).write_bytes(file.with_name(each).read_bytes())
+    content = (tmp_path / name).read_bytes()
+    bits = random.Random(0).sample(range(8 * len(content)), 400)
+    bits += range(8 * len(content) - 256, 8 * len(content))  # where the checksum is
+    for bit in bits:
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(bidwise.InputError, match=name):
+            scoring.Scorer(tmp_path / "ctr.onnx")
+
+
+def test_a_scorer_returns_no_ctr_that_is_not_finite(file):
+    scorer = scoring.Scorer(file)
+    scorer.session = SimpleNamespace(run=lambda *_: [np.array([0.1, np.nan, 0.2], np.float32)])
+    with pytest.raises(bidwise.InputError, match="found nan in row 1"):
+        scorer.ctr(np.zeros((3, 6), np.int64))
 
 
 def test_a_scorer_takes_arrays_as_well_as_lists(file, expected):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import bidwise
-from bidwise.bridges.scoring import FORMAT, INPUT, OUTPUT, VERSION, Scorer, crc_of
+from bidwise.bridges.scoring import FORMAT, INPUT, OUTPUT, VERSION, Scorer, pair_checksum
 from bidwise.checks import InputError
 from bidwise.data.encoding import Bag, Categorical, Encoder
 from bidwise.models import BoostedTrees
@@ -76,11 +76,17 @@ def export_onnx(run: str | Path, onnx: str | Path) -> Exported:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path.with_suffix(".json")) as encoder, whole_file(path) as graph:
         _graph(model).save(graph, external_data=False)
-        about = _description(model) | {"checksum": crc_of(graph)}
-        write_json(encoder, about)
+        about = _description(model)
+        _write_encoder(encoder, about, graph)
         difference = _difference(model, Scorer(graph, encoder=encoder))
-        write_json(encoder, about | {"difference": difference})
+        _write_encoder(encoder, about | {"difference": difference}, graph)
     return Exported(path, path.with_suffix(".json"), difference)
+
+
+def _write_encoder(path: Path, about: dict[str, Any], graph: Path) -> None:
+    """The JSON, with the checksum of what precedes it and of the graph as its last key."""
+    write_json(path, about | {"checksum": ""})
+    write_json(path, about | {"checksum": pair_checksum(graph, path)})
 
 
 def _graph(model: Model) -> Any:
