@@ -529,7 +529,7 @@ class Bench:
         columns: list[Any] = [{"kind": "categorical", "name": "site", "vocabulary": ["a"]}]
         columns += [{"kind": "numeric", "name": "age", "edges": [0.5]}]
         about: Any = {"format": "bidwise scorer", "version": 2}
-        about |= {"columns": columns, "text": {"separator": None, "header": True}}
+        about |= {"columns": columns}
         about = changed(about, rng) if rng.random() < 0.7 else about
         file, text = self.place("ctr.onnx", graph), json_bytes(about).rstrip(b"} \n") + b', "checksum": '
         crc = zlib.crc32(text.rpartition(b'"checksum"')[0], zlib.crc32(graph))

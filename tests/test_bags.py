@@ -10,7 +10,6 @@ import torch
 
 import bidwise
 from bidwise.bridges.onnx_export import export_onnx
-from bidwise.bridges.score_table import score_table
 from bidwise.bridges.scoring import Scorer
 from bidwise.cli import app
 from bidwise.data import Ads
@@ -293,10 +292,6 @@ def test_predictions_agree_wherever_they_are_made(run, tmp_path):
     scorer = Scorer(tmp_path / "ctr.onnx")
     for rows in (columns, new, in_pandas(new), as_text(new)):
         np.testing.assert_allclose(scorer.score({name: rows[name] for name in columns}), expected, **same)
-    as_text(new).write_csv(tmp_path / "new.csv")
-    for name in ("new.parquet", "new.csv"):
-        score_table(tmp_path / "ctr.onnx", tmp_path / name, tmp_path / "scores.npy")
-        np.testing.assert_allclose(np.load(tmp_path / "scores.npy"), expected, **same)
     with pytest.raises(bidwise.InputError, match=r"one length, found interests: 700, codes: 700, site: 1"):
         scorer.score(columns | {"site": ["a"]})
 

@@ -245,7 +245,6 @@ BOUNDED = """
     from itertools import islice
     from pathlib import Path
     import bidwise
-    from bidwise.bridges.score_table import _opened
     from bidwise.data.read_table import read_table
     from bidwise.paper.raw_text import blocks, faults, parse
     from bidwise.run_folder import load, read_json
@@ -255,14 +254,11 @@ BOUNDED = """
             skipped, samples = faults(block, parse(block.text).good)
         raise bidwise.InputError(f"{skipped}")
 
-    def rows(path):
-        return list(_opened(path, None, True).read())
-
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, 8 * 2**30))
     folder = Path(sys.argv[1])
     for name, read in {
-        "line.csv": read_table, "line.txt": lines, "line.tsv": rows, "bomb.csv.gz": read_table, "bomb.txt.gz": lines,
+        "line.csv": read_table, "line.txt": lines, "bomb.csv.gz": read_table, "bomb.txt.gz": lines,
         "billion.parquet": read_table, "parts.parquet": read_table, "deep.json": read_json, "huge.json": read_json,
     }.items():
         try:
@@ -276,9 +272,9 @@ BOUNDED = """
 
 def test_memory_is_bounded_whatever_a_file_claims(tmp_path):
     """Lines of 10 GB, text that unpacks to 10 GB, a billion rows, a million levels: refused within a gigabyte."""
-    for name in ("line.csv", "line.txt", "line.tsv", "huge.json"):
+    for name in ("line.csv", "line.txt", "huge.json"):
         with (tmp_path / name).open("wb") as file:
-            file.write(b"click,bid\n1,1\n" if name == "line.tsv" else b"1")
+            file.write(b"1")
             file.truncate(10 * 2**30)  # zeros that take no room
     (tmp_path / "bomb.csv.gz").write_bytes(gzip.compress(b"1,1\n" * 2**24, 6) * 160)
     (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b"\n" * 2**26, 6) * 160)

@@ -21,7 +21,6 @@ from bidwise.data.encoding import Bag, Categorical, Encoder
 from bidwise.models import BoostedTrees
 from bidwise.models.bags import values_and_slots
 from bidwise.run_folder import whole_file, write_json
-from bidwise.table.config import read_toml
 from bidwise.table.model import Model, load
 from bidwise.urls import check_on_disk
 
@@ -112,13 +111,11 @@ def _graph(model: Model) -> Any:
 
 def _description(model: Model) -> dict[str, Any]:
     """The JSON beside the graph; docs/serving.md explains it."""
-    data = read_toml(model.run / "config.toml").get("data", {})
     return {
         "format": FORMAT,
         "version": VERSION,
         "bidwise": bidwise.__version__,
         "model": {name: getattr(model.about, name) for name in ("model", "members", "recipe", "loss")},
-        "text": {"separator": data.get("separator"), "header": data.get("header", True)},
         "columns": model.encoder.to_json()["columns"],
     }
 

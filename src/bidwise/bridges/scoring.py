@@ -58,7 +58,7 @@ class Scorer:
 
     def encode(self, columns: Mapping[str, Any]) -> NDArray[np.int64]:
         """Ids of ads, ``(ads, columns)``."""
-        self.check(columns)
+        self._check(columns)
         ids: list[list[int]] = []
         lengths = {}
         for name, column in self.columns.items():
@@ -94,13 +94,13 @@ class Scorer:
             found = str(error).strip().partition("\n")[0]
             raise InputError(f"{self.file} must be a model of bidwise export, found that it fails: {found}") from None
 
-    def check(self, columns: Mapping[str, Any] | list[str], table: str = "columns") -> None:
+    def _check(self, columns: Mapping[str, Any]) -> None:
         """Raise unless all columns of the model are there."""
         missing = [name for name in self.columns if name not in columns]
         if missing:
             near = get_close_matches(missing[0], list(map(str, columns)), n=1)
             hint = f"is it {near[0]!r} now?" if near else f"the model needs {'it' if len(missing) == 1 else 'them'}"
-            raise InputError(f"{table}: found no column {', '.join(map(repr, missing))}; {hint}")
+            raise InputError(f"columns: found no column {', '.join(map(repr, missing))}; {hint}")
 
 
 class Bins:
@@ -155,7 +155,6 @@ def _described(file: Path, encoder: Path) -> dict[str, Any]:
     if about.get("checksum") != pair_checksum(file, encoder):
         words = f"must be the pair that bidwise export wrote, found another checksum than {about.get('checksum')}"
         raise InputError(f"{encoder} and {file} {words}; export again")
-    for key, kind in (("columns", list), ("text", dict)):
-        if not isinstance(about.get(key), kind):
-            raise InputError(f"{encoder} must have {key!r}, found none; export it again")
+    if not isinstance(about.get("columns"), list):
+        raise InputError(f"{encoder} must have 'columns', found none; export it again")
     return about

@@ -17,7 +17,7 @@ from bidwise.cli.data_command import prepare_criteo, simulate_criteo
 from bidwise.cli.evaluate_command import evaluate
 from bidwise.cli.first_steps_command import doctor, try_it
 from bidwise.cli.reproduce_command import criteo, recipes, regimes, report, synthetic
-from bidwise.cli.serve_command import export, score
+from bidwise.cli.serve_command import export
 from bidwise.cli.terminal import as_typed
 from bidwise.cli.train_command import predict, sweep, train
 
@@ -46,7 +46,7 @@ def _joined(lines: re.Match[str]) -> str:
 
 
 _add(app, try_it, "try")
-for each in (evaluate, train, predict, sweep, report, export, score, doctor):
+for each in (evaluate, train, predict, sweep, report, export, doctor):
     _add(app, each)
 for experiment in (synthetic, regimes, criteo, recipes):
     _add(experiments, experiment)

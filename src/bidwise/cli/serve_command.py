@@ -1,4 +1,4 @@
-"""``bidwise export`` and ``bidwise score``: a model outside of torch."""
+"""``bidwise export``: a model outside of torch."""
 
 from __future__ import annotations
 
@@ -24,44 +24,4 @@ def export(run: Path, /, *, onnx: Path) -> None:
 
     written = export_onnx(run, onnx)
     print(f"Written: {written.file} and {written.encoder}; scores differ from torch's by {written.difference:.1e}")
-    print(f"Next: bidwise score {written.file} TABLE --out scores.csv")
-
-
-def score(
-    file: Path,
-    table: Path,
-    /,
-    *,
-    out: Path,
-    column: str = "ctr",
-    separator: str | None = None,
-    header: bool | None = None,
-) -> None:
-    """The CTR of new rows, by a model of bidwise export, with neither torch nor polars.
-
-    Values that training did not see count as rare. Examples:
-
-    bidwise score ctr.onnx new.csv --out scores.csv
-
-    bidwise score ctr.onnx new.parquet --out scores.npy
-
-    Parameters
-    ----------
-    file:
-        The .onnx file of bidwise export; its .json must be beside it.
-    table:
-        CSV or TSV file, also with .gz; a Parquet file where pyarrow or polars is installed. Needs the columns that the
-        model was trained on.
-    out:
-        File to write: .csv or .tsv for the table with one column more, .npy for the scores alone.
-    column:
-        Name of the new column.
-    separator:
-        Character between the columns of a text file, \\t for a tab [default: as in the run].
-    header:
-        Whether the first line of a text file names the columns [default: as in the run].
-    """
-    from bidwise.bridges.score_table import score_table
-
-    rows = score_table(file, table, out, column=column, separator=separator, header=header)
-    print(f"Written: {out}, {rows:,} rows")
+    print(f"Next: bidwise.Scorer({str(written.file)!r}) in Python, without torch")
