@@ -1,4 +1,4 @@
-"""`bidwise try`, `bidwise doctor`, and the check that a loss takes part in training."""
+"""`bidwise try`, and the check that a loss takes part in training."""
 
 import json
 import re
@@ -31,16 +31,6 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     (tmp_path / "result.json").write_text('{"kind": "train"}')
     with pytest.raises(bidwise.InputError, match="out must be a new folder"):
         first_steps.try_it(out=tmp_path)
-
-
-def test_the_doctor_names_what_is_missing_and_measures(capsys, monkeypatch):
-    monkeypatch.setitem(first_steps.OPTIONAL, "a-package-that-is-not-there", ("nothing", "all"))
-    first_steps.doctor()
-    printed = capsys.readouterr().out
-    assert f"bidwise {bidwise.__version__}" in printed
-    assert "a-package-that-is-not-there nothing: not installed: pip install all" in printed
-    assert float(re.search(r"256 ads: ([\d.]+) ms", printed)[1]) > 0
-    assert int(re.search(r"([\d,]+) rows/s", printed)[1].replace(",", "")) > 0
 
 
 def test_a_loss_that_is_never_called_is_noticed():

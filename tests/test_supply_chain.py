@@ -96,7 +96,7 @@ COMMANDS = [
     "evaluate scored.csv --ctr ctr --click click --bid bid --auction auction --out judged",
     "report run judged --out page.html",
 ]
-MORE = ["try --out tried", "doctor", "export run --onnx ctr.onnx"]
+MORE = ["try --out tried", "export run --onnx ctr.onnx"]
 MORE += ["sweep sweep.toml --out swept --workers 1", "simulate criteo raw.tsv --rows 3000"]
 MORE += ["prepare criteo raw.tsv store"]
 

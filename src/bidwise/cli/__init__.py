@@ -15,7 +15,7 @@ from cyclopts import App, CycloptsError
 import bidwise
 from bidwise.cli.data_command import prepare_criteo, simulate_criteo
 from bidwise.cli.evaluate_command import evaluate
-from bidwise.cli.first_steps_command import doctor, try_it
+from bidwise.cli.first_steps_command import try_it
 from bidwise.cli.reproduce_command import criteo, recipes, regimes, report, synthetic
 from bidwise.cli.serve_command import export
 from bidwise.cli.terminal import as_typed
@@ -46,7 +46,7 @@ def _joined(lines: re.Match[str]) -> str:
 
 
 _add(app, try_it, "try")
-for each in (evaluate, train, predict, sweep, report, export, doctor):
+for each in (evaluate, train, predict, sweep, report, export):
     _add(app, each)
 for experiment in (synthetic, regimes, criteo, recipes):
     _add(experiments, experiment)
