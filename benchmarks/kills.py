@@ -257,8 +257,6 @@ def comparable(name: str, content: bytes) -> Any:
     path = Path(name)
     if path.name == "environment.json":
         return timeless(json.loads(content))
-    if path.name == "checksums.json":
-        return {key: each for key, each in json.loads(content).items() if key != "environment.json"}
     if path.suffix == ".html":
         return re.sub(rb"[\d.]+ (s|seconds?|min|minutes?)\b", b"", content)
     if path.name == "checkpoint.pt" or path.parent.name == "pieces":

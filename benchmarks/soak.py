@@ -2,8 +2,8 @@
 
     python -m benchmarks.soak --minutes 30
 
-Each round trains on a table (a model searched for, then one with a welfare loss), refreshes it, predicts, evaluates and
-verifies, in folders that are gone afterwards. Growth is that of resident memory between the second and the last tenth
+Each round trains on a table (a model searched for, then one with a welfare loss), refreshes it, predicts and evaluates,
+in folders that are gone afterwards. Growth is that of resident memory between the second and the last tenth
 of the rounds; the first tenth fills caches.
 """
 
@@ -43,7 +43,6 @@ def commands(ads: Path, new: Path, folder: Path) -> Iterator[list[str]]:
     yield ["predict", str(searched), str(new), "--out", str(folder / "predicted.csv")]
     columns = ("--ctr", "log_loss", "truth", "--click", "click", "--bid", "bid", "--auction", "auction")
     yield ["evaluate", str(searched / "test.parquet"), *columns, "--out", str(folder / "evaluated")]
-    yield ["verify", str(searched)]
     yield ["report", str(searched), str(named), "--out", str(folder / "page.html")]
 
 

@@ -59,7 +59,6 @@ def test_evaluate_prints_a_verdict_and_writes_its_files(ads, tmp_path, monkeypat
     assert result["auctions"] == 400
     assert "model_b raises welfare" in (out / "report.html").read_text()
     assert sorted(path.name for path in out.iterdir()) == [
-        "checksums.json",
         "environment.json",
         "report.html",
         "result.json",
@@ -298,7 +297,6 @@ def test_a_reader_who_has_seen_enough_costs_nothing(ads, tmp_path):
     )
     assert piped.stderr == b""
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "checksums.json",
         "environment.json",
         "report.html",
         "result.json",

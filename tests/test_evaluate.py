@@ -461,7 +461,6 @@ def test_files_are_written_whole(tmp_path, monkeypatch):
     out = tmp_path / "deep" / "out"
     evaluate(ads_of(100), out=out)
     assert sorted(path.name for path in out.iterdir()) == [
-        "checksums.json",
         "environment.json",
         "report.html",
         "result.json",
@@ -483,7 +482,6 @@ def test_files_are_written_whole(tmp_path, monkeypatch):
         evaluate(ads_of(50), out=out)
     assert (out / "result.json").read_text() == before
     assert sorted(path.name for path in out.iterdir()) == [
-        "checksums.json",
         "environment.json",
         "report.html",
         "result.json",

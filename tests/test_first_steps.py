@@ -1,14 +1,12 @@
-"""`bidwise try`, `bidwise doctor`, and the check that a loss takes part in training."""
+"""`bidwise try`: a table, a result and a page."""
 
 import json
 import re
 
 import polars as pl
 import pytest
-import torch
 
 import bidwise
-from bidwise.bridges.loss_runs import loss_runs
 from bidwise.cli import first_steps_command as first_steps
 
 
@@ -31,30 +29,3 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     (tmp_path / "result.json").write_text('{"kind": "train"}')
     with pytest.raises(bidwise.InputError, match="out must be a new folder"):
         first_steps.try_it(out=tmp_path)
-
-
-def test_the_doctor_names_what_is_missing_and_measures(capsys, monkeypatch):
-    monkeypatch.setitem(first_steps.OPTIONAL, "a-package-that-is-not-there", ("nothing", "all"))
-    first_steps.doctor()
-    printed = capsys.readouterr().out
-    assert f"bidwise {bidwise.__version__}" in printed
-    assert "a-package-that-is-not-there nothing: not installed: pip install all" in printed
-    assert float(re.search(r"256 ads: ([\d.]+) ms", printed)[1]) > 0
-    assert int(re.search(r"([\d,]+) rows/s", printed)[1].replace(",", "")) > 0
-
-
-def test_a_loss_that_is_never_called_is_noticed():
-    with pytest.raises(AssertionError, match="never computed"), loss_runs(bidwise.LOSSES["log"]):
-        torch.ones(1, requires_grad=True).sum().backward()
-
-
-def test_a_loss_that_runs_too_seldom_is_noticed():
-    loss, logits = bidwise.WelfareLoss(), torch.zeros(2, requires_grad=True)
-    with pytest.raises(AssertionError, match="computed 1 time and its gradient used 1, fewer than 2"):  # noqa: SIM117
-        with loss_runs(loss, least=2):
-            loss(logits, torch.tensor([1.0, 0.0]), torch.ones(2)).backward()
-
-
-def test_an_error_inside_the_block_is_the_one_that_is_raised():
-    with pytest.raises(ZeroDivisionError), loss_runs(bidwise.LOSSES["log"]):
-        raise ZeroDivisionError

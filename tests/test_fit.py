@@ -817,7 +817,6 @@ def test_a_run_that_was_killed_while_writing_goes_on(tmp_path):
     assert done == [4, 5, 6]
     files = [
         "checkpoint.pt",
-        "checksums.json",
         "config.toml",
         "environment.json",
         "metrics.jsonl",

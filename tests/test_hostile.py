@@ -177,22 +177,6 @@ def test_weights_run_no_code(tmp_path, monkeypatch):
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_model_is_no_larger_than_its_weights(runs):
-    path = runs / "trained" / "model.json"
-    about = json.loads(path.read_text())
-    for changes in (
-        {"cardinalities": [10**12, 3]},
-        {"members": 10**9},
-        {"model": "deepfm", "options": {"embedding": 10**7, "hidden": [8]}},
-        {"model": "dcn", "options": {"cross": 10**9}},
-        {"options": {"unknown": 1}},
-        {"cardinalities": [10**30]},
-    ):
-        path.write_text(json.dumps(about | changes))
-        refuses("model.pt must be the weights of model.json", bidwise.load, path.parent)
-    path.write_text(json.dumps(about))
-
-
 def test_a_checkpoint_of_something_else_is_named(tmp_path):
     ads = Ads(torch.rand(64, 3), torch.ones(64), torch.ones(64))
     bidwise.fit(LogisticRegression(3), ads, epochs=1, out=tmp_path)

@@ -6,7 +6,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bidwise
-from bidwise.bridges.loss_runs import loss_runs
 
 lightning = pytest.importorskip("lightning.pytorch", reason="make test-long installs Lightning")
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -60,8 +59,7 @@ def trained(tmp_path, callback, model, epochs=2):
 
 def test_what_is_logged_is_what_evaluate_finds(tmp_path, capsys):
     callback, model = bidwise.WelfareCallback(), Model()
-    with loss_runs(model.loss, least=20):
-        trainer = trained(tmp_path, callback, model)
+    trainer = trained(tmp_path, callback, model)
     features, clicks, bids, _ = loader().dataset.tensors
     with torch.no_grad():
         ctr = torch.sigmoid(model.net(features).squeeze(1).double())

@@ -96,8 +96,7 @@ COMMANDS = [
     "evaluate scored.csv --ctr ctr --click click --bid bid --auction auction --out judged",
     "report run judged --out page.html",
 ]
-MORE = ["try --out tried", "doctor", "export run --onnx ctr.onnx", "score ctr.onnx ads.csv --out scores.npy"]
-MORE += ["simulate criteo raw.tsv --rows 3000"]
+MORE = ["try --out tried", "export run --out ctr.onnx"]
 MORE += ["prepare criteo raw.tsv store"]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bidwise.bridges.estimator import CTRClassifier as CTRClassifier
     from bidwise.bridges.estimator import welfare_scorer as welfare_scorer
     from bidwise.bridges.lightning import WelfareCallback as WelfareCallback
-    from bidwise.bridges.loss_runs import loss_runs
+    from bidwise.bridges.scoring import Scorer as Scorer
     from bidwise.data.groups import AuctionBatchSampler, collate_auctions, offsets
     from bidwise.diagnosis import diagnose
     from bidwise.errors import InputError
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "bidwise.auctions": ("Outcome", "optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare"),
     "bidwise.bridges.lightning": ("WelfareCallback",),
-    "bidwise.bridges.loss_runs": ("loss_runs",),
+    "bidwise.bridges.scoring": ("Scorer",),
     "bidwise.bridges.estimator": ("CTRClassifier", "welfare_scorer"),
     "bidwise.data.groups": ("AuctionBatchSampler", "collate_auctions", "offsets"),
     "bidwise.bridges.boosting": ("boosted_ctr", "welfare_metric", "welfare_objective"),
@@ -45,10 +45,10 @@ _HOMES = {
 _PACKAGES = ("auctions", "data", "evaluation", "losses", "models", "table", "training")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-# without CTRClassifier, welfare_scorer and WelfareCallback, which need other libraries: star imports need torch alone
+# without CTRClassifier, welfare_scorer, WelfareCallback and Scorer, which need other libraries: star imports need torch
 __all__ = ["LOSSES", "BidWeightedLogLoss", "Evaluation", "InputError", "Outcome", "WelfareLoss", "log_loss"]
 __all__ += ["data", "evaluation", "models", "table", "training"]
-__all__ += ["AuctionBatchSampler", "boosted_ctr", "collate_auctions", "load", "loss_runs", "offsets", "welfare_metric"]
+__all__ += ["AuctionBatchSampler", "boosted_ctr", "collate_auctions", "load", "offsets", "welfare_metric"]
 __all__ += ["diagnose", "evaluate", "fit", "pairwise_welfare_loss", "pooled_revenue", "pooled_welfare", "predict"]
 __all__ += ["optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare", "welfare_objective"]
 

@@ -15,7 +15,7 @@ import time
 import tomllib
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -28,17 +28,13 @@ from numpy.typing import NDArray
 import bidwise
 from bidwise import distributed
 from bidwise.checks import InputError
-from bidwise.json_files import from_json, read_json, read_toml, to_json
+from bidwise.json_files import from_json, read_json, read_object, read_toml, to_json
 from bidwise.urls import check_on_disk, shown_command
 
 BYTES_AT_ONCE = 2**24
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CHECKSUMS = "checksums.json"
-LOCK = ".lock"  # in a folder that a run writes to; names the process
-CHECKED = (  # files that a result is traced to
-    *("config.toml", "environment.json", "metrics.jsonl", "model.pt", "model.json", "encoder.json"),
-    *("test.parquet", "store/store.json", "optimizer.pt", "last_seen.json"),
-)
+LOCK = ".lock"  # in a folder that a run writes to: who that is
 
 
 @contextmanager
@@ -191,21 +187,28 @@ def result_json(result: Result) -> dict[str, Any]:
 
 
 def write_result(folder: Path, result: Result) -> None:
-    """``folder/result.json``, last of all."""
-    write_last(folder, result_json(result))
+    """``folder/result.json``."""
+    write_json(folder / "result.json", result_json(result))
 
 
-def write_last(folder: Path, result: dict[str, Any]) -> None:
-    """``folder/result.json`` after the checksums of what was written before, and its own."""
-    text = json.dumps(to_json(result), indent=2, allow_nan=False) + "\n"
-    write_checksums(folder, text)
-    write_text(folder / "result.json", text)
+def write_checksums(folder: Path, names: Sequence[str]) -> None:
+    """``folder/checksums.json``, last of all: :func:`check_files` compares the files of a finished run with it."""
+    write_json(folder / CHECKSUMS, {name: checksum(folder / name) for name in names if (folder / name).is_file()})
 
 
-def write_checksums(folder: Path, result: str) -> None:
-    """``folder/checksums.json``, for `bidwise verify`; ``result`` is the text of ``result.json``."""
-    there = {name: checksum(folder / name) for name in CHECKED if (folder / name).is_file()}
-    write_json(folder / CHECKSUMS, {**there, "result.json": checksum(result)})
+def check_files(folder: Path, names: Sequence[str]) -> None:
+    """Raise unless these files of a run folder are the ones its run wrote, byte for byte."""
+    if not (folder / CHECKSUMS).is_file():
+        words = f"must be the folder of a finished run of bidwise train, found no {CHECKSUMS} in {folder}"
+        raise InputError(f"{words}; train again, or restore the file from a copy", argument="run")
+    recorded = read_object(folder / CHECKSUMS)
+    for name in names:
+        path, there = folder / name, recorded.get(name)
+        here = checksum(path) if path.is_file() else None
+        if here != there:
+            found = "no file" if here is None else f"checksum {here} instead of {there}"
+            fix = "restore it from a copy, or train again in a new folder"
+            raise InputError(f"{path} must be the file that its run wrote, found {found}; {fix}")
 
 
 def read_result(path: Path, kind: type[R]) -> R:

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import bidwise
-from bidwise.bridges.scoring import FORMAT, INPUT, OUTPUT, VERSION, Scorer, crc_of
+from bidwise.bridges.scoring import FORMAT, INPUT, OUTPUT, VERSION, Scorer, pair_checksum
 from bidwise.checks import InputError
 from bidwise.data.encoding import Bag, Categorical, Encoder
 from bidwise.models.bags import values_and_slots
 from bidwise.run_folder import whole_file, write_json
-from bidwise.table.config import read_toml
 from bidwise.table.model import Model, load
 from bidwise.urls import check_on_disk
 
@@ -73,11 +72,17 @@ def export_onnx(run: str | Path, out: str | Path) -> Exported:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path.with_suffix(".json")) as encoder, whole_file(path) as graph:
         _graph(model).save(graph, external_data=False)
-        about = _description(model) | {"checksum": crc_of(graph)}
-        write_json(encoder, about)
+        about = _description(model)
+        _write_encoder(encoder, about, graph)
         difference = _difference(model, Scorer(graph, encoder=encoder))
-        write_json(encoder, about | {"difference": difference})
+        _write_encoder(encoder, about | {"difference": difference}, graph)
     return Exported(path, path.with_suffix(".json"), difference)
+
+
+def _write_encoder(path: Path, about: dict[str, Any], graph: Path) -> None:
+    """The JSON, with the checksum of what precedes it and of the graph as its last key."""
+    write_json(path, about | {"checksum": ""})
+    write_json(path, about | {"checksum": pair_checksum(graph, path)})
 
 
 def _graph(model: Model) -> Any:
@@ -103,14 +108,11 @@ def _graph(model: Model) -> Any:
 
 def _description(model: Model) -> dict[str, Any]:
     """The JSON beside the graph; docs/serving.md explains it."""
-    config = model.run / "config.toml"
-    data = read_toml(config).get("data", {}) if config.is_file() else {}
     return {
         "format": FORMAT,
         "version": VERSION,
         "bidwise": bidwise.__version__,
         "model": {name: getattr(model.about, name) for name in ("model", "members", "recipe", "loss")},
-        "text": {"separator": data.get("separator"), "header": data.get("header", True)},
         "columns": model.encoder.to_json()["columns"],
     }
 

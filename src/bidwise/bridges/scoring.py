@@ -18,7 +18,7 @@ from bidwise.json_files import read_object
 from bidwise.values import FIRST, MISSING, SLOTS, Bag, Vocabulary, number_of
 
 FORMAT = "bidwise scorer"
-VERSION = 1
+VERSION = 2
 INPUT, OUTPUT = "ids", "ctr"
 AT_ONCE = 4096  # ads
 
@@ -58,7 +58,7 @@ class Scorer:
 
     def encode(self, columns: Mapping[str, Any]) -> NDArray[np.int64]:
         """Ids of ads, ``(ads, columns)``."""
-        self.check(columns)
+        self._check(columns)
         ids: list[list[int]] = []
         lengths = {}
         for name, column in self.columns.items():
@@ -79,7 +79,11 @@ class Scorer:
         blocks = [np.ascontiguousarray(ids[at : at + AT_ONCE]) for at in range(0, len(ids), AT_ONCE)]
         with self._runs():
             scores = [self.session.run([OUTPUT], {INPUT: block})[0].reshape(len(block)) for block in blocks]
-            return np.concatenate([np.zeros(0), *scores], dtype=np.float64)
+            ctr = np.concatenate([np.zeros(0), *scores], dtype=np.float64)
+        if not np.isfinite(ctr).all():
+            row = int((~np.isfinite(ctr)).argmax())
+            raise InputError(f"{self.file} must give finite CTRs, found {ctr[row]} in row {row}; export another model")
+        return ctr
 
     @contextmanager
     def _runs(self) -> Iterator[None]:
@@ -90,13 +94,13 @@ class Scorer:
             found = str(error).strip().partition("\n")[0]
             raise InputError(f"{self.file} must be a model of bidwise export, found that it fails: {found}") from None
 
-    def check(self, columns: Mapping[str, Any] | list[str], table: str = "columns") -> None:
+    def _check(self, columns: Mapping[str, Any]) -> None:
         """Raise unless all columns of the model are there."""
         missing = [name for name in self.columns if name not in columns]
         if missing:
             near = get_close_matches(missing[0], list(map(str, columns)), n=1)
             hint = f"is it {near[0]!r} now?" if near else f"the model needs {'it' if len(missing) == 1 else 'them'}"
-            raise InputError(f"{table}: found no column {', '.join(map(repr, missing))}; {hint}")
+            raise InputError(f"columns: found no column {', '.join(map(repr, missing))}; {hint}")
 
 
 class Bins:
@@ -114,9 +118,10 @@ class Bins:
         return ids
 
 
-def crc_of(file: Path) -> str:
-    """CRC-32 of a file, by which a model knows its encoder."""
-    return f"{zlib.crc32(file.read_bytes()):08x}"
+def pair_checksum(file: Path, encoder: Path) -> str:
+    """CRC-32 of an ONNX file followed by its JSON file up to the last key, "checksum", which has it."""
+    before, _, _ = encoder.read_bytes().rpartition(b'"checksum"')
+    return f"{zlib.crc32(before, zlib.crc32(file.read_bytes())):08x}"
 
 
 def _ids(column: Mapping[str, Any]) -> Vocabulary | Bins:
@@ -147,9 +152,9 @@ def _described(file: Path, encoder: Path) -> dict[str, Any]:
     about = read_object(encoder)
     if about.get("format") != FORMAT or about.get("version") != VERSION:
         raise InputError(f"{encoder} must be a scorer of version {VERSION}, found something else; export it again")
-    if about.get("checksum") != crc_of(file):
-        raise InputError(f"{encoder} must be the one written with {file.name}, found that of another; export again")
-    for key, kind in (("columns", list), ("text", dict)):
-        if not isinstance(about.get(key), kind):
-            raise InputError(f"{encoder} must have {key!r}, found none; export it again")
+    if about.get("checksum") != pair_checksum(file, encoder):
+        words = f"must be the pair that bidwise export wrote, found another checksum than {about.get('checksum')}"
+        raise InputError(f"{encoder} and {file} {words}; export again")
+    if not isinstance(about.get("columns"), list):
+        raise InputError(f"{encoder} must have 'columns', found none; export it again")
     return about

@@ -19,7 +19,6 @@ from bidwise.run_folder import (
     locked_folder,
     result_json,
     whole_file,
-    write_checksums,
     write_json,
 )
 
@@ -138,8 +137,7 @@ class Evaluation:
 
         check_folder(out)
         with locked_folder(out) as folder, whole_file(folder / "result.json") as part:
-            text = self.to_json()
-            part.write_text(text, encoding="utf-8")
+            part.write_text(self.to_json(), encoding="utf-8")
             made = folder / "environment.json"
             before = read_object(made) if made.is_file() else None
             write_json(made, environment())  # which the page shows
@@ -148,7 +146,6 @@ class Evaluation:
             except BaseException:
                 made.unlink() if before is None else write_json(made, before)
                 raise
-            write_checksums(folder, text)
 
 
 def check_folder(out: str | Path) -> Path:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 import polars as pl
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name
@@ -21,6 +19,7 @@ from bidwise.data.encoder_file import read_encoder
 from bidwise.data.encoding import Encoder
 from bidwise.data.read_table import (
     UNREADABLE,
+    BadRow,
     Location,
     Table,
     column_names,
@@ -32,12 +31,14 @@ from bidwise.data.read_table import (
 )
 from bidwise.json_files import from_json, read_json
 from bidwise.models import MODELS, Ensemble
+from bidwise.run_folder import check_files
 from bidwise.run_folder import load as read_weights
 from bidwise.table.config import read_toml
 from bidwise.training.validation import ctr_of
 from bidwise.urls import check_on_disk
 
 AT_ONCE = 4096  # ads
+MODEL_FILES = ("config.toml", "encoder.json", "model.json", "model.pt")  # that `load` reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,10 @@ class Model:
         with torch.inference_mode():
             logits = torch.cat([self.network(part.to(device)) for part in torch.split(features, AT_ONCE)])
         ctr: Floats = ctr_of(logits).double().cpu().numpy()
+        if not np.isfinite(ctr).all():
+            row = int((~np.isfinite(ctr)).argmax())
+            fix = "the model's weights overflow; train again, with a lower learning rate"
+            raise BadRow(str(self.run), "ctr", row, f"{ctr[row]}, which is no CTR: {fix}")
         return ctr
 
     def _read(self, table: Table) -> pl.DataFrame:
@@ -110,6 +115,8 @@ class Model:
 def load(run: str | Path, *, device: str = "cpu") -> Model:
     """The model of a folder of `bidwise train`.
 
+    Files that changed since, that belong to different runs or that hold weights that are not finite are rejected.
+
     Args:
         run: the folder.
         device: ``cpu`` or ``cuda``.
@@ -121,9 +128,7 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
             f"must be a folder of bidwise train, found {'a file' if folder.exists() else 'nothing'} at {folder}",
             argument="run",
         )
-    for name in ("result.json", "model.json", "model.pt", "encoder.json"):
-        if not (folder / name).is_file():
-            raise InputError(f"must be a finished run of bidwise train, found no {name} in {folder}", argument="run")
+    check_files(folder, MODEL_FILES)
     said, path = read_json(folder / "model.json"), folder / "model.json"
     if not isinstance(said, dict) or said.get("format") != ModelFile.format:
         raise InputError(f"{path} must be a model that bidwise train wrote, found something else")
@@ -132,46 +137,35 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
         raise InputError(f"{path} must be of version {ModelFile.version}, found {said.get('version')}; {fix}")
     about = from_json(ModelFile, said, str(path))
     encoder = read_encoder(folder / "encoder.json")
+    sizes = [field.cardinality for field in encoder.fields]
+    for column, (values, fitting) in enumerate(zip_longest(sizes, about.cardinalities)):
+        if values != fitting:
+            words = f"must fit model.json, found {values} values in column {column} instead of {fitting}"
+            raise InputError(f"{folder / 'encoder.json'} {words}; restore both files from the same run")
     return Model(folder, about, encoder, _network(about, folder / "model.pt").to(device).eval())
 
 
 def _network(about: ModelFile, path: Path) -> nn.Module:
-    """The model that ``model.json`` describes with the weights at ``path``, and no larger than these."""
+    """The model that ``model.json`` describes, with the weights at ``path``."""
     check_name("model", about.model, MODELS)
     weights = read_weights(path)
-    others = f"{path} must be the weights of model.json, found others"
-    tensors = [x for x in weights.values() if isinstance(x, torch.Tensor)] if isinstance(weights, dict) else []
-    if sum(x.numel() for x in tensors) > path.stat().st_size:  # views of a few numbers
-        raise InputError(others)
     try:
-        with _AtMost(2 * path.stat().st_size):
-            build = partial(MODELS[about.model], list(about.cardinalities), **about.options)
-            network = Ensemble([build() for _ in range(about.members)])
+        members = [MODELS[about.model](list(about.cardinalities), **about.options) for _ in range(about.members)]
+        network = Ensemble(members)
         network.load_state_dict(weights)
-    except (RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise InputError(others) from error
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+        fix = "restore both files from the same run"
+        raise InputError(f"{path} must be the weights of model.json, found others; {fix}") from error
+    for name, values in weights.items():
+        if values.is_floating_point() and not values.isfinite().all():
+            fix = "restore it from a copy, or train again in a new folder"
+            raise InputError(f"{path} must have finite weights, found others in {name}; {fix}")
     return network
-
-
-class _AtMost(TorchFunctionMode):
-    """Where tensors of at most ``room`` numbers in all can be made: sizes in a file are only what it claims."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.randn, torch.zeros, torch.ones, torch.empty):
-            shape = args[0] if args and isinstance(args[0], tuple | list) else args
-            self.room -= max(1, math.prod(shape))
-            if self.room < 0:
-                raise ValueError("more numbers than the weights have")
-        return func(*args, **(kwargs or {}))
 
 
 def written_as_in(run: str | Path, table: Table, separator: str | None = None, header: bool | None = None) -> Table:
     """A text file as the run's own was written, where nothing else is said."""
-    config = Path(run) / "config.toml"
-    if isinstance(table, str | Path) and location_of(table).kind != ".parquet" and config.is_file():
-        data = read_toml(config).get("data", {})
+    if isinstance(table, str | Path) and location_of(table).kind != ".parquet":
+        data = read_toml(Path(run) / "config.toml").get("data", {})
         separator, header = separator or data.get("separator"), data.get("header") if header is None else header
     return written_as(table, separator, header)

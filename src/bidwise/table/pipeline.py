@@ -27,10 +27,12 @@ from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.losses.named import LOSSES
 from bidwise.run_folder import (
+    CHECKSUMS,
     environment,
     locked_folder,
     read_result,
     save,
+    write_checksums,
     write_json,
     write_result,
     write_text,
@@ -41,7 +43,7 @@ from bidwise.study.search import Search, most_passes, searched
 from bidwise.study.served import Served, numbers, trained
 from bidwise.table.config import AUTO, RECIPES, REFRESHED, Config, nested, option_key, read_toml, resolved
 from bidwise.table.encode import PREVIOUS, Prepared, prepare, write_parquet
-from bidwise.table.model import ModelFile
+from bidwise.table.model import MODEL_FILES, ModelFile
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.refresh import ADAM, Previous
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
@@ -131,7 +133,7 @@ def run(
         prepared = Prepared(Path(out), config)
         if opened is not None:
             opened(prepared)
-        whole = [(prepared.folder / name).exists() for name in ("result.json", "model.pt", "model.json")]
+        whole = [(prepared.folder / name).exists() for name in (CHECKSUMS, "result.json", "model.pt", "model.json")]
         if all(whole):  # the first was written last: nothing is left to train; what was lost is made again
             return read_result(prepared.folder, TrainResult)
         valid = prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
@@ -293,7 +295,7 @@ def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress)
 
 
 def _write(prepared: Prepared, result: TrainResult, served: Served, made: dict[str, Any]) -> None:
-    """The files of a run folder: the chosen model as ``bidwise predict`` reads it, and the result last."""
+    """The files of a run folder: the chosen model as ``bidwise predict`` reads it, the result, the checksums."""
     from bidwise.report import write_page
 
     folder, recipe, metric = prepared.folder, served.recipe, result.settings.train.metric
@@ -318,3 +320,4 @@ def _write(prepared: Prepared, result: TrainResult, served: Served, made: dict[s
     write_json(folder / "environment.json", made)
     write_page(result, folder)
     write_result(folder, result)
+    write_checksums(folder, (*MODEL_FILES, ADAM, "result.json"))

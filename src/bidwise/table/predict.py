@@ -61,6 +61,7 @@ def predict(
         device: ``cpu`` or ``cuda``.
         progress: called as ``progress("predicting", 0.4)``.
     """
+    model = load(run, device=device)
     table = written_as_in(run, table, separator, header)
     try:
         rows = scan_table(table)
@@ -78,7 +79,6 @@ def predict(
     if target is not None and target.suffix.lower() != ".parquet" and nested:
         words = f"must end in .parquet, found {target.name!r}: text has no lists, and column {nested[0]!r} holds them"
         raise InputError(words, argument="out")
-    model = load(run, device=device)
     model.encoder.check(names, table_name(table))
     check_once(model.columns, names, table)
     known = None if target is None else _known(target, model, table)

@@ -24,10 +24,9 @@ from bidwise.data.store import SPLITS, Store, StoreWriter
 from bidwise.json_files import read_json
 from bidwise.models import MODELS, Ensemble
 from bidwise.models.widening import widened, widened_adam
+from bidwise.run_folder import check_files, read_result, write_json
 from bidwise.run_folder import load as read_tensors
-from bidwise.run_folder import read_result, write_json
 from bidwise.study.recipe import BASELINE, Recipe
-from bidwise.study.search import SIMPLEST
 from bidwise.study.served import Start
 from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml, resolved
 from bidwise.table.model import Model, load
@@ -53,12 +52,10 @@ class Previous:
         """The run in a folder; an error where none can go on from it."""
         try:
             model = load(run)
+            check_files(model.run, (ADAM, "result.json"))
         except InputError as error:
             error.argument = error.argument and "continue_from"
             raise
-        if not (model.run / ADAM).is_file() and model.about.model != SIMPLEST:  # which is solved without Adam
-            words = f"must be a run with the state of its optimizer, found no {ADAM} in {run}, which an older bidwise"
-            raise InputError(f"{words} wrote; train it again in a new folder", argument="continue_from")
         return Previous(model, read_result(model.run, TrainResult))
 
     def check(self, recipe: Recipe) -> None:

@@ -17,7 +17,7 @@ from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
 from bidwise.json_files import to_json
 from bidwise.losses.named import LOSSES, needs_teacher
-from bidwise.run_folder import checksum, environment, load, open_folder, save, write_json, write_last, write_text
+from bidwise.run_folder import checksum, environment, load, open_folder, save, write_json, write_text
 from bidwise.training.arguments import Options, check_loss, check_parts
 from bidwise.training.guard import NotFiniteError
 from bidwise.training.run import Position, Run
@@ -253,4 +253,5 @@ def write_result(folder: Path, run: Run) -> None:
     best = {name: {"epoch": b.epoch, "value": b.value} for name, b in run.fit.best.items()}
     save(folder / "model.pt", run.model.state_dict())
     write_json(folder / "environment.json", environment(next(run.model.parameters()).device))
-    write_last(folder, {"kind": "fit", "epochs": run.epochs_done, "best": best, "skipped": run.fit.skipped})
+    found = {"kind": "fit", "epochs": run.epochs_done, "best": best, "skipped": run.fit.skipped}
+    write_json(folder / "result.json", found)
