@@ -37,7 +37,7 @@ CHECKSUMS = "checksums.json"
 LOCK = ".lock"  # in a folder that a run writes to; names the process
 CHECKED = (  # files that a result is traced to
     *("config.toml", "environment.json", "metrics.jsonl", "model.pt", "model.json", "encoder.json"),
-    *("test.parquet", "store/store.json", "optimizer.pt", "last_seen.json"),
+    *("test.parquet", "store/store.json", "optimizer.pt"),
 )
 
 

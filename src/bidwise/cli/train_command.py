@@ -21,7 +21,6 @@ def train(
     *,
     out: Path,
     continue_from: Annotated[Path | None, Parameter(name="--continue")] = None,
-    forget_after: int | None = None,
     click: str | None = None,
     bid: str | None = None,
     auction: Columns = None,
@@ -83,9 +82,6 @@ def train(
         Folder of a finished run, whose model goes on with the rows of TABLE: columns, ids, weights and optimizer are
         kept, new values get ids of their own, and both models are tested on the newest rows. Roles and settings are
         those of that run; options here are above them.
-    forget_after:
-        With --continue: values that did not occur in so many refreshes, this one included, count as rare again
-        [default: never].
     click:
         Column of clicks, 0 or 1.
     bid:
