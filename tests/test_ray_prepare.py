@@ -75,7 +75,7 @@ def test_every_file_of_the_store_is_the_same(tmp_path, raw):
         options = {"on_error": "skip", "min_count": 3, "seed": 5, "bids": Bids("ctr")}
         prepare(raw, tmp_path / engine, engine=engine, progress=shown.__setitem__, **options)
     found = contents(tmp_path / "local")
-    assert {"store.json", "vocabulary.json", "config.toml", "test/bids.npy", "valid/truth.npy"} <= {*found}
+    assert {"store.json", "config.toml", "test/bids.npy", "valid/truth.npy"} <= {*found}
     assert Store(tmp_path / "ray").schema["skipped"]["lines"] == 9
     assert found == contents(tmp_path / "ray")
     assert bars["local"] == bars["ray"]

@@ -177,7 +177,7 @@ def _prepared(
         facts = replace(facts, refresh=previous.refreshed(encoder, store.written("train", "features")))
     write_encoder(folder / "encoder.json", encoder)
     show("reading", 0.96, "checksums")
-    store.finish(fields=encoder.fields, vocabulary={}, about={"rows": blocks.rows, "table": to_json(facts)})
+    store.finish(fields=encoder.fields, about={"rows": blocks.rows, "table": to_json(facts)})
     show("reading", 1.0)
 
 
