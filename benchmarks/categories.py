@@ -217,7 +217,7 @@ def mapped(count: int = 200_000, batch: int = 4096, runs: int = 3) -> list[Row]:
                 writer.column(split, name)[:] = getattr(drew, name).numpy()
             writer.column(split, "features", width=FIELDS)[:] = drew.features.numpy()
         fields = [Field(f"field{at}", number) for at, number in enumerate(values)]
-        there = writer.finish(fields=fields, vocabulary={}, about={}).ads("train")
+        there = writer.finish(fields=fields, about={}).ads("train")
         kinds = {"memory": replace(there, **{name: getattr(there, name).clone() for name in COLUMNS}), "mapped": there}
         taken: dict[str, list[tuple[float, float]]] = {where: [] for where in kinds}
         losses = set()

@@ -299,7 +299,7 @@ def streamed() -> Iterator[Row]:
         for name, width in (("features", len(values)), ("clicks", None), ("bids", None)):
             writer.column("train", name, width=width)[:] = getattr(ads, name).cpu().numpy()
         fields = [Field(str(k), count) for k, count in enumerate(values)]
-        store = writer.finish(fields=fields, vocabulary={}, about={})
+        store = writer.finish(fields=fields, about={})
         ways = {
             "on the GPU": (ads, batches.SHARE, mixing.LARGE),
             "in host memory": (ads.to("cpu"), 0.0, mixing.LARGE),

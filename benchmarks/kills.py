@@ -84,7 +84,7 @@ SHORT = "--set train.epochs=2 model.hidden=8"
 JOBS = {
     "prepare": Job("prepare criteo ../in/raw.tsv out --min-count 2"),
     "train": Job(f"train ../in/ads.csv {ROLES} --budget 2 {SHORT} --out out"),
-    "refresh": Job("train ../in/tomorrow.parquet --continue ../in/run --forget-after 1 --out out"),
+    "refresh": Job("train ../in/tomorrow.parquet --continue ../in/run --out out"),
     "reproduce": Job(
         "reproduce synthetic --repeats 1 --epochs 2 --losses log_plus --validation-auctions 20 "
         "--protocol converged --out out"

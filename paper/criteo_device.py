@@ -151,7 +151,7 @@ def _codes(chunk: Sample, integers: str) -> Tensor:
 def _integer_codes(integers: str, device: torch.device) -> Tensor:
     """Codes of the integers from LEAST to the largest of all columns, in the order of their tokens, int16."""
     every = np.arange(LEAST, max(field.most for field in COUNTS) + 1)
-    parts = [MAPS[integers].tokens(part) for part in np.array_split(every, 64)]  # in cache
+    parts = [MAPS[integers](part) for part in np.array_split(every, 64)]  # in cache
     return torch.from_numpy(np.concatenate([(part - LEAST + 1).astype(np.int16) for part in parts])).to(device)
 
 

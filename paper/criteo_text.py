@@ -64,17 +64,7 @@ def winners(x: NDArray[np.int64]) -> NDArray[np.int32]:
     return np.where(x <= 2, x, ABOVE + np.floor(logarithm * logarithm)).astype(np.int32)
 
 
-class Map(NamedTuple):
-    """Integers to tokens, and tokens as they are called in the vocabulary."""
-
-    tokens: Callable[[NDArray[np.int64]], NDArray[np.int32]]
-    names: Callable[[NDArray[Any]], list[str]]
-
-
-MAPS = {
-    "winners": Map(winners, lambda tokens: [str(t) if t < ABOVE else f"ln2:{t - ABOVE}" for t in tokens.tolist()]),
-    "printed": Map(printed, lambda tokens: [str(t) for t in tokens.tolist()]),
-}
+MAPS = {"winners": winners, "printed": printed}  # integers to tokens
 
 
 def hex_names(column: int, numbers: NDArray[Any]) -> NDArray[np.uint32]:

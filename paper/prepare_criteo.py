@@ -135,8 +135,7 @@ def _withdraw(folder: Path) -> None:
     """Remove what an attempt left, and the folder if nothing else is in it."""
     for name in (WORK, *SPLITS):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("config.toml", "vocabulary.json"):
-        (folder / name).unlink(missing_ok=True)
+    (folder / "config.toml").unlink(missing_ok=True)
     if not any(folder.iterdir()):
         folder.rmdir()
 
@@ -154,13 +153,8 @@ def _prepared(files: list[Path], truth: list[Path], folder: Path, options: Optio
     writer = StoreWriter(folder, sizes)
     _write_ads(runs, counted, work, writer, bool(truth), show)
     show("Checksums", 0.0)
-    names = MAPS[options.integers].names
     store = writer.finish(
         fields=[Field(name, field.size) for name, field in vocabularies.items()],
-        vocabulary={
-            name: names(field.values) if name in INTEGERS else [f"{value:08x}" for value in field.values.tolist()]
-            for name, field in vocabularies.items()
-        },
         about={
             "source": "criteo",
             "raw": [path.name for path in files],
@@ -217,7 +211,7 @@ def _run(work: Path, options: Options, block: Block) -> float:
     key = sorted_blocks.keys(options.seed if options.order == "random" else None, block.row, len(parsed.good))[
         parsed.good
     ]
-    tokens = np.concatenate([MAPS[options.integers].tokens(parsed.integers).view(np.uint32), parsed.categories])
+    tokens = np.concatenate([MAPS[options.integers](parsed.integers).view(np.uint32), parsed.categories])
     truth = None if block.truth is None else block.truth[parsed.good]
     sorted_blocks.write_run(work, block.number, key, parsed.clicks, tokens, parsed.missing, truth, about)
     return block.share

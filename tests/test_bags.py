@@ -321,11 +321,6 @@ def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):
     test = pl.read_parquet(tmp_path / "run" / "test.parquet")
     np.testing.assert_allclose(test["previous"], old.predict(today[test["row"].to_list()]), rtol=1e-6)
     assert result.evaluation.models["refreshed"].log_loss < result.evaluation.models["previous"].log_loss - 0.02
-    third = train(logged(seed=4), out=tmp_path / "third", continue_from=tmp_path / "run", forget_after=1)
-    forgotten = bidwise.load(tmp_path / "third").encoder.columns[0]
-    assert third.table.refresh.forgotten["interests"] == 12
-    assert forgotten.vocabulary.to_list().count("") == 12
-    assert "i25" not in forgotten.vocabulary.to_list()
 
 
 def test_a_bag_that_tells_the_clicks_is_found(tmp_path):

@@ -110,7 +110,7 @@ def test_a_store_names_no_file_outside_of_its_folder(tmp_path):
     writer = StoreWriter(tmp_path / "store", {"train": 2, "valid": 2, "test": 2})
     for split in writer.splits:
         writer.column(split, "clicks")[:] = 1
-    writer.finish(fields=[], vocabulary={}, about={})
+    writer.finish(fields=[], about={})
     schema = tmp_path / "store" / "store.json"
     about = json.loads(schema.read_text())
     for key, changed in (

@@ -11,8 +11,6 @@ import bidwise
 from bidwise.cli import app
 from bidwise.data import Ads
 from bidwise.data.encoding import Categorical, Encoder, Numeric
-from bidwise.data.extension import Extension, new_ids
-from bidwise.json_files import read_json
 from bidwise.models import MODELS
 from bidwise.models.categorical import embedding_width
 from bidwise.models.widening import widened, widened_adam
@@ -80,12 +78,11 @@ def test_a_widened_model_predicts_what_the_old_one_did(name):
     with torch.no_grad():
         for parameter in old.parameters():
             parameter.normal_(0, 0.3, generator=torch.Generator().manual_seed(parameter.numel()))
-    new = [torch.tensor([2, *range(5, 9)]), torch.tensor([]), torch.arange(200, 260)]
-    model.load_state_dict(widened(model, old.state_dict(), before, new))
+    model.load_state_dict(widened(model, old.state_dict(), before))
     ids = torch.stack(
         [torch.randint(0, values, (300,), generator=torch.Generator().manual_seed(0)) for values in after], 1
     )
-    known = torch.stack([~torch.isin(x, n) for x, n in zip(ids.unbind(1), new, strict=True)], 1).all(1)
+    known = (ids < torch.tensor(before)).all(1)
     assert known.sum() > 50
     assert torch.equal(model.eval()(ids[known]), old.eval()(ids[known]))
     initial = MODELS[name](after, seed=1, **options).state_dict()
@@ -103,8 +100,7 @@ def test_the_state_of_adam_moves_with_its_rows():
         torch.nn.functional.binary_cross_entropy_with_logits(old(ads.features), ads.clicks).backward()
         adam.step()
     model = MODELS["deepfm"]([5, 2], hidden=(4,), embedding=2)
-    new, shares = [torch.tensor([3, 4]), torch.tensor([])], [torch.full((5,), 0.5), torch.ones(2)]
-    state = widened_adam(model, adam.state_dict(), [3, 2], new, shares)
+    state = widened_adam(model, adam.state_dict(), [3, 2], [torch.full((5,), 0.5), torch.ones(2)])
     restored = Adam(model, learning_rate=0.01, l2=0.1)
     restored.load_state_dict(state)
     there, here = adam.state[old.table.weight], restored.state[model.table.weight]
@@ -145,43 +141,22 @@ def test_a_training_cut_in_two_is_the_same_training(name, tmp_path):
     )
 
 
-def test_words_that_do_not_occur_are_forgotten_and_their_ids_used_again():
-    one = Extension(Encoder((Categorical("site", ("a", "b", "c")), Numeric("age", (1.0,)))))
+def test_new_words_come_after_the_old_ones():
+    old = Encoder((Categorical("site", ("a", "b", "c")), Numeric("age", (1.0,))))
     fitted = Encoder((Categorical("site", ("c", "d")), Numeric("age", (7.0,))))
-    wider = one.extended(fitted)
+    wider = old.extended(fitted)
     assert wider.columns == (Categorical("site", ("a", "b", "c", "d")), Numeric("age", (1.0,)))
-    two = one.aged(wider, [np.array([0, 3, 5]), np.array([2])], 2)  # b and d occurred
-    assert tuple(two.encoder.columns[0].vocabulary) == ("a", "b", "c", "d")
-    assert two.last_seen == {"site": [0, 1, 0, 1]}
-    three = two.aged(two.encoder, [np.array([2]), np.array([2])], 2)  # a occurred; c has not twice
-    assert tuple(three.encoder.columns[0].vocabulary) == ("a", "b", "", "d")
-    assert three.encoder.encode(pl.DataFrame({"site": ["c", "d", "", None], "age": [0.0] * 4}))[:, 0].tolist() == [
-        0,
-        5,
-        1,
-        1,
-    ]
-    long = pl.DataFrame({"site": ["c", "d", ""] * 2000, "age": [0.0] * 6000})
-    assert three.encoder.encode(long)[:3, 0].tolist() == [0, 5, 1]
-    four = three.extended(Encoder((Categorical("site", ("e", "f")), Numeric("age", ()))))
-    assert tuple(four.columns[0].vocabulary) == ("a", "b", "e", "d", "f")
-    assert [ids.tolist() for ids in new_ids(three.encoder, four)] == [[4, 6], []]
 
 
-def test_forget_after_days(first, tmp_path):
+def test_refreshes_are_counted_and_ids_stay(first, tmp_path):
     runs = [first]
-    for number in (1, 2, 3):
+    for number in (1, 2):
         runs.append(tmp_path / str(number))
-        result = train(day(number), out=runs[-1], continue_from=runs[-2], forget_after=2)
-    assert result.table.refresh.number == 3
-    assert result.table.refresh.forgotten == {"site": 1}
-    assert vocabulary(runs[0]) == ("site_1", "site_0")
-    assert vocabulary(runs[2]) == ("site_1", "", "site_2", "site_3")
-    assert vocabulary(runs[3]) == ("", "site_4", "site_2", "site_3")
-    assert read_json(runs[3] / "last_seen.json")["site"] == [1, 3, 2, 3]
-    frame = pl.DataFrame({"site": ["site_1", "none", "site_4"], "size": "a", "age": 1.0})
-    forgotten, unknown, other = bidwise.load(runs[3]).predict(frame)
-    assert forgotten == unknown != other
+        result = train(day(number), out=runs[-1], continue_from=runs[-2])
+    assert result.table.refresh.number == 2
+    assert result.table.refresh.new == {"site": 1}
+    sites = ("site_1", "site_0", "site_2", "site_3")
+    assert [vocabulary(run) for run in runs] == [sites[:count] for count in (2, 3, 4)]
 
 
 def test_both_models_are_tested_on_the_newest_rows_and_the_verdict_says_which_is_better(first, tmp_path, capsys):
@@ -198,19 +173,6 @@ def test_both_models_are_tested_on_the_newest_rows_and_the_verdict_says_which_is
     rows = day(1, 4000)[test["row"].to_numpy()]
     assert np.array_equal(test["previous"].to_numpy(), bidwise.load(first).predict(rows))
     np.testing.assert_allclose(test["refreshed"].to_numpy(), bidwise.load(out).predict(rows), atol=1e-6)
-
-
-def test_the_previous_model_is_tested_with_the_values_that_are_forgotten_now(first, tmp_path):
-    later = pl.concat(
-        [day(3)[:960], day(0)[:240].with_columns(time=pl.lit(10**6, pl.Int64))]
-    )  # the newest ads have old sites
-    train(later, out=tmp_path / "run", continue_from=first, forget_after=1)
-    test = pl.read_parquet(tmp_path / "run" / "test.parquet")
-    rows = later[test["row"].to_numpy()]
-    assert "site_0" in rows["site"]
-    assert "site_0" not in vocabulary(tmp_path / "run")
-    assert np.array_equal(test["previous"].to_numpy(), bidwise.load(first).predict(rows))
-    np.testing.assert_allclose(test["refreshed"].to_numpy(), bidwise.load(tmp_path / "run").predict(rows), atol=1e-6)
 
 
 def test_settings_are_those_of_the_run_with_fewer_and_smaller_steps(first, tmp_path):
@@ -250,8 +212,6 @@ def test_what_cannot_go_on_is_refused(first, tmp_path):
         ({"continue_from": first, "model": "deepfm"}, "must be a run of the same model"),
         ({"continue_from": first, "recipe": "auto"}, "recipe must be left out where a run goes on"),
         ({"continue_from": first, "loss": "distilled"}, "loss must need no teacher"),
-        ({"forget_after": 2, **ROLES}, "forget_after is for runs that go on from another"),
-        ({"continue_from": first, "forget_after": 0}, "forget_after must be"),
     ]
     for options, words in cases:
         with pytest.raises(bidwise.InputError, match=words):

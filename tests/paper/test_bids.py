@@ -30,7 +30,7 @@ def store(tmp_path):
         writer.column(split, "clicks")[:] = draw.integers(0, 2, ads)
         writer.column(split, "truth")[:] = 1 / (1 + np.exp(draw.normal(1, 1, ads)))
     fields = [Field(name, values) for name, values in zip("abc", VALUES, strict=True)]
-    return writer.finish(fields=fields, vocabulary={}, about={})
+    return writer.finish(fields=fields, about={})
 
 
 def drawn(store, split="train", **options):
@@ -138,6 +138,6 @@ def test_bids_that_cannot_be_drawn_are_refused(store, tmp_path):
         attach(store, Bids("advertiser", field=3))
     for split in SIZES:
         (store.folder / split / "truth.npy").rename(store.folder / split / "truth.gone")
-    without = store.writer.finish(fields=store.fields, vocabulary={}, about={})
+    without = store.writer.finish(fields=store.fields, about={})
     with pytest.raises(InputError, match="bids of kind ctr need the true CTR, found no column truth"):
         attach(without, Bids("ctr"))

@@ -90,7 +90,7 @@ def test_integers_become_the_tokens_of_the_store(drawn, integers):
         values = drawn.values[index].numpy().astype(np.int64)
         tokens = codes[index].numpy() - 1 + criteo_device.LEAST
         there = ~drawn.missing[index].numpy()
-        assert np.array_equal(tokens[there], MAPS[integers].tokens(values[there]))
+        assert np.array_equal(tokens[there], MAPS[integers](values[there]))
     assert ((codes == 0) == drawn.missing).all()
 
 

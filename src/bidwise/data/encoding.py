@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
@@ -38,8 +38,7 @@ COME_BACK = 0.01  # of the rows have a value that was there before, at least, or
 class Categorical:
     """A column of names: id 0 for rare or unseen values, 1 for missing ones, then the vocabulary.
 
-    An empty word holds the place of one that was forgotten (:mod:`bidwise.data.extension`); no value is empty. Words
-    are a series, less than half the size of Python's own text: there may be tens of millions.
+    Words are a series, less than half the size of Python's own text: there may be tens of millions.
     """
 
     name: str
@@ -249,6 +248,24 @@ class Encoder:
         for at, column in zip(self.spans, self.columns, strict=True):
             features[:, at] = column.ids(rows[column.name]).reshape(len(rows), at.stop - at.start)
         return features
+
+    def extended(self, fitted: Encoder) -> Encoder:
+        """The encoder with the words of one that was fitted to new rows, after its own; all ids and bins stay.
+
+        >>> old, new = (Encoder((Categorical("site", words),)) for words in (("a", "b"), ("b", "c", "d")))
+        >>> old.extended(new).columns[0].vocabulary.to_list()
+        ['a', 'b', 'c', 'd']
+        """
+        known, columns = {column.name: column for column in fitted.columns}, []
+        for column in self.columns:
+            if isinstance(column, Categorical):
+                words, new = column.vocabulary, getattr(known[column.name], "vocabulary", column.vocabulary)
+                new = new.filter(~new.is_in(words.implode()))
+                column = replace(column, vocabulary=pl.concat([words, new.alias(words.name)]))
+                if isinstance(column, Bag):  # lists may have become longer
+                    column = replace(column, slots=max(column.slots, known[column.name].field.slots))
+            columns.append(column)
+        return Encoder(tuple(columns))
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` reads, as JSON holds it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,13 @@ from numpy.typing import DTypeLike, NDArray
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ads import Ads
 from bidwise.json_files import from_json, read_json
-from bidwise.run_folder import checksum, named, read_array, take_room, whole_file, write_json
+from bidwise.run_folder import checksum, named, read_array, take_room, write_json
 from bidwise.values import FIRST as FIRST
 from bidwise.values import MISSING as MISSING
 from bidwise.values import RARE as RARE
 
 FORMAT = "bidwise store"
-VERSION = 1
+VERSION = 2
 SCHEMA = "store.json"
 SPLITS = ("train", "valid", "test")
 AGAIN = "prepare the data again"
@@ -136,7 +135,7 @@ class Store:
         self.fields = from_json(list[Field], said["fields"], f"fields of {name}")
         self.splits = from_json(dict[str, int], said["splits"], f"splits of {name}")
         files = from_json(dict[str, Stated], said["files"], f"files of {name}")
-        known = {"splits": list(SPLITS), "files": [*_files(SPLITS, *TYPES), "vocabulary.json"]}
+        known = {"splits": list(SPLITS), "files": _files(SPLITS, *TYPES)}
         for key, there in (("splits", self.splits), ("files", files)):
             for each in there:
                 check_name(f"{key} of {name}", each, known[key])
@@ -266,35 +265,22 @@ class StoreWriter:
         part = path.with_name(path.name + ".part")
         return read_array(part if part.is_file() else path)
 
-    def finish(self, *, fields: Sequence[Field], vocabulary: Mapping[str, Any], about: Mapping[str, Any]) -> Store:
-        """Give the columns their names, write vocabulary and schema, and open the store.
+    def finish(self, *, fields: Sequence[Field], about: Mapping[str, Any]) -> Store:
+        """Give the columns their names, write the schema, and open the store.
 
         Args:
             fields: in the order of the features.
-            vocabulary: for each field whatever its values are looked up by, as JSON holds it.
             about: where the data came from, with which options, and what was counted.
         """
         files = _files(self.splits, *TYPES)
         for file in files:
             if (self.folder / f"{file}.part").is_file():
                 _named(self.folder, file)
-        _write_vocabulary(self.folder / "vocabulary.json", vocabulary)
-        names = [*(file for file in files if (self.folder / file).is_file()), "vocabulary.json"]
+        names = [file for file in files if (self.folder / file).is_file()]
         said = [{key: x for key, x in vars(field).items() if (key, x) != ("slots", 1)} for field in fields]
         schema = {"format": FORMAT, "version": VERSION, "fields": said, "splits": self.splits, **about}
         write_json(self.folder / SCHEMA, {**schema, "files": {name: _stated(self.folder / name) for name in names}})
         return Store(self.folder)
-
-
-def _write_vocabulary(path: Path, vocabulary: Mapping[str, Any]) -> None:
-    """A JSON object with a line for each field."""
-    with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
-        before = "{\n"
-        for name, values in vocabulary.items():
-            text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
-            file.write(f"{before}{json.dumps(name, ensure_ascii=False)}:{text}")
-            before = ",\n"
-        file.write("\n}\n" if vocabulary else "{}\n")
 
 
 def _stated(path: Path) -> dict[str, Any]:

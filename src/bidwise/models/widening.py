@@ -12,22 +12,21 @@ from bidwise.models.bags import Values, values_and_slots
 from bidwise.models.layers import Embeddings
 
 
-def widened(model: nn.Module, state: dict[str, Any], before: Sequence[Values], new: Sequence[Tensor]) -> dict[str, Any]:
+def widened(model: nn.Module, state: dict[str, Any], before: Sequence[Values]) -> dict[str, Any]:
     """The weights of a model whose fields had ``before`` values each, for a ``model`` whose fields have more.
 
     Args:
-        model: built for the values that there are now; new ones have its initial vectors.
+        model: built for the values that there are now; new ones, at the end, have its initial vectors.
         state: ``state_dict`` of the old model.
-        new: ids of each field that belong to new values, those at the end and any others.
 
     >>> from bidwise.models import SparseLogisticRegression
     >>> old, model = SparseLogisticRegression([3, 2]), SparseLogisticRegression([4, 2])
-    >>> model.load_state_dict(widened(model, old.state_dict(), [3, 2], [torch.tensor([3]), torch.tensor([])]))
+    >>> model.load_state_dict(widened(model, old.state_dict(), [3, 2]))
     <All keys matched successfully>
     >>> bool(torch.equal(model(torch.tensor([[2, 1], [0, 0]])), old(torch.tensor([[2, 1], [0, 0]]))))
     True
     """
-    rows = {f"{name}.weight": (table, source, fresh) for name, table, source, fresh in _rows(model, before, new)}
+    rows = {f"{name}.weight": (table, source, fresh) for name, table, source, fresh in _rows(model, before)}
     return state | {
         name: torch.where(fresh[:, None], table.weight.detach().cpu(), state[name][source])
         for name, (table, source, fresh) in rows.items()
@@ -35,7 +34,7 @@ def widened(model: nn.Module, state: dict[str, Any], before: Sequence[Values], n
 
 
 def widened_adam(
-    model: nn.Module, state: dict[str, Any], before: Sequence[Values], new: Sequence[Tensor], shares: Sequence[Tensor]
+    model: nn.Module, state: dict[str, Any], before: Sequence[Values], shares: Sequence[Tensor]
 ) -> dict[str, Any]:
     """The same of :class:`~bidwise.training.Adam`: new rows have no moments.
 
@@ -44,7 +43,7 @@ def widened_adam(
     """
     numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
     states = dict(state["state"])
-    for _, table, source, fresh in _rows(model, before, new):
+    for _, table, source, fresh in _rows(model, before):
         number = numbers[id(table.weight)]
         if number not in states:  # no batch has looked anything up
             continue
@@ -57,9 +56,7 @@ def widened_adam(
     return state | {"state": states}
 
 
-def _rows(
-    model: nn.Module, before: Sequence[Values], new: Sequence[Tensor]
-) -> Iterator[tuple[str, Embeddings, Tensor, Tensor]]:
+def _rows(model: nn.Module, before: Sequence[Values]) -> Iterator[tuple[str, Embeddings, Tensor, Tensor]]:
     """For each table with its name: the old row that every row comes from, any where its value is new, and whether."""
     had, _ = values_and_slots(before)
     for name, table in model.named_modules():
@@ -68,7 +65,7 @@ def _rows(
         sources, fresh, start = [], [], 0
         for field, values in zip(table.fields, table.values, strict=True):
             ids = torch.arange(values)
-            is_new = torch.isin(ids, new[field].long())
+            is_new = ids >= had[field]
             sources.append(start + ids.masked_fill(is_new, 0))
             fresh.append(is_new)
             start += had[field]

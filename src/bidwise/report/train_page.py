@@ -314,10 +314,9 @@ def _refreshed(result: TrainResult, refresh: Refresh) -> list[tuple[str, str]]:
     """Which of the two models to serve, and what became of the older one."""
     pairs = result.evaluation.of_metric("welfare")
     outcome = next(each.outcome for each in pairs if (each.model, each.baseline) == (REFRESHED, PREVIOUS))
-    new, gone = (sum(each.values()) for each in (refresh.new, refresh.forgotten))
-    lost = f"; {counted(gone, 'value')} not seen for long count as rare again" if gone else ""
+    new = sum(refresh.new.values())
     rows = f"{result.table.splits['train'].ads:,} new training ads, {refresh.ads:,} in all so far"
-    told = f"Refresh {refresh.number} went on with {rows}; {counted(new, 'value')} got ids of their own{lost}."
+    told = f"Refresh {refresh.number} went on with {rows}; {counted(new, 'value')} got ids of their own."
     return [(outcome, f"{NEWER[outcome].format(refresh.run)}."), ("", told), _chosen(result)]
 
 

@@ -162,7 +162,6 @@ class Train:
     sigma: float | None = None  # None: that of the loss, 1
     seed: int = 0
     continue_from: str | None = None  # folder of the run whose model goes on
-    forget_after: int | None = None  # refreshes without a value, after which it is forgotten; None: never
 
     def __post_init__(self) -> None:
         if self.loss == AUTO:
@@ -180,12 +179,10 @@ class Train:
         given = {name: value for name, value in vars(self).items() if value is not None}
         for name, names in {"metric": METRICS, "teacher_model": MODELS}.items():
             check_name(name, given.get(name, next(iter(names))), names)
-        if self.continue_from is None and self.forget_after is not None:
-            raise InputError("is for runs that go on from another, found none (--continue)", argument="forget_after")
         for name, wrong in {"recipe": recipe not in (SINGLE, ENSEMBLE), "budget": budget > 1}.items():
             if self.continue_from is not None and wrong:
                 raise InputError("must be left out where a run goes on from another, found one", argument=name)
-        for name, least in {"budget": 1, "members": 2, "forget_after": 1}.items():
+        for name, least in {"budget": 1, "members": 2}.items():
             check_whole(name, given.get(name, least), least)
         if not 0 <= given.get("click_share", 0) < 1:
             raise InputError(f"must be in [0, 1), found {self.click_share}", argument="click_share")

@@ -134,7 +134,7 @@ def _prepared(table: Table, config: Config, folder: Path, previous: Previous | N
     kinds = {column.name: column.use for column in columns if column.use in KINDS}
     counting = partial(_share, show, 0.4, 0.6, "counting values")
     encoder = passes.encoder(kinds, sizes["train"], min_count, data.bins, counting)
-    encoder = encoder if previous is None else previous.extension.extended(encoder)
+    encoder = encoder if previous is None else previous.model.encoder.extended(encoder)
     if not (folder / "config.toml").exists():
         write_text(folder / "config.toml", to_toml(nested(config.flat())))
     (folder / "store").mkdir(exist_ok=True)
@@ -169,13 +169,10 @@ def _prepared(table: Table, config: Config, folder: Path, previous: Previous | N
     ctr = None if previous is None else previous.ctr(encoder, store.written("test", "features"))
     _write_test(folder, passes, parts, numbers, {} if ctr is None else {PREVIOUS: ctr})
     if previous is not None:
-        for mark in passes.work.glob("*.written"):  # ids may change now: a run that is cut off writes them again
-            mark.unlink()
-        encoder, refresh = previous.aged(encoder, store, folder, config.train.forget_after)
-        facts = replace(facts, refresh=refresh)
+        facts = replace(facts, refresh=previous.refreshed(encoder, store.written("train", "features")))
     write_encoder(folder / "encoder.json", encoder)
     show("reading", 0.96, "checksums")
-    store.finish(fields=encoder.fields, vocabulary={}, about={"rows": blocks.rows, "table": to_json(facts)})
+    store.finish(fields=encoder.fields, about={"rows": blocks.rows, "table": to_json(facts)})
     show("reading", 1.0)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +18,10 @@ from bidwise.data.blocks import chunks
 from bidwise.data.counting import Found, count_ids
 from bidwise.data.encoder_file import read_encoder
 from bidwise.data.encoding import LEFT_OUT, Bag, Column, Encoder, Numeric, cut_clause, kind_of
-from bidwise.data.extension import Extension, new_ids
-from bidwise.data.store import SPLITS, Store, StoreWriter
-from bidwise.json_files import read_json
+from bidwise.data.store import Store
 from bidwise.models import MODELS, Ensemble
 from bidwise.models.widening import widened, widened_adam
-from bidwise.run_folder import check_files, read_result, write_json
+from bidwise.run_folder import check_files, read_result
 from bidwise.run_folder import load as read_tensors
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.served import Start
@@ -36,7 +33,7 @@ from bidwise.values import MISSING, RARE
 
 EPOCHS, RATE = 0.5, 0.1  # of a refresh, in units of the first training's
 KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]
-ADAM, LAST_SEEN = "optimizer.pt", "last_seen.json"
+ADAM = "optimizer.pt"
 UNKNOWN = 0.5  # share of a column's values, above which it may be written otherwise than before
 
 
@@ -77,12 +74,6 @@ class Previous:
     def facts(self) -> TableFacts:
         """Of the table that the first of all these runs was trained on, but for splits: units of bids are kept."""
         return self.result.table
-
-    @cached_property
-    def extension(self) -> Extension:
-        refresh, path = self.facts.refresh, self.model.run / LAST_SEEN
-        last_seen = read_json(path) if refresh is not None else None
-        return Extension(self.model.encoder, 0 if refresh is None else refresh.number, last_seen)
 
     def sections(self) -> dict[str, dict[str, Any]]:
         """A configuration that goes on from the run: roles, model and settings as they are, fewer and smaller steps.
@@ -161,52 +152,40 @@ class Previous:
 
     def ctr(self, encoder: Encoder, features: NDArray[np.int32]) -> Floats:
         """The run's own CTR of rows that are ids of an extended encoder, as `bidwise predict` has it."""
-        new, fields = new_ids(self.model.encoder, encoder), self.model.encoder.fields
+        fields = self.model.encoder.fields
 
         def old(ids: NDArray[np.int32]) -> NDArray[np.int32]:
             parts = [ids[:, at][:, : field.slots] for at, field in zip(encoder.spans, fields, strict=True)]
-            return np.hstack([np.where(np.isin(x, its), RARE, x) for x, its in zip(parts, new, strict=True)])
+            return np.hstack([np.where(x < its.values, x, RARE) for x, its in zip(parts, fields, strict=True)])
 
         return np.concatenate([self.model.ctr(old(features[part])) for part in chunks(0, len(features))])
 
-    def aged(
-        self, encoder: Encoder, store: StoreWriter, folder: Path, forget_after: int | None
-    ) -> tuple[Encoder, Refresh]:
-        """The extended encoder without what it forgets, and what became new; the next refresh finds the rest.
-
-        Forgotten words are rare in validation and test rows as well; training rows have none of them.
-        """
-        features = store.written("train", "features")
-        counts = _counts(features, encoder)
-        occurred = [np.flatnonzero(count) for count in counts]
-        extension = self.extension.aged(encoder, occurred, forget_after)
-        lost = new_ids(extension.encoder, encoder)
-        for part in SPLITS[1:] if any(map(len, lost)) else ():
-            ids = store.column(part, "features", width=encoder.width)
-            for at, gone in zip(encoder.spans, lost, strict=True):
-                ids[:, at][np.isin(ids[:, at], gone)] = RARE
-        write_json(folder / LAST_SEEN, extension.last_seen)
-        new = new_ids(self.model.encoder, encoder)
-        gained, forgotten = (
-            {name: len(ids) for name, ids in zip(encoder.names, each, strict=True) if len(ids)} for each in (new, lost)
-        )
-        before = self.facts.splits["train"].ads if self.facts.refresh is None else self.facts.refresh.ads
+    def refreshed(self, encoder: Encoder, features: NDArray[np.int32]) -> Refresh:
+        """What an extended encoder learnt from training rows."""
+        known = {field.name: field.values for field in self.model.encoder.fields}
+        new = {field.name: field.values - known[field.name] for field in encoder.fields}
+        refresh = self.facts.refresh
+        before = self.facts.splits["train"].ads if refresh is None else refresh.ads
         ads = before + len(features)
-        l2 = self.recipe.l2 * before / ads
-        until = self.facts.splits["test"].last
         unknown: dict[str, float] = {}
-        for name, count, its in zip(encoder.names, counts, new, strict=True):
+        for name, count in zip(encoder.names, _counts(features, encoder), strict=True):
             count[MISSING] = 0
-            share = (count[RARE] + count[its].sum()) / max(count.sum(), 1)
+            share = (count[RARE] + count[known[name] :].sum()) / max(count.sum(), 1)
             unknown |= {name: float(share)} if share > UNKNOWN else {}
-        names = (self.model.run.name, extension.number)
-        return extension.encoder, Refresh(*names, ads, l2, gained, forgotten, until, unknown)
+        return Refresh(
+            run=self.model.run.name,
+            number=1 if refresh is None else refresh.number + 1,
+            ads=ads,
+            l2=self.recipe.l2 * before / ads,
+            new={name: count for name, count in new.items() if count},
+            until=self.facts.splits["test"].last,
+            unknown=unknown,
+        )
 
     def start(self, recipe: Recipe, folder: Path, store: Store) -> list[Start]:
         """The weights and the state of Adam of every member, for the values that there are now."""
         about, members = self.model.about, cast(Ensemble, self.model.network).models
         encoder = read_encoder(folder / "encoder.json")
-        new = [torch.from_numpy(ids) for ids in new_ids(self.model.encoder, encoder)]
         ads, counts = store.splits["train"], _counts(store.column("train", "features"), encoder)
         shares = [torch.from_numpy(1 - (1 - count / ads) ** recipe.batch_size) for count in counts]
         models = [recipe.build(store.cardinalities, seed) for seed in range(len(members))]
@@ -214,8 +193,8 @@ class Previous:
         states = read_tensors(self.model.run / ADAM) if known else [None] * len(members)
         return [
             Start(
-                widened(model, member.state_dict(), about.cardinalities, new),
-                None if state is None else widened_adam(model, state, about.cardinalities, new, shares),
+                widened(model, member.state_dict(), about.cardinalities),
+                None if state is None else widened_adam(model, state, about.cardinalities, shares),
             )
             for model, member, state in zip(models, members, states, strict=True)
         ]

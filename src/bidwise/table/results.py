@@ -36,7 +36,6 @@ class Refresh:
     ads: int  # that were trained on since then
     l2: float  # what the penalty becomes: that of a prior, for so many ads
     new: dict[str, int]  # words that got ids of their own, by column
-    forgotten: dict[str, int]  # words that lost theirs
     until: str | None = None  # time of the newest ad that the run before has seen
     unknown: dict[str, float] = field(default_factory=dict)  # share of values that it did not know, where most are such
 
