@@ -432,9 +432,9 @@ def calls_inside(function):
 
 
 @pytest.mark.parametrize("name", ["log", "log_weighted", "hinge", "log_plus", "log_plus_teacher", "ranknet"])
-def test_six_calls_at_most_lead_to_the_arithmetic(name):
+def test_seven_calls_at_most_lead_to_the_arithmetic(name):
     ads = random_auctions(seed=41, sizes=[256], dtype=torch.float32)
     logits = ads.logits.requires_grad_()
     loss = partial(bidwise.LOSSES[name], logits, ads.clicks, ads.bids, None, ads.teacher)
     loss()  # what is made once
-    assert 3 <= calls_inside(loss) <= 6
+    assert 3 <= calls_inside(loss) <= 7

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import lru_cache, partial
-from typing import Any, TypeVar
+from functools import lru_cache, partial, wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -35,8 +35,14 @@ Loss = TypeVar("Loss", bound=Callable[..., Tensor])
 
 def outside_graphs(loss: Loss) -> Loss:
     """``loss``, at which a compiled step breaks its graph: the number of tiles and nodes depends on the data."""
-    apart: Loss = torch.compiler.disable(loss)  # type: ignore[no-untyped-call]
-    return apart
+
+    @wraps(loss)
+    def called(*arguments: Any, **options: Any) -> Tensor:
+        if torch.compiler.is_compiling():  # only then: it imports the compiler, which takes as long as torch itself
+            return torch.compiler.disable(loss)(*arguments, **options)  # type: ignore[no-untyped-call, no-any-return]
+        return loss(*arguments, **options)
+
+    return cast(Loss, called)
 
 
 @outside_graphs
