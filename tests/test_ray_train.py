@@ -1,10 +1,14 @@
-"""Ray Train calls the same `fit`: its workers are ranks."""
+"""The example of Ray Train: its workers are ranks, and train the model that one process trains."""
 
+import importlib.util
 import os
+from pathlib import Path
 
-import distributed_jobs as jobs
+import polars as pl
 import pytest
-import torch
+from run_helpers import market
+
+import bidwise
 
 ray = pytest.importorskip("ray")
 pytestmark = [  # what Ray says of itself, and leaves to the garbage collector when it starts and ends its own processes
@@ -12,50 +16,34 @@ pytestmark = [  # what Ray says of itself, and leaves to the garbage collector w
     pytest.mark.filterwarnings("ignore:unclosed file .*/dev/null:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
+OPTIONS = {"epochs": 2, "batch_size": 256, "hidden": [16], "embedding": 4}
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture
 def cluster():
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    modules = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
-    here = {"env_vars": {"PYTHONPATH": modules, "OMP_NUM_THREADS": "1"}}
-    ray.init(
-        address="local",
-        num_cpus=2,
-        log_to_driver=False,
-        include_dashboard=False,
-        configure_logging=False,
-        runtime_env=here,
-    )
+    here = {"env_vars": {"PYTHONPATH": str(Path(bidwise.__file__).parent.parent), "OMP_NUM_THREADS": "1"}}
+    quiet = {"log_to_driver": False, "include_dashboard": False, "configure_logging": False}
+    ray.init(address="local", num_cpus=2, runtime_env=here, **quiet)
     yield
     ray.shutdown()
 
 
-def work(options):
-    from bidwise import distributed
-
-    found = jobs.trained("dcn", "log_plus", "one", out=f"{options['folder']}/run")
-    torch.save((distributed.count(), found), f"{options['folder']}/{distributed.rank()}.pt")
-
-
-def test_ray_train_workers_are_ranks(tmp_path):
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    trainer = TorchTrainer(
-        work,
-        train_loop_config={"folder": str(tmp_path)},
-        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
-        run_config=RunConfig(storage_path=str(tmp_path / "ray")),
+def test_the_example_trains_as_one_process_does(cluster, tmp_path):
+    path = Path(__file__).parent.parent / "examples" / "ray_train.py"
+    spec = importlib.util.spec_from_file_location("ray_train", path)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    market(400).write_parquet(tmp_path / "ads.parquet")
+    example.main(tmp_path / "ads.parquet", tmp_path / "run", workers=2, **OPTIONS)
+    expected = bidwise.train(tmp_path / "ads.parquet", out=tmp_path / "alone", **example.OPTIONS, **OPTIONS)
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert '"ranks": 2' in (tmp_path / "run" / "environment.json").read_text()
+    one, two = (pl.read_parquet(tmp_path / run / "test.parquet")[expected.chosen] for run in ("alone", "run"))
+    assert two.to_list() == pytest.approx(one.to_list(), rel=1e-3)
+    assert (
+        two.to_list()
+        == bidwise.load(tmp_path / "run")
+        .predict(market(400)[pl.read_parquet(tmp_path / "run" / "test.parquet")["row"].to_list()])
+        .tolist()
     )
-    trainer.fit()
-    expected = jobs.trained("dcn", "log_plus", "one")
-    assert (tmp_path / "run" / "result.json").is_file()
-    for rank in range(2):
-        count, found = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
-        assert count == 2
-        for key, x in expected["last"].items():
-            torch.testing.assert_close(found["last"][key], x, rtol=1e-4, atol=2e-5)
-        assert [e["welfare"].item() for e in found["history"]] == pytest.approx(
-            [e["welfare"].item() for e in expected["history"]], rel=1e-5
-        )

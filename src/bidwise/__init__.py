@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bidwise.evaluation.pooled import pooled_revenue, pooled_welfare
     from bidwise.evaluation.result import Evaluation
     from bidwise.losses import LOSSES, BidWeightedLogLoss, WelfareLoss, log_loss, pairwise_welfare_loss
+    from bidwise.table import train
     from bidwise.table.model import load
     from bidwise.training import fit, predict
 
@@ -39,6 +40,7 @@ _HOMES = {
     "bidwise.evaluation.pooled": ("pooled_revenue", "pooled_welfare"),
     "bidwise.evaluation.result": ("Evaluation",),
     "bidwise.losses": ("LOSSES", "BidWeightedLogLoss", "WelfareLoss", "log_loss", "pairwise_welfare_loss"),
+    "bidwise.table": ("train",),
     "bidwise.table.model": ("load",),
     "bidwise.training": ("fit", "predict"),
 }
@@ -50,7 +52,7 @@ __all__ = ["LOSSES", "BidWeightedLogLoss", "Evaluation", "InputError", "Outcome"
 __all__ += ["data", "evaluation", "models", "table", "training"]
 __all__ += ["AuctionBatchSampler", "boosted_ctr", "collate_auctions", "load", "offsets", "welfare_metric"]
 __all__ += ["diagnose", "evaluate", "fit", "pairwise_welfare_loss", "pooled_revenue", "pooled_welfare", "predict"]
-__all__ += ["optimal_welfare", "regret", "revenue", "run_auction", "surplus", "welfare", "welfare_objective"]
+__all__ += ["optimal_welfare", "regret", "revenue", "run_auction", "surplus", "train", "welfare", "welfare_objective"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from bidwise.data.read_table import PLACES, Table, location_of, table_name
 from bidwise.data.splits import UNFINISHED, Split, auction_size
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.json_files import from_json, read_json, to_json
-from bidwise.run_folder import to_toml, whole_file, write_json, write_text
+from bidwise.run_folder import check_same, to_toml, whole_file, write_json, write_text
 from bidwise.table.config import AUTO, Config, nested, open_run
 from bidwise.table.leaks import found_leaks, stop_at_leaks
 from bidwise.table.passes import Passes, every
@@ -83,8 +83,9 @@ def prepare(
     with the table.
 
     Whatever cannot be used is refused and leaves nothing. A run that was cut off goes on after its last whole pass, or
-    block of the last one. A folder that has the store of the same table already is taken as it is. Columns, bins,
-    ids and units of bids are those of the ``previous`` run, where this one goes on from it.
+    block of the last one. If the folder has a store of the same table, also one copied from another run with the
+    same data section and seed, it is used unchanged. Columns, bins, ids and units of bids are those of the
+    ``previous`` run, where this one goes on from it.
     """
     show: Progress = progress or (lambda work, done, detail="": None)
     folder, name = open_run(out, config), table_name(table)
@@ -92,6 +93,9 @@ def prepare(
     show("reading", 0.0)
     if (folder / "store" / SCHEMA).is_file() and (folder / "test.parquet").is_file():
         prepared.check_rows(table_fingerprint(table), name)
+        if not (folder / "config.toml").exists():  # the store is another run's
+            check_same(folder, prepared.store.schema.get("config", {}), _encoding(config))
+            _write_config(folder, config)
     else:
         try:
             _prepared(table, config, folder, previous, show)
@@ -136,7 +140,7 @@ def _prepared(table: Table, config: Config, folder: Path, previous: Previous | N
     encoder = passes.encoder(kinds, sizes["train"], min_count, data.bins, counting)
     encoder = encoder if previous is None else previous.model.encoder.extended(encoder)
     if not (folder / "config.toml").exists():
-        write_text(folder / "config.toml", to_toml(nested(config.flat())))
+        _write_config(folder, config)
     (folder / "store").mkdir(exist_ok=True)
     store = StoreWriter(folder / "store", sizes)
     passes.write(encoder, store, partial(_share, show, 0.6, 0.9, "writing ids"))
@@ -172,8 +176,19 @@ def _prepared(table: Table, config: Config, folder: Path, previous: Previous | N
         facts = replace(facts, refresh=previous.refreshed(encoder, store.written("train", "features")))
     write_encoder(folder / "encoder.json", encoder)
     show("reading", 0.96, "checksums")
-    store.finish(fields=encoder.fields, about={"rows": blocks.rows, "table": to_json(facts)})
+    about = {"rows": blocks.rows, "config": _encoding(config), "table": to_json(facts)}
+    store.finish(fields=encoder.fields, about=about)
     show("reading", 1.0)
+
+
+def _write_config(folder: Path, config: Config) -> None:
+    write_text(folder / "config.toml", to_toml(nested(config.flat())))
+
+
+def _encoding(config: Config) -> dict[str, Any]:
+    """The settings that a store depends on."""
+    values = {key: value for key, value in config.flat().items() if key.startswith("data.") and key != "data.table"}
+    return values | {"train.seed": config.train.seed}
 
 
 def _share(show: Progress, first: float, last: float, words: str, done: float) -> None:
