@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 import bidwise
-from bidwise.auctions.columns import Floats
 from bidwise.checks import check_seed, check_whole
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS, World
@@ -25,6 +24,7 @@ from bidwise.study.compare import Gain, gain
 from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, seeds_of
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
+from bidwise.values import Floats
 from bidwise.workers import Progress, Show, cores, in_order
 from paper.members import BATCHES, Selected, Students, select, train
 from paper.synthetic import BY_CLICKS, BY_TRUTH, LOSSES, Fits

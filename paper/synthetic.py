@@ -14,7 +14,6 @@ from torch import Tensor
 
 import bidwise
 from bidwise.auctions import optimal_welfare, revenue
-from bidwise.auctions.columns import Floats
 from bidwise.checks import check_name, check_seed, check_whole
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS
@@ -26,6 +25,7 @@ from bidwise.run_folder import environment, open_folder
 from bidwise.study.compare import gain, mean_and_error
 from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, has_lam, seeds_of
 from bidwise.training.validation import METRICS, ctr_of, logits_of, mean_welfare, predict
+from bidwise.values import Floats
 from bidwise.workers import Progress, threads
 from paper.members import LAST, Selected, Students, Trained, select, train
 from paper.synthetic_results import (

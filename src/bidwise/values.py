@@ -9,9 +9,11 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bidwise.errors import InputError
 
+Floats = NDArray[np.float64]
 RARE, MISSING, FIRST = 0, 1, 2  # ids of every field: rare or unseen values, missing ones, the vocabulary from here on
 SLOTS = 32  # values of a list that count, at most: the first ones
 BOOLEANS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false"}  # as other tools write them

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bidwise.checks import InputError, check_offsets
 from bidwise.segments import Auctions
-
-Floats = NDArray[np.float64]
 
 
 def slot_multipliers(slots: Sequence[float]) -> Tensor:

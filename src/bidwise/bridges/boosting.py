@@ -15,12 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from bidwise.auctions import ad_numbers, auctions_of, welfare
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_between, check_bids, check_whole, warn_of_ctr
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses import LOSSES, BidWeightedLogLoss, WelfareLoss
 from bidwise.losses.curvature import Derivatives, sigmoid
 from bidwise.losses.named import needs_teacher
+from bidwise.values import Floats
 
 
 def welfare_objective(

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from bidwise.auctions import welfare
-from bidwise.auctions.columns import Floats
 from bidwise.bridges.logged_rows import LEAST, LoggedRows, auctions_of, bids_of, with_parts_of_dates
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
@@ -27,6 +26,7 @@ from bidwise.study.search import searched
 from bidwise.study.served import Served, trained
 from bidwise.table.config import Config, resolved
 from bidwise.table.plan import candidates, recipes
+from bidwise.values import Floats
 
 try:
     import sklearn

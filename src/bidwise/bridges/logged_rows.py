@@ -10,7 +10,6 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.ad_table import auction_ids
 from bidwise.data.ads import Ads
@@ -18,6 +17,7 @@ from bidwise.data.encoding import Encoder
 from bidwise.data.groups import offsets
 from bidwise.data.read_table import read_table
 from bidwise.table.encode import CAP
+from bidwise.values import Floats
 
 LEAST = 10  # clicks, and other ads, of which validation rows can tell anything
 

@@ -117,7 +117,14 @@ def evaluate(table: str, /, *, options: EvaluateOptions, out: Path) -> None:
     given["slots"] = _multipliers(options.slots)
     given["header"] = not given.pop("no_header")
 
-    from bidwise.evaluation.result import check_folder
+    from bidwise.data.read_table import check_readable
+
+    lists = (options.ctr, options.auction, options.pool_by, options.cluster, options.by)
+    roles = (options.click, options.truth, options.position, options.weight, options.propensity)
+    columns = [*(name for names in lists for name in names or ()), *(role for role in roles if role is not None)]
+    check_readable(table, columns, options.separator, not options.no_header)
+
+    from bidwise.evaluation.result import check_folder  # torch, which takes seconds
 
     check_folder(out)
     with Bars() as bars:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import bidwise
 from bidwise.cli.terminal import Bars, device_of
 
 
@@ -42,9 +43,15 @@ def predict(
     device:
         cpu, cuda, or auto for a GPU if there is one.
     """
-    from bidwise.table.predict import predict as write_predictions
+    from bidwise.data.read_table import check_readable
 
     header = False if no_header else None
+    if not (run / "encoder.json").is_file():
+        raise bidwise.InputError(f"must be a finished run of bidwise train, found none at {run}", argument="run")
+    check_readable(table, [], separator, header)
+
+    from bidwise.table.predict import predict as write_predictions  # torch, which takes seconds
+
     with Bars() as bars:
         rows = write_predictions(
             run,

@@ -155,14 +155,13 @@ def _unknown_option(options: Mapping[str, str], app: App, words: Sequence[str]) 
     unknown = next((word for word in typed if word not in known), None)
     if unknown is None or not options:
         return None
-    keys: dict[str, str] = {}
-    if "settings" in options:
+    meant, near = known, get_close_matches(unknown, known, n=1, cutoff=0.75)
+    if not near and "settings" in options:
         from bidwise.table.config import SECTIONS  # late: torch takes a second
 
         for section, part in SECTIONS.items():
-            keys |= {f"--{k.replace('_', '-')}": f"--set {section}.{k}=VALUE" for k in part.__dataclass_fields__}
-    meant = keys | known
-    near = get_close_matches(unknown, meant, n=1)
+            meant |= {f"--{k.replace('_', '-')}": f"--set {section}.{k}=VALUE" for k in part.__dataclass_fields__}
+    near = near or get_close_matches(unknown, meant, n=1)
     hint = f"Did you mean {meant[near[0]]}?" if near else f"See {_chain(app, words)} --help"
     return f"Unknown option: {unknown}. {hint}"
 

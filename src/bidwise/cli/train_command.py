@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+import bidwise
 from bidwise.cli.terminal import Bars, device_of, say
 
 
@@ -143,11 +144,14 @@ def train(table: str, /, *, out: Path, options: TrainOptions | None = None, devi
     device:
         cpu, cuda, or auto for a GPU if there is one.
     """
+    options = options or TrainOptions()
+    _check_first(table, options)
+
     from bidwise import distributed
     from bidwise.report.train_page import described, summary
     from bidwise.table import train as run
 
-    given: dict[str, Any] = asdict(options or TrainOptions())
+    given: dict[str, Any] = asdict(options)
     given["settings"] = given["settings"] or []
     given["header"] = False if given.pop("no_header") else None
     source: dict[str, Any] = {"config": table} if table.lower().endswith(".toml") else {"table": table}
@@ -166,3 +170,18 @@ def train(table: str, /, *, out: Path, options: TrainOptions | None = None, devi
         say(summary(result))
         print(f"\nWritten to {out}: report.html; evaluation/report.html, the test in detail; test.parquet, predictions")
         print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
+
+
+def _check_first(table: str, options: TrainOptions) -> None:
+    """Raise if a file is missing or has not the columns, before torch is imported, which takes seconds."""
+    from bidwise.data.read_table import check_readable
+
+    if table.lower().endswith(".toml"):
+        if not Path(table).exists():
+            raise bidwise.InputError(f"{table}: no such file")
+        return
+    lists = (options.auction, options.numeric, options.categorical, options.bag, options.ignore, options.keep)
+    roles = (options.click, options.bid, options.time, options.teacher, options.weight, options.position, options.truth)
+    columns = [*(role for role in roles if role is not None), *(name for names in lists for name in names or ())]
+    resumed = options.continue_from is not None  # text is then written as in that run
+    check_readable(table, [] if resumed else columns, options.separator, False if options.no_header else None)

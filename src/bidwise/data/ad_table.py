@@ -12,7 +12,6 @@ import polars as pl
 import polars.selectors as cs
 from numpy.typing import NDArray
 
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.blocks import Array, chunks, in_memory
 from bidwise.data.read_table import (
@@ -25,6 +24,7 @@ from bidwise.data.read_table import (
     read_table,
     table_name,
 )
+from bidwise.values import Floats
 
 GROUPED = 2**22  # runs of rows that are put in order at once
 USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish

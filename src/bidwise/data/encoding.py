@@ -14,13 +14,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bidwise import json_files
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.counting import Found, Seen, Tally, counted, exploded, holds_lists, names_of, seen
 from bidwise.data.counting import found as found
 from bidwise.data.read_table import check_columns, check_flat, numbers_of
 from bidwise.data.store import Field, spans
-from bidwise.values import FIRST, MISSING, RARE, SLOTS, Vocabulary
+from bidwise.values import FIRST, MISSING, RARE, SLOTS, Floats, Vocabulary
 
 FORMAT = "bidwise encoder"
 VERSION = 1

@@ -16,9 +16,9 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 
-from bidwise.auctions.columns import Floats
-from bidwise.checks import InputError
+from bidwise.errors import InputError
 from bidwise.urls import WEB, scheme_of, shown, url_of
+from bidwise.values import Floats
 
 Table = Any  # a path, a URL, a Location, a polars or pandas frame, or a mapping of columns
 
@@ -197,7 +197,7 @@ def written_as(table: Any, separator: str | None = None, header: bool | None = N
     if separator is None and header in (None, True):
         return table
     argument = "header" if separator is None else "separator"
-    if not isinstance(table, str | Path):
+    if not isinstance(table, PLACES):
         raise InputError("is for files, found a table in memory", argument=argument)
     place = location_of(table)
     if place.kind == ".parquet":
@@ -310,6 +310,14 @@ def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> No
         elif any(str(name).replace(".", "", 1).isdigit() for name in there):
             hint += "; is the first line no line of names? Say so: --no-header"
         raise InputError(f"{table} has no column {column!r}; {hint}")
+
+
+def check_readable(table: str, columns: Sequence[str], separator: str | None = None, header: bool | None = None) -> None:
+    """Raise unless there is such a file with these columns, if any: commands check before they import torch. URLs are
+    read later."""
+    if scheme_of(table) is None:
+        place = location_of(table)
+        check_columns(columns, column_names(written_as(place, separator, header)) if columns else [], table)
 
 
 def check_once(wanted: Sequence[str], there: Sequence[str], table: Table) -> None:

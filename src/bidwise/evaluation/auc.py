@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bidwise.auctions import ad_numbers, auctions_of
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_between, check_weights
+from bidwise.values import Floats
 
 CHUNK = 2**17  # ads at a time: a few such columns stay in cache
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.auctions.columns import Floats
+from bidwise.values import Floats
 
 
 @dataclass(frozen=True, kw_only=True)

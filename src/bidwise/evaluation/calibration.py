@@ -19,14 +19,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bidwise.auctions import ad_numbers, auctions_of
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_between, check_name, check_not_negative
-from bidwise.evaluation.fitting import EDGE, by_score, last_of, likeliest_line, logit, pooled, separable, shift, sigmoid
+from bidwise.evaluation.fitting import by_score, last_of, likeliest_line, logit, pooled, separable, shift, sigmoid
+from bidwise.values import Floats
 
 SAME = 1e-9  # logits all within this are one prediction, which says nothing about a slope
 TINY = 1e-290  # isotonic CTRs below are 0: neighbours there are so near that the slope between them overflows
-KNOTS = 20  # of the piecewise calibrator, at most
-CLICKS_PER_KNOT = 10  # at least, and as many ads without: smoothing by half a click then moves a knot by about 5 %
 
 
 @dataclass(frozen=True)
@@ -135,57 +133,14 @@ class Isotonic(Calibrator):
         return rates.clip(0, 1)  # rounding
 
 
-@dataclass(frozen=True)
-class Piecewise(Calibrator):
-    """A continuous line of several pieces between logits, which ties no ads.
-
-    Knots stand at the mean logits of at most 20 bins of equal mass, fewer where clicks are scarce (ten to a bin, and
-    ten ads without), and equal scores share a bin. A knot's height is the bin's smoothed observed logit,
-
-        logit((clicks + 1/2) / (ads + 1))
-
-    and bins whose heights do not rise are pooled. The line continues with slope 1 beyond the first and last knot, so
-    a single knot is a shift. Outputs are in [1e-12, 1 - 1e-12], strictly inside (0, 1).
-
-    >>> Piecewise(knots=(-1.0, 1.0), heights=(-2.0, 2.0))([0.5, 0.0])
-    array([5.e-01, 1.e-12])
-    """
-
-    kind = "piecewise"
-    knots: tuple[float, ...]
-    heights: tuple[float, ...]
-
-    @classmethod
-    def fit(cls, ctr: Floats, clicks: Floats, weights: Floats) -> Self:
-        logits, label, mass = by_score(logit(ctr), clicks, weights)
-        ads, clicked = mass.sum(), (mass * label).sum()
-        count = np.clip(min(clicked, ads - clicked) // CLICKS_PER_KNOT, 1, KNOTS)
-        bin_of_score = np.floor((mass.cumsum() - mass / 2) * (count / ads))
-        first = np.flatnonzero(np.diff(bin_of_score, prepend=-1))
-        bin_ads = np.add.reduceat(mass, first) + 1
-        bin_clicks = np.add.reduceat(mass * label, first) + 0.5
-        kept = pooled(bin_clicks, bin_ads)
-        rate = np.add.reduceat(bin_clicks, kept) / np.add.reduceat(bin_ads, kept)
-        first = first[kept]
-        knots = np.add.reduceat(mass * logits, first) / np.add.reduceat(mass, first)
-        knots = knots.clip(logits[first], logits[last_of(first, len(logits))])  # rounding must not make two knots meet
-        return cls(tuple(knots.tolist()), tuple(logit(rate).tolist()))
-
-    def _calibrated(self, ctr: Floats) -> Floats:
-        logits, knots = logit(ctr), np.asarray(self.knots)
-        inside = np.interp(logits, knots, np.asarray(self.heights))
-        beyond = np.minimum(logits - knots[0], 0) + np.maximum(logits - knots[-1], 0)
-        return sigmoid(inside + beyond).clip(EDGE, 1 - EDGE)
-
-
-CALIBRATORS: dict[str, type[Calibrator]] = {kind.kind: kind for kind in (Platt, Isotonic, Piecewise)}
+CALIBRATORS: dict[str, type[Calibrator]] = {kind.kind: kind for kind in (Platt, Isotonic)}
 
 
 def calibrator(kind: str, ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLike | None = None) -> Calibrator:
     """A calibrator fitted on these ads.
 
     Args:
-        kind: ``platt``, ``isotonic`` or ``piecewise``, see :data:`CALIBRATORS`.
+        kind: ``platt`` or ``isotonic``, see :data:`CALIBRATORS`.
         ctr: predicted CTR in [0, 1], ``(ads,)``.
         clicks: 0 or 1, or clicks divided by an exposure: finite and no less than 0.
         weights: of the ads, no less than 0 and not all 0; only their ratios matter.

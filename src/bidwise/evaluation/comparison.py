@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bidwise.auctions.columns import Floats
 from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.intervals import LEVEL, Interval, auction_intervals, effective_units, unit_interval
+from bidwise.values import Floats
 
 ROUNDING = 1e-12  # of a level: sums over the ads of an auction, in any order
 DECISIVE = 100  # auctions with different winners, below which no interval for welfare is to be trusted

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from bidwise.auctions import slot_multipliers
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name, check_seed, check_whole, look_like_ctr
 from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.read_table import Table, same_place, table_name, written_as
@@ -22,8 +21,9 @@ from bidwise.evaluation.comparison import Comparison, Units, compared, concentra
 from bidwise.evaluation.intervals import LEVEL
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.pooled import check_closed_form
-from bidwise.evaluation.result import ClippedBids, Evaluation, Exploration, Segment, check_folder
+from bidwise.evaluation.result import Evaluation, Exploration, Segment, check_folder
 from bidwise.json_files import to_json
+from bidwise.values import Floats
 
 SEGMENTS = 50  # of a column, those with the most ads
 BY = "by "  # before the name of a column of segments, which may be "pool"
@@ -55,7 +55,6 @@ def evaluate(
     propensity: str | None = None,
     sampling_rate: float | None = None,
     weight: str | None = None,
-    clip_bids: float | None = None,
     separator: str | None = None,
     header: bool = True,
     rounds: int = 999,
@@ -77,7 +76,7 @@ def evaluate(
         truth: column of true CTR, where it is known: welfare and revenue are then expected, not realised.
         baseline: the model that the others are compared with; the first of ``ctr`` by default.
         slots, pricing, reserve, squash: the auction, as in :func:`bidwise.run_auction`.
-        calibrate: ``none``, ``platt``, ``isotonic`` or ``piecewise``; adds each model's calibrated twin, fitted on
+        calibrate: ``none``, ``platt`` or ``isotonic``; adds each model's calibrated twin, fitted on
             ``calibration_table`` or, without one, on the other auctions (ads) of ``table`` (5 folds).
         position: column of the slot an ad was logged in, from 1; a click in slot k then counts 1/alpha_k.
         propensity: column of the chance that the ad was shown, of exploration logs; a click then counts 1/propensity
@@ -85,7 +84,6 @@ def evaluate(
         sampling_rate: share of the negatives that the models were trained on; predictions are corrected for it.
         weight: column of weights of ads; an auction has the mean weight of its ads; with ``auction_size`` an ad
             competes as often as it weighs.
-        clip_bids: quantile of the bids, such as 0.999; welfare with higher bids cut down to it is shown beside.
         separator: between columns of a text file, by its ending by default.
         header: whether its first line names the columns; without, they are column_1, column_2 and so on.
         rounds: of the bootstrap over real auctions.
@@ -151,14 +149,6 @@ def evaluate(
             model: replace(each, share_of_optimum=each.welfare / optimum if optimum else math.nan)
             for model, each in numbers.items()
         }
-    clipped = None
-    if clip_bids is not None:
-        most = float(np.quantile(ads.bids, clip_bids))
-        tame = replace(ads, bids=np.minimum(ads.bids, most))
-        again = compare(
-            {model: metrics_of(model, tame, rules).per_unit for model in ads.ctr}, metrics=("welfare", "revenue")
-        )
-        clipped = ClippedBids(most, int((ads.bids > most).sum()), tuple(again))
     against = [(model, other) for model, other in pairs if other == base and model in models]
     evaluation = Evaluation(
         models=numbers,
@@ -175,7 +165,6 @@ def evaluate(
         bid_spread=float(np.log(ads.bids).std()),
         largest_bid=float(ads.bids.max() / np.median(ads.bids)),
         concentration=concentration(units[base]),
-        clipped_bids=clipped,
         exploration=exploration,
         segments=_segments(ads, lists["by"], against, rules, {"rounds": rounds, "seed": seed}),
         options=_options(given | lists),
@@ -222,7 +211,7 @@ def _check_options(asked: dict[str, Any], base: str, rules: dict[str, Any]) -> N
         raise InputError("needs {}: real auctions are pools already", argument="pool_by", others=["auction_size"])
     check_name("calibrate", calibrate, ["none", *CALIBRATORS])
     if calibrate == "none" and asked["calibration_table"] is not None:
-        message = "needs {}: platt, isotonic or piecewise; found none"
+        message = "needs {}: platt or isotonic; found none"
         raise InputError(message, argument="calibration_table", others=["calibrate"])
     if same_place(asked["calibration_table"], asked["table"]):
         message = "must not be the table itself: without one, auctions are calibrated by others"
@@ -233,11 +222,9 @@ def _check_options(asked: dict[str, Any], base: str, rules: dict[str, Any]) -> N
             raise InputError(message, argument="ctr")
     if base not in models:
         raise InputError(f"must be one of the ctr columns, {', '.join(models)}, found {base!r}", argument="baseline")
-    rate, clip = asked["sampling_rate"], asked["clip_bids"]
+    rate = asked["sampling_rate"]
     if rate is not None and not 0 < rate <= 1:
         raise InputError(f"must be in (0, 1], found {rate}", argument="sampling_rate")
-    if clip is not None and not 0 < clip < 1:
-        raise InputError(f"must be a quantile between 0 and 1, such as 0.999, found {clip}", argument="clip_bids")
     if asked["truth"] is not None and asked["propensity"] is not None:
         raise InputError("needs clicks: with {} welfare does not go by them", argument="propensity", others=["truth"])
     check_whole("rounds", asked["rounds"], 100)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bidwise.auctions.columns import Floats
+from bidwise.values import Floats
 
 EDGE = 1e-12  # CTRs are moved into [EDGE, 1 - EDGE] before their logit is taken: |logit| <= 27.6
 NEWTON_STEPS = 100  # about 8 are taken, some dozens where one ad more would separate the classes

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
+from bidwise.values import Floats
 
 LEVEL = 0.95  # of every interval that does not say otherwise
 MANY = 10_000  # degrees of freedom

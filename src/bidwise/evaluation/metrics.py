@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bidwise.auctions import Outcome, ad_numbers, auctions_of, run_auction
-from bidwise.auctions.columns import Floats
 from bidwise.auctions.ranking import power
 from bidwise.checks import InputError, check_between, check_bids, check_weights, check_whole
 from bidwise.evaluation.auc import auc_values, auction_auc, clicked_ads
 from bidwise.evaluation.bins import Bin, binned, calibration_error, curve, equal_mass_bins
 from bidwise.evaluation.pooled import Pool, Pooled, WeightedPool, check_closed_form, pool_of, ranking_score
+from bidwise.values import Floats
 
 CTR_BINS = 20
 BID_BINS = 10

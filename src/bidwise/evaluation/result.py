@@ -24,15 +24,6 @@ from bidwise.run_folder import (
 
 
 @dataclass(frozen=True)
-class ClippedBids:
-    """Welfare and revenue compared again, with the highest bids cut down to a quantile."""
-
-    most: float
-    bids: int  # that were above it
-    comparisons: tuple[Comparison, ...]
-
-
-@dataclass(frozen=True)
 class Exploration:
     """What clicks that count 1 / propensity are worth together."""
 
@@ -57,7 +48,7 @@ class Evaluation:
     """What was found, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
 
     kind: ClassVar[str] = "evaluation"
-    format: ClassVar[int] = 4
+    format: ClassVar[int] = 5
     written: ClassVar[tuple[str, ...]] = ("best",)
 
     models: dict[str, ModelMetrics]
@@ -74,7 +65,6 @@ class Evaluation:
     bid_spread: float  # standard deviation of log bids
     largest_bid: float  # in medians
     concentration: Concentration  # of the baseline's welfare
-    clipped_bids: ClippedBids | None = None
     exploration: Exploration | None = None
     segments: tuple[Segment, ...] = ()
     options: dict[str, Any]  # what was asked for; tables by name

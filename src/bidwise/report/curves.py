@@ -104,9 +104,3 @@ def epoch_panel(name: str, epochs: Sequence[float], values: Sequence[float], bes
         axes.set_ylabel(words, color=SOFT)
 
     return Panel(f"{words.capitalize()} over epochs", about + ".", 2.7, paint)
-
-
-def skipped_words(batches: int) -> str:
-    """How much was left out of a training."""
-    many = "1 batch" if batches == 1 else f"{batches:,} batches"
-    return f"{many} left out, whose loss or gradient was not finite."

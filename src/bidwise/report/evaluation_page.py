@@ -18,7 +18,6 @@ from bidwise.report.drawing import INK, Look, Panel, Whisker, looks, ticks, whis
 from bidwise.report.evaluation_sentences import (
     AS_PREDICTIONS,
     IN_THE_AUCTION,
-    clipped,
     leading,
     models_table,
     notes,
@@ -40,7 +39,6 @@ def evaluation_page(run: Run, key: str) -> RunPage:
     sentences.sort(key=lambda sentence: (sentence.model in evaluation.twins, sentence.baseline != evaluation.baseline))
     said = [("", text) for text in leading(evaluation)]
     said += [(sentence.outcome or "", sentence.text) for sentence in sentences]
-    said += [("", text) for text in clipped(evaluation)]
     return RunPage(
         run.name,
         f"Evaluation of {', '.join(evaluation.originals)}",

@@ -58,7 +58,7 @@ def summary(evaluation: Evaluation) -> str:
     counts = f"{counted(evaluation.ads, 'ad')} in {drawn(evaluation)}; {kind} welfare and revenue per auction"
     segments = [line for table in segment_tables(evaluation) for line in (table.caption, "", *table.text(), "")]
     lines = [counts, "", *models_table("", measures, evaluation).text(), "", *leading(evaluation)]
-    lines += [*(sentence.text for sentence in verdicts(evaluation)), *clipped(evaluation), "", *segments]
+    lines += [*(sentence.text for sentence in verdicts(evaluation)), "", *segments]
     return "\n".join([*lines, *(f"Note: {note}" for note in notes(evaluation))])
 
 
@@ -94,23 +94,8 @@ def concentrated(evaluation: Evaluation) -> str:
     hold, them = ("holds", "it") if few.count == 1 else ("hold", "them")
     text = f"{counted(few.count, what)} {hold} {100 * few.share:.0f} % of the welfare of {evaluation.baseline}: what "
     text += f"follows hangs on {them}."
-    hint = " Are some bids absurd? --clip-bids 0.999 shows the comparison with higher bids cut down."
-    return text + hint if evaluation.largest_bid > ABSURD and not evaluation.clipped_bids else text
-
-
-def clipped(evaluation: Evaluation) -> list[str]:
-    """What the comparisons say with the highest bids cut down."""
-    cut = evaluation.clipped_bids
-    if cut is None:
-        return []
-    if not cut.bids:
-        return [f"No bid is above {cut.most:.4g}, the quantile of --clip-bids."]
-    welfare, revenue = ([c for c in cut.comparisons if c.metric == metric] for metric in ("welfare", "revenue"))
-    return [
-        f"With {counted(cut.bids, 'bid')} above {cut.most:.4g} cut down to it: {_sentence(each, paid, evaluation)}"
-        for each, paid in zip(welfare, revenue, strict=True)
-        if each.baseline == evaluation.baseline and each.model not in evaluation.twins
-    ]
+    hint = " Are some bids absurd? Remove their rows and compare again."
+    return text + hint if evaluation.largest_bid > ABSURD else text
 
 
 def segment_tables(evaluation: Evaluation) -> list[Table]:

@@ -14,7 +14,7 @@ from bidwise import distributed
 from bidwise.data.encoding import LEFT_OUT
 from bidwise.data.splits import AUCTIONS
 from bidwise.evaluation.estimate import Outcome, signed
-from bidwise.report.curves import epoch_panel, named_lines, skipped_words
+from bidwise.report.curves import epoch_panel, named_lines
 from bidwise.report.drawing import Panel, Picture, Whisker, whiskers
 from bidwise.report.evaluation_page import differences_section, models_section, notes_section
 from bidwise.report.evaluation_sentences import AS_PREDICTIONS, IN_THE_AUCTION, headline, models_table, verdicts
@@ -290,8 +290,7 @@ def verdict(result: TrainResult) -> list[tuple[str, str]]:
         said.append(("", f"Settings, the best of {tried} on validation: {setting_words(fit.recipe)}."))
     if (fit.slope, fit.intercept) != (1, 0):
         said.append(("", f"Calibrated on validation ads: {_calibration(fit)}."))
-    skipped = [f"{name}: {skipped_words(each.skipped)}" for name, each in result.fits.items() if each.skipped]
-    said += [("few", f"Doubt: {text}") for text in (*_too_good(result), *doubts(result.table), *skipped)]
+    said += [("few", f"Doubt: {text}") for text in (*_too_good(result), *doubts(result.table))]
     many = f"{evaluation.ads:,} {'newest ads' if result.table.timed else 'ads'}, held out from all selection"
     said.append(("", f"On test ({many}): {', '.join(facts)}."))
     return said + [

@@ -9,11 +9,11 @@ from typing import Self
 
 import numpy as np
 
-from bidwise.auctions.columns import Floats
 from bidwise.checks import check_name
 from bidwise.evaluation.comparison import AuctionEstimate, Units, compared, sizes_of
 from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.intervals import unit_interval
+from bidwise.values import Floats
 
 ERROR = 0.05  # chance that any candidate of no worth is taken for better
 #: What `train` compares with the baseline by default; all of them serve one model. ``distilled`` has an ensemble as

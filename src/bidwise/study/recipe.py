@@ -63,7 +63,6 @@ class Recipe:
     embeddings: str = "lazy"
     precision: str = "float32"
     clip: float | None = None
-    on_nan: str = "stop"
 
     @property
     def needs_teacher(self) -> bool:

@@ -157,7 +157,6 @@ class Train:
     l2: float | None = None
     precision: str | None = None  # None: float32
     clip: float | None = None  # None: gradients are left as they are
-    on_nan: str | None = None  # None: stop
     lam: float | None = None  # None: that of the loss, 3
     sigma: float | None = None  # None: that of the loss, 1
     seed: int = 0

@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.blocks import Blocks, blocks_of, chunks, table_fingerprint
 from bidwise.data.encoder_file import write_encoder
@@ -28,6 +27,7 @@ from bidwise.table.leaks import found_leaks, stop_at_leaks
 from bidwise.table.passes import Passes, every
 from bidwise.table.refresh import Previous
 from bidwise.table.results import SplitFacts, TableFacts
+from bidwise.values import Floats
 from bidwise.workers import Progress
 
 WORK = UNFINISHED  # folder of a run until its store is there

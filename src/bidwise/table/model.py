@@ -13,7 +13,6 @@ import polars as pl
 import torch
 from torch import nn
 
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError, check_name
 from bidwise.data.encoder_file import read_encoder
 from bidwise.data.encoding import Encoder
@@ -36,6 +35,7 @@ from bidwise.run_folder import load as read_weights
 from bidwise.table.config import read_toml
 from bidwise.training.validation import ctr_of
 from bidwise.urls import check_on_disk
+from bidwise.values import Floats
 
 AT_ONCE = 4096  # ads
 MODEL_FILES = ("config.toml", "encoder.json", "model.json", "model.pt")  # that `load` reads

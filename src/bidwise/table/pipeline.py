@@ -261,11 +261,7 @@ def _fit_result(served: Served, metric: str) -> FitResult:
     fit = served.fits[0]
     history = tuple(Epoch(float(each["epoch"]), float(each["loss"]), float(each[metric])) for each in fit.history)
     best = next(each for each in history if each.epoch == float(fit.best[metric].epoch))
-    line, skipped = (
-        (float(served.model.slope), float(served.model.intercept)),
-        sum(each.skipped for each in served.fits),
-    )
-    return FitResult(served.recipe, best, history, *line, skipped)
+    return FitResult(served.recipe, best, history, float(served.model.slope), float(served.model.intercept))
 
 
 def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress) -> Evaluation:

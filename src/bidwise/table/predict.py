@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.read_table import (
     FROM_AFAR,
@@ -27,13 +24,12 @@ from bidwise.data.read_table import (
     table_error,
     table_name,
 )
-from bidwise.run_folder import checksum, named, whole_file
+from bidwise.run_folder import whole_file
 from bidwise.table.model import Model, load, written_as_in
 from bidwise.urls import check_on_disk
 
 SINKS = (".parquet", ".csv", ".tsv")
 BLOCK = 2**17  # rows, whole times those that the network has at once
-KNOWN = ".ctr"  # ending of the file of predictions that a killed run leaves
 
 
 def predict(
@@ -54,8 +50,7 @@ def predict(
         table: as in `train`; needs the columns that the model was trained on and may have any others. Values that
             training did not see count as rare.
         out: a file that ends in .parquet, .csv or .tsv. The table is then read and written in blocks, in constant
-            memory. The same call after a kill takes the predictions that were made, and ends with the same
-            bytes.
+            memory.
         column: name of the new column.
         separator, header: of a text file, as in `train`; those of the run by default.
         device: ``cpu`` or ``cuda``.
@@ -81,8 +76,7 @@ def predict(
         raise InputError(words, argument="out")
     model.encoder.check(names, table_name(table))
     check_once(model.columns, names, table)
-    known = None if target is None else _known(target, model, table)
-    blocks = _Blocks(model, rows, column, known, progress)
+    blocks = _Blocks(model, rows, column, progress)
     try:
         blocks.total = row_count(rows) if progress is not None else 0
         if target is None:
@@ -91,8 +85,6 @@ def predict(
         _sink(blocks, target)
     except (*UNREADABLE, InputError) as error:
         if blocks.failed is not None:
-            if known is not None and isinstance(blocks.failed, InputError):  # the user will change something
-                known.unlink(missing_ok=True)
             if isinstance(bad := blocks.failed, BadRow):
                 bad = BadRow(table_name(table), bad.column, blocks.done + bad.row, bad.found)
                 raise bad.of(location_of(table)) if isinstance(table, PLACES) else bad from None
@@ -107,8 +99,7 @@ def predict(
 class _Blocks:
     """The rows with their predictions, a block after the other.
 
-    Blocks begin at the same rows in every run: torch may round a row differently in another block. Where ``known`` is a
-    file, the CTR of whole blocks goes there before they are written: a run that was killed reads them back.
+    Blocks begin at the same rows in every run: torch may round a row differently in another block.
     """
 
     def __init__(
@@ -116,10 +107,9 @@ class _Blocks:
         model: Model,
         rows: pl.LazyFrame,
         column: str,
-        known: Path | None,
         progress: Callable[[str, float], None] | None,
     ) -> None:
-        self.model, self.rows, self.column, self.known, self.progress = model, rows, column, known, progress
+        self.model, self.rows, self.column, self.progress = model, rows, column, progress
         self.total = self.done = 0
         self.failed: Exception | None = None
 
@@ -128,25 +118,13 @@ class _Blocks:
         self.done = 0
         try:
             for block in self.rows.collect_batches(chunk_size=BLOCK, engine="streaming"):
-                yield block.with_columns(pl.Series(self.column, self._ctr(block)))
+                yield block.with_columns(pl.Series(self.column, self.model.predict(block)))
                 self.done += len(block)
                 if self.progress is not None and self.total:
                     self.progress("predicting", self.done / self.total)
         except Exception as error:  # polars would wrap it in words of its own
             self.failed = error
             raise
-
-    def _ctr(self, block: pl.DataFrame) -> Floats:
-        if self.known is None:
-            return self.model.predict(block)
-        with named(self.known), self.known.open("r+b" if self.known.exists() else "w+b") as file:
-            file.seek(8 * self.done)
-            ctr: Floats = np.fromfile(file, dtype=np.float64, count=len(block))
-            if len(ctr) < len(block) or not ctr.all():  # cut off; after a power cut there may be zeros
-                ctr = self.model.predict(block)
-                file.seek(8 * self.done)
-                file.write(ctr.tobytes())
-        return ctr
 
 
 def _target(out: str | Path, table: Table) -> Path:
@@ -164,21 +142,6 @@ def _target(out: str | Path, table: Table) -> Path:
     return path
 
 
-def _known(path: Path, model: Model, table: Table) -> Path | None:
-    """Where the CTR of a run that was cut off is kept, beside ``path``: for this model and these files alone.
-
-    ``None`` for frames and URLs, whose rows may have changed unseen.
-    """
-    place = location_of(table) if isinstance(table, PLACES) else None
-    files = [] if place is None else place.files()
-    if place is None or not files:
-        return None
-    of_model = checksum(*(model.run / name for name in ("model.json", "model.pt", "encoder.json")))
-    stated = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    key = checksum(of_model, repr((stated, place.separator, place.header)))
-    return path.with_name(f"{path.name}.{key}{KNOWN}")
-
-
 def _sink(blocks: _Blocks, path: Path) -> None:
     """Stream the blocks into a file, which gets its name when it is whole."""
     predicted = register_io_source(blocks, schema={**blocks.rows.collect_schema(), blocks.column: pl.Float64()})
@@ -188,5 +151,3 @@ def _sink(blocks: _Blocks, path: Path) -> None:
             predicted.sink_parquet(part, row_group_size=BLOCK, engine="streaming")
         else:
             predicted.sink_csv(part, separator="\t" if path.suffix.lower() == ".tsv" else ",", engine="streaming")
-    for each in path.parent.glob(f"{glob.escape(path.name)}.*{KNOWN}"):  # of this run, and of others that never ended
-        each.unlink()

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bidwise.auctions.columns import Floats
 from bidwise.checks import InputError
 from bidwise.data.blocks import chunks
 from bidwise.data.counting import Found, count_ids
@@ -29,7 +28,7 @@ from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml, 
 from bidwise.table.model import Model, load
 from bidwise.table.results import Refresh, TableFacts, TrainResult
 from bidwise.training.arguments import whole
-from bidwise.values import MISSING, RARE
+from bidwise.values import MISSING, RARE, Floats
 
 EPOCHS, RATE = 0.5, 0.1  # of a refresh, in units of the first training's
 KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]

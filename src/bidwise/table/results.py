@@ -90,7 +90,6 @@ class FitResult:
     history: tuple[Epoch, ...]
     slope: float = 1.0
     intercept: float = 0.0
-    skipped: int = 0  # batches of all members that were left out: their loss or gradient was not finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +113,7 @@ class TrainResult:
     """What `train` found: the model that was chosen, why, and its test."""
 
     kind: ClassVar[str] = "train"
-    format: ClassVar[int] = 5
+    format: ClassVar[int] = 6
 
     config: dict[str, Any]  # section.key -> value
     table: TableFacts

@@ -17,7 +17,6 @@ from bidwise.data.ads import Ads, fingerprint
 from bidwise.losses.named import unchecked
 from bidwise.models.layers import BatchNorm
 from bidwise.training.adam import UPDATES
-from bidwise.training.guard import ON_NAN, STOP
 
 COLUMNS = ("logits", "clicks", "bids", "offsets", "teacher")  # what a loss is called with, in this order
 SCHEDULES = ("constant", "cosine")
@@ -41,7 +40,6 @@ class Options:
     l2: float = 0.0
     precision: str = "float32"
     clip: float | None = None
-    on_nan: str = STOP
 
     def __post_init__(self) -> None:
         check_whole("batch_size", self.batch_size, 2)
@@ -54,7 +52,6 @@ class Options:
         check_name("embeddings", self.embeddings, UPDATES)
         check_name("precision", self.precision, PRECISIONS)
         check_positive("l2", self.l2, or_zero=True)
-        check_name("on_nan", self.on_nan, ON_NAN)
         if self.clip is not None:
             check_positive("clip", self.clip)
 

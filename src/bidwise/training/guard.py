@@ -1,4 +1,4 @@
-"""Steps that nothing can be learnt from: a loss or a gradient that is not finite stops a run, or is left out."""
+"""A loss or a gradient that is not finite stops a run, with the batch that it comes from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from bidwise.training.validation import logits_of, mode
 if TYPE_CHECKING:
     from bidwise.training.run import Run
 
-ON_NAN = STOP, SKIP = ("stop", "skip")
 SICK = ("logits not", "bids not", "clicks outside", "teacher outside", "rank term")  # findings of the doctor
 SHOWN = 5  # rows that an error names
 
@@ -27,58 +26,27 @@ class NotFiniteError(InputError):
 
 
 class Guard:
-    """Adam's step, unless the loss or a gradient is not finite: weights, moments and buffers then stay as they are.
+    """Adam's step, unless the loss or a gradient is not finite: weights and moments then stay as they are.
 
-    Numbers that lie on the host, or that a GPU must wait for anyway, are looked at in every step. A GPU that trains
-    without waiting counts what it left out itself (``skip``), or is looked at when the run is (``stop``): a run that
-    then finds its loss ruined takes the steps since its last checkpoint again, ``watching``.
+    On a CPU every step is checked. A GPU trains without waiting: a run that finds its loss ruined repeats the steps
+    since its last checkpoint, ``watching``.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Adam, *, clip: float | None, on_nan: str) -> None:
-        self.parameters, self.optimizer = list(model.parameters()), optimizer
-        self.clip, self.skips = clip, on_nan == SKIP
-        device = self.parameters[0].device
-        self.waits = device.type == "cpu" or any(table.sparse for table in optimizer.tables)
-        self.watching = self.skips or device.type == "cpu"
-        self.left_out = torch.zeros((), dtype=torch.int64, device=device)
-        # a batch norm has seen the batch before its loss is known
-        self.buffers = [x for x in model.buffers() if x.is_floating_point()] if self.skips else []
-        self.kept = [buffer.clone() for buffer in self.buffers]
+    def __init__(self, model: nn.Module, optimizer: Adam, *, clip: float | None) -> None:
+        self.parameters, self.optimizer, self.clip = list(model.parameters()), optimizer, clip
+        self.watching = self.parameters[0].device.type == "cpu"
 
-    def step(self, losses: Tensor) -> Tensor | None:
-        """The losses as they count; ``None`` where the run must stop."""
-        if not self.watching:
-            self._clip()
-            self.optimizer.step()
-            return losses
-        self.optimizer.join()
-        # a sum is the fastest to be not finite where one of its numbers is; and x - x is 0 unless x is not
-        total = torch.stack([losses.sum(), *(each.sum() for each in self._gradients())]).sum()
-        sound = total - total == 0
-        if self.waits and not sound and not self.skips:
-            return None
-        if self.waits and not sound:
-            self.optimizer.zero_grad()
-        else:
-            self._clip()
-            if not self.waits:  # torch's word for: leave all as it is
-                vars(self.optimizer)["found_inf"] = (~sound).float()
-            self.optimizer.step()
-        if self.skips:
-            self.left_out += ~sound
-            for buffer, kept in zip(self.buffers, self.kept, strict=True):
-                buffer.copy_(kept.copy_(torch.where(sound, buffer, kept)))
-        return torch.where(sound, losses, 0.0) if self.skips else losses
-
-    def keep(self) -> None:
-        """The buffers as they are now are those to return to."""
-        torch._foreach_copy_(self.kept, self.buffers) if self.kept else None
-
-    def take(self) -> int:
-        """How many steps were left out since this was asked last."""
-        many = int(self.left_out)
-        self.left_out.zero_()
-        return many
+    def step(self, losses: Tensor) -> bool:
+        """Update the weights; ``False`` if the run must stop."""
+        if self.watching:
+            self.optimizer.join()
+            # a sum is the fastest to be not finite where one of its numbers is; and x - x is 0 unless x is not
+            total = torch.stack([losses.sum(), *(each.sum() for each in self._gradients())]).sum()
+            if total - total != 0:
+                return False
+        self._clip()
+        self.optimizer.step()
+        return True
 
     def _gradients(self) -> list[Tensor]:
         """Of all parameters; of tables those of the rows that were looked up."""
@@ -117,7 +85,7 @@ def not_finite(run: Run, losses: Tensor) -> NotFiniteError:
     error = NotFiniteError(
         f"the {'loss is' if bool(bad.any()) else 'gradient is'} not finite in batch {number + 1} of epoch "
         f"{position.passes + 1}{who}, {stop - start:,} ads, rows {_some(rows[0].tolist())} of train; "
-        f"{run.explained(alarms)}; on_nan=skip leaves such batches out"
+        f"{run.explained(alarms)}"
     )
     error.found = {
         "epoch": position.passes + 1,

@@ -43,7 +43,6 @@ def fit(
     l2: float = 0.0,
     precision: str = "float32",
     clip: float | None = None,
-    on_nan: str = "stop",
     graph: bool | None = None,
     seed: int | Sequence[int] = 0,
     adam: dict[str, Any] | None = None,
@@ -54,6 +53,9 @@ def fit(
 
     A model with ``members`` is many models trained at once; each has the batches, the best epoch and the weights that
     it would have if trained alone. Everything runs on the device of the model.
+
+    A batch with a loss or gradient that is not finite raises an error that names it; a run folder then has its rows and
+    a diagnosis in ``nonfinite.json``.
 
     Where torch.distributed has been initialised, by torchrun or by Ray, all ranks train one model together: each calls
     ``fit`` with the same arguments, has its part of every batch, and gets the same weights. ``batch_size`` is that of
@@ -78,9 +80,6 @@ def fit(
         precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU, in any thread.
         clip: shrink gradients whose Euclidean norm, over all parameters, is above it; ``None``: leave them. The penalty
             of ``l2`` is added afterwards.
-        on_nan: ``stop`` at a batch whose loss or gradient is not finite, with an error that names it; a run folder then
-            has its rows and the doctor's diagnosis in ``nonfinite.json``. ``skip`` leaves such batches out, weights and
-            moments as they are, and counts them in ``Fit.skipped``.
         graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
             ``True`` asks for it with others too, which must not do in Python what changes from step to step.
         seed: of the batches, one for all repeats or one for each.
@@ -105,9 +104,7 @@ def fit(
         check_name("loss", loss, LOSSES)
     else:
         check_loss(loss, weighted=train.weights is not None)
-    options = Options(
-        epochs, batch_size, learning_rate, schedule, patience, every, embeddings, l2, precision, clip, on_nan
-    )
+    options = Options(epochs, batch_size, learning_rate, schedule, patience, every, embeddings, l2, precision, clip)
     if patience is not None and valid is None:
         raise InputError("patience needs valid, found None")
     by_welfare = any(name.endswith("welfare") for name in metrics)
@@ -153,7 +150,7 @@ def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | No
         raise _located(error, run, folder, out) from None
     finally:
         run.optimizer.release()
-    run.fit.last, run.fit.skipped = run.fit.state(), run.position.skipped
+    run.fit.last = run.fit.state()
 
 
 def _located(error: NotFiniteError, run: Run, folder: Path | None, out: Path | None) -> NotFiniteError:
@@ -162,7 +159,7 @@ def _located(error: NotFiniteError, run: Run, folder: Path | None, out: Path | N
     Where nobody looked at the steps, on a GPU, those since the last checkpoint are taken again, one by one.
     """
     if error.found is None and out is not None and not run.guard.watching and load_checkpoint(out, run):
-        run.guard.watching, run.guard.waits, run.wants_graph, run.graph = True, True, False, None
+        run.guard.watching, run.wants_graph, run.graph = True, False, None
         try:
             while not run.ended():
                 run.train_on()
@@ -194,9 +191,7 @@ def _on_device_of(model: nn.Module) -> AbstractContextManager[Any]:
 
 def save_checkpoint(folder: Path, run: Run) -> None:
     """All that a run is resumed from, and the metrics so far for people to read."""
-    if run.guard.watching:
-        run.settle()
-    else:
+    if not run.guard.watching:
         run.check()  # a ruined state must not take the place of a good one
     state = {
         "position": vars(run.position),
@@ -253,5 +248,5 @@ def write_result(folder: Path, run: Run) -> None:
     best = {name: {"epoch": b.epoch, "value": b.value} for name, b in run.fit.best.items()}
     save(folder / "model.pt", run.model.state_dict())
     write_json(folder / "environment.json", environment(next(run.model.parameters()).device))
-    found = {"kind": "fit", "epochs": run.epochs_done, "best": best, "skipped": run.fit.skipped}
+    found = {"kind": "fit", "epochs": run.epochs_done, "best": best}
     write_json(folder / "result.json", found)

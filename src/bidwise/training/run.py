@@ -23,7 +23,7 @@ from bidwise.models.layers import BatchNorm, is_static, trust
 from bidwise.training.adam import Adam
 from bidwise.training.arguments import Options, Variants, check_no_sigmoid, check_ranks, one_line, whole
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle, fits, source
-from bidwise.training.guard import STOP, Guard, NotFiniteError, not_finite
+from bidwise.training.guard import Guard, NotFiniteError, not_finite
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
 
 WARM = 3  # steps before a graph is captured: kernels are compiled, and what is made once is made
@@ -40,8 +40,6 @@ class Position:
     total: Tensor | None = None  # losses since the last evaluation or the beginning of the pass
     counted: int = 0  # batches of that
     randoms: list[Tensor] = field(default_factory=list)  # states of the generators when the pass began
-    skipped: int = 0  # steps that were left out since the run began
-    idle: int = 0  # of those counted
 
 
 class Run:
@@ -84,12 +82,11 @@ class Run:
         randoms = [torch.Generator().manual_seed(k) for k in seeds]
         self.shuffle = Shuffle(self.train, options.batch_size, randoms, self.device)
         self.members = getattr(model, "members", torch.Size())
-        plain = options.clip is None and options.on_nan == STOP
-        if self.members and not plain:
-            raise InputError(f"clip and on_nan='skip' are for one model, found members {tuple(self.members)}")
+        if self.members and options.clip is not None:
+            raise InputError(f"is for one model, found members {tuple(self.members)}", argument="clip")
         adam = {"learning_rate": options.learning_rate, "updates": options.embeddings, "l2": options.l2}
-        self.optimizer = Adam(model, **adam, kernels=plain, exchanges=True)  # type: ignore[arg-type]
-        self.guard = Guard(model, self.optimizer, clip=options.clip, on_nan=options.on_nan)
+        self.optimizer = Adam(model, **adam, kernels=options.clip is None, exchanges=True)  # type: ignore[arg-type]
+        self.guard = Guard(model, self.optimizer, clip=options.clip)
         self.fit = Fit(model)
         if (self.optimizer.sums or self.device.type == "cuda") and is_static(model):
             trust(self.optimizer.tables, self.train.features)  # ids are features there, and a graph sees them all
@@ -127,7 +124,6 @@ class Run:
     def resume(self, position: Position) -> None:
         """Continue from ``position``: the pass is drawn again, and what was seen of it is skipped."""
         self.position = position
-        self.guard.keep()
         self.orders.restart(position.randoms)
         self.begin()
 
@@ -166,14 +162,12 @@ class Run:
         """The step on the next batch, of the next pass where this one has ended."""
         position = self.position
         if self._passed:
-            self.settle()
             total = None if position.total is None else position.total.zero_()
             self.position = position = Position(
                 position.passes + 1,
                 evaluations=position.evaluations,
                 total=total,
                 randoms=self.orders.states,
-                skipped=position.skipped,
             )
             self.epoch = None
         if self.epoch is None:
@@ -255,31 +249,18 @@ class Run:
         (losses.sum() if losses.dim() else losses).backward()  # type: ignore[no-untyped-call]
         if distributed.several():
             self.optimizer.average_gradients()
-        counted = self.guard.step(losses.detach())
-        if counted is None:
+        if not self.guard.step(losses.detach()):
             raise not_finite(self, losses.detach())
-        return counted
+        return losses.detach()
 
     @property
     def losses(self) -> Tensor:
         """Mean loss since the last evaluation, or of this pass."""
         assert self.position.total is not None
-        return self.position.total / max(self.position.counted - self.position.idle, 1)
-
-    def settle(self) -> None:
-        """Count the steps that were left out since the last time."""
-        left_out = self.guard.take()
-        self.position.skipped += left_out
-        self.position.idle += left_out
+        return self.position.total / max(self.position.counted, 1)
 
     def check(self) -> None:
         """Raise unless losses and weights are finite; weights too: a last step may ruin them after a finite loss."""
-        self.settle()
-        if 0 < self.position.counted == self.position.idle:
-            raise InputError(
-                f"the loss or its gradient is not finite in any of the {self.position.counted:,} batches before epoch "
-                f"{self.epochs_done:.4g}, all of which were left out; {self.explained()}"
-            )
         losses = self.losses
         if all(bool(torch.isfinite(x).all()) for x in (losses, *self.model.parameters())):
             return
@@ -310,7 +291,7 @@ class Run:
         entry: dict[str, Any] = {"epoch": epoch, "loss": self.losses.double().cpu()}
         assert self.position.total is not None
         self.position.total.zero_()
-        self.position.counted = self.position.idle = 0
+        self.position.counted = 0
         if self.valid is not None:
             fractions = isinstance(self.options.epochs, float) or isinstance(self.options.every, float)
             number = torch.tensor(epoch, dtype=torch.float64 if fractions else torch.int64)

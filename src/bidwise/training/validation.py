@@ -232,15 +232,13 @@ class Fit:
 
     ``model`` has the weights of its best epoch by the first metric, or the last ones where nothing was validated;
     ``best`` has the best weights by each metric, ``last`` the last ones. ``history`` has one entry for each evaluated
-    epoch: ``epoch``, ``loss`` (mean over its batches) and every metric, ``(*members)``. ``skipped`` counts the batches
-    that ``on_nan="skip"`` left out.
+    epoch: ``epoch``, ``loss`` (mean over its batches) and every metric, ``(*members)``.
     """
 
     model: nn.Module
     best: dict[str, Best] = field(default_factory=dict)
     last: State = field(default_factory=dict, repr=False)
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    skipped: int = 0
     folder: Path | None = field(default=None, repr=False)  # of the run, with its checkpoint
 
     def _repr_html_(self) -> str:
