@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -39,6 +40,20 @@ from bidwise.values import Floats
 
 AT_ONCE = 4096  # ads
 MODEL_FILES = ("config.toml", "encoder.json", "model.json", "model.pt")  # that `load` reads
+
+
+_process: int | None = None  # that has used polars
+
+
+def check_process() -> None:
+    """Raise in a process forked from one that has used polars: its threads are gone there, and any work hangs."""
+    global _process
+    if _process not in (None, os.getpid()):
+        raise InputError(
+            "a model works in the process that loaded it, found a fork of it; load the model in the child, which "
+            "multiprocessing must start by spawn or forkserver"
+        )
+    _process = os.getpid()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +94,7 @@ class Model:
             table: a polars or pandas frame, a dict of columns, or a file or URL as in `bidwise predict`. It must have
                 the model's columns; others are not read. Values that training did not see count as rare.
         """
+        check_process()
         try:
             rows = table if isinstance(table, pl.DataFrame) else self._read(table)
         except UNREADABLE as error:
@@ -121,6 +137,7 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
         run: the folder.
         device: ``cpu`` or ``cuda``.
     """
+    check_process()
     check_on_disk("run", run, "a folder", "copy it first")
     folder = Path(run)
     if not folder.is_dir():
