@@ -312,7 +312,9 @@ def check_columns(wanted: Sequence[str], there: Sequence[str], table: str) -> No
         raise InputError(f"{table} has no column {column!r}; {hint}")
 
 
-def check_readable(table: str, columns: Sequence[str], separator: str | None = None, header: bool | None = None) -> None:
+def check_readable(
+    table: str, columns: Sequence[str], separator: str | None = None, header: bool | None = None
+) -> None:
     """Raise unless there is such a file with these columns, if any: commands check before they import torch. URLs are
     read later."""
     if scheme_of(table) is None:
