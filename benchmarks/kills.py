@@ -6,10 +6,9 @@ undisturbed run, byte for byte, and nothing else may lie about. With ``--points`
 its renames and removals, which is where random moments seldom fall. After every kill each file that has its
 final name must be whole.
 
-Not compared, as it depends on when and where a run was made: ``seconds`` in environment.json, in pieces of
-experiments, and what repeats them: the checksum of environment.json and durations in report.html. Checkpoints have the
-same values in other bytes: pickle writes a word twice
-where it was read from two files.
+Not compared, as it depends on when and where a run was made: ``seconds`` in environment.json and in pieces of
+experiments, and the durations in report.html that repeat them. Checkpoints have the same values in other bytes: pickle
+writes a word twice where it was read from two files.
 
 Commands run in forks of this process, which has imported everything and started no thread.
 
