@@ -17,7 +17,7 @@ demo: $(INSTALLED)
 # Two halves that take about as long run beside each other, the second, types first, in silence until the end. One
 # thread each: on busy cores several wait for each other.
 APART := tests/test_distributed.py tests/paper/test_criteo_experiment.py \
-	tests/paper/test_experiments.py tests/paper/test_runners.py tests/test_serving.py tests/test_estimator.py tests/test_train.py \
+	tests/paper/test_experiments.py tests/paper/test_tasks.py tests/test_serving.py tests/test_estimator.py tests/test_train.py \
 	tests/test_refresh.py tests/test_determinism.py tests/test_kills.py tests/test_bags.py tests/test_predict.py
 test: export OMP_NUM_THREADS := 1
 test: lint browser

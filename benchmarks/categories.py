@@ -242,15 +242,15 @@ def mapped(count: int = 200_000, batch: int = 4096, runs: int = 3) -> list[Row]:
 
 
 def pipeline(counts: Sequence[int] = (1_000_000, 5_000_000), runs: int = 3) -> list[Row]:
-    """`bidwise simulate criteo` and `bidwise prepare criteo` from the shell, with the peak memory of the process."""
+    """`python -m paper simulate` and `python -m paper prepare`, with the peak memory of the process."""
     rows: list[Row] = []
     for count in counts:
         taken: dict[str, list[tuple[float, float]]] = {"simulate": [], "prepare": []}
         for _ in range(runs):
             with tempfile.TemporaryDirectory() as folder:
                 raw, store = Path(folder) / "ads.tsv", Path(folder) / "store"
-                taken["simulate"].append(_command("simulate", "criteo", str(raw), "--rows", str(count)))
-                taken["prepare"].append(_command("prepare", "criteo", str(raw), str(store)))
+                taken["simulate"].append(_command("simulate", str(raw), "--rows", str(count)))
+                taken["prepare"].append(_command("prepare", str(raw), str(store)))
                 kept = sum(len(np.load(path, mmap_mode="r")) for path in store.glob("*/clicks.npy"))
                 if kept != count:
                     raise SystemExit(f"the store has {kept:,} ads of {count:,}: not timed")
@@ -274,10 +274,10 @@ print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).
 
 def _command(*words: str) -> tuple[float, float]:
     """Seconds and peak megabytes of a command; started by a small process, whose memory does not hide the command's."""
-    asked = [sys.executable, "-c", LAUNCH, sys.executable, "-m", "bidwise", *words]
+    asked = [sys.executable, "-c", LAUNCH, sys.executable, "-m", "paper", *words]
     found = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=False)
     if found.returncode:
-        raise SystemExit(f"bidwise {' '.join(words)} failed")
+        raise SystemExit(f"python -m paper {' '.join(words)} failed")
     seconds, megabytes = map(float, found.stdout.split())
     return seconds, megabytes
 

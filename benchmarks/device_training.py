@@ -25,10 +25,10 @@ from bidwise import distributed, fit
 from bidwise.data import Ads
 from bidwise.data.store import Field, StoreWriter
 from bidwise.losses.named import named_loss
-from bidwise.models import MODELS
 from bidwise.training import batches, mixing
 from bidwise.training.arguments import PRECISIONS, Options
 from bidwise.training.run import Run
+from paper.dcn import MODELS
 
 Row = dict[str, object]
 VOCABULARY, CRITEO, STREAMED = 1_100_000, 36_672_493, 16_000_000

@@ -6,10 +6,9 @@ undisturbed run, byte for byte, and nothing else may lie about. With ``--points`
 its renames and removals, which is where random moments seldom fall. After every kill each file that has its
 final name must be whole.
 
-Not compared, as it depends on when and where a run was made: ``seconds`` in environment.json, in pieces of
-experiments, and what repeats them: the checksum of environment.json and durations in report.html. Checkpoints have the
-same values in other bytes: pickle writes a word twice
-where it was read from two files.
+Not compared, as it depends on when and where a run was made: ``seconds`` in environment.json and in pieces of
+experiments, and the durations in report.html that repeat them. Checkpoints have the same values in other bytes: pickle
+writes a word twice where it was read from two files.
 
 Commands run in forks of this process, which has imported everything and started no thread.
 
@@ -49,15 +48,16 @@ import torch
 from benchmarks.harness import Machine
 from bidwise.cli import main as bidwise_main
 from bidwise.run_folder import LOCK
+from paper.__main__ import main as paper_main
+from paper.criteo_text import simulate
 
 LATE = (  # what commands import when they need it
-    *("data.bids", "data.criteo_text", "evaluation.evaluate", "paper.prepare_criteo", "paper.synthetic"),
-    *("report.build", "report.drawing", "report.evaluation_page", "report.experiment_page"),
+    *("evaluation.evaluate", "report.build", "report.drawing", "report.evaluation_page"),
     *("report.train_page", "table.pipeline", "table.predict"),
 )
 SMALLER = {  # several blocks of what is one block here
-    "data.blocks": {"ROWS": 200},
-    "table.predict": {"BLOCK": 512},
+    "bidwise.data.blocks": {"ROWS": 200},
+    "bidwise.table.predict": {"BLOCK": 512},
     "paper.raw_text": {"BLOCK": 2**17},
     "paper.sorted_blocks": {"RANGE": 500},
 }
@@ -69,9 +69,10 @@ PATIENCE = 120  # seconds for a command that takes one
 
 @dataclass(frozen=True)
 class Job:
-    """A command in a folder of its own; inputs lie beside it, the same for all."""
+    """A command of bidwise, or of ``python -m paper``, in a folder of its own; all share the inputs next to it."""
 
     words: str
+    main: Callable[[], None] = bidwise_main
 
     @property
     def arguments(self) -> list[str]:
@@ -81,17 +82,18 @@ class Job:
 ROLES = "--click click --bid bid --auction auction"
 ONE = "--loss log_plus --model deepfm --set train.epochs=3 train.every=1 model.hidden=8 model.embedding=4"
 SHORT = "--set train.epochs=2 model.hidden=8"
-JOBS = {
-    "prepare": Job("prepare criteo ../in/raw.tsv out --min-count 2"),
+EXPERIMENT = Path(__file__).parent.parent / "docs" / "results" / "misspecified"
+JOBS = {  # named as in results/kills.log
+    "prepare": Job("prepare ../in/raw.tsv out --min-count 2", paper_main),
     "train": Job(f"train ../in/ads.csv {ROLES} --budget 2 {SHORT} --out out"),
     "refresh": Job("train ../in/tomorrow.parquet --continue ../in/run --out out"),
     "reproduce": Job(
-        "reproduce synthetic --repeats 1 --epochs 2 --losses log_plus --validation-auctions 20 "
-        "--protocol converged --out out"
+        "synthetic --repeats 1 --epochs 2 --losses log_plus --validation-auctions 20 --protocol converged --out out",
+        paper_main,
     ),
     "evaluate": Job(f"evaluate ../in/run/test.parquet --ctr log_plus {ROLES} --out out"),
     "predict": Job("predict ../in/run ../in/new.csv --out out/ctr.parquet"),
-    "report": Job("report ../in/run --out out/page.html"),
+    "report": Job("page ../in/experiment --out out/page.html", paper_main),
 }
 
 
@@ -117,14 +119,13 @@ def market(auctions: int, seed: int, brands: int = 9) -> pl.DataFrame:
 
 
 def make_inputs(folder: Path) -> None:
-    """Tables, raw text and a finished run."""
-    from paper.criteo_text import simulate
-
+    """Tables, raw text, a finished run and a finished experiment."""
     folder.mkdir()
     market(200, 0).write_csv(folder / "ads.csv")
     market(200, 1, brands=12).write_parquet(folder / "tomorrow.parquet")
     market(600, 2).write_csv(folder / "new.csv")
     simulate(folder / "raw.tsv", 2500)
+    shutil.copytree(EXPERIMENT, folder / "experiment", ignore=shutil.ignore_patterns("figures"))
     os.chdir(folder)
     sys.argv = ["bidwise", *f"train ads.csv {ROLES} {ONE} --out run".split()]
     bidwise_main()
@@ -181,7 +182,7 @@ def of_session(head: int) -> list[int]:
     return found
 
 
-def dying_at(point: int, count: Path) -> None:
+def dying_at(main: Callable[[], None], point: int, count: Path) -> None:
     """Kill this process before its ``point``-th change of a name; write how many there were where there are fewer."""
     seen = 0
 
@@ -198,7 +199,7 @@ def dying_at(point: int, count: Path) -> None:
     for name in POINTS:
         setattr(os, name, counting(getattr(os, name)))
     try:
-        bidwise_main()
+        main()
     finally:
         count.write_text(str(seen))
 
@@ -356,8 +357,8 @@ class Campaign:
             tempfile.tempdir = os.environ["TMPDIR"] = str(place / "tmp")
             sys.argv = ["bidwise", *job.arguments]
             for module, values in SMALLER.items():
-                vars(import_module(f"bidwise.{module}")).update(values)
-            bidwise_main() if point is None else dying_at(point, self.folder / "points")
+                vars(import_module(module)).update(values)
+            job.main() if point is None else dying_at(job.main, point, self.folder / "points")
 
         place.with_suffix(".log").write_bytes(b"")  # a command that was killed may have ended inside of a line
         return forked(work, place.with_suffix(".log"))
@@ -428,7 +429,7 @@ class Campaign:
 
         def fails(child: int, *, must: bool = True, words: str = "") -> None:
             code, said = ended(child), place.with_suffix(".log").read_text()
-            lines = [line for line in said.splitlines() if line.startswith("bidwise: ")]
+            lines = [line for line in said.splitlines() if line.startswith(("bidwise: ", "python -m paper: "))]
             if code == 0 and not must:
                 outcome.missed += 1
                 return

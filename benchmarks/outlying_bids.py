@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from bidwise.table import encode, train
 
 WORLDS, ADS, ABSURD, FIELDS, VALUES = 4, 60_000, 5, 6, 20
 LOSSES = (("log_loss", None), ("log_plus", 0.3), ("log_plus", 3.0), ("bid_weighted", None))
-plain_arrays, CAP = encode._arrays, encode.CAP
+plain_columns, CAP = encode._Numbers.columns, encode.CAP
 
 
 def world(seed: int, absurd: int, spread: float) -> pl.DataFrame:
@@ -44,11 +43,11 @@ def world(seed: int, absurd: int, spread: float) -> pl.DataFrame:
 def share_of_optimum(table: pl.DataFrame, bids: str, loss: str, lam: float | None) -> float:
     """Of the welfare that the true CTR has on test ads."""
 
-    def in_full(config: Any, ads: Any, mean_bid: float, rows: Any) -> Any:
-        return plain_arrays(config, replace(ads, bids=table["bid"].to_numpy()), mean_bid, rows)
+    def in_full(numbers: Any, rows: Any) -> Any:
+        return plain_columns(numbers, rows) | {"bids": numbers.passes.numbers("bid")[rows] / numbers.mean_bid}
 
     encode.CAP = math.inf if bids == "mean" else CAP
-    encode._arrays = in_full if bids == "scaled" else plain_arrays
+    encode._Numbers.columns = in_full if bids == "scaled" else plain_columns
     roles = {"click": "click", "bid": "bid", "truth": "truth", "time": "time"}
     with tempfile.TemporaryDirectory() as folder:
         told = {"model": "logistic_regression", "loss": loss, "lam": lam, "epochs": 5, "schedule": "constant"}

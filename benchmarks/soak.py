@@ -43,7 +43,6 @@ def commands(ads: Path, new: Path, folder: Path) -> Iterator[list[str]]:
     yield ["predict", str(searched), str(new), "--out", str(folder / "predicted.csv")]
     columns = ("--ctr", "log_loss", "truth", "--click", "click", "--bid", "bid", "--auction", "auction")
     yield ["evaluate", str(searched / "test.parquet"), *columns, "--out", str(folder / "evaluated")]
-    yield ["report", str(searched), str(named), "--out", str(folder / "page.html")]
 
 
 def state() -> Row:

@@ -1,10 +1,10 @@
-"""The experiments of `bidwise reproduce` on a machine that has torch and numpy alone: no command line, no pages.
+"""The experiments of `python -m paper` on a machine that has only torch and numpy: plain options, no pages.
 
     python -m benchmarks.studies recipes runs/recipes worlds=drift,threeway precision=mixed
     python -m benchmarks.studies synthetic runs/plotted reading=plotted patience=40
 
-Options are the fields of the experiment's configuration, written as in Python where they are not words. The folder
-resumes, and `bidwise report` makes its page elsewhere.
+Options are the fields of the experiment's configuration. The same command resumes an interrupted run. Copy the folder
+to a machine with all dependencies and run `python -m paper page` there to make its page.
 """
 
 from __future__ import annotations

@@ -323,7 +323,7 @@ def categories_pipeline(rows: list[dict[str, str]]) -> str:
     for r in rows:
         seconds, rate = f"{float(r['ms']) / 1e3:.1f}", f"{float(r['rows_per_second']):,.0f}"
         peak = f"{float(r['peak_mb']):,.0f} MB"
-        lines.append(f"| `bidwise {r['command']} criteo` | {int(r['rows']):,} | {seconds} | {rate} | {peak} |")
+        lines.append(f"| `python -m paper {r['command']}` | {int(r['rows']):,} | {seconds} | {rate} | {peak} |")
     return "\n".join(lines)
 
 

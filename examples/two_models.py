@@ -47,7 +47,7 @@ def main(folder="runs/example"):
     pl.DataFrame({name: column.numpy() for name, column in log.items()}).write_parquet(
         Path(folder) / "predictions.parquet"
     )
-    print(f"Written: {folder}/predictions.parquet; one market proves nothing, see bidwise reproduce for thirty")
+    print(f"Written: {folder}/predictions.parquet; one market proves nothing, python -m paper synthetic draws thirty")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Ads of a simulated Criteo world drawn on a device, as encoded training data: no text, no files.
 
-What `bidwise simulate criteo` and `bidwise prepare criteo` do with text, for data that is used once: 45.8
+What `python -m paper simulate` and `python -m paper prepare` do with text, for data that is used once: 45.8
 million ads take 8 GB of a GPU, and seconds.
 """
 

@@ -88,8 +88,8 @@ def load_dataset(config: CriteoConfig, data: str | Path | None, device: str, *, 
     """
     if (data is None) == (config.rows is None):
         raise InputError(
-            "must be a store that bidwise prepare criteo wrote, or {} the number of ads to simulate on the device, one "
-            f"of the two; found {'neither' if data is None else 'both'}",
+            "must be a store that python -m paper prepare wrote, or {} the number of ads to simulate on the device, "
+            f"one of the two; found {'neither' if data is None else 'both'}",
             argument="data",
             others=("rows",),
         )

@@ -1,4 +1,4 @@
-"""What `reproduce recipes` found: recipes against the strongest baseline, in worlds whose true CTR is known."""
+"""What `python -m paper recipes` found: recipes against the strongest baseline, in worlds whose true CTR is known."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class WorldNumbers:
 
 @dataclass(frozen=True)
 class RecipesResult:
-    """A run of `reproduce recipes`."""
+    """A run of `python -m paper recipes`."""
 
     config: RecipesConfig
     worlds: dict[str, WorldNumbers]

@@ -1,4 +1,4 @@
-"""What the experiments in simulated markets found: `reproduce synthetic` and `reproduce regimes`."""
+"""What the experiments in simulated markets found: `python -m paper synthetic` and `python -m paper regimes`."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class SyntheticConfig:
 
 @dataclass(frozen=True)
 class SyntheticResult:
-    """A run of `reproduce synthetic`."""
+    """A run of `python -m paper synthetic`."""
 
     version: str
     config: SyntheticConfig
@@ -210,7 +210,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class RegimesResult:
-    """A run of `reproduce regimes`."""
+    """A run of `python -m paper regimes`."""
 
     version: str
     config: RegimesConfig

@@ -18,6 +18,7 @@ from bidwise.study.compare import CONTESTANTS
 from bidwise.study.search import BUDGET, SETTINGS
 from bidwise.table.config import SECTIONS, resolved
 from paper import theory
+from paper.__main__ import app as paper_app
 from paper.synthetic_results import RegimesResult
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +31,7 @@ def python_blocks(page):
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 OWN_TESTS = ("docs/tutorial.md", "docs/serving.md", "docs/sklearn.md")  # which need files
+PROGRAMS = ((app, "bidwise"), (paper_app, "python -m paper"))
 RAN = {"blocks": 0, "commands": 0, "cells": 0}
 
 
@@ -56,17 +58,28 @@ def test_code_blocks_run(page, tmp_path, monkeypatch):
 
 
 def commands(page):
-    """Lines of the page's shell blocks that call bidwise, as lists of words."""
-    blocks = re.findall(r"```(?:bash|text)\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    """The commands of bidwise and of the paper's experiments in the page's shell blocks: each its app and its words."""
+    blocks = re.findall(r"```(?:bash|sh|text)\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("bidwise ")]
+    found = [
+        (program, re.match(rf"(?:torchrun .*-m )?{start} (.*)", line)) for program, start in PROGRAMS for line in lines
+    ]
+    return [(program, shlex.split(match[1], comments=True)) for program, match in found if match]
 
 
 @pytest.mark.parametrize("page", [page for page in DOCUMENTS if commands(page)])
 def test_commands_have_options_that_exist(page):
-    for words in commands(page):
-        app.parse_args(words, exit_on_error=False, print_error=False)
+    for program, words in commands(page):
+        program.parse_args(words, exit_on_error=False, print_error=False)
         RAN["commands"] += 1
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_commands_in_sentences_exist(page):
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    for program, start in PROGRAMS:
+        named = re.findall(rf"`{start} ([a-z]+)", text)
+        assert [name for name in named if name not in list(program)] == []
 
 
 def test_the_tutorial_runs_from_its_table_to_its_verdict(tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""The loss doctor: what a batch can teach a pairwise loss, and what stands in its way."""
+"""`diagnose`: how much ranking signal a batch contains, and what keeps a loss from using it."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     penalty, follow from the number of rows. A tenth of the rows chooses the best epoch and calibrates the CTR.
 
     Args:
-        model: ``deepfm``, ``dcn``, ``dcnv2`` or ``logistic_regression``; ``None``: DeepFM, and with
+        model: ``deepfm``, ``dcnv2`` or ``logistic_regression``; ``None``: DeepFM, and with
             ``recipe="auto"`` whichever is best.
         recipe: the name of a loss in :data:`bidwise.LOSSES` trains one model with it; ``auto`` tries several settings
             of the log loss and keeps the best on validation rows; ``ensemble`` serves the mean of several models, and

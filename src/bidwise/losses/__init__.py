@@ -1,4 +1,4 @@
-"""Losses: log loss, the pairwise family, their sum, and a doctor for them."""
+"""Losses: log loss, the pairwise family and their sum."""
 
 from bidwise.losses.api import pairwise_welfare_loss
 from bidwise.losses.named import LOSSES, BidWeightedLogLoss, WelfareLoss

@@ -108,7 +108,11 @@ class DCNv2(nn.Module):
     Args:
         cardinalities: values of each field, ``(values, slots)`` of a bag (:mod:`bidwise.models.bags`).
         embedding: width of their vectors; a matrix costs the square of their sum.
-        cross, hidden, dropout, std, seed: as of :class:`DCN`.
+        cross: cross layers.
+        hidden: units of the hidden layers, with batch norm and ReLU.
+        dropout: share of the hidden units that a step leaves out.
+        std: of the initial embeddings; DeepCTR's is 1e-4, as is ours.
+        seed: of the initial weights and of the dropout.
 
     >>> DCNv2([3, 20], hidden=(8,)).eval()(torch.tensor([[0, 1], [2, 19]])).shape
     torch.Size([2])

@@ -15,12 +15,12 @@ from bidwise.training.validation import logits_of, mode
 if TYPE_CHECKING:
     from bidwise.training.run import Run
 
-SICK = ("logits not", "bids not", "clicks outside", "teacher outside", "rank term")  # findings of the doctor
+SICK = ("logits not", "bids not", "clicks outside", "teacher outside", "rank term")  # findings of `diagnose`
 SHOWN = 5  # rows that an error names
 
 
 class NotFiniteError(InputError):
-    """A batch whose loss or gradient is not finite; ``found`` has its number, its rows and the doctor's diagnosis."""
+    """A batch whose loss or gradient is not finite; ``found`` has its number, its rows and their diagnosis."""
 
     found: dict[str, Any] | None = None
 
@@ -103,7 +103,7 @@ def _some(rows: list[int]) -> str:
 
 
 def _diagnosis(run: Run, rows: Tensor, member: int) -> dict[str, Any] | None:
-    """The doctor's words on a batch, with the logits that the weights before it give without dropout."""
+    """The diagnosis of a batch, with the logits that the weights before it give without dropout."""
     assert run.epoch is not None
     repeat, offsets = member % len(rows), run.epoch.offsets_of(run.position.batches)
     ads, at = run.train, rows[repeat].to(run.train.bids.device)

@@ -27,7 +27,7 @@ from bidwise.training.guard import Guard, NotFiniteError, not_finite
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
 
 WARM = 3  # steps before a graph is captured: kernels are compiled, and what is made once is made
-ALARMS = 2  # of the doctor, in an error
+ALARMS = 2  # of `diagnose`, in an error
 OWN_LOSSES = (WelfareLoss, BidWeightedLogLoss, Variants)
 
 
@@ -270,7 +270,7 @@ class Run:
         raise NotFiniteError(f"the {what} not finite after epoch {self.epochs_done:.4g}{who}; {self.explained()}")
 
     def explained(self, alarms: Sequence[str] = ()) -> str:
-        """Why a loss may not be finite, and what to do; ``alarms`` of the doctor before the rest."""
+        """Why a loss may not be finite, and what to do; ``alarms`` of the diagnosis before the rest."""
         features = self.train.features
         if features.is_floating_point() and (wrong := int((~torch.isfinite(features)).sum())):
             return f"train.features must be finite, found {wrong} that are not"
