@@ -349,7 +349,8 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     """
     program, *arguments = sys.argv
     if Path(program).stem in ("bidwise", "__main__"):
-        program = "bidwise"
+        package = Path(program).absolute().parent.name
+        program = f"python -m {package}" if Path(program).stem == "__main__" and package != "bidwise" else "bidwise"
     elif Path(program).is_relative_to(Path.cwd()):  # folders above a project are nobody's business
         program = str(Path(program).relative_to(Path.cwd()))
     typed = shown_command([program, *arguments])

@@ -108,7 +108,7 @@ class Store:
         path = self.folder / SCHEMA
         if not path.is_file():
             raise InputError(
-                f"must be a folder that bidwise prepare wrote, found no {SCHEMA} in {self.folder}", argument="data"
+                f"must be a folder with a store, found no {SCHEMA} in {self.folder}", argument="data"
             )
         self.schema: dict[str, Any] = read_json(path)
         if not isinstance(self.schema, dict) or self.schema.get("format") != FORMAT:
