@@ -1,12 +1,11 @@
-"""Dataclasses to JSON and back: nothing is lost, and what does not belong is refused with its place."""
+"""Dataclasses to JSON and back: nothing is lost, and what does not belong is rejected with its place."""
 
 import json
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,8 +25,8 @@ class Outer:
     written = ("count",)
 
     parts: dict[str, Inner]
-    outcome: Outcome = Outcome.SAME
     level: float | None = None
+    size: float | str = 0.0
     pair: tuple[int, str] = (1, "a")
     flags: list[bool] = field(default_factory=list)
 
@@ -41,8 +40,8 @@ inners = st.builds(Inner, st.text(max_size=5), st.lists(numbers, max_size=3).map
 outers = st.builds(
     Outer,
     st.dictionaries(st.text(max_size=3), inners, max_size=3),
-    st.sampled_from(Outcome),
     st.none() | numbers,
+    numbers | st.text(max_size=3),
     st.tuples(st.integers(-9, 9), st.text(max_size=3)),
     st.lists(st.booleans(), max_size=3),
 )
@@ -56,6 +55,7 @@ def test_what_was_written_is_read_again(value):
 def test_derived_values_are_written_and_not_read():
     assert to_json(Outer({"a": Inner("x")}))["count"] == 1
     assert from_json(Outer, {"parts": {}, "count": 17}) == Outer({})
+    assert from_json(dict[str, Any], {"a": [1, None]}) == {"a": [1, None]}
 
 
 def test_numbers_that_are_not_finite_are_null_and_read_as_nan():
@@ -64,16 +64,11 @@ def test_numbers_that_are_not_finite_are_null_and_read_as_nan():
     assert [math.isnan(x) for x in from_json(Inner, written).numbers] == [True, True, False]
 
 
-def test_numpy_and_torch_become_plain():
-    written = to_json({"a": np.float64(1.5), "b": np.arange(2), "c": torch.ones(2), "d": np.bool_(True), 1: "key"})
-    assert written == {"a": 1.5, "b": [0, 1], "c": [1.0, 1.0], "d": True, "1": "key"}
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, "result must have the keys parts, outcome, level, pair, flags, found no parts"),
-        ({"parts": {}, "sentence": ""}, "result must have the keys parts, outcome, level, pair, flags, found sentence"),
+        ({}, "result must have the keys parts, level, size, pair, flags, found no parts"),
+        ({"parts": {}, "sentence": ""}, "result must have the keys parts, level, size, pair, flags, found sentence"),
         ({"parts": {"a": {"name": 3}}}, "result.parts.a.name must be of the kind str, found 3"),
         (
             {"parts": {"a": {"name": "x", "numbers": [1, "2"]}}},
@@ -81,7 +76,8 @@ def test_numpy_and_torch_become_plain():
         ),
         ({"parts": []}, "result.parts must be of the kind dict"),
         ({"parts": {"a": 3}}, "result.parts.a must have keys, found 3"),
-        ({"parts": {}, "outcome": "best"}, "result.outcome must be of the kind Outcome, found 'best'"),
+        ({"parts": {}, "size": []}, r"result.size must be of the kind str, found \[\]"),
+        ({"parts": {}, "level": 10**400}, "result.level must be of the kind float, found 1000"),
         ({"parts": {}, "pair": [1]}, "result.pair must be of the kind tuple"),
         ({"parts": {}, "pair": [True, "a"]}, r"result.pair\[0\] must be of the kind int, found True"),
         ([], "result must have keys, found"),

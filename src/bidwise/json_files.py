@@ -14,12 +14,9 @@ import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
 
 from bidwise.errors import InputError
 
@@ -49,22 +46,19 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def read_toml(path: Path, expected: str = "a configuration that bidwise wrote") -> dict[str, Any]:
     """The tables of a TOML file."""
-    tables: dict[str, Any] = read_plain(path, tomllib.loads, expected)
-    return tables
+    return typing.cast(dict[str, Any], read_plain(path, tomllib.loads, expected))
 
 
 def to_json(value: Any) -> Any:
-    """What JSON can hold: no dataclasses, numpy or tensors, no NaN, no infinity.
+    """Convert to values that JSON has: no dataclasses, numpy or tensors, no NaN, no infinity.
 
-    Properties that a dataclass names in ``written`` are written beside its fields, and left alone when it is read.
+    Properties that a dataclass names in ``written`` are written next to its fields, and ignored when it is read.
     """
     if is_dataclass(value) and not isinstance(value, type):
         names = [*(f.name for f in fields(value)), *getattr(value, "written", ())]
         return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): to_json(entry) for key, entry in value.items()}
-    if isinstance(value, Enum):
-        return value.value
     if hasattr(value, "tolist"):  # numpy and torch, numbers and arrays
         value = value.tolist()
     if isinstance(value, list | tuple):
@@ -92,64 +86,43 @@ def from_json(kind: type[T], data: Any, where: str = "result") -> T:
     return typing.cast(T, _read(kind, data, where))
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+_hints = cache(typing.get_type_hints)
 
 
 def _read(kind: Any, data: Any, where: str) -> Any:
-    if kind is Any:
-        return data
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         if data is None and type(None) in inner:
             return None
-        return _first([part for part in inner if part is not type(None)], data, where)
-    if isinstance(kind, type) and is_dataclass(kind):
+        *others, last = (part for part in inner if part is not type(None))
+        for part in others:
+            with suppress(InputError):
+                return _read(part, data, where)
+        return _read(last, data, where)
+    if is_dataclass(kind):
         return _dataclass(kind, data, where)
     if origin in (list, tuple) and isinstance(data, list):
-        each = inner[:1] * len(data) if origin is list or inner[-1:] == (...,) else inner
-        if len(each) == len(data):
-            return origin(_read(part, x, f"{where}[{k}]") for k, (part, x) in enumerate(zip(each, data, strict=True)))
-    if origin in (dict, Mapping) and isinstance(data, dict):
+        parts = inner[:1] * len(data) if origin is list or inner[-1:] == (...,) else inner
+        if len(parts) == len(data):
+            return origin(_read(part, x, f"{where}[{k}]") for k, (part, x) in enumerate(zip(parts, data, strict=True)))
+    elif origin in (dict, Mapping) and isinstance(data, dict):
         return {key: _read(inner[1], entry, f"{where}.{key}") for key, entry in data.items()}
-    if kind is float and (data is None or (isinstance(data, int | float) and not isinstance(data, bool))):
+    elif kind is float and (data is None or (isinstance(data, int | float) and not isinstance(data, bool))):
         with suppress(OverflowError):  # of a whole number that no float can hold
             return math.nan if data is None else float(data)
-    if kind is np.ndarray and isinstance(data, list):
-        return np.array([_read(float, x, f"{where}[{k}]") for k, x in enumerate(data)])
-    if isinstance(kind, type) and issubclass(kind, Enum) and data in [entry.value for entry in kind]:
-        return kind(data)
-    if isinstance(kind, type) and isinstance(data, kind) and not (kind is int and isinstance(data, bool)):
+    elif kind is Any or (origin is None and isinstance(data, kind) and not (kind is int and isinstance(data, bool))):
         return data
-    name = getattr(kind, "__name__", str(kind)) if origin is None else str(kind)
-    raise InputError(f"{where} must be of the kind {name}, found {_short(data)}")
-
-
-def _first(kinds: list[Any], data: Any, where: str) -> Any:
-    """The first kind of a union that fits."""
-    for kind in kinds[:-1]:
-        try:
-            return _read(kind, data, where)
-        except InputError:
-            continue
-    return _read(kinds[-1], data, where)
+    raise InputError(f"{where} must be of the kind {kind if origin else kind.__name__}, found {data!r:.60}")
 
 
 def _dataclass(kind: Any, data: Any, where: str) -> Any:
     if not isinstance(data, dict):
-        raise InputError(f"{where} must have keys, found {_short(data)}")
+        raise InputError(f"{where} must have keys, found {data!r:.60}")
     known = {f.name: f for f in fields(kind)}
-    unknown = [key for key in data if key not in known and key not in getattr(kind, "written", ())]
-    if unknown:
-        raise InputError(f"{where} must have the keys {', '.join(known)}, found {', '.join(unknown)}")
+    found = ", ".join(key for key in data if key not in known and key not in getattr(kind, "written", ()))
     missing = [n for n, f in known.items() if n not in data and f.default is MISSING and f.default_factory is MISSING]
-    if missing:
-        raise InputError(f"{where} must have the keys {', '.join(known)}, found no {', '.join(missing)}")
+    if found or missing:
+        found = found or f"no {', '.join(missing)}"
+        raise InputError(f"{where} must have the keys {', '.join(known)}, found {found}")
     hints = _hints(kind)
     return kind(**{name: _read(hints[name], data[name], f"{where}.{name}") for name in known if name in data})
-
-
-def _short(data: Any) -> str:
-    text = repr(data)
-    return text if len(text) < 60 else text[:57] + "..."

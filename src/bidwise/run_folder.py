@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import time
@@ -16,13 +15,13 @@ import tomllib
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout, lock_descriptor
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 import bidwise
@@ -41,24 +40,47 @@ LOCK = ".lock"  # in a folder that a run writes to: who that is
 def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
     """A temporary name to write to, which becomes ``path`` at the end: a full disk or a kill leaves the old file.
 
-    The next run overwrites the part that a killed run left; a second run at the same time gets an error. Two workers
-    may write a ``scratch`` file at once, under different names; it is not forced onto the disk.
+    The next run overwrites what a killed run left; a second run at the same time gets an error. Workers may write a
+    ``scratch`` file at once, under different names; it is not forced onto the disk.
     """
     part = path.with_name(f"{path.name}{'.' + uuid.uuid4().hex if scratch else ''}.part")
-    held = None if scratch else _own(part)
+    with nullcontext() if scratch else _locked(path.with_name(f"{path.name}{LOCK}"), "file", path):
+        part.unlink(missing_ok=True)  # what is written through a link would be outside of the folder
+        try:
+            with named(path):
+                yield part
+            if not scratch:  # onto the disk first: a power cut leaves the old file or the whole new one
+                with part.open("rb") as file:
+                    os.fsync(file.fileno())
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _locked(file: Path, kind: str, place: Path) -> Iterator[None]:
+    """Lock a file, which says who holds it, and remove it at the end; the system drops the lock of a killed process."""
+    lock = FileLock(file, blocking=False)
     try:
-        with named(path):
-            yield part
-        if held is not None:  # onto the disk first: a power cut leaves the old file or the whole new one
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:  # the name is free again after a rename: another run may have taken it
-        part.unlink(missing_ok=True)
-        raise
+        lock.acquire()
+    except Timeout:
+        holder = ""
+        with suppress(OSError, ValueError):
+            holder = ", " + " ".join(file.read_text(encoding="utf-8").split())[:200]
+        found = f"found {place}, which is in use by another run{holder}; wait for it, or choose another {kind}"
+        raise InputError(f"must be a {kind} that no other run writes to, {found}", "out") from None
+    native = isinstance(lock, FileLock)  # otherwise the system has no locks, and the content of the file is filelock's
+    try:
+        if native:
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            with suppress(OSError):  # a full disk is reported by the next file
+                file.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
+        yield
     finally:
-        if held is not None:
-            os.close(held)
+        if native:  # while it is locked: another process that has opened it notices that it is gone
+            file.unlink(missing_ok=True)
+        lock.release()
 
 
 class FullDisk(OSError):
@@ -76,32 +98,9 @@ def named(path: Path) -> Iterator[None]:
             number = int(words[1] or errno.ENOSPC)
         elif "transport error" in text and path.parent.exists() and not shutil.disk_usage(path.parent).free:
             number = errno.ENOSPC  # polars, at the end of a Parquet file
-        if number in FULL and getattr(error, "filename", None) is None:
-            raise FullDisk(f"{path} could not be written: {os.strerror(number)}") from None
-        raise
-
-
-def _own(part: Path) -> int:
-    """The empty file ``part``, open and locked: two runs that write one file would rename each other's half."""
-    while True:
-        with suppress(FileNotFoundError):  # a link would lead out of the folder
-            state = part.lstat()
-            if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
-                part.unlink()
-        held = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        locked = True
-        with suppress(OSError):  # a file system without locks
-            locked = lock_descriptor(held, blocking=False)
-        if locked and part.exists() and os.path.samestat(os.fstat(held), part.stat()):
-            os.truncate(held, 0)
-            return held
-        os.close(held)
-        if not locked:
-            raise InputError(
-                f"must be a file that no other run writes to, found {part.with_suffix('')}, which another run is "
-                "writing; wait for it, or choose another name",
-                argument="out",
-            )  # otherwise its writer has renamed it since it was opened
+        if number not in FULL or getattr(error, "filename", None) is not None:
+            raise
+        raise FullDisk(f"{path} could not be written: {os.strerror(number)}") from None
 
 
 def take_room(path: Path) -> None:
@@ -118,43 +117,14 @@ def take_room(path: Path) -> None:
 
 @contextmanager
 def locked_folder(out: str | Path) -> Iterator[Path]:
-    """``out`` as a folder that no other process writes to meanwhile; it is removed again if it stays empty.
-
-    The system drops the lock when the process ends, even if it is killed.
-    """
+    """``out`` as a folder that no other process writes to meanwhile; it is removed again if it stays empty."""
     folder = check_writable(out)
     made = [path for path in (folder.absolute(), *folder.absolute().parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"must be a folder that can be made, found {folder}: {error.strerror}", argument="out"
-        ) from None
-    file = folder / LOCK
-    lock = FileLock(file, blocking=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        holder = ""
-        with suppress(OSError, ValueError):
-            holder = ", " + " ".join(file.read_text(encoding="utf-8").split())[:200]
-        raise InputError(
-            f"must be a folder that no other run writes to, found {folder}, which is in use by another run{holder}; "
-            "wait for it, or choose another folder",
-            argument="out",
-        ) from None
-    native = isinstance(lock, FileLock)  # otherwise the system has no locks, and the content of the file is filelock's
-    try:
-        with suppress(OSError):  # a full disk is reported by the next file
-            since = time.strftime("%Y-%m-%d %H:%M:%S")
-            if native:
-                file.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
-        yield folder
+        with _locked(folder / LOCK, "folder", folder):
+            yield folder
     finally:
-        with suppress(OSError):
-            if native:  # while it is locked: another process that has opened it notices that it is gone
-                file.unlink()
-        lock.release()
         with suppress(OSError):  # something is in it
             for path in made:
                 path.rmdir()
@@ -172,7 +142,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 class Result(Protocol):
-    """What a run found: a frozen dataclass that ``result.json`` holds, with its kind and the format of its fields."""
+    """The result of a run: a frozen dataclass, with its kind and the format of its fields."""
 
     kind: ClassVar[str]
     format: ClassVar[int]
@@ -182,7 +152,7 @@ R = TypeVar("R", bound=Result)
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """A result as ``result.json`` holds it."""
+    """A result as ``result.json`` contains it."""
     return {"kind": result.kind, "format": result.format, **to_json(result)}
 
 
@@ -200,11 +170,10 @@ def check_files(folder: Path, names: Sequence[str]) -> None:
     """Raise unless these files of a run folder are the ones its run wrote, byte for byte."""
     if not (folder / CHECKSUMS).is_file():
         words = f"must be the folder of a finished run of bidwise train, found no {CHECKSUMS} in {folder}"
-        raise InputError(f"{words}; train again, or restore the file from a copy", argument="run")
+        raise InputError(f"{words}; train again, or restore the file from a copy", "run")
     recorded = read_object(folder / CHECKSUMS)
-    for name in names:
-        path, there = folder / name, recorded.get(name)
-        here = checksum(path) if path.is_file() else None
+    for path in (folder / name for name in names):
+        here, there = checksum(path) if path.is_file() else None, recorded.get(path.name)
         if here != there:
             found = "no file" if here is None else f"checksum {here} instead of {there}"
             fix = "restore it from a copy, or train again in a new folder"
@@ -218,14 +187,12 @@ def read_result(path: Path, kind: type[R]) -> R:
 
 
 def result_from_json(kind: type[R], data: Any, where: str = "result.json") -> R:
-    """What :func:`result_json` made; files without a format are of format 1."""
+    """Read what :func:`result_json` made; files without a format are of format 1."""
     if not isinstance(data, dict):
         raise InputError(f"{where} must be a result that bidwise wrote, found {type(data).__name__}")
-    found, fix = data.get("format", 1), "make it again in a new folder, or read it with the version that wrote it"
-    if not isinstance(found, int) or found > kind.format:
-        raise InputError(f"{where} must be of format {kind.format} or older, found {found}; upgrade bidwise")
-    if found < kind.format:
-        raise InputError(f"{where} must be of format {kind.format}, found {found}, of an older bidwise; {fix}")
+    if (found := data.get("format", 1)) != kind.format:
+        fix = "make it again in a new folder, or read it with the version that wrote it"
+        raise InputError(f"{where} must be of format {kind.format}, found {found}; {fix}")
     return from_json(kind, {name: value for name, value in data.items() if name not in ("kind", "format")}, where)
 
 
@@ -279,13 +246,9 @@ def checksum(*parts: Path | torch.Tensor | bytes | str) -> str:
 
 
 def open_folder(out: str | Path, config: Mapping[str, Any]) -> Path:
-    """``out``, made if need be, with ``config.toml`` in it; refuses a folder of another configuration.
-
-    A run of the same configuration resumes, so what is there is left alone.
-    """
+    """``out``, made if need be, with ``config.toml`` in it; raises for a folder of another configuration."""
     folder = check_writable(out)
-    text = to_toml(config)
-    path = folder / "config.toml"
+    text, path = to_toml(config), folder / "config.toml"
     if path.exists():
         check_same(folder, read_toml(path), tomllib.loads(text))
         return folder
@@ -301,11 +264,8 @@ def check_same(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) 
         differing = ["experiment"]
     if differing:
         words = ", ".join(f"{key} = {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
-        raise InputError(
-            f"must be a new folder or one of the same run, found {folder} with {words}; "
-            "choose another folder, or delete that one",
-            argument="out",
-        )
+        fix = "choose another folder, or delete that one"
+        raise InputError(f"must be a new folder or one of the same run, found {folder} with {words}; {fix}", "out")
 
 
 def check_writable(out: str | Path) -> Path:
@@ -314,15 +274,15 @@ def check_writable(out: str | Path) -> Path:
     folder = Path(out)
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
-        raise InputError(f"must be a folder, found the file {there}", argument="out")
+        raise InputError(f"must be a folder, found the file {there}", "out")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"must be a folder that can be written to, found {there}, which cannot", argument="out")
+        raise InputError(f"must be a folder that can be written to, found {there}, which cannot", "out")
     return folder
 
 
 def to_toml(config: Mapping[str, Any]) -> str:
-    """A configuration as TOML, mappings as tables; keys without a value are left out."""
-    values = _toml_value(config)
+    """A configuration as TOML, mappings as tables; keys without a value are dropped."""
+    values = _with_values(to_json(config))
     try:
         import tomli_w
     except ImportError:  # a GPU machine may have torch and numpy alone: what JSON calls a flat value is also TOML's
@@ -332,14 +292,8 @@ def to_toml(config: Mapping[str, Any]) -> str:
     return tomli_w.dumps(values)
 
 
-def _toml_value(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _toml_value(entry) for key, entry in value.items() if entry is not None}
-    if hasattr(value, "tolist"):  # numpy's numbers and arrays
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_toml_value(entry) for entry in value]
-    return value if isinstance(value, bool | int | float) else str(value)
+def _with_values(value: Any) -> Any:
+    return {k: _with_values(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -347,20 +301,16 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
     Run folders are passed on: the user's home is ``~`` in the command, and URLs have no password and no signature.
     """
-    program, *arguments = sys.argv
-    if Path(program).stem in ("bidwise", "__main__"):
-        package = Path(program).absolute().parent.name
-        program = f"python -m {package}" if Path(program).stem == "__main__" and package != "bidwise" else "bidwise"
-    elif Path(program).is_relative_to(Path.cwd()):  # folders above a project are nobody's business
-        program = str(Path(program).relative_to(Path.cwd()))
-    typed = shown_command([program, *arguments])
+    program = Path(sys.argv[0])
+    name = str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)
+    if program.stem in ("bidwise", "__main__"):
+        name = "python -m paper" if program.absolute().parent.name == "paper" else "bidwise"
     home = os.path.expanduser("~")
-    if len(home) > 1:
-        typed = typed.replace(home, "~")
+    typed = shown_command([name, *sys.argv[1:]])
     return {
         "bidwise": bidwise.__version__,
         "commit": _commit(),
-        "command": typed,
+        "command": typed.replace(home, "~") if len(home) > 1 else typed,
         "machine": _processor(torch.device(device)),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -62,5 +62,5 @@ def check_on_disk(argument: str, place: str | Path, expected: str, fix: str) -> 
     """Raise for a URL: what is written, and what is read in pieces, must be on a file system."""
     if scheme_of(place) is not None:
         raise InputError(
-            f"must be {expected} on a file system, found {shown(place)}; mount the bucket or {fix}", argument=argument
+            f"must be {expected} on a file system, found {shown(place)}; mount the bucket or {fix}", argument
         )

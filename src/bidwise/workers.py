@@ -6,9 +6,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -50,18 +51,15 @@ def in_order(work: Callable[[Task], Value], tasks: Iterable[Task], then: Callabl
 
     No more than ``workers`` values wait; tasks are taken as needed. The first error ends the work.
     """
-    ahead: deque[Future[Value]] = deque()
     with ThreadPoolExecutor(workers) as pool:
+        futures = (pool.submit(work, task) for task in tasks)
+        ahead = deque(islice(futures, workers))
         try:
-            for task in tasks:
-                ahead.append(pool.submit(work, task))
-                if len(ahead) == workers:
-                    then(ahead.popleft().result())
             while ahead:
                 then(ahead.popleft().result())
+                ahead.extend(islice(futures, 1))
         finally:
-            for future in ahead:
-                future.cancel()
+            pool.shutdown(cancel_futures=True)
 
 
 def threads(workers: int, device: torch.device | str = "cpu") -> ThreadPoolExecutor:
@@ -69,11 +67,8 @@ def threads(workers: int, device: torch.device | str = "cpu") -> ThreadPoolExecu
     if torch.device(device).type != "cuda":
         return ThreadPoolExecutor(workers)
     torch.cuda.synchronize(device)  # what threads share was made on another stream
-    return ThreadPoolExecutor(workers, initializer=_own_stream, initargs=(device,))
-
-
-def _own_stream(device: torch.device | str) -> None:
-    torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+    stream: Callable[..., Any] = torch.cuda.Stream
+    return ThreadPoolExecutor(workers, initializer=lambda: torch.cuda.set_stream(stream(device)))
 
 
 def finished(

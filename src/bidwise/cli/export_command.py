@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bidwise.cli.terminal import check_run
+
 
 def export(run: Path, /, *, out: Path) -> None:
     """Write the model of a run as one ONNX graph, and its encoder as JSON next to it.
@@ -20,6 +22,8 @@ def export(run: Path, /, *, out: Path) -> None:
     out:
         File to write; ends in .onnx. The encoder gets the same name with .json.
     """
+    check_run(run)
+
     from bidwise.bridges.onnx_export import export_onnx
 
     written = export_onnx(run, out)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import bidwise
-from bidwise.cli.terminal import Bars, device_of
+from bidwise.cli.terminal import Bars, check_run, device_of
 
 
 def predict(
@@ -46,21 +46,12 @@ def predict(
     from bidwise.data.read_table import check_readable
 
     header = False if no_header else None
-    if not (run / "encoder.json").is_file():
-        raise bidwise.InputError(f"must be a finished run of bidwise train, found none at {run}", argument="run")
+    check_run(run)
     check_readable(table, [], separator, header)
 
     from bidwise.table.predict import predict as write_predictions  # torch, which takes seconds
 
     with Bars() as bars:
-        rows = write_predictions(
-            run,
-            table,
-            out=out,
-            column=column,
-            separator=separator,
-            header=header,
-            device=device_of(device),
-            progress=bars.show,
-        )
+        how: dict[str, Any] = {"column": column, "separator": separator, "header": header, "device": device_of(device)}
+        rows = write_predictions(run, table, out=out, **how, progress=bars.show)
     print(f"Written: {out}, {rows:,} rows with the column {column!r}")

@@ -9,20 +9,22 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
 
 import bidwise
+from bidwise.errors import check_name
+from bidwise.urls import check_on_disk
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite what the terminal shows
 SECONDS = 30  # between lines where there is no terminal
 
 
 class Bars:
-    """A progress bar for each piece of work, on the terminal's error stream; in a log file a line every half minute:
-    ``training: 37 %, model 2 of 5, epoch 1.3 of 3, about 4 min left``."""
+    """A progress bar for each piece of work, on the error stream; in a log file a line every half minute."""
 
     def __enter__(self) -> Bars:
         from rich.console import Console
@@ -72,7 +74,7 @@ class Bars:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends jobs of clusters and containers as Ctrl-C would."""
+    """SIGTERM, which ends jobs of clusters and containers as Ctrl-C does."""
 
 
 def _terminate(*_: object) -> None:
@@ -117,13 +119,19 @@ def _reported_by_rank_0(error: Exception) -> bool:
 
 def as_typed(error: Exception, app: App, words: Sequence[str]) -> str:
     """An error in one line that calls arguments as they are typed: ``--auction-size``, TABLE."""
-    options = _options(app, words)
-    if isinstance(error, MissingArgumentError | UnknownOptionError):
-        unknown = _unknown_option(options, app, words)
-        if unknown is not None:
-            return unknown
+    chain, apps, _ = app.parse_commands(words)
+    arguments = apps[-1].assemble_argument_collection() if chain else ()
+    options = {(each.keys or (each.field_info.name,))[-1]: each.name for each in arguments if each.name != "*"}
+    usage = f"see {' '.join((app.name[0], *chain))} --help"
+    if isinstance(error, MissingArgumentError | UnknownOptionError):  # a wrong name is often why another is missing
+        typed = [word.partition("=")[0] for word in words if word.startswith("--")]
+        unknown = next((word for word in typed if word not in (*options.values(), "--help")), None)
+        if unknown and options:
+            near = get_close_matches(unknown, options.values(), n=1, cutoff=0.75)
+            settings = "; settings without an option: --set section.key=value" if "settings" in options else ""
+            return f"Unknown option: {unknown}; {f'did you mean {near[0]}?' if near else usage + settings}"
     if isinstance(error, MissingArgumentError) and error.argument is not None and error.argument.name not in words:
-        return f"{error.argument.name} is missing; see {_chain(app, words)} --help"
+        return f"{error.argument.name} is missing; {usage}"
     message = str(error)
     if isinstance(error, bidwise.InputError):
         message = error.spelled(lambda name: options.get(name, name))
@@ -131,39 +139,6 @@ def as_typed(error: Exception, app: App, words: Sequence[str]) -> str:
         name = "" if error.filename is None else f"{str(error.filename).removesuffix('.part')}: "
         message = name + error.strerror
     return CONTROL.sub("�", " ".join(message.split()))
-
-
-def _chain(app: App, words: Sequence[str]) -> str:
-    """What was typed up to the command."""
-    chain, _, _ = app.parse_commands(words)
-    return " ".join((app.name[0], *chain))
-
-
-def _options(app: App, words: Sequence[str]) -> dict[str, str]:
-    """How the arguments of the command are typed, by their names in Python: ``{"auction_size": "--auction-size"}``."""
-    chain, apps, _ = app.parse_commands(words)
-    if not chain:
-        return {}
-    arguments = apps[-1].assemble_argument_collection()
-    return {(each.keys or (each.field_info.name,))[-1]: each.name for each in arguments if each.name != "*"}
-
-
-def _unknown_option(options: Mapping[str, str], app: App, words: Sequence[str]) -> str | None:
-    """The first option that the command does not have, often why another is missing, with what may be meant."""
-    known = {option: option for option in (*options.values(), "--help")}
-    typed = [word.partition("=")[0] for word in words if word.startswith("--")]
-    unknown = next((word for word in typed if word not in known), None)
-    if unknown is None or not options:
-        return None
-    meant, near = known, get_close_matches(unknown, known, n=1, cutoff=0.75)
-    if not near and "settings" in options:
-        from bidwise.table.config import SECTIONS  # late: torch takes a second
-
-        for section, part in SECTIONS.items():
-            meant |= {f"--{k.replace('_', '-')}": f"--set {section}.{k}=VALUE" for k in part.__dataclass_fields__}
-    near = near or get_close_matches(unknown, meant, n=1)
-    hint = f"Did you mean {meant[near[0]]}?" if near else f"See {_chain(app, words)} --help"
-    return f"Unknown option: {unknown}. {hint}"
 
 
 def say(text: str) -> None:
@@ -175,12 +150,18 @@ def say(text: str) -> None:
 
 
 def device_of(name: str) -> str:
-    """The device to run on; ``auto`` is a GPU where there is one."""
+    """The device to run on; ``auto`` is a GPU if there is one."""
+    check_name("device", name, ("auto", "cpu", "cuda"))
     import torch
 
-    from bidwise.checks import check_name
-
-    check_name("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
-        raise bidwise.InputError("must be cpu or auto here, found cuda: torch sees no GPU", argument="device")
+        raise bidwise.InputError("must be cpu or auto here, found cuda: torch sees no GPU", "device")
     return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_run(run: Path) -> None:
+    """Raise unless the folder has a trained model, before torch is imported."""
+    check_on_disk("run", run, "a folder", "copy it first")
+    if not (run / "encoder.json").is_file():
+        found = f"no model in {run}" if run.is_dir() else f"a file at {run}" if run.exists() else f"nothing at {run}"
+        raise bidwise.InputError(f"must be a folder of bidwise train, found {found}", "run")

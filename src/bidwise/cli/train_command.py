@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 import bidwise
 from bidwise.cli.terminal import Bars, device_of, say
+from bidwise.urls import check_on_disk
 
 
 @Parameter(name="*")
@@ -22,9 +23,8 @@ class TrainOptions:
     Parameters
     ----------
     continue_from:
-        Folder of a finished run to continue with the rows of TABLE: columns, ids, weights and optimizer are kept, new
-        values get ids of their own, and both models are tested on the newest rows. Roles and settings are taken from
-        that run; options given here override them.
+        Folder of a finished run to continue with the rows of TABLE: its roles, settings, ids, weights and optimizer are
+        kept, new values get ids of their own, and both models are tested on the newest rows. Options override.
     click:
         Column of clicks, 0 or 1.
     bid:
@@ -36,13 +36,12 @@ class TrainOptions:
     categorical:
         Columns of categories, separated by spaces [default: inferred].
     bag:
-        Text columns with several values in a cell, as a|b|c, separated by spaces; `--set data.bag_separator=';'`
-        changes the character between values. Columns of lists need not be named.
+        Text columns with several values in a cell, as a|b|c, separated by spaces (`--set data.bag_separator=';'` for
+        another character). Columns of lists need not be named.
     ignore:
         Columns that the model must not see, separated by spaces: everything that is not known before the click.
     keep:
-        Columns to train on although each one predicts the clicks of held-out rows (AUC above 0.99), which otherwise
-        stops the run.
+        Columns to keep although one predicts the clicks almost perfectly (AUC above 0.99), which stops a run.
     time:
         Column to split by: the oldest 80 % train, the next 10 % choose, the newest 10 % test [default: at random].
     teacher:
@@ -62,9 +61,8 @@ class TrainOptions:
     model:
         deepfm, dcnv2 or logistic_regression [default: chosen by a search; dcnv2 without one].
     recipe:
-        auto: the best log-loss model of a search, unless another recipe is measurably better on validation auctions;
-        single: one model; ensemble: the mean of 4; distilled: one model that learns from that ensemble [default: auto,
-        or single if a loss is named].
+        single: one model; ensemble: the mean of 4; distilled: one that learns from an ensemble; auto: the best single
+        log-loss model of a search, unless another recipe is measurably better [default: auto, single with --loss].
     loss:
         log_loss, log_plus or any other in bidwise.LOSSES [default: log_loss].
     budget:
@@ -123,10 +121,6 @@ def train(table: str, /, *, out: Path, options: TrainOptions | None = None, devi
 
     `bidwise train ads.parquet --click click --bid bid --auction id --time time --out runs/mine`
 
-    `bidwise train 's3://bucket/day=*/*.parquet' --click click --bid bid --out runs/mine`
-
-    `bidwise train ads.parquet --click click --bid bid --recipe ensemble --model deepfm --out runs/mine`
-
     `bidwise train config.toml --out runs/mine --set train.learning_rate=3e-4`
 
     `bidwise train today.parquet --continue runs/monday --out runs/tuesday`
@@ -146,27 +140,21 @@ def train(table: str, /, *, out: Path, options: TrainOptions | None = None, devi
     """
     options = options or TrainOptions()
     _check_first(table, options)
+    device = device_of(device)
 
     from bidwise import distributed
     from bidwise.report.train_page import described, summary
     from bidwise.table import train as run
 
     given: dict[str, Any] = asdict(options)
-    given["settings"] = given["settings"] or []
-    given["header"] = False if given.pop("no_header") else None
-    source: dict[str, Any] = {"config": table} if table.lower().endswith(".toml") else {"table": table}
-    with distributed.launched(device_of(device)) as where, ExitStack() as stack:
+    given |= {"settings": options.settings or [], "header": False if given.pop("no_header") else None}
+    given |= {"config" if table.lower().endswith(".toml") else "table": table}
+    with distributed.launched(device) as where, ExitStack() as stack:
         if distributed.rank():  # the first one speaks
             stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
         with Bars() as bars:
-            result = run(
-                **source,
-                **given,
-                out=out,
-                device=where,
-                progress=bars.show,
-                opened=lambda prepared: bars.say(described(prepared, where) + "\n"),
-            )
+            given["opened"] = lambda prepared: bars.say(described(prepared, where) + "\n")
+            result = run(**given, out=out, device=where, progress=bars.show)
         say(summary(result))
         print(f"\nWritten to {out}: report.html; evaluation/report.html, the test in detail; test.parquet, predictions")
         print(f"Next: bidwise predict {out} NEW_TABLE --out predictions.parquet")
@@ -177,6 +165,7 @@ def _check_first(table: str, options: TrainOptions) -> None:
     from bidwise.data.read_table import check_readable
 
     if table.lower().endswith(".toml"):
+        check_on_disk("the configuration", table, "a file", "copy it first")
         if not Path(table).exists():
             raise bidwise.InputError(f"{table}: no such file")
         return
