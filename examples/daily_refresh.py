@@ -1,4 +1,4 @@
-"""Seven days of ads that drift: a model refreshed every night, one trained once, one trained anew every night.
+"""Seven days of ads that drift: a model refreshed every night, one trained once, one trained from scratch every night.
 
 Tastes of sites turn a little every day, and every day brings creatives that nobody has seen. At night a model is
 trained on what was logged, and it serves the next day: welfare is in % of what the true CTR, known here, would reach.

@@ -1,6 +1,6 @@
 """What a column of lists is worth: 100,000 ads whose clicks depend on how readers' interests and brands go together.
 
-One model ignores the interests, one sees the first of each list as a category, one takes lists as they are. Welfare is
+One model ignores the interests, one sees the first of each list as a category, one uses the lists. Welfare is
 in % of what the true CTR, known here, would reach.
 
     python examples/interests.py runs/interests
@@ -43,16 +43,16 @@ def logged(auctions=AUCTIONS, seed=0):
     )
 
 
-def main(folder="runs/interests"):
-    table = logged()
+def main(folder="runs/interests", auctions=AUCTIONS, **options):
+    table = logged(int(auctions))
     tables = {
         "ignored": table.drop("interests"),
-        "the first alone": table.with_columns(pl.col("interests").list.first()),
+        "the first": table.with_columns(pl.col("interests").list.first()),
         "lists": table,
     }
     for name, rows in tables.items():
         out = Path(folder) / name.replace(" ", "_")
-        found = train(rows, out=out, **ROLES, **MODEL).evaluation.models["log_loss"]
+        found = train(rows, out=out, **ROLES, **MODEL, **options).evaluation.models["log_loss"]
         test = pl.read_parquet(out / "test.parquet").with_columns(value=pl.col("bid") * pl.col("truth"))
         best = test.group_by("auction").agg(pl.col("value").max())["value"].mean()
         print(f"interests, {name}: welfare {100 * found.welfare / best:.1f} % of the optimum, AUC {found.auc:.3f}")

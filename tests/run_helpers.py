@@ -1,9 +1,11 @@
 """What tests of tables, commands and pages share: made tables, the command in this process, and how pages are read."""
 
+import importlib.util
 import re
 import sys
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
@@ -12,6 +14,7 @@ import polars as pl
 import bidwise
 from bidwise.cli import main
 
+ROOT = Path(__file__).parent.parent
 VOID = {"meta", "link", "br"}
 
 
@@ -125,6 +128,14 @@ def check_in_a_browser(browser, file, width, scheme):
     tab.close()
     assert faults == []
     assert [url for url in requests if url not in (file.as_uri(), "data:,")] == []
+
+
+def program(path):
+    """An example, a benchmark or a tool as a module; its path starts at the root of the repository."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def bidwise_command(monkeypatch, *words):

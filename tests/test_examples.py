@@ -1,74 +1,97 @@
-"""Examples that stand for commands: tuning by Optuna. tests/test_ray_train.py runs that of Ray Train."""
+"""The examples run, on less data. tests/test_ray_train.py runs the one of Ray Train, and tests/test_documents.py the
+commands that documents show."""
 
-import importlib.util
-from pathlib import Path
+import re
 
 import polars as pl
 import pytest
-from run_helpers import market
+from run_helpers import market, program
 
 import bidwise
-from bidwise.table import encode, pipeline
+from bidwise.table import pipeline
 
-pytest.importorskip("optuna")
+QUICK = {"model": "logistic_regression", "loss": "log_loss"}
+
+
+def test_two_models_are_trained_and_written_for_evaluate(monkeypatch, capsys, tmp_path):
+    example = program("examples/two_models.py")
+    for name, small in {"TRAIN": 2000, "AUCTIONS": 40, "EPOCHS": 1}.items():
+        monkeypatch.setattr(example, name, small)
+    example.main(tmp_path)
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"^  log_(?:loss|plus) +\d+\.\d\d%$", printed, flags=re.MULTILINE)) == 2
+    columns = {"ctr": ["log_loss", "log_plus"], "click": "click", "bid": "bid", "auction": "auction"}
+    assert bidwise.evaluate(tmp_path / "predictions.parquet", **columns).ads == 40 * example.SIZE
+
+
+def test_the_table_of_the_example_can_be_trained_on(tmp_path):
+    program("examples/own_table.py").main(tmp_path, auctions=300)
+    roles = {"click": "click", "bid": "bid", "auction": "auction", "time": "time", "truth": "truth"}
+    found = bidwise.table.train(tmp_path / "ads.parquet", out=tmp_path / "run", **roles, **QUICK, epochs=1)
+    assert {column.name for column in found.table.columns} >= {"site", "device", "brand_id", "age_days", "price"}
+    assert len(bidwise.table.predict(tmp_path / "run", tmp_path / "new_ads.parquet")) > 0
+
+
+def test_a_model_is_refreshed_every_night(monkeypatch, capsys, tmp_path):
+    example = program("examples/daily_refresh.py")
+    for name, small in {"DAYS": 2, "AUCTIONS": 60, "MODEL": QUICK | {"epochs": 1}}.items():
+        monkeypatch.setattr(example, name, small)
+    example.main(tmp_path)
+    printed = capsys.readouterr().out
+    assert "night 2: refreshed" in printed
+    assert len(re.findall(r"^ +[23] +(?:\d+\.\d\d% *){3}$", printed, flags=re.MULTILINE)) == 2
+
+
+def test_lists_of_interests_are_worth_something(capsys, tmp_path):
+    program("examples/interests.py").main(tmp_path, auctions=60, epochs=1, hidden=[4], embedding=2)
+    assert capsys.readouterr().out.count("% of the optimum") == 3
+
+
+def test_torchrec_trains_on_one_rank(capsys):
+    pytest.importorskip("torchrec", reason="TorchRec is not installed: see examples/torchrec_shards.py")
+    program("examples/torchrec_shards.py").main()
+    assert capsys.readouterr().out.count("1 rank(s)") == 8
 
 
 @pytest.fixture
-def example(monkeypatch):
-    path = Path(__file__).parent.parent / "examples" / "tune.py"
-    spec = importlib.util.spec_from_file_location("tune", path)
-    tune = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tune)
-    monkeypatch.setattr(tune, "MODEL", {"model": "logistic_regression", "loss": "log_loss"})
-    monkeypatch.setattr(tune, "settings_of", lambda trial: {"l2": trial.suggest_float("l2", 1e-5, 1e-1, log=True)})
-    return tune
+def tune(monkeypatch):
+    pytest.importorskip("optuna")
+    example = program("examples/tune.py")
+    monkeypatch.setattr(example, "MODEL", QUICK)
+    monkeypatch.setattr(example, "settings_of", lambda trial: {"l2": trial.suggest_float("l2", 1e-5, 1e-1, log=True)})
+    return example
 
 
-def counted(monkeypatch, module, name):
-    """How often a function is called."""
-    calls, function = [], getattr(module, name)
-
-    def counting(*words, **options):
-        calls.append(words)
-        return function(*words, **options)
-
-    monkeypatch.setattr(module, name, counting)
-    return calls
-
-
-def test_trials_share_one_encoded_table(example, tmp_path, monkeypatch, capsys):
-    table = tmp_path / "ads.parquet"
+def test_trials_share_one_encoded_table_and_resume(tune, tmp_path, monkeypatch, capsys):
+    table, trained, train_once = tmp_path / "ads.parquet", [], pipeline._trained
     market(300).write_parquet(table)
-    encoded = counted(monkeypatch, encode, "_prepared")
-    trained = counted(monkeypatch, pipeline, "_trained")
-    example.main(table, tmp_path / "runs", 2)
-    said = capsys.readouterr().out
-    assert (len(encoded), len(trained)) == (1, 3)
+    monkeypatch.setattr(
+        pipeline, "_trained", lambda *words, **options: trained.append(1) or train_once(*words, **options)
+    )
+    tune.main(table, tmp_path / "runs", 2)
+    printed = capsys.readouterr().out
+    assert len(trained) == 3
     files = [tmp_path / "runs" / run / "store" / "train" / "features.npy" for run in ("default", "trial-0", "trial-1")]
     assert len({file.stat().st_ino for file in files}) == 1
-    example.main(table, tmp_path / "runs", 2)  # the same trials, which are finished
-    assert capsys.readouterr().out == said
-    assert (len(encoded), len(trained)) == (1, 3)
-    example.main(table, tmp_path / "runs", 3)
-    assert (len(encoded), len(trained)) == (1, 4)
+    tune.main(table, tmp_path / "runs", 2)  # the same trials, which are finished
+    assert capsys.readouterr().out == printed
+    assert len(trained) == 3
 
 
-def test_a_trial_is_the_run_that_it_would_be_alone(example, tmp_path):
-    table = tmp_path / "ads.parquet"
+def test_a_trial_is_the_run_that_it_would_be_by_itself(tune, tmp_path):
+    table, runs = tmp_path / "ads.parquet", tmp_path / "runs"
     market(300).write_parquet(table)
-    example.main(table, tmp_path / "runs", 1)
-    trial = bidwise.load(tmp_path / "runs" / "trial-0")
-    text = (tmp_path / "runs" / "trial-0" / "config.toml").read_text()
+    tune.main(table, runs, 1)
+    text = (runs / "trial-0" / "config.toml").read_text()
     (tmp_path / "config.toml").write_text(text)
     bidwise.train(config=tmp_path / "config.toml", out=tmp_path / "alone")
-    assert (tmp_path / "alone" / "config.toml").read_text() == text
-    for name in ("model.pt", "encoder.json", "result.json", "test.parquet"):
-        assert (tmp_path / "alone" / name).read_bytes() == (tmp_path / "runs" / "trial-0" / name).read_bytes()
-    first = pl.read_parquet(tmp_path / "runs" / "default" / "test.parquet")["log_loss"]  # not written over
-    rows = market(300)[pl.read_parquet(tmp_path / "runs" / "default" / "test.parquet")["row"].to_list()]
-    assert first.to_list() == bidwise.load(tmp_path / "runs" / "default").predict(rows).tolist()
-    assert first.to_list() != trial.predict(rows).tolist()
-    example.share_store(tmp_path / "alone", tmp_path / "other")
-    with pytest.raises(bidwise.InputError, match=r"found .* with train.seed = 0 there and 1 here") as error:
+    for name in ("config.toml", "model.pt", "encoder.json", "result.json", "test.parquet"):
+        assert (tmp_path / "alone" / name).read_bytes() == (runs / "trial-0" / name).read_bytes()
+    first = pl.read_parquet(runs / "default" / "test.parquet")  # not written over
+    rows = market(300)[first["row"].to_list()]
+    assert first["log_loss"].to_list() == bidwise.load(runs / "default").predict(rows).tolist()
+    assert first["log_loss"].to_list() != bidwise.load(runs / "trial-0").predict(rows).tolist()
+    tune.share_store(tmp_path / "alone", tmp_path / "other")
+    with pytest.raises(bidwise.InputError) as error:
         bidwise.train(config=tmp_path / "config.toml", out=tmp_path / "other", seed=1)
     assert error.value.argument == "out"

@@ -3,7 +3,6 @@
 import gzip
 import json
 import pickle
-import sys
 from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,22 +12,26 @@ import polars as pl
 import pytest
 import torch
 from markupsafe import Markup
+from run_helpers import ROOT, bidwise_command
 
 import bidwise
 from bidwise.bridges.scoring import Bins
-from bidwise.cli import main
-from bidwise.cli.terminal import as_typed, say
+from bidwise.cli.terminal import say
 from bidwise.data.ads import Ads
 from bidwise.data.read_table import read_table
 from bidwise.data.store import Store, StoreWriter
-from bidwise.json_files import from_json, read_json, read_object, read_toml
+from bidwise.evaluation.result import Evaluation
+from bidwise.json_files import read_json, read_object, read_toml
 from bidwise.models import LogisticRegression
-from bidwise.report.build import _page, read_run, runs_page, typed_result
+from bidwise.report.build import PAGES, runs_page
 from bidwise.report.sections import Run
-from bidwise.run_folder import load, read_array, write_text
+from bidwise.run_folder import load, read_array, result_from_json, write_text
 from bidwise.table import train
+from bidwise.table.results import TrainResult
+from paper import pages as paper_pages
 
-ROOT = Path(__file__).parent.parent
+RESULTS = paper_pages.RESULTS | {kind.kind: kind for kind in (Evaluation, TrainResult)}
+ALL_PAGES = PAGES | paper_pages.PAGES
 SCRIPT = "window.pwned=1"
 HOSTILE = (
     f"<script>{SCRIPT}</script>",
@@ -43,7 +46,7 @@ BAD_TAGS = {"script", "img", "iframe", "object", "embed", "base", "form", "input
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A folder with a trained model, an evaluation and a fit."""
+    """A folder with a trained model and an evaluation."""
     folder = tmp_path_factory.mktemp("runs")
     draw = np.random.default_rng(0)
     table = {"site": draw.integers(0, 5, 400).astype(str), "age": draw.random(400), "bid": draw.uniform(0.5, 2, 400)}
@@ -53,12 +56,10 @@ def runs(tmp_path_factory):
     table |= {"first": draw.random(400), "second": draw.random(400), "auction": np.arange(400) // 4}
     columns = {"ctr": ["first", "second"], "click": "click", "bid": "bid", "auction": "auction"}
     bidwise.evaluate(table, **columns, out=folder / "judged")
-    ads = Ads(torch.rand(64, 3), torch.ones(64), torch.ones(64))
-    bidwise.fit(LogisticRegression(3), ads, epochs=1, out=folder / "fitted")
     return folder
 
 
-def refuses(words, act, *arguments):
+def rejects(words, act, *arguments):
     with pytest.raises(bidwise.InputError, match=words):
         act(*arguments)
 
@@ -84,25 +85,13 @@ def test_a_broken_file_is_named_in_one_line(tmp_path, name):
     assert "\n" not in str(caught.value)
 
 
-def test_a_json_file_without_keys_is_refused(tmp_path):
+def test_files_of_another_shape_are_rejected(tmp_path):
     (tmp_path / "environment.json").write_text("[1]")
-    refuses("environment.json must be a JSON object", read_object, tmp_path / "environment.json")
-
-
-def test_numbers_and_kinds_that_nothing_can_hold_are_refused():
-    refuses("result must be of the kind float", from_json, float, 10**400)
-    refuses(r"result\[0\] must be of the kind float", from_json, np.ndarray, ["1"])
-    refuses(r"found kind \[\]", typed_result, {"kind": []})
+    rejects("environment.json must be a JSON object", read_object, tmp_path / "environment.json")
+    for data in ([], {"format": 99}, {"format": 1}, {"format": "5"}):
+        rejects("result.json must be ", result_from_json, Evaluation, data)
     with pytest.raises(ValueError, match="shape"):
         Bins([[0.5]])
-
-
-def test_a_run_folder_with_odd_files_beside_its_result_is_refused(tmp_path):
-    (tmp_path / "result.json").write_text('{"kind": "fit", "epochs": 1}')
-    for name, text in (("environment.json", "[1]"), ("metrics.jsonl", "3\n"), ("environment.json", '{"seconds": "x"}')):
-        (tmp_path / name).write_text(text)
-        refuses("must", lambda: runs_page([read_run(tmp_path)]))
-        (tmp_path / name).unlink()
 
 
 def test_a_store_names_no_file_outside_of_its_folder(tmp_path):
@@ -122,7 +111,7 @@ def test_a_store_names_no_file_outside_of_its_folder(tmp_path):
         ("fields", [{"name": "a", "values": 3, "more": 1}]),
     ):
         schema.write_text(json.dumps(about | {key: changed}))
-        refuses(key, Store, tmp_path / "store")
+        rejects(key, Store, tmp_path / "store")
 
 
 def header(shape, kind="'|u1'"):
@@ -145,7 +134,7 @@ def header(shape, kind="'|u1'"):
 )
 def test_arrays_are_numbers_that_the_file_holds(tmp_path, content):
     (tmp_path / "clicks.npy").write_bytes(content)
-    refuses("clicks.npy must be a numpy file of numbers", read_array, tmp_path / "clicks.npy")
+    rejects("clicks.npy must be a numpy file of numbers", read_array, tmp_path / "clicks.npy")
 
 
 def test_links_that_a_stranger_left_are_not_followed(tmp_path):
@@ -173,7 +162,7 @@ def test_weights_run_no_code(tmp_path, monkeypatch):
     (tmp_path / "old.pt").write_bytes(pickle.dumps(Evil()))
     assert load(tmp_path / "good.pt")["model"].shape == (9,)
     for name in ("evil.pt", "old.pt"):
-        refuses(f"{name} must be a file that bidwise wrote", load, tmp_path / name)
+        rejects(f"{name} must be a file that bidwise wrote", load, tmp_path / name)
     assert not (tmp_path / "pwned").exists()
 
 
@@ -183,29 +172,26 @@ def test_a_checkpoint_of_something_else_is_named(tmp_path):
     (tmp_path / "result.json").unlink()
     for there in ([], {"model": {}}, {"model": LogisticRegression(3).state_dict(), "optimizer": 3}):
         torch.save(there, tmp_path / "checkpoint.pt")
-        refuses("checkpoint of this training", lambda: bidwise.fit(LogisticRegression(3), ads, epochs=1, out=tmp_path))
+        rejects("checkpoint of this training", lambda: bidwise.fit(LogisticRegression(3), ads, epochs=1, out=tmp_path))
 
 
-def test_names_cannot_speak_to_the_terminal(capsys):
+def test_names_cannot_control_the_terminal(capsys, monkeypatch):
     say("a\x1b]0;title\x07b\tc")
     assert capsys.readouterr().out == "a�]0;title�b\tc\n"
-    assert as_typed(bidwise.InputError("found \x1b[2J"), None) == "found �[2J"
+    bidwise_command(monkeypatch, "evaluate", "\x1b2J.csv", "--ctr", "a", "--click", "b", "--bid", "c", "--out", "d")
+    assert capsys.readouterr().err == "bidwise: �2J.csv: no such file\n"
 
 
 def test_the_shell_gets_one_line(runs, tmp_path, monkeypatch, capsys):
     for name, content in (("result.json", "a.json"), ("cut.parquet", "a.parquet"), ("cut.csv.gz", "a.csv.gz")):
         (tmp_path / name).write_bytes(BROKEN[content])
     for words in (
-        f"report {tmp_path} --out {tmp_path / 'page.html'}",
         f"predict {runs / 'trained'} {tmp_path / 'cut.parquet'} --out {tmp_path / 'scored.csv'}",
         f"evaluate {tmp_path / 'cut.csv.gz'} --ctr bid --click click --bid bid",
         f"train {tmp_path / 'result.json'} --out {tmp_path / 'run'}",
     ):
-        monkeypatch.setattr(sys, "argv", ["bidwise", *words.split()])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        said = capsys.readouterr().err
-        assert (stop.value.code, said.count("\n"), said[:9]) == (2, 1, "bidwise: "), said
+        code, error = bidwise_command(monkeypatch, *words.split()), capsys.readouterr().err
+        assert (code, error.count("\n"), error[:9]) == (2, 1, "bidwise: "), error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.csv.gz", "cut.parquet", "result.json"]
 
 
@@ -244,31 +230,30 @@ def renamed(tree, old, new):
 
 
 def hostile_runs(folder, monkeypatch):
-    """A run of every kind at hand, with scripts in place of models, losses, columns and settings."""
+    """A run of every kind, with scripts in place of models, losses, columns and settings."""
     paths = [*folder.glob("*/result.json"), *(ROOT / "docs" / "results").glob("*/result.json")]
     trees = sorted((json.loads(path.read_text()) for path in paths), key=lambda tree: -len(json.dumps(tree)))
     with monkeypatch.context() as patch:
         patch.setattr("bidwise.report.sections.drawn", lambda key, panel: Markup(""))
         for tree in {tree["kind"]: tree for tree in trees}.values():
-            for at, word in enumerate(sorted(words_of(tree))):
+            for at, word in enumerate(sorted(words_of(tree) - {"kind", tree["kind"]})):
                 changed = renamed(tree, word, f"{HOSTILE[at % 6]} {word}")
-                with suppress(bidwise.InputError):
-                    _page(hostile_run(changed), "")
+                with suppress(bidwise.InputError, LookupError):
+                    ALL_PAGES[tree["kind"]](hostile_run(changed), "")
                     tree = changed
             run = hostile_run(tree)
-            yield run, runs_page([run])  # without figures
+            yield run, runs_page([run], ALL_PAGES)  # without figures
 
 
 def hostile_run(tree):
-    around = {"command": HOSTILE[0], "machine": HOSTILE[1]}, {"loss": HOSTILE[2]}, [{"epoch": 1, HOSTILE[3]: 0.5}]
-    return Run(HOSTILE[1], typed_result(tree), *around)
+    result = result_from_json(RESULTS[tree["kind"]], tree)
+    return Run(HOSTILE[1], result, {"command": HOSTILE[0], "machine": HOSTILE[1]}, {"loss": HOSTILE[2]})
 
 
 def test_no_page_runs_a_script(runs, browser, tmp_path, monkeypatch):
     made = list(hostile_runs(runs, monkeypatch))
-    assert {"evaluation", "train", "fit"} < {run.result.kind for run, _ in made}
-    drawn = [runs_page([run]) for run, _ in made if run.result.kind in ("evaluation", "train", "synthetic", "fit")]
-    pages = [*(page for _, page in made), *drawn]
+    assert {run.result.kind for run, _ in made} == set(ALL_PAGES)
+    pages = [*(page for _, page in made), *(runs_page([run]) for run, _ in made if run.result.kind in PAGES)]
     assert min(page.count("window.pwned") for page in pages) > 5
     tab, said = browser.new_page(), []
     tab.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))

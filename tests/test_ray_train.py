@@ -1,12 +1,11 @@
 """The example of Ray Train: its workers are ranks, and train the model that one process trains."""
 
-import importlib.util
 import os
 from pathlib import Path
 
 import polars as pl
 import pytest
-from run_helpers import market
+from run_helpers import market, program
 
 import bidwise
 
@@ -30,20 +29,13 @@ def cluster():
 
 
 def test_the_example_trains_as_one_process_does(cluster, tmp_path):
-    path = Path(__file__).parent.parent / "examples" / "ray_train.py"
-    spec = importlib.util.spec_from_file_location("ray_train", path)
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    example = program("examples/ray_train.py")
     market(400).write_parquet(tmp_path / "ads.parquet")
     example.main(tmp_path / "ads.parquet", tmp_path / "run", workers=2, **OPTIONS)
     expected = bidwise.train(tmp_path / "ads.parquet", out=tmp_path / "alone", **example.OPTIONS, **OPTIONS)
     assert (tmp_path / "run" / "report.html").is_file()
     assert '"ranks": 2' in (tmp_path / "run" / "environment.json").read_text()
-    one, two = (pl.read_parquet(tmp_path / run / "test.parquet")[expected.chosen] for run in ("alone", "run"))
-    assert two.to_list() == pytest.approx(one.to_list(), rel=1e-3)
-    assert (
-        two.to_list()
-        == bidwise.load(tmp_path / "run")
-        .predict(market(400)[pl.read_parquet(tmp_path / "run" / "test.parquet")["row"].to_list()])
-        .tolist()
-    )
+    one, two = (pl.read_parquet(tmp_path / run / "test.parquet") for run in ("alone", "run"))
+    assert two[expected.chosen].to_list() == pytest.approx(one[expected.chosen].to_list(), rel=1e-3)
+    rows = market(400)[two["row"].to_list()]
+    assert two[expected.chosen].to_list() == bidwise.load(tmp_path / "run").predict(rows).tolist()
