@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bidwise.evaluation.estimate import Estimate
-from bidwise.json_files import read_json
-from bidwise.report.build import typed_result
 from bidwise.study.recipe import BASELINE, has_lam
 from paper.criteo_results import CriteoResult, Levels
 from paper.criteo_results import Protocol as CriteoProtocol
+from paper.pages import read_result
 from paper.recipes_results import RECIPES, SMALL, RecipesResult, baseline_of
 from paper.synthetic_results import Losses, RegimesResult, SyntheticResult
 
@@ -20,14 +19,14 @@ BY = {"by_log_loss": "by log loss", "by_welfare": "by welfare", "by_truth": "by 
 
 def tables(run: Path) -> dict[str, list[str]]:
     """The lines of each table by its title."""
-    result = typed_result(read_json(run / "result.json"))
+    result = read_result(run)
     if isinstance(result, CriteoResult):
         return {f"{model}, {name}": _criteo(result, name, found) for model, name, found in result.protocols}
     if isinstance(result, SyntheticResult):
         return {name: _synthetic(name, found.losses) for name, found in result.protocols.items()}
     if isinstance(result, RecipesResult):
         return {"gains": _gains(result), "levels": _shares(result)}
-    assert isinstance(result, RegimesResult), f"{run}: a result of bidwise reproduce"
+    assert isinstance(result, RegimesResult), f"{run}: a result of python -m paper"
     return {"regimes": _regimes(result)}
 
 
