@@ -1,7 +1,6 @@
 """What the documents show runs: code blocks of the README and the docs, the examples, the benchmark page."""
 
 import csv
-import importlib.util
 import json
 import re
 import shlex
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_helpers import ROOT, program
 
 import bidwise
 from bidwise.cli import app
@@ -21,7 +21,6 @@ from paper import theory
 from paper.__main__ import app as paper_app
 from paper.synthetic_results import RegimesResult
 
-ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 
 
@@ -69,17 +68,17 @@ def commands(page):
 
 @pytest.mark.parametrize("page", [page for page in DOCUMENTS if commands(page)])
 def test_commands_have_options_that_exist(page):
-    for program, words in commands(page):
-        program.parse_args(words, exit_on_error=False, print_error=False)
+    for tool, words in commands(page):
+        tool.parse_args(words, exit_on_error=False, print_error=False)
         RAN["commands"] += 1
 
 
 @pytest.mark.parametrize("page", DOCUMENTS)
 def test_commands_in_sentences_exist(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
-    for program, start in PROGRAMS:
+    for tool, start in PROGRAMS:
         named = re.findall(rf"`{start} ([a-z]+)", text)
-        assert [name for name in named if name not in list(program)] == []
+        assert [name for name in named if name not in list(tool)] == []
 
 
 def test_the_tutorial_runs_from_its_table_to_its_verdict(tmp_path, monkeypatch, capsys):
@@ -134,53 +133,17 @@ def test_links_lead_somewhere(page):
     assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
 
 
-def test_the_example_runs_and_says_what_it_found(monkeypatch, capsys, tmp_path):
-    spec = importlib.util.spec_from_file_location("two_models", ROOT / "examples" / "two_models.py")
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    for name, small in {"TRAIN": 2000, "AUCTIONS": 40, "EPOCHS": 1}.items():
-        monkeypatch.setattr(example, name, small)
-    example.main(tmp_path)
-    printed = capsys.readouterr().out
-    assert len(re.findall(r"^  log_(?:loss|plus) +\d+\.\d\d%$", printed, flags=re.MULTILINE)) == 2
-    found = bidwise.evaluate(
-        tmp_path / "predictions.parquet", ctr=["log_loss", "log_plus"], click="click", bid="bid", auction="auction"
-    )
-    assert found.ads == 40 * example.SIZE
-
-
-def test_the_example_table_can_be_trained_on(tmp_path):
-    spec = importlib.util.spec_from_file_location("own_table", ROOT / "examples" / "own_table.py")
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    example.main(tmp_path, auctions=300)
-    roles = {"click": "click", "bid": "bid", "auction": "auction", "time": "time", "truth": "truth"}
-    quick = {"model": "logistic_regression", "loss": "log_loss", "epochs": 1}
-    found = bidwise.table.train(tmp_path / "ads.parquet", out=tmp_path / "run", **roles, **quick)
-    assert {column.name for column in found.table.columns} >= {"site", "device", "brand_id", "age_days", "price"}
-    assert len(bidwise.table.predict(tmp_path / "run", tmp_path / "new_ads.parquet")) > 0
-
-
-def test_train_page_shows_every_key_of_the_configuration():
+def test_train_page_shows_every_key_of_the_configuration_and_what_the_search_tries():
     page = (ROOT / "docs" / "train.md").read_text()
     keys = [key for part in SECTIONS.values() for key in part.__dataclass_fields__]
-    assert [key for key in keys if f"`{key}`" not in page] == []
-
-
-def test_train_page_lists_what_the_search_tries():
-    page = (ROOT / "docs" / "train.md").read_text()
+    assert [key for key in (*keys, *CONTESTANTS) if f"`{key}`" not in page] == []
     for number, each in enumerate(SETTINGS, 1):
         rate = f"{each['learning_rate']:g}"
         assert f"{number}. `{each['model']}`, L2 {each['l2']:g} / ads, rate {rate}" in " ".join(page.split())
     assert {each["epochs"] for each in SETTINGS} == {8}
     assert f"`budget` ({BUDGET} for auto" in page
-    assert [name for name in CONTESTANTS if f"`{name}`" not in page] == []
-
-
-def test_the_toml_of_the_train_page_is_a_configuration():
-    page = (ROOT / "docs" / "train.md").read_text()
-    told = tomllib.loads(re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1])
-    assert resolved(told).train.recipe == "auto"
+    shown = tomllib.loads(re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1])
+    assert resolved(shown).train.recipe == "auto"
 
 
 def test_paper_page_names_functions_and_tests_that_exist():
@@ -194,20 +157,21 @@ def test_paper_page_names_functions_and_tests_that_exist():
 
 def tables(run):
     """The tables of a committed run, as the pages show them."""
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "benchmarks" / "tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.tables(RESULTS / run)
+    return program("benchmarks/tables.py").tables(RESULTS / run)
 
 
-def points(gain):
-    return f"{100 * gain['difference']:+.2f} [{100 * gain['ci_low']:+.2f}, {100 * gain['ci_high']:+.2f}]".replace(
-        "-", "−"
-    )
+def points(gain, level=1.0):
+    numbers = (100 * gain[key] / level for key in ("difference", "ci_low", "ci_high"))
+    return "{:+.2f} [{:+.2f}, {:+.2f}]".format(*numbers).replace("-", "−")
 
 
-def committed(run):
-    return json.loads((ROOT / "docs" / "results" / run / "result.json").read_text())
+def committed(run, name="result.json"):
+    return json.loads((RESULTS / run / name).read_text())
+
+
+def words_of(page):
+    """The text of a page in one line."""
+    return " ".join((ROOT / page).read_text().split())
 
 
 PAGES = dict.fromkeys(("criteo_10m_deepfm", "criteo_10m_converged"), "criteo")
@@ -233,14 +197,13 @@ def test_tables_have_the_numbers_of_the_result():
     for loss, found in losses.items():
         cells = [f"`{loss}`"]
         cells += [f"{found[key]:.4f} ± {found[f'{key}_error']:.4f}" for key in ("welfare", "expected_welfare")]
-        cells += [per_cent(found["difference"]["repeats"], level)] if found["difference"] else [""]
+        cells += [points(found["difference"]["repeats"], level)] if found["difference"] else [""]
         lines = tables("criteo_10m_converged")["dcn, converged"]
         assert any(line.startswith("| " + " | ".join(cells)) for line in lines)
 
 
 def test_the_readme_quotes_the_committed_runs():
-    readme = (ROOT / "README.md").read_text()
-    readme = " ".join(readme.split())
+    readme = words_of("README.md")
     quoted = [("misspecified", "tuned", "log_plus"), ("misspecified_rare", "tuned", "log_plus")]
     quoted += [("plotted", "converged", "log"), ("plotted", "tuned", "log")]
     for run, protocol, loss in quoted:
@@ -261,13 +224,8 @@ def test_the_readme_quotes_the_committed_runs():
     assert f"the paper's `log` better in {papers.better} ({after[2]}) and worse in {papers.worse}" in readme
 
 
-def per_cent(gain, level):
-    numbers = (100 * gain[key] / level for key in ("difference", "ci_low", "ci_high"))
-    return "{:+.2f} [{:+.2f}, {:+.2f}]".format(*numbers).replace("-", "−")
-
-
 def test_the_readme_quotes_the_rivals():
-    words = " ".join((ROOT / "README.md").read_text().split())
+    words = words_of("README.md")
     ours, best = [], []
     for world in ("mixed", "triples", "tail"):
         rows = measured_rows("rivals", world=world)
@@ -282,7 +240,7 @@ def test_the_readme_quotes_the_rivals():
 
 
 def test_the_readme_quotes_the_recipes():
-    words = " ".join((ROOT / "README.md").read_text().split())
+    words = words_of("README.md")
     worlds = committed("recipes")["worlds"].values()
     gains = sorted((world["recipes"]["distilled"]["gain"] for world in worlds), key=lambda gain: gain["difference"])
     low, high = (f"{100 * gain['difference']:+.2f}".replace("-", "−") for gain in (gains[0], gains[3]))
@@ -292,22 +250,10 @@ def test_the_readme_quotes_the_recipes():
     assert "welfare losses gain nothing" in words
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        "plotted",
-        "misspecified",
-        "misspecified_rare",
-        "regimes",
-        "recipes",
-        "criteo_10m_deepfm",
-        "criteo_10m_converged",
-        "criteo_full",
-    ],
-)
-def test_committed_runs_say_where_they_were_made(run):
-    environment = json.loads((ROOT / "docs" / "results" / run / "environment.json").read_text())
-    assert environment["command"].startswith(("bidwise reproduce", "python -m benchmarks."))
+@pytest.mark.parametrize("run", [*PAGES, "criteo_full"])
+def test_committed_runs_record_where_they_were_made(run):
+    environment = committed(run, "environment.json")
+    assert environment["command"].startswith(("bidwise reproduce", "python -m benchmarks.", "python -m paper"))
     assert environment["machine"]
     assert environment["commit"]
 
@@ -361,9 +307,7 @@ def test_times_on_the_gpu_are_those_of_the_benchmark():
 
 
 def test_mixed_precision_changes_less_than_another_seed():
-    words = " ".join((ROOT / "docs" / "gpu.md").read_text().split())
-    with (ROOT / "benchmarks" / "results" / "precision.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    words, rows = words_of("docs/gpu.md"), measured_rows("precision")
     assert {row["metric"] for row in rows} == {"log_loss", "auc", "expected_welfare"}
     for row in rows:
         change, seeds = float(row["mixed_change"]), float(row["seed_sd"])

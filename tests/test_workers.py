@@ -21,13 +21,9 @@ def calls(*numbers):
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_every_call_ends_with_its_value(workers):
+def test_every_call_ends_with_its_value_or_the_first_error(workers):
     pool = threads(workers) if workers else None
     assert {call.name: value for call, value in finished(calls(1, 2, 3), pool)} == {"1": 1, "2": 4, "3": 9}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_first_error_is_raised_unchanged(workers):
     with pytest.raises(InputError) as error:
         list(finished(calls(1, -2, 3), threads(workers) if workers else None))
     assert error.value.argument == "number"
@@ -67,20 +63,8 @@ def test_no_more_values_wait_than_there_are_workers():
     assert max(waiting) <= 4
 
 
-def test_progress_arrives_with_its_call():
-    shown = []
-
-    def slow(show):
-        show(0.5)
-        time.sleep(0.7)
-
-    for _ in finished([Call("slow", slow)], threads(1), lambda call, share: shown.append((call.name, share))):
-        pass
-    assert ("slow", 0.5) in shown
-
-
-def test_leaving_early_ends_what_is_under_way():
-    ended = threading.Event()
+def test_progress_arrives_with_its_call_and_leaving_early_ends_what_is_under_way():
+    shown, ended = set(), threading.Event()
 
     def endless(show):
         try:
@@ -90,6 +74,13 @@ def test_leaving_early_ends_what_is_under_way():
         finally:
             ended.set()
 
-    for _ in finished([Call("endless", endless), *calls(3)], threads(2)):
+    def slow(show):
+        while ("endless", 0.5) not in shown:
+            time.sleep(0.01)
+
+    for call, _ in finished(
+        [Call("endless", endless), Call("slow", slow)], threads(2), lambda c, x: shown.add((c.name, x))
+    ):
+        assert call.name == "slow"
         break
     assert ended.wait(10)

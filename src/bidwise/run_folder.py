@@ -302,11 +302,11 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     Run folders are passed on: the user's home is ``~`` in the command, and URLs have no password and no signature.
     """
     program = Path(sys.argv[0])
-    name = str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)
+    name = shown_command([str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)])
     if program.stem in ("bidwise", "__main__"):
         name = "python -m paper" if program.absolute().parent.name == "paper" else "bidwise"
     home = os.path.expanduser("~")
-    typed = shown_command([name, *sys.argv[1:]])
+    typed = f"{name} {shown_command(sys.argv[1:])}".rstrip()
     return {
         "bidwise": bidwise.__version__,
         "commit": _commit(),
