@@ -75,7 +75,7 @@ def test_evaluate_prints_a_verdict_and_writes_its_files(ads, tmp_path, monkeypat
 def test_the_command_is_the_copy_of_the_function(ads, tmp_path, monkeypatch):
     options = {"truth": "truth", "baseline": "model_b", "pricing": "vcg", "reserve": 0.5, "squash": 0.9}
     options |= {"calibrate": "platt", "position": "slot", "sampling_rate": 0.5, "weight": "bid"}
-    options |= {"auction": "auction", "rounds": 150, "seed": 3}
+    options |= {"auction": "auction"}
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
     evaluate(monkeypatch, ads, *words, "--slots", "1,0.8,0.6,0.4,0.3,0.2", "--out", tmp_path / "out")
     options |= {"ctr": ["model_a", "model_b"], "click": "click", "bid": "bid", "slots": (1, 0.8, 0.6, 0.4, 0.3, 0.2)}
@@ -139,7 +139,6 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid"]
         ({}, [*REAL, "--slots", "1,2"], "--slots must be positive and must not rise"),
         ({}, [*REAL, "--slots", "1,x"], "--slots must be numbers such as 1,0.8,0.6, found '1,x'"),
         ({}, [*REAL, "--baseline", "c"], "--baseline must be one of the ctr columns"),
-        ({}, [*REAL, "--rounds", "9"], "bidwise: --rounds must be at least 100, found 9"),
         ({}, [*REAL, "--pricing", "gps"], "bidwise: "),
         (
             {},

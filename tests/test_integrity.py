@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -182,3 +183,21 @@ def test_the_row_is_counted_over_all_blocks(run, tmp_path, monkeypatch):
         "new.parquet", predict, run, tmp_path / "new.parquet", out=tmp_path / "out.parquet"
     )
     assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_fork_of_the_process_that_loaded_a_model_is_told_to_load_it(run):
+    """The threads of polars do not exist in a fork, so any work would hang there."""
+    code = f"""
+import os, bidwise
+model = bidwise.load({str(run)!r})
+if not os.fork():
+    for use in (lambda: model.predict({{}}), lambda: bidwise.load({str(run)!r})):
+        try:
+            use()
+        except bidwise.InputError as error:
+            print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.count("load the model in the child") == 2

@@ -2,9 +2,8 @@
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import bidwise
 
@@ -60,9 +59,14 @@ def imports(tree, *, late=False):
             yield from imports(node, late=late or inside)
 
 
+@cache
+def imported(path):
+    return list(imports(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def rooms_of(path):
     """Rooms that a module imports, each with whether that is inside of a function."""
-    for name, late in imports(ast.parse(path.read_text(encoding="utf-8"))):
+    for name, late in imported(path):
         package, _, rest = name.partition(".")
         if package == "bidwise" and rest.split(".")[0] in LEVEL:
             yield rest.split(".")[0], late
@@ -77,11 +81,9 @@ def test_every_module_is_in_a_room():
     assert {name.split(".")[0] for name, _ in modules()} == {*LEVEL, "", "__main__"}
 
 
-@pytest.mark.parametrize(("name", "path"), [pytest.param(*module, id=module[0]) for module in modules() if module[0]])
-def test_a_module_imports_only_rooms_above_its_own(name, path):
-    if name == "__main__":
-        return
-    assert {room for room, late in rooms_of(path) if not allowed(name, room, late=late)} == set()
+def test_a_module_imports_only_rooms_above_its_own():
+    rooms = ((name, *room) for name, path in modules() if name not in ("", "__main__") for room in rooms_of(path))
+    assert {(name, room) for name, room, late in rooms if not allowed(name, room, late=late)} == set()
 
 
 def test_no_module_name_is_used_twice():
@@ -90,13 +92,7 @@ def test_no_module_name_is_used_twice():
 
 
 def test_the_package_does_not_import_the_paper():
-    assert {
-        name for _, path in modules() for name, _ in imports(ast.parse(path.read_text())) if is_paper(name)
-    } == set()
-
-
-def is_paper(name):
-    return name.split(".")[0] == "paper"
+    assert [name for _, path in modules() for name, _ in imported(path) if name.split(".")[0] == "paper"] == []
 
 
 def test_the_rule_sees_what_it_should():
@@ -111,5 +107,5 @@ def test_the_rule_sees_what_it_should():
 
 def test_no_test_file_imports_another():
     tests = Path(__file__).parent
-    found = {path.name: [name for name, _ in imports(ast.parse(path.read_text()))] for path in tests.rglob("*.py")}
-    assert [(file, name) for file, names in found.items() for name in names if name.startswith("test_")] == []
+    found = [(path.name, name) for path in tests.rglob("*.py") for name, _ in imported(path)]
+    assert [(file, name) for file, name in found if name.startswith("test_")] == []

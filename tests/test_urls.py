@@ -136,7 +136,7 @@ def test_predict_for_a_url(host, local, tmp_path, monkeypatch):
 
 
 def test_evaluate_a_url_is_evaluate_the_file(host, local, tmp_path, monkeypatch):
-    options = ["--ctr", "old", "new", *OPTIONS, "--rounds", "199"]
+    options = ["--ctr", "old", "new", *OPTIONS]
     sources = [str(local[0] / "log.parquet"), "s3://ads/log.csv", f"{host}/ads/log.csv"]
     found = []
     for number, source in enumerate(sources):
@@ -157,7 +157,7 @@ def test_a_secret_is_used_and_not_written_down(name, host, tmp_path, monkeypatch
 
 
 def test_an_evaluation_has_no_signature(host):
-    found = bidwise.evaluate(f"{host}/ads/log.parquet?{SECRET}", ctr=["old", "new"], **ROLES, rounds=100)
+    found = bidwise.evaluate(f"{host}/ads/log.parquet?{SECRET}", ctr=["old", "new"], **ROLES)
     assert found.options["table"] == f"{host}/ads/log.parquet"
     assert SECRET not in found.to_json()
 
