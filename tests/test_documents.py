@@ -186,22 +186,6 @@ def test_tables_quote_the_committed_runs(run, page):
         assert "\n".join(lines) in text, f"{title}: paste what python -m benchmarks.tables docs/results/{run} prints"
 
 
-def test_tables_have_the_numbers_of_the_result():
-    losses = committed("plotted")["protocols"]["tuned"]["losses"]
-    for loss, found in losses.items():
-        cells = [f"`{loss}`", f"{100 * found['ratio']:.2f} %"]
-        cells += ["", ""] if loss == "log_loss" else [points(found), points(found["calibrated"])]
-        assert any(line.startswith("| " + " | ".join(cells)) for line in tables("plotted")["tuned"])
-    losses = committed("criteo_10m_converged")["models"]["dcn"]["protocols"]["converged"]["losses"]
-    level = losses["log_loss"]["expected_welfare"]
-    for loss, found in losses.items():
-        cells = [f"`{loss}`"]
-        cells += [f"{found[key]:.4f} ± {found[f'{key}_error']:.4f}" for key in ("welfare", "expected_welfare")]
-        cells += [points(found["difference"]["repeats"], level)] if found["difference"] else [""]
-        lines = tables("criteo_10m_converged")["dcn, converged"]
-        assert any(line.startswith("| " + " | ".join(cells)) for line in lines)
-
-
 def test_the_readme_quotes_the_committed_runs():
     readme = words_of("README.md")
     quoted = [("misspecified", "tuned", "log_plus"), ("misspecified_rare", "tuned", "log_plus")]
@@ -268,39 +252,32 @@ def measured_rows(name, **where):
 
 
 def test_times_on_the_gpu_are_those_of_the_benchmark():
-    page = (ROOT / "docs" / "gpu.md").read_text()
+    page, step = (ROOT / "docs" / "gpu.md").read_text(), {"model": "deepfm", "batch": "10000", "loss": "log_loss"}
+
+    def measured(name, key, **where):
+        return [float(row[key]) for row in device_rows(name, **where)]
 
     def one(name, key, **where):
-        (row,) = device_rows(name, **where)
-        return float(row[key])
+        (number,) = measured(name, key, **where)
+        return number
 
-    small = one("losses", "ms", member="signed weighted logistic", ads="256", way="auto")
-    large = one("losses", "ms", member="signed weighted logistic", ads="1048576", way="auto")
-    pairs = [float(row["ms"]) for row in device_rows("losses", ads="65536", way="pairs")]
-    epochs = {
-        p: one("epoch", "seconds", model="deepfm", batch="256", precision=p, loss="log_loss")
-        for p in ("float32", "mixed")
-    }
-    rates = {
-        p: one("steps", "rows_per_second", model="deepfm", batch="10000", precision=p, loss="log_loss") / 1e6
-        for p in ("float32", "mixed")
-    }
-    step = one("profile", "us", model="deepfm", batch="10000", kernel="the whole step, without a profiler") / 1e3
-    whole = one("epoch", "rows_per_second", model="deepfm", batch="10000", precision="mixed", loss="log_loss") / 1e6
-    added = [
-        100 * float(row["overhead"])
-        for row in device_rows("steps", model="deepfm", batch="256", precision="float32")
-        if row["loss"] != "log_loss"
-    ]
+    auction = {"member": "signed weighted logistic", "way": "auto"}
+    pairs = measured("losses", "ms", ads="65536", way="pairs")
+    added = [100 * x for x in measured("steps", "overhead", model="deepfm", batch="256", precision="float32") if x]
+    seconds, rates = (
+        [one(name, key, **step | changed, precision=p) for p in ("float32", "mixed")]
+        for name, key, changed in (("epoch", "seconds", {"batch": "256"}), ("steps", "rows_per_second", {}))
+    )
+    whole = one("profile", "us", model="deepfm", batch="10000", kernel="the whole step, without a profiler") / 1e3
     expected = [
-        f"{1e3 * small:.1f} µs",
-        f"{large:.2f} ms",
+        f"{1e3 * one('losses', 'ms', ads='256', **auction):.1f} µs",
+        f"{one('losses', 'ms', ads='1048576', **auction):.2f} ms",
         f"{min(pairs):.1f} to {max(pairs):.1f} ms",
-        f"{epochs['float32']:.1f} s, mixed {epochs['mixed']:.1f} s",
-        f"{rates['mixed']:.1f} M mixed",
-        f"{rates['float32']:.1f} M in float32",
-        f"{10 / step:.1f} M since, with steps of {step:.2f} ms",
-        f"**{whole:.1f} M mixed**",
+        f"{seconds[0]:.1f} s, mixed {seconds[1]:.1f} s",
+        f"{rates[1] / 1e6:.1f} M mixed",
+        f"{rates[0] / 1e6:.1f} M in float32",
+        f"{10 / whole:.1f} M since, with steps of {whole:.2f} ms",
+        f"**{one('epoch', 'rows_per_second', **step, precision='mixed') / 1e6:.1f} M mixed**",
         f"+{min(added):.1f} to +{max(added):.1f} %",
     ]
     assert [words for words in expected if words not in page] == []
