@@ -316,9 +316,10 @@ def test_a_folder_that_stays_empty_is_taken_away(tmp_path):
 def test_a_file_is_never_written_through_a_link(tmp_path):
     outside = tmp_path / "outside"
     outside.write_text("mine")
-    link = tmp_path / "file.part"
-    for make in (lambda: os.link(outside, link), lambda: link.symlink_to(outside), lambda: os.mkfifo(link)):
-        make()
+    part, lock = tmp_path / "file.part", tmp_path / "file.lock"
+    made = (os.link, part), (os.symlink, part), (lambda _, link: os.mkfifo(link), part), (os.link, lock)
+    for make, link in made:
+        make(outside, link)
         run_folder.write_text(tmp_path / "file", "ours")
         assert (outside.read_text(), (tmp_path / "file").read_text()) == ("mine", "ours")
         assert not link.exists()

@@ -61,6 +61,8 @@ def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
 @contextmanager
 def _locked(file: Path, kind: str, place: Path) -> Iterator[None]:
     """Lock a file, which says who holds it, and remove it at the end; the system drops the lock of a killed process."""
+    if file.exists() and file.stat().st_nlink > 1:
+        file.unlink()  # another name of a file elsewhere, which would be written over
     lock = FileLock(file, blocking=False)
     try:
         lock.acquire()
