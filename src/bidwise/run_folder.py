@@ -61,8 +61,9 @@ def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
 @contextmanager
 def _locked(file: Path, kind: str, place: Path) -> Iterator[None]:
     """Lock a file, which says who holds it, and remove it at the end; the system drops the lock of a killed process."""
-    if file.exists() and file.stat().st_nlink > 1:
-        file.unlink()  # another name of a file elsewhere, which would be written over
+    with suppress(FileNotFoundError):
+        if file.lstat().st_nlink > 1:
+            file.unlink()  # another name of a file elsewhere, which would be written over
     lock = FileLock(file, blocking=False)
     try:
         lock.acquire()
@@ -80,8 +81,9 @@ def _locked(file: Path, kind: str, place: Path) -> Iterator[None]:
                 file.write_text(f"process {os.getpid()} on {platform.node()} since {since}\n", encoding="utf-8")
         yield
     finally:
-        if native:  # while it is locked: another process that has opened it notices that it is gone
-            file.unlink(missing_ok=True)
+        with suppress(OSError):
+            if native:  # while it is locked: another process that has opened it notices that it is gone
+                file.unlink()
         lock.release()
 
 
