@@ -177,24 +177,26 @@ EARLY = [
 ]
 
 
-def test_errors_that_need_no_torch_come_before_it_is_imported(tmp_path, ads):
-    """All in one process, which has not imported it in the end."""
+def test_errors_that_need_no_torch_come_before_it_is_imported(tmp_path, ads, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
+    typed = [words if words[0] == "evaluate" and len(words) < 5 else [*words, "--out", "OUT"] for words, _ in EARLY]
+    for words, (_, message) in zip(typed, EARLY, strict=True):
+        assert bidwise_command(monkeypatch, *words) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"bidwise: {message}")
+        assert error.count("\n") == 1
     code = f"""
 import sys
 from bidwise.cli import main
-for words in {[words if words[0] == "evaluate" and len(words) < 5 else [*words, "--out", "OUT"] for words, _ in EARLY]}:
+for words in {typed}:
     sys.argv = ["bidwise", *words]
     try:
         main()
     except SystemExit as end:
         print(end.code, "torch" in sys.modules)
 """
-    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    errors = ended.stderr.splitlines()
-    assert len(errors) == len(EARLY)
-    for error, (_, message) in zip(errors, EARLY, strict=True):
-        assert error.startswith(f"bidwise: {message}")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines() == ["2 False"] * len(EARLY)
     assert not (tmp_path / "OUT").exists()
 
@@ -242,13 +244,13 @@ def test_a_reader_who_has_seen_enough_costs_nothing(ads, tmp_path):
 
 def test_the_result_is_shown_even_if_it_cannot_be_written(ads, tmp_path, monkeypatch, capsys):
     def full_disk(*_):
-        raise OSError("No space left on device")
+        raise OSError(28, "No space left on device", "out/result.json.part")
 
     monkeypatch.setattr("bidwise.evaluation.result.Evaluation.write", full_disk)
     assert evaluate(monkeypatch, ads, *REAL, "--out", tmp_path / "out") == 2
     printed = capsys.readouterr()
     assert "model_b raises welfare" in printed.out
-    assert printed.err == "bidwise: No space left on device\n"
+    assert printed.err == "bidwise: out/result.json: No space left on device\n"
 
 
 def test_help_answers_in_half_a_second_and_without_torch():
