@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bidwise.checks import check_ads, check_logits, check_offsets, look_like_ctr
 from bidwise.losses.api import pairwise_welfare_loss
+from bidwise.losses.definition import ctr_of
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
@@ -217,7 +218,7 @@ def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auct
     sizes = torch.bincount(auction, minlength=auctions.count)
     bounds = None if auctions.count == 1 else Auctions.of_sizes(sizes).offsets
     clicked, not_clicked = (torch.bincount(auction[some], minlength=auctions.count) for some in (y > 0, y < 1))
-    ctr = torch.sigmoid(z)
+    ctr = ctr_of(z)
     saturated = ctr * torch.sigmoid(-z) < SATURATED
     s = b * ctr
     same_ecpm = groups(auction, s)

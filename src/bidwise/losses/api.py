@@ -20,7 +20,7 @@ from bidwise.checks import (
     check_values,
     warn_of_ctr,
 )
-from bidwise.losses.definition import Batch, PairInputs, PairOptions
+from bidwise.losses.definition import Batch, PairInputs, PairOptions, ctr_of
 from bidwise.losses.dispatch import choose, kernel_stage
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
@@ -162,7 +162,7 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
     z, y, b = flat(logits), flat(clicks), flat(bids)
     p = None if teacher is None else flat(teacher)
     minus_z = -z
-    ctr, miss = z.sigmoid(), minus_z.sigmoid()
+    ctr, miss = ctr_of(z), minus_z.sigmoid()
     s = b * ctr
     v = b * (y if p is None or options.value == "clicks" else p)
     kappa, left, right = options.weighting, None, None
