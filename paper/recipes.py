@@ -25,13 +25,14 @@ from bidwise.evaluation.auc import auc
 from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.pooled import Pool
 from bidwise.json_files import to_json
+from bidwise.losses.definition import ctr_of
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.models import Ensemble
 from bidwise.run_folder import environment, open_folder
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.served import calibrated, together, trained
 from bidwise.training.run import matmul_precision
-from bidwise.training.validation import ctr_of, logits_across
+from bidwise.training.validation import logits_across
 from bidwise.workers import Call, Progress, Show
 from paper.criteo_device import Drawn, simulated_ads
 from paper.recipes_results import (

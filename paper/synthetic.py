@@ -19,12 +19,13 @@ from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS
 from bidwise.evaluation.calibration import platt_scaled
 from bidwise.evaluation.estimate import Estimate
+from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS, MLP
 from bidwise.run_folder import environment, open_folder
 from bidwise.study.compare import gain, mean_and_error
 from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, has_lam, seeds_of
-from bidwise.training.validation import METRICS, ctr_of, logits_of, mean_welfare, predict
+from bidwise.training.validation import METRICS, logits_of, mean_welfare, predict
 from bidwise.values import Floats
 from bidwise.workers import Progress, threads
 from paper.members import LAST, Selected, Students, Trained, select, train
