@@ -136,7 +136,7 @@ class _Draw:
     def recipe(self, settings: Settings) -> Recipe:
         l2 = settings["l2"] / len(self.drawn.train)
         config = {"batch_size": self.config.batch_size, "precision": self.config.precision}
-        return Recipe(**{**settings, "l2": l2, "epochs": EPOCHS, "schedule": "cosine", **config})
+        return Recipe(**{**settings, "unit": 1.0, "l2": l2, "epochs": EPOCHS, "schedule": "cosine", **config})
 
     def trained(self, wanted: Wanted, show: Show) -> dict[str, nn.Module]:
         """Models by name, several at once on a GPU."""

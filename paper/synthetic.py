@@ -104,7 +104,7 @@ def run(
     folder = open_folder(out, {"experiment": "synthetic", **asdict(config)})
     where = environment(device)  # now: the sources may change while it runs
     options = {name: getattr(config, name) for name in ("epochs", "learning_rate", "batch_size", "every")}
-    recipe = Recipe(model=config.student, **options)
+    recipe = Recipe(model=config.student, unit=1.0, **options)
     tuned = grid(replace(recipe, patience=config.patience), config.losses, config.lams)
     recipe = replace(recipe, every=max(config.every, 5))  # nothing is selected there, so a coarser curve will do
     converged = grid(recipe, config.losses, (LAM,))
