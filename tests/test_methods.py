@@ -20,7 +20,7 @@ from helpers import (
 )
 
 import bidwise
-from bidwise.losses import definition
+from bidwise.losses import all_pairs
 
 every_member = pytest.mark.parametrize("member", MEMBERS, ids=str)
 
@@ -227,14 +227,14 @@ def test_triton_refuses_the_cpu():
 
 def pairs_evaluated(ads, member, method):
     """Pairs that `pair_block`, the only code that sees pairs, was given."""
-    pairs, pair_block = [], definition.pair_block
+    pairs, pair_block = [], all_pairs.pair_block
 
     def counted(i, j, *others):
         pairs.append(i.ecpm.numel() * j.ecpm.shape[-1])
         return pair_block(i, j, *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(definition, "pair_block", counted)
+        patch.setattr(all_pairs, "pair_block", counted)
         loss_and_gradient(ads, member, method=method)
     return sum(pairs)
 

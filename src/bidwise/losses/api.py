@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from bidwise.checks import (
     InputError,
@@ -167,8 +166,7 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
 
     z, y, b = flat(logits), flat(clicks), flat(bids)
     p = None if teacher is None else flat(teacher)
-    minus_z = -z
-    ctr, miss = ctr_of(z), minus_z.sigmoid()
+    ctr, miss = ctr_of(z), z.neg().sigmoid_()
     s = b * ctr
     v = b * (y if p is None or options.value == "clicks" else p)
     kappa, left, right = options.weighting, None, None
@@ -190,13 +188,12 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
     if slope is not None:
         if kappa is not None:  # d right_j / ds_j = kappa right_j (1 - right_j), without cancellation
             slope.addcmul_((-kappa * s).sigmoid_(), cost, value=kappa)
-        slope.mul_(s).mul_(miss)  # ds/dz = b f (1 - f)
+        slope.mul_(s.mul_(miss))  # ds/dz = b f (1 - f)
         slope.mul_(share if isinstance(share, float) else auctions.spread(share))
-    if lam is not None:  # `cross_entropy`, and its derivative (1 - y) f - y (1 - f), exact where y is 0 or 1
-        each = lam / max(logits.shape[-1], 1) if options.reduction == "mean" else lam
-        entropy = torch.lerp(softplus(z, threshold=40.0), softplus(minus_z, threshold=40.0), y)
-        loss.add_(entropy.view(logits.shape).sum(-1), alpha=each)
-        if slope is not None:
+    if lam is not None:
+        loss.add_(cross_entropy(z.view(logits.shape), y.view(logits.shape), None, options.reduction), alpha=lam)
+        if slope is not None:  # (1 - y) f - y (1 - f), exact where y is 0 or 1
+            each = lam / max(logits.shape[-1], 1) if options.reduction == "mean" else lam
             slope.add_(torch.lerp(ctr, miss.neg_(), y), alpha=each)
     return loss, slope if slope is None or logits.dim() == 1 else slope.view(logits.shape)
 

@@ -12,7 +12,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from bidwise.losses.definition import PairInputs, PairOptions, PairSums, direct
+from bidwise.losses.all_pairs import direct
+from bidwise.losses.definition import PairInputs, PairOptions, PairSums
 from bidwise.losses.panels import chebyshev, coefficients, logistic_sums
 from bidwise.losses.prefix_sums import Arrangement, runs_of_equal, sort_inside, step_sums
 from bidwise.segments import Auctions
