@@ -168,10 +168,6 @@ def test_gradient_of_the_highest_bids_equals_the_reference(name):
     assert diagnosis(ads, name).rank.top_gradient == pytest.approx(sum(slopes[-2:]) / sum(slopes))
 
 
-def test_equal_bids_have_no_highest():
-    assert diagnosis(batch(bids=1.0)).rank.top_gradient == 0
-
-
 def test_log_plus_is_diagnosed_by_default():
     ads = random_auctions(seed=5, sizes=[8, 5])
     assert diagnose(*ads.positional()) == diagnose(*ads.positional(), loss=WelfareLoss())
@@ -330,21 +326,6 @@ def test_no_ads(offsets):
     assert "There is nothing to rank" in str(found)
 
 
-def test_one_ad():
-    one = torch.ones(1)
-    found = diagnose(one, one, one, teacher=one)
-    assert (found.pairs, found.counts["single_ad_auctions"].count, found.rank.gradient) == (0, 1, 0)
-    assert "There is nothing to rank" in str(found)
-
-
-def test_everything_tied():
-    half = torch.full((6,), 0.5)
-    found = diagnose(half, half, half, torch.tensor([0, 2, 6]), teacher=half)
-    assert found.counts["ecpm_ties"] == found.rank.value_ties == Part(7, 7, "pairs")
-    assert found.rank.effective_pairs == Part(0, 7, "pairs")
-    assert found.rank.top_gradient == 0
-
-
 def test_only_sick_ads():
     sick = torch.full((3,), nan)
     found = diagnose(sick, sick, sick, teacher=sick)
@@ -409,22 +390,3 @@ def test_a_million_ads_take_seconds_and_little_memory(sizes):
     assert found.ads == 10**6
     assert found.pairs == sum(n * (n - 1) // 2 for n in sizes)
     assert found.rank.effective_pairs.share > 0.999
-
-
-def test_one_large_auction_counts_as_its_closed_form():
-    """Two values by four eCPMs, each equally often."""
-    n = 200_000
-    bids = torch.ones(n).double()
-    clicks = (torch.arange(n) % 2).double()
-    logits = (torch.arange(n) // 2 % 4).double()
-    found = diagnose(logits, clicks, bids)
-    half, quarter, eighth = (m * (m - 1) // 2 for m in (n // 2, n // 4, n // 8))
-    assert found.rank.value_ties.count == 2 * half
-    assert found.counts["ecpm_ties"].count == 4 * quarter
-    assert found.rank.effective_pairs.count == n * (n - 1) // 2 - 2 * half - 4 * quarter + 8 * eighth
-
-
-def test_only_pairs_inside_an_auction_count():
-    ads = random_auctions(seed=8, sizes=[3, 4])
-    assert diagnosis(ads).pairs == 3 + 6
-    assert diagnosis(ads.but(offsets=None)).pairs == 21

@@ -9,8 +9,6 @@ import reference
 import torch
 from helpers import MEMBERS, random_auctions
 from helpers import stack as stack_batches
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import bidwise
 from bidwise import InputError, WelfareLoss
@@ -72,48 +70,6 @@ def test_weighted_log_losses_are_the_reference(power, value):
 
 
 @every_loss
-@pytest.mark.parametrize("bounded", [True, False])
-def test_weights_of_1_change_nothing(name, bounded):
-    ads = random_auctions(seed=3)
-    ads = ads if bounded else ads.but(offsets=None)
-    for found, expected in zip(
-        with_gradient(bidwise.LOSSES[name], ads, torch.ones(13)), with_gradient(bidwise.LOSSES[name], ads), strict=True
-    ):
-        torch.testing.assert_close(found, expected)
-
-
-@given(scale=st.floats(1e-3, 1e3), name=st.sampled_from(list(bidwise.LOSSES)), seed=st.integers(0, 1000))
-@settings(deadline=None, max_examples=60)
-def test_losses_are_proportional_to_weights(scale, name, seed):
-    ads, weights = random_auctions(seed), some_weights(13, seed)
-    for found, expected in zip(
-        with_gradient(bidwise.LOSSES[name], ads, scale * weights),
-        with_gradient(bidwise.LOSSES[name], ads, weights),
-        strict=True,
-    ):
-        torch.testing.assert_close(found, scale * expected)
-
-
-@pytest.mark.parametrize("gap", ["signed", "positive", "order"])
-def test_an_auction_that_counts_twice_is_there_twice(gap):
-    ads = random_auctions(seed=4, sizes=(3, 4))
-    twice = ads.map(lambda x: torch.cat([x, x[3:]])).but(offsets=torch.tensor([0, 3, 7, 11]))
-    loss = WelfareLoss(gap=gap, reduction="sum", unit=1.0)
-    weights = torch.tensor([1] * 3 + [2] * 4)
-    found, _ = with_gradient(loss, ads, weights)
-    expected, _ = with_gradient(loss, twice)
-    torch.testing.assert_close(found, expected)
-
-
-@every_loss
-def test_ads_that_count_nothing_have_no_log_loss(name):
-    ads = random_auctions(seed=5)
-    found, gradient = with_gradient(bidwise.LOSSES[name], ads, torch.zeros(13))
-    assert found.item() == 0
-    assert not gradient.any()
-
-
-@every_loss
 def test_weights_of_repeats_are_those_of_each_alone(name):
     alone = [random_auctions(seed=seed, sizes=(3, 5, 2)) for seed in range(3)]
     weights = some_weights(10, lead=(3,))
@@ -167,18 +123,6 @@ def test_weights_and_logits_of_half_precision(name, dtype):
 def test_bad_weights_are_refused(name, weights, message):
     with pytest.raises(InputError, match=message):
         with_gradient(bidwise.LOSSES[name], random_auctions(seed=0), weights)
-
-
-def test_gradients_with_weights_are_the_derivatives():
-    ads, weights = random_auctions(seed=8), some_weights(13)
-    logits = ads.logits.clone().requires_grad_()
-    for name in ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher"):
-        loss = bidwise.LOSSES[name]
-
-        def of(z, loss=loss):
-            return loss(z, ads.clicks, ads.bids, ads.offsets, ads.teacher, weights)
-
-        assert torch.autograd.gradcheck(of, logits)
 
 
 # labels above 1: clicks over the multiplier of their slot
@@ -297,15 +241,6 @@ def test_metrics_count_ads_by_their_weights(sizes, exposed, weighted):
     }
     for name, number in expected.items():
         assert METRICS[name].of(logits, ads).item() == pytest.approx(number, rel=1e-12)
-
-
-def test_metrics_do_not_change_with_the_unit_of_weights():
-    ads, logits = auctions_of_ads(), torch.randn(13, generator=seeded(1), dtype=torch.float64)
-    for name in ("welfare", "expected_welfare", "log_loss"):
-        found = METRICS[name].of(logits, replace(ads, weights=100 * ads.weights))
-        torch.testing.assert_close(found, METRICS[name].of(logits, ads))
-        ones = METRICS[name].of(logits, replace(ads, weights=torch.ones(13)))
-        torch.testing.assert_close(ones, METRICS[name].of(logits, replace(ads, weights=None)))
 
 
 def test_metrics_of_repeats_are_those_of_each_alone():
