@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import lru_cache, partial, wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
 import torch
@@ -98,15 +98,8 @@ def pairwise_welfare_loss(
     >>> logits.grad
     tensor([-0.2500,  0.1966])
     """
-    words = (value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
-    try:
-        options = _options(*words)
-    except TypeError:  # a word that cannot be a key of the cache: the checks say which
-        options = PairOptions(*words)
+    options = PairOptions(value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
     return composite_loss(Batch(logits, clicks, bids, offsets, teacher), options)
-
-
-_options = lru_cache(typed=True)(PairOptions)  # checking options takes longer than a small batch
 
 
 @outside_graphs

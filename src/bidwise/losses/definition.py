@@ -20,8 +20,9 @@ Section 4.2 weighs a pair by sigmoid(kappa b_i p_i) sigmoid(kappa s_j).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +30,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from bidwise.checks import check_name, check_positive
-from bidwise.segments import Auctions
 
 VALUES = ("clicks", "teacher")
 GAPS = ("signed", "positive", "order")
@@ -103,10 +103,8 @@ class PairInputs(NamedTuple):
 PairSums = tuple[Tensor, Tensor | None]
 
 
-class Method(Protocol):
-    """A way to compute the costs and slopes of all ads."""
-
-    def __call__(self, ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums: ...
+# A way to compute them for all ads: method(ads, auctions, options, gradient=True).
+Method = Callable[..., PairSums]
 
 
 def ctr_of(logits: Tensor) -> Tensor:
