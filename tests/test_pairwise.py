@@ -269,16 +269,6 @@ def test_extreme_input_gives_finite_numbers(seed, member, method, dtype, sigma):
 
 @PROPERTY
 @given(auctions, members)
-def test_only_differences_of_ecpm_matter_without_weighting(ads, member):
-    member = member._replace(weighting=None)
-    ctr = torch.arange(ads.logits.numel(), dtype=torch.float64) / 128  # differences stay exact
-    ads = ads.but(bids=torch.full_like(ads.bids, 2.0))
-    near, far = (pairwise(ads.but(logits=torch.logit(ctr + shift)), member, reduction="none") for shift in (0.25, 0.5))
-    torch.testing.assert_close(near, far)
-
-
-@PROPERTY
-@given(auctions, members)
 def test_the_right_order_costs_nothing_under_the_positive_hinge(ads, member):
     member = member._replace(gap="positive", surrogate="hinge", value="teacher")
     ads = ads.but(logits=torch.logit(ads.teacher))
@@ -296,7 +286,7 @@ def test_positive_and_order_are_never_negative(ads, member):
 
 
 @every_member
-@pytest.mark.parametrize("method", ["direct", "auto"])
+@pytest.mark.parametrize("method", ["direct", "fast"])
 def test_arguments_are_never_mutated(member, method):
     ads = random_auctions(seed=13, ties=True)
     copy = ads.map(torch.clone).but(offsets=ads.offsets.clone())
@@ -327,16 +317,6 @@ def test_a_second_derivative_is_refused(member, method):
         torch.autograd.grad(gradient.sum(), logits)
     with pytest.raises(RuntimeError, match="no second derivative"):
         (loss + gradient.square().sum()).backward()
-
-
-def test_the_backward_pass_can_run_twice():
-    ads = random_auctions(seed=18)
-    for member in MEMBERS:
-        logits = ads.logits.clone().requires_grad_()
-        loss = pairwise(ads.but(logits=logits), member)
-        (once,) = torch.autograd.grad(loss, logits, retain_graph=True)
-        (twice,) = torch.autograd.grad(loss, logits)
-        torch.testing.assert_close(once, twice)
 
 
 def test_the_loss_may_be_changed_in_place():

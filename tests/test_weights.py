@@ -168,13 +168,6 @@ def test_losses_of_others_are_left_as_they_are():
     assert unchecked(linear) is linear
 
 
-def test_tensors_of_lam_go_with_the_unchecked_loss():
-    loss = WelfareLoss(lam=torch.tensor([1.0, 5.0]))
-    ads = random_auctions(seed=11).map(lambda x: x.expand(2, -1))
-    torch.testing.assert_close(with_gradient(unchecked(loss), ads)[0], with_gradient(loss, ads)[0])
-    assert torch.equal(unchecked(loss).lam, loss.lam)
-
-
 def test_variants_pass_weights_to_each_loss():
     losses = [(bidwise.LOSSES["log_loss"], 1), (WelfareLoss(gap="positive"), 2), (bidwise.LOSSES["log_teacher"], 1)]
     ads = stack_batches(*(random_auctions(seed=seed, sizes=(3, 4)) for seed in range(4)))
