@@ -57,7 +57,10 @@ def test_the_gradient_is_that_of_autograd(name, offsets, weighted):
     assert (curvature > 0).all()
 
 
-@pytest.mark.parametrize("options", [{"reduction": "sum"}, {"pair_mean": False}, {"method": "fast", "sigma": 20.0}])
+@pytest.mark.parametrize(
+    "options",
+    [{"reduction": "sum"}, {"pair_mean": False}, {"method": "fast", "sigma": 20.0}, {"surrogate": "indicator"}],
+)
 def test_the_gradient_follows_the_options(options):
     ads = Ads(60)
     loss = bidwise.LOSSES["log_plus"].with_options(lam=0.1, **options)

@@ -297,10 +297,12 @@ def test_arguments_are_never_mutated(member, method):
 
 
 @every_member
-def test_gradient_is_optional(member):
-    ads = random_auctions(seed=15, ties=True)
-    wanted = pairwise(ads.but(logits=ads.logits.clone().requires_grad_()), member)
-    unwanted = pairwise(ads, member)
+@pytest.mark.parametrize("method", ["direct", "fast"])
+@pytest.mark.parametrize("sizes", [[5, 1, 3], [300]], ids=str)
+def test_gradient_is_optional(member, method, sizes):
+    ads = random_auctions(seed=15, sizes=sizes, ties=True)
+    wanted = pairwise(ads.but(logits=ads.logits.clone().requires_grad_()), member, method=method)
+    unwanted = pairwise(ads, member, method=method)
     assert wanted.requires_grad
     assert not unwanted.requires_grad
     torch.testing.assert_close(unwanted, wanted.detach())
