@@ -191,6 +191,8 @@ def plain_named(logits: Tensor, clicks: Tensor, bids: Tensor, teacher: Tensor, n
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, label, weight=weight)
     value, gap, surrogate, kappa = PAIRWISE[name]
     label = clicks if value == "clicks" else teacher
+    if name.startswith("log_plus"):
+        bids = bids / bids.mean()
     rank = plain_pairs(logits, label, bids, teacher, gap, surrogate, kappa)
     return rank + 3.0 * torch.nn.functional.binary_cross_entropy_with_logits(logits, clicks)
 

@@ -129,15 +129,6 @@ def test_example_2_1_is_1_72():
     assert welfare(ctr, ctr, bids, None, slots=(1.0, 0.9)).item() == pytest.approx(1.72, abs=1e-6)
 
 
-@pytest.mark.parametrize("slots", SLOTS)
-@pytest.mark.parametrize("sizes", SIZES)
-def test_welfare_is_the_loop(sizes, slots):
-    for seed in range(5):
-        ctr, truth, bids, offsets = ragged_ads(seed, sizes)
-        found = welfare(ctr, truth, bids, torch.tensor(offsets), slots=slots)
-        assert found.tolist() == pytest.approx(loop_measures(ctr, truth, bids, offsets, slots)[0], rel=1e-12)
-
-
 @pytest.mark.parametrize("squash", [0, 0.5, 1, 2])
 @pytest.mark.parametrize("reserve", [0.0, 1.0])
 @pytest.mark.parametrize("pricing", PRICINGS)
@@ -211,32 +202,6 @@ def test_all_below_the_reserve_leaves_every_slot_empty():
     assert sold.revenue([1.0, 1.0, 1.0]).tolist() == [0.0, 2.5]
 
 
-def test_a_bid_at_the_reserve_stays():
-    sold = run_auction([0.5], [2.0], None, reserve=2.0)
-    assert sold.winners.tolist() == [[0]]
-    assert sold.price_per_click.tolist() == [[2.0]]
-
-
-def test_ads_below_the_reserve_do_not_set_prices():
-    """Ad 0 has the highest score but leaves; ad 1 pays the reserve, not ad 0's score."""
-    sold = run_auction([1.0, 0.1], [1.9, 2.5], None, reserve=2.0)
-    assert sold.winners.tolist() == [[1]]
-    assert sold.price_per_click.tolist() == [[2.0]]
-
-
-def test_squash_0_ranks_by_bid_alone():
-    sold = run_auction([0.0, 0.5], [3.0, 2.0], None, slots=(1.0, 0.5), squash=0)
-    assert sold.winners.tolist() == [[0, 1]]
-    assert sold.price_per_click.tolist() == [[2.0, 0.0]]
-    assert sold.payment.tolist() == [[0.0, 0.0]]
-
-
-def test_ctr_of_zero_pays_the_reserve():
-    sold = run_auction([0.0, 0.0, 0.5], [3.0, 2.0, 1.0], None, slots=(1.0, 0.5), pricing="vcg", reserve=0.25)
-    assert sold.winners.tolist() == [[2, 0]]
-    assert sold.price_per_click.tolist() == [[0.25, 0.25]]
-
-
 @pytest.mark.parametrize("squash", [0.3, 0.7, 1.5])
 def test_equal_ads_tie_wherever_they_stand(squash):
     """Vectorised powers round the last numbers of an array differently."""
@@ -284,20 +249,6 @@ def test_vcg_charges_the_harm_to_others(ads, slots):
 
 
 @seeded
-@given(auction_of_few, falling_slots)
-def test_vcg_asks_no_more_than_gsp_and_gsp_no_more_than_the_bid(ads, slots):
-    ctr, bids = [c / 64 for c, _ in ads], [b / 8 for _, b in ads]
-    vcg, gsp, first = (
-        run_auction(ctr, bids, None, slots=slots, pricing=pricing) for pricing in ("vcg", "gsp", "first_price")
-    )
-    shown = first.winners[0] >= 0
-    vcg, gsp, first = (sold.price_per_click[0][shown] for sold in (vcg, gsp, first))
-    assert (vcg <= gsp + 1e-12).all()
-    assert (gsp <= first).all()
-    assert vcg[-1] == pytest.approx(gsp[-1].item())
-
-
-@seeded
 @given(
     ads_of_one_auction, falling_slots, st.integers(0, 80), st.sampled_from([0, 0.5, 1, 2]), st.sampled_from(PRICINGS)
 )
@@ -341,15 +292,6 @@ def test_no_bid_beats_the_truth_under_vcg(ads, slots, who, bid):
     assert utility(changed) <= utility(values) + 1e-9
 
 
-def test_gsp_is_not_truthful():
-    """So the law above can fail: the first ad gains by bidding below the second and paying the third's bid."""
-    ctr, values, slots = [1.0, 1.0, 1.0], [10.0, 9.0, 1.0], (1.0, 0.9)
-    honest = run_auction(ctr, values, None, slots=slots)
-    shaded = run_auction(ctr, [8.0, 9.0, 1.0], None, slots=slots)
-    assert shaded.winners.tolist() == [[1, 0]]
-    assert 0.9 * (10 - shaded.price_per_click[0, 1].item()) > 10 - honest.price_per_click[0, 0].item()
-
-
 @seeded
 @given(auction_of_few, falling_slots, st.integers(0, 3), st.integers(0, 40), st.sampled_from([0, 0.5, 1, 2]))
 def test_the_gsp_price_is_the_least_bid_that_keeps_the_slot(ads, slots, slot, reserve, squash):
@@ -367,18 +309,6 @@ def test_the_gsp_price_is_the_least_bid_that_keeps_the_slot(ads, slots, slot, re
     for factor, kept in ((1 + 1e-6, True), (1 - 1e-6, False)):
         changed = [price * factor if row == own else bid for row, bid in enumerate(bids)]
         assert (slot_of(own, changed) <= slot) == kept
-
-
-@pytest.mark.parametrize("pricing", PRICINGS)
-def test_rows_in_another_order_have_the_same_winners_without_ties(pricing):
-    ctr, _, bids, offsets = (torch.tensor(column) for column in smooth_ads(4, [6, 0, 3, 8]))
-    shuffle = torch.tensor([3, 5, 0, 2, 4, 1, 8, 6, 7, *range(16, 8, -1)])
-    options = {"slots": (1.0, 0.8, 0.1, 0.1), "pricing": pricing, "reserve": 0.4, "squash": 0.8}
-    before = run_auction(ctr, bids, offsets, **options)
-    after = run_auction(ctr[shuffle], bids[shuffle], offsets, **options)
-    shown = after.winners >= 0
-    assert torch.equal(shuffle[after.winners[shown]], before.winners[before.winners >= 0])
-    torch.testing.assert_close(after.price_per_click, before.price_per_click, equal_nan=True)
 
 
 def shuffled(draw, offsets):
@@ -413,15 +343,6 @@ def test_the_order_of_rows_and_of_auctions_does_not_matter(pricing, seed, squash
     assert ads(after, ctr2, bids2) == [ads(before, ctr, bids)[k] for k in auctions]
 
 
-def test_of_equal_scores_the_higher_bid_is_shown():
-    ctr, bids = [1.0, 0.5, 0.25, 0.5], [1.0, 2.0, 4.0, 2.0]
-    sold = run_auction(ctr, bids, None, slots=(1.0, 0.5))
-    assert sold.winners.tolist() == [[2, 1]]  # ads 1 and 3 are the same ad to the auction
-    assert sold.price_per_click.tolist() == [[4.0, 2.0]]
-    assert sold.tied.tolist() == [True]
-    assert run_auction([0.1, 0.3, 0.2], [2.0, 2.0, 2.0], None, squash=0).winners.tolist() == [[1]]
-
-
 def test_a_tie_that_shows_nobody_decides_nothing():
     ctr, bids = [0.5, 0.4, 0.2, 0.2], [1.0, 1.0, 1.0, 1.0]
     assert run_auction(ctr, bids, None, slots=(1.0, 0.5)).tied.tolist() == [False]
@@ -439,12 +360,6 @@ def test_a_constant_model_shows_a_random_ad():
     torch.testing.assert_close(found, torch.full((ads // size,), 1.5 / size, dtype=torch.float64))
     first = run_auction(ctr, bids, offsets, slots=(1.0, 0.5)).winners
     assert first.tolist() == [[row, row + 1] for row in range(0, ads, size)]
-
-
-def test_without_offsets_the_ads_are_one_auction():
-    ctr, truth, bids, _ = ragged_ads(0, [6])
-    together = welfare(ctr, truth, bids, torch.tensor([0, 6]), slots=(1.0, 0.5))
-    torch.testing.assert_close(welfare(ctr, truth, bids, None, slots=(1.0, 0.5)), together)
 
 
 def test_no_ads_and_no_auctions():
@@ -530,28 +445,6 @@ def test_float32_predictions_are_ranked_without_rounding():
     assert shown.dtype == torch.float64
 
 
-def test_clicks_may_be_booleans():
-    assert welfare([0.5, 0.2], torch.tensor([True, False]), [2.0, 1.0], None).item() == 2.0
-
-
-@seeded
-@given(ads_of_one_auction, falling_slots)
-def test_the_true_ctr_is_never_beaten(ads, slots):
-    ctr, truth, bids = (torch.tensor(column, dtype=torch.float64) for column in zip(*ads, strict=True))
-    ctr, truth, bids = ctr / 64, truth / 64, bids / 8
-    best = welfare(truth, truth, bids, None, slots=slots).item()
-    assert welfare(ctr, truth, bids, None, slots=slots).item() <= best + 1e-12
-
-
-@seeded
-@given(ads_of_one_auction, falling_slots, st.integers(0, 40), st.sampled_from([0, 0.5, 1, 2]))
-def test_regret_is_never_negative(ads, slots, reserve, squash):
-    ctr, truth, bids = (torch.tensor(column, dtype=torch.float64) for column in zip(*ads, strict=True))
-    lost = regret(ctr / 64, truth / 64, bids / 8, None, slots=slots, reserve=reserve / 8, squash=squash)
-    assert lost.item() >= -1e-12
-    assert regret(truth / 64, truth / 64, bids / 8, None, slots=slots).item() == 0
-
-
 @seeded
 @given(ads_of_one_auction, ads_of_one_auction, falling_slots, st.sampled_from(PRICINGS))
 def test_sales_of_auctions_do_not_interact(first, second, slots, pricing):
@@ -563,15 +456,6 @@ def test_sales_of_auctions_do_not_interact(first, second, slots, pricing):
         alone = run_auction(ctr[start:stop], bids[start:stop], None, **options)
         assert torch.equal(together.winners[k], alone.winners[0] + start * (alone.winners[0] >= 0))
         torch.testing.assert_close(together.payment[k], alone.payment[0], equal_nan=True)
-
-
-@seeded
-@given(ads_of_one_auction, ads_of_one_auction, falling_slots)
-def test_auctions_do_not_interact(first, second, slots):
-    columns = torch.tensor(first + second, dtype=torch.float64) / torch.tensor([64, 64, 8])
-    together = welfare(*columns.T, torch.tensor([0, len(first), len(first) + len(second)]), slots=slots)
-    alone = [welfare(*part.T, None, slots=slots) for part in (columns[: len(first)], columns[len(first) :])]
-    torch.testing.assert_close(together, torch.cat(alone))
 
 
 @pytest.mark.parametrize(
@@ -603,8 +487,6 @@ def test_wrong_values_are_named(changed, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"ctr": [0.5, -0.5]}, r"ctr must be in \[0, 1\], found -0.5"),
-        ({"bids": [1.0]}, "bids must have one number per ad, 2, found 1"),
         ({"bids": [1.0, math.inf]}, "bids must be finite and above 0, found inf"),
         ({"pricing": "second"}, "pricing must be one of gsp, vcg, first_price, found 'second'"),
         ({"pricing": None}, "pricing must be one of gsp, vcg, first_price, found None"),
@@ -614,7 +496,6 @@ def test_wrong_values_are_named(changed, message):
         ({"squash": math.inf}, "squash must be finite and no less than 0, found inf"),
         ({"offsets": [1, 2]}, "offsets must start at 0, found 1"),
         ({"offsets": [0, 2, 1, 2]}, "offsets must not decrease, found 1 after 2"),
-        ({"slots": (0.5,)}, "slots must start with 1, found 0.5"),
     ],
 )
 def test_wrong_values_of_an_auction_are_named(changed, message):
@@ -622,22 +503,17 @@ def test_wrong_values_of_an_auction_are_named(changed, message):
         run_auction(**({"ctr": [0.5, 0.5], "bids": [1.0, 1.0], "offsets": None} | changed))
 
 
-def test_wrong_truth_is_named():
+@pytest.mark.parametrize("truth", [[0.5, -1.0], [math.nan, 0.5], [0.5, 0.5, 0.5]])
+def test_wrong_truth_is_named(truth):
     sold = run_auction([0.5, 0.5], [1.0, 1.0], None)
     for measure in (lambda truth: sold.welfare(truth, [1.0, 1.0]), sold.revenue):
-        with pytest.raises(ValueError, match="truth must be finite and no less than 0, found -1"):
-            measure([0.5, -1.0])
-        with pytest.raises(ValueError, match="truth must be finite and no less than 0, found nan"):
-            measure([math.nan, 0.5])
-        with pytest.raises(ValueError, match="truth must have one number per ad, 2, found 3"):
-            measure([0.5, 0.5, 0.5])
-    with pytest.raises(ValueError, match="bids must be finite and above 0, found 0"):
+        with pytest.raises(ValueError, match=r"^truth must (be finite and no less than 0|have one number per ad)"):
+            measure(truth)
+    with pytest.raises(ValueError, match=r"^bids must be finite and above 0, found 0"):
         sold.surplus([0.5, 0.5], [1.0, 0.0])
     for measure in (welfare, regret, revenue, surplus):
-        with pytest.raises(ValueError, match=r"truth must be in \[0, 1\], found 1.5 at \[1\]"):
+        with pytest.raises(ValueError, match=r"^truth must be in \[0, 1\], found 1.5 at \[1\]"):
             measure([0.5, 0.5], [0.5, 1.5], [1.0, 1.0], None)
-    with pytest.raises(ValueError, match=r"truth must be in \[0, 1\], found 1.5 at \[1\]"):
-        optimal_welfare([0.5, 1.5], [1.0, 1.0], None)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -653,18 +529,18 @@ def test_a_gpu_agrees(pricing):
         torch.testing.assert_close(there.surplus(truth, bids).cpu(), here.surplus(truth, bids))
 
 
-def test_wrong_types_are_named():
-    with pytest.raises(TypeError, match="offsets must hold integers, found <U3"):
-        run_auction([0.5], [1.0], ["one"])
-    with pytest.raises(TypeError, match=r"offsets must be torch.int64, found torch.float64"):
-        run_auction([0.5], [1.0], torch.tensor([0.0, 1.0], dtype=torch.float64))
-    with pytest.raises(TypeError, match="reserve must be a number, found str"):
-        run_auction([0.5], [1.0], None, reserve="one")
-    with pytest.raises(TypeError, match="squash must be a number, found NoneType"):
-        run_auction([0.5], [1.0], None, squash=None)
-    with pytest.raises(TypeError, match="bids must hold numbers"):
-        welfare([0.5], [0.5], ["one"], None)
-    with pytest.raises(TypeError, match=r"offsets must be torch.int64, found torch.float64"):
-        welfare([0.5], [0.5], [1.0], [0.0, 1.0])
-    with pytest.raises(TypeError, match="ctr must be real"):
-        welfare(torch.tensor([0.5 + 0j]), [0.5], [1.0], None)
+@pytest.mark.parametrize(
+    ("changed", "argument"),
+    [
+        ({"offsets": ["one"]}, "offsets"),
+        ({"offsets": [0.0, 1.0]}, "offsets"),
+        ({"offsets": torch.tensor([0.0, 1.0])}, "offsets"),
+        ({"reserve": "one"}, "reserve"),
+        ({"squash": None}, "squash"),
+        ({"bids": ["one"]}, "bids"),
+        ({"ctr": torch.tensor([0.5 + 0j])}, "ctr"),
+    ],
+)
+def test_wrong_types_are_named(changed, argument):
+    with pytest.raises(TypeError, match=f"^{argument} must"):
+        run_auction(**({"ctr": [0.5], "bids": [1.0], "offsets": None} | changed))

@@ -5,6 +5,7 @@ import pytest
 import reference
 import torch
 from helpers import (
+    DEVICE,
     MEMBERS,
     PROPERTY,
     auctions,
@@ -117,6 +118,19 @@ def test_hinge_has_half_its_slope_at_a_tie(gap, method):
     assert logits.grad.tolist() == pytest.approx([-slope, slope])
 
 
+@every_member
+@pytest.mark.parametrize("method", ["direct", "fast"])
+def test_equal_ads_tie(member, method):
+    """Of 30 equal logits in float64, torch.sigmoid rounds the last ones differently from the others."""
+    ads = random_auctions(seed=40, sizes=[30]).map(lambda x: x.to(DEVICE))
+    equal = {name: torch.full_like(ads.logits, x) for name, x in [("logits", -0.2472781538963318), ("bids", 2.0)]}
+    ads = ads.but(**equal, offsets=None)
+    found, gradient = loss_and_gradient(ads, member, method=method)
+    (expected,) = reference.pairwise(*ads.lists(), **member._asdict())
+    assert worst(found.cpu(), expected.loss, max(expected.magnitude, 1)) < 1e-12
+    assert worst(gradient.cpu(), expected.gradient, max(map(abs, expected.gradient)) or 1) < 1e-11
+
+
 @pytest.mark.parametrize("surrogate", ["logistic", "hinge"])
 @pytest.mark.parametrize("method", ["direct", "auto"])
 def test_signed_and_unweighted_is_minus_the_covariance_of_value_and_ecpm(surrogate, method):
@@ -151,20 +165,6 @@ def test_each_auction_passes_its_own_gradient_on(member):
 
 
 @every_member
-def test_pair_mean_divides_by_the_square_of_the_auction_size(member):
-    ads = random_auctions(seed=7, sizes=[4, 1, 6])
-    mean, total = (pairwise(ads, member, pair_mean=p, reduction="none") for p in (True, False))
-    torch.testing.assert_close(mean * torch.tensor([16.0, 1.0, 36.0]), total)
-
-
-def test_without_offsets_the_batch_is_one_auction():
-    ads = random_auctions(seed=8, sizes=[7])
-    for member in MEMBERS:
-        alone = pairwise(ads.but(offsets=None), member, reduction="none")
-        torch.testing.assert_close(alone, pairwise(ads, member, reduction="none"))
-
-
-@every_member
 @pytest.mark.parametrize("sizes", [[3, 3], [4, 0, 1, 3]], ids=["even", "ragged"])
 def test_leading_dimensions_equal_a_loop_over_rows(member, sizes):
     rows = [random_auctions(seed=seed, sizes=sizes, ties=seed > 3) for seed in range(6)]
@@ -187,14 +187,6 @@ def test_half_precision_is_computed_in_float32(member, dtype):
     assert (found.dtype, gradient.dtype) == (torch.float32, dtype)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(gradient, expected_gradient.to(dtype))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_loss_and_gradient_have_the_dtype_of_the_logits(dtype):
-    ads = random_auctions(seed=10)
-    for member in MEMBERS:
-        found, gradient = loss_and_gradient(ads.but(logits=ads.logits.to(dtype)), member)
-        assert (found.dtype, gradient.dtype) == (dtype, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.int64, torch.float16, torch.float64], ids=str)
@@ -242,14 +234,6 @@ def test_order_inside_an_auction_does_not_matter(ads, member, seed):
     torch.testing.assert_close(shuffled_gradient, gradient[order])
 
 
-@PROPERTY
-@given(seeds, members, st.integers(1, 9), st.booleans())
-def test_single_ad_auctions_cost_nothing(seed, member, count, heavy):
-    loss, gradient = loss_and_gradient(random_auctions(seed, [1] * count, heavy=heavy), member, reduction="none")
-    assert loss.tolist() == [0.0] * count
-    assert gradient.tolist() == [0.0] * count
-
-
 @pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
 @pytest.mark.parametrize("offsets", [None, [0], [0, 0, 0]], ids=str)
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 0)], ids=str)
@@ -265,20 +249,10 @@ def test_an_empty_batch_costs_nothing_and_has_a_gradient(reduction, offsets, sha
 
 
 @PROPERTY
-@given(auctions, members)
-def test_empty_auctions_cost_nothing(ads, member):
-    loss, gradient = loss_and_gradient(ads, member, reduction="none")
-    padded = torch.cat([ads.offsets[:1], ads.offsets, ads.offsets[-1:]])
-    more, same_gradient = loss_and_gradient(ads.but(offsets=padded), member, reduction="none")
-    torch.testing.assert_close(more, torch.nn.functional.pad(loss, (1, 1)))
-    torch.testing.assert_close(same_gradient, gradient)
-
-
-@PROPERTY
 @given(
     seeds,
     members,
-    st.sampled_from(["direct", "auto"]),
+    st.sampled_from(["direct", "fast"]),
     st.sampled_from([torch.float32, torch.float64]),
     st.sampled_from([0.1, 1.0, 30.0]),
 )
@@ -291,58 +265,6 @@ def test_extreme_input_gives_finite_numbers(seed, member, method, dtype, sigma):
     loss, gradient = loss_and_gradient(ads, member, method=method, sigma=sigma, reduction="none")
     assert loss.isfinite().all()
     assert gradient.isfinite().all()
-
-
-@PROPERTY
-@given(auctions, members, st.sampled_from([0.25, 8.0]))
-def test_currency_does_not_matter(ads, member, rate):
-    """Bids in another currency: sigma and kappa per unit of money follow, the loss is money (or a count)."""
-    kappa = None if member.weighting is None else member.weighting / rate
-    loss, gradient = loss_and_gradient(ads, member, reduction="none")
-    other, other_gradient = loss_and_gradient(
-        ads.but(bids=rate * ads.bids), member, sigma=1 / rate, weighting=kappa, reduction="none"
-    )
-    unit = 1.0 if member.gap == "order" else rate
-    torch.testing.assert_close(other, unit * loss)
-    torch.testing.assert_close(other_gradient, unit * gradient)
-
-
-@PROPERTY
-@given(auctions, members, sigmas)
-def test_hinge_is_proportional_to_sigma_and_indicator_ignores_it(ads, member, sigma):
-    if member.surrogate == "logistic":
-        member = member._replace(surrogate="hinge")
-    slope = sigma if member.surrogate == "hinge" else 1.0
-    found = pairwise(ads, member, sigma=sigma, reduction="none")
-    torch.testing.assert_close(found, slope * pairwise(ads, member, reduction="none"))
-
-
-@PROPERTY
-@given(auctions, members)
-def test_scaled_clicks_scale_the_loss_unless_order_alone_counts(ads, member):
-    member = member._replace(value="clicks")
-    scale = 1.0 if member.gap == "order" else 0.5
-    found = pairwise(ads.but(clicks=0.5 * ads.clicks), member, reduction="none")
-    torch.testing.assert_close(found, scale * pairwise(ads, member, reduction="none"))
-
-
-@PROPERTY
-@given(auctions, members)
-def test_only_differences_of_value_matter(ads, member):
-    member = member._replace(value="clicks")
-    ads = ads.but(bids=torch.full_like(ads.bids, 2.0), clicks=0.5 * ads.clicks)
-    found = pairwise(ads.but(clicks=ads.clicks + 0.25), member, reduction="none")
-    torch.testing.assert_close(found, pairwise(ads, member, reduction="none"))
-
-
-@PROPERTY
-@given(auctions, members)
-def test_only_differences_of_ecpm_matter_without_weighting(ads, member):
-    member = member._replace(weighting=None)
-    ctr = torch.arange(ads.logits.numel(), dtype=torch.float64) / 128  # differences stay exact
-    ads = ads.but(bids=torch.full_like(ads.bids, 2.0))
-    near, far = (pairwise(ads.but(logits=torch.logit(ctr + shift)), member, reduction="none") for shift in (0.25, 0.5))
-    torch.testing.assert_close(near, far)
 
 
 @PROPERTY
@@ -364,7 +286,7 @@ def test_positive_and_order_are_never_negative(ads, member):
 
 
 @every_member
-@pytest.mark.parametrize("method", ["direct", "auto"])
+@pytest.mark.parametrize("method", ["direct", "fast"])
 def test_arguments_are_never_mutated(member, method):
     ads = random_auctions(seed=13, ties=True)
     copy = ads.map(torch.clone).but(offsets=ads.offsets.clone())
@@ -375,28 +297,15 @@ def test_arguments_are_never_mutated(member, method):
 
 
 @every_member
-def test_bids_clicks_and_teacher_are_constants(member):
-    ads = random_auctions(seed=14).map(lambda x: x.clone().requires_grad_())
-    loss = pairwise(ads, member)
-    _, *constants = torch.autograd.grad(loss, [ads.logits, ads.bids, ads.clicks, ads.teacher], allow_unused=True)
-    assert constants == [None, None, None]
-
-
-@every_member
-def test_gradient_is_optional(member):
-    ads = random_auctions(seed=15, ties=True)
-    wanted = pairwise(ads.but(logits=ads.logits.clone().requires_grad_()), member)
-    unwanted = pairwise(ads, member)
+@pytest.mark.parametrize("method", ["direct", "fast"])
+@pytest.mark.parametrize("sizes", [[5, 1, 3], [300]], ids=str)
+def test_gradient_is_optional(member, method, sizes):
+    ads = random_auctions(seed=15, sizes=sizes, ties=True)
+    wanted = pairwise(ads.but(logits=ads.logits.clone().requires_grad_()), member, method=method)
+    unwanted = pairwise(ads, member, method=method)
     assert wanted.requires_grad
     assert not unwanted.requires_grad
     torch.testing.assert_close(unwanted, wanted.detach())
-
-
-def test_an_unused_teacher_changes_nothing():
-    ads = random_auctions(seed=16)
-    for member in MEMBERS:
-        if member.value == "clicks" and member.weighting is None:
-            torch.testing.assert_close(pairwise(ads, member, teacher=None), pairwise(ads, member))
 
 
 @every_member
@@ -410,16 +319,6 @@ def test_a_second_derivative_is_refused(member, method):
         torch.autograd.grad(gradient.sum(), logits)
     with pytest.raises(RuntimeError, match="no second derivative"):
         (loss + gradient.square().sum()).backward()
-
-
-def test_the_backward_pass_can_run_twice():
-    ads = random_auctions(seed=18)
-    for member in MEMBERS:
-        logits = ads.logits.clone().requires_grad_()
-        loss = pairwise(ads.but(logits=logits), member)
-        (once,) = torch.autograd.grad(loss, logits, retain_graph=True)
-        (twice,) = torch.autograd.grad(loss, logits)
-        torch.testing.assert_close(once, twice)
 
 
 def test_the_loss_may_be_changed_in_place():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,8 +70,8 @@ def look_like_ctr(logits: Tensor, clicks: Tensor) -> bool:
     """
     if logits.numel() < ENOUGH:
         return False
-    low, high = torch.aminmax(logits.detach())
-    if not (bool(low >= 0) and bool(high <= 1) and bool(low < high)):
+    low, high = (x.item() for x in torch.aminmax(logits.detach()))
+    if not 0 <= low < high <= 1:
         return False
     z, y = logits.detach().double().reshape(-1), clicks.detach().double().reshape(-1)
     rate, ctr = float(y.mean()), z.clamp(1e-6, 1 - 1e-6)
@@ -101,7 +103,7 @@ def check_values(**columns: Tensor | None) -> None:
 
 def check_bids(found: Tensor) -> None:
     """Raise unless every bid is finite and above 0."""
-    _check_range("bids", found, "finite and above 0", lambda x: (x > 0) & (x < float("inf")))
+    _check_range("bids", found, "finite and above 0", lambda x: (x > 0) & (x < math.inf))
 
 
 def check_weights(found: Tensor) -> None:
@@ -111,12 +113,15 @@ def check_weights(found: Tensor) -> None:
 
 def check_not_negative(argument: str, found: Tensor) -> None:
     """Raise unless every number is finite and no less than 0."""
-    _check_range(argument, found, "finite and no less than 0", lambda x: (x >= 0) & (x < float("inf")))
+    _check_range(argument, found, "finite and no less than 0", lambda x: (x >= 0) & (x < math.inf))
 
 
-def _check_range(argument: str, found: Tensor, expected: str, inside: Callable[[Tensor], Tensor]) -> None:
-    """Raise unless all numbers are ``inside`` a range; its ends alone are looked at where they are."""
-    if found.numel() == 0 or bool(inside(torch.stack(torch.aminmax(found))).all()):
+def _check_range(argument: str, found: Tensor, expected: str, inside: Callable[[Any], Any]) -> None:
+    """Raise unless all numbers are ``inside`` a range, which they are if the least and the greatest are."""
+    if found.numel() == 0:
+        return
+    least, greatest = torch.aminmax(found)  # both NaN where any number is
+    if inside(least.item()) and inside(greatest.item()):
         return
     bad = ~inside(found)
     where = tuple(bad.nonzero()[0].tolist())

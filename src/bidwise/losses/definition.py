@@ -1,4 +1,4 @@
-"""The family of pairwise losses, to be read beside the paper, and `direct`, which evaluates every pair.
+"""The family of pairwise losses, to be read beside the paper.
 
 In an auction of n ads an ad has the eCPM s = b f (bid times predicted CTR) and the value v = b y (bid times click) or
 v = b p (bid times a teacher's CTR). Showing ad j for ad i costs the auction v_i - v_j, and
@@ -20,24 +20,22 @@ Section 4.2 weighs a pair by sigmoid(kappa b_i p_i) sigmoid(kappa s_j).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 from bidwise.checks import check_name, check_positive
-from bidwise.segments import Auctions
 
 VALUES = ("clicks", "teacher")
 GAPS = ("signed", "positive", "order")
 SURROGATES = ("logistic", "hinge", "indicator")
 REDUCTIONS = ("none", "sum", "mean")
 METHODS = ("auto", "direct", "fast", "triton")
-
-# 1 MiB of float32 a matrix stays in the cache of a CPU; a GPU wants few launches, and gets the 64 MB that are promised
-PAIRS_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 24}
 
 
 @dataclass(frozen=True)
@@ -85,26 +83,6 @@ class Batch(NamedTuple):
     weights: Tensor | None = None  # of the log loss of each ad
 
 
-class Part(NamedTuple):
-    """What a rank adds up of a batch that ranks share: the pairs of its own ads, ``begin`` to ``end``, with all ads.
-
-    Means are over ``ads`` and ``auctions``, those of the whole batch. Where auctions are whole on a rank, its ads are
-    all that it is given.
-    """
-
-    begin: int
-    end: int
-    ads: int
-    auctions: int
-    rank: int = 0
-    ranks: int = 1  # that share one auction
-    sizes: tuple[int, ...] = ()  # ads of each, where every one is given its own alone
-
-    @property
-    def own(self) -> slice:
-        return slice(self.begin, self.end)
-
-
 class PairInputs(NamedTuple):
     """What the pairs are made of: eCPM s, value v and the factors of w_ij = left_i right_j, ``None`` for ones."""
 
@@ -125,12 +103,20 @@ class PairInputs(NamedTuple):
 PairSums = tuple[Tensor, Tensor | None]
 
 
-class Method(Protocol):
-    """A way to compute the costs and slopes of all ads."""
+# A way to compute them for all ads: method(ads, auctions, options, gradient=True).
+Method = Callable[..., PairSums]
 
-    def __call__(
-        self, ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool, part: Part | None = None
-    ) -> PairSums: ...
+
+def ctr_of(logits: Tensor) -> Tensor:
+    """sigmoid(logits), equal for equal logits, so that equal ads tie, in losses and predictions; without a gradient."""
+    if logits.device.type != "cpu" or logits.dtype not in (torch.float32, torch.float64):
+        return torch.sigmoid(logits.detach())
+    # torch rounds the last few numbers of a tensor differently from the rest
+    odds = np.negative(logits.detach().numpy())
+    with np.errstate(over="ignore"):
+        np.exp(odds, out=odds)
+    odds += 1
+    return torch.from_numpy(np.reciprocal(odds, out=odds))
 
 
 def gap_of(difference: Tensor, gap: str) -> Tensor:
@@ -171,130 +157,3 @@ def pair_sum(
     stake = gap_of(value[:, None] - value[None, :], gap)
     pairs = stake * surrogate_of(margin, surrogate, sigma)
     return (pairs if weights is None else weights * pairs).sum()
-
-
-def direct(
-    ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool, part: Part | None = None
-) -> PairSums:
-    """Cost and slope of every ad from all pairs, a fixed number of pairs in memory at a time.
-
-    With a ``part`` only pairs of which it has the ad i: those of all ranks add up.
-    """
-    if part is not None:
-        return _table_sums(ads.at(part.own), ads, options, gradient, part.begin)
-    if auctions.count == 1:
-        return _table_sums(ads, ads, options, gradient)
-    cost = ads.ecpm.new_zeros(auctions.ads + 1)  # the last place takes what padding holds
-    slope = torch.zeros_like(cost) if gradient else None
-    for block in auctions.blocks():
-        table = ads.at(block.rows)
-        i, j = (table, table) if block.filled is None else _padded(table, block.filled, options.gap)
-        costs, slopes = _table_sums(i, j, options, gradient)
-        seats = block.rows if block.filled is None else block.rows.where(block.filled, auctions.ads)
-        cost[seats] = costs
-        if slope is not None and slopes is not None:
-            slope[seats] = slopes
-    return cost[:-1], None if slope is None else slope[:-1]
-
-
-def _padded(table: PairInputs, filled: Tensor, gap: str) -> tuple[PairInputs, PairInputs]:
-    """``table`` as ads i and as ads j, with nothing at stake in pairs with padding."""
-    if gap != "signed":
-        lowest, highest = table.value.where(filled, -torch.inf), table.value.where(filled, torch.inf)
-        return table._replace(value=lowest), table._replace(value=highest)
-    ones = filled.to(table.ecpm.dtype)
-    left = ones if table.left is None else table.left * ones
-    right = ones if table.right is None else table.right * ones
-    table = table._replace(left=left, right=right)
-    return table, table
-
-
-def _table_sums(i: PairInputs, j: PairInputs, options: PairOptions, gradient: bool, first: int = 0) -> PairSums:
-    """Cost and slope of one auction ``(ads,)``, or of auctions of equal size ``(auctions, ads)``, as ads i and as j.
-
-    Ads i may be some of the ads j of an auction, from ``first`` on.
-    """
-    rows, number = None, i.ecpm.shape[-1]
-    if not number:
-        return torch.zeros_like(j.ecpm), torch.zeros_like(j.ecpm) if gradient else None
-    if options.gap != "signed" and options.value == "clicks" and i.value.device.type == "cpu":
-        # nothing is at stake for an ad i of least value: for all that were not clicked
-        able = (i.value > j.value.amin(-1, keepdim=True)).sum(-1)
-        most = int(able.max() if able.dim() else able)
-        if 4 * most < 3 * i.value.shape[-1]:
-            value, rows = i.value.topk(max(most, 1), -1, sorted=False)
-            left = None if i.left is None else i.left.gather(-1, rows)
-            i = PairInputs(i.ecpm.gather(-1, rows), value, left)
-    height, width = i.ecpm.shape[-1], j.ecpm.shape[-1]
-    at_once = PAIRS_AT_ONCE["cuda" if i.value.device.type == "cuda" else "cpu"]
-    if i.ecpm.numel() * width <= at_once:
-        cost, pulled, slope = pair_block(i, j, options, gradient, i.ecpm.new_empty(3, *i.ecpm.shape, width))
-    else:
-        cost = torch.zeros_like(j.ecpm)
-        pulled, slope = (torch.zeros_like(x.ecpm) if gradient else None for x in (i, j))
-        auctions_at_once, rows_at_once = max(1, at_once // (height * width)), min(height, max(1, at_once // width))
-        scratch = i.ecpm.new_empty(3, min(i.ecpm.numel() // height, auctions_at_once), rows_at_once, width)
-        for auction_at in range(0, i.ecpm.numel() // height, auctions_at_once):
-            some = ... if i.ecpm.dim() == 1 else slice(auction_at, auction_at + auctions_at_once)
-            for row in range(0, height, rows_at_once):
-                part = some, slice(row, row + rows_at_once)
-                chunk_i, chunk_j = i.at(part), j.at(some)
-                auction = 0 if i.ecpm.dim() == 1 else slice(len(chunk_j.ecpm))
-                memory = scratch[:, auction, : chunk_i.ecpm.shape[-1]]
-                chunk_cost, chunk_pulled, chunk_slope = pair_block(chunk_i, chunk_j, options, gradient, memory)
-                cost[some] += chunk_cost
-                if pulled is not None and slope is not None and chunk_pulled is not None and chunk_slope is not None:
-                    pulled[part] = chunk_pulled
-                    slope[some] += chunk_slope
-    if pulled is None or slope is None:
-        return cost, None
-    here = slope.narrow(-1, first, number)
-    if rows is None:
-        here.sub_(pulled)
-    else:
-        here.scatter_add_(-1, rows, pulled.neg_())
-    scale = options.sigma / 2 if options.surrogate == "hinge" else options.sigma
-    return cost, slope if scale == 1 else slope.mul_(scale)
-
-
-def pair_block(
-    i: PairInputs, j: PairInputs, options: PairOptions, gradient: bool, scratch: Tensor
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Sums over all pairs i x j: the cost of ads j, and how much ads i are pulled down and ads j up, but for a factor.
-
-    The only code that sees pairs: written for few passes over them and no memory but ``scratch``, ``(3, ..., i, j)``:
-    memory that comes and goes costs more than the arithmetic. `pair_sum` is the same in plain words.
-    """
-    stake, work, spare = scratch[0], scratch[1], scratch[2]
-    torch.sub(i.value.unsqueeze(-1), j.value.unsqueeze(-2), out=stake)  # w_ij gap(v_i - v_j)
-    if options.gap == "order":
-        stake.sign_()
-    if options.gap != "signed":
-        stake.clamp_(min=0)
-    if i.left is not None:
-        stake *= i.left.unsqueeze(-1)
-    if j.right is not None:
-        stake *= j.right.unsqueeze(-2)
-    if options.surrogate == "indicator":
-        cost = torch.le(i.ecpm.unsqueeze(-1), j.ecpm.unsqueeze(-2), out=work).mul_(stake).sum(-2)
-        return cost, *((torch.zeros_like(i.ecpm), torch.zeros_like(j.ecpm)) if gradient else (None, None))
-    if options.surrogate == "hinge":
-        # max(x, 0) = x (1 + sign x) / 2, and the derivative of that is 1/2 at 0
-        lag = torch.sub(j.ecpm.unsqueeze(-2), i.ecpm.unsqueeze(-1), out=work)
-        pull = stake.addcmul_(stake, torch.sign(lag, out=spare))
-        cost = lag.mul_(pull).sum(-2).mul_(options.sigma / 2)
-        return cost, *((pull.sum(-1), pull.sum(-2)) if gradient else (None, None))
-    x_i, x_j = (x.ecpm if options.sigma == 1 else options.sigma * x.ecpm for x in (i, j))
-    low, high = 0.0, torch.inf
-    if x_j.device.type == "cpu" and x_j.numel():
-        low, high = (bound.item() for bound in x_j.aminmax())  # ads i are among ads j
-    if high - low < 80:  # e^x is a product then: one exponential per ad, and a logarithm is all a pair costs
-        middle = (low + high) / 2
-        odds = torch.mul((x_j - middle).exp_().unsqueeze(-2), (middle - x_i).exp_().unsqueeze(-1), out=work)
-        cost = torch.log1p(odds, out=spare).mul_(stake).sum(-2)
-        pull = odds.div_(torch.add(odds, 1, out=spare)).mul_(stake) if gradient else odds
-    else:
-        lag = torch.sub(x_j.unsqueeze(-2), x_i.unsqueeze(-1), out=work)
-        cost = softplus(lag, threshold=40.0).mul_(stake).sum(-2)  # torch's own 20 would cost float64 its last digits
-        pull = lag.sigmoid_().mul_(stake) if gradient else lag
-    return cost, *((pull.sum(-1), pull.sum(-2)) if gradient else (None, None))
