@@ -139,6 +139,13 @@ def test_batch_norm_is_torchs():
     assert torch.autograd.gradcheck(lambda x: mine(x), (x,))
 
 
+def test_second_derivatives_of_batch_norm_raise():
+    x = torch.arange(15.0).sin().view(5, 3).requires_grad_()
+    (gradient,) = torch.autograd.grad(bidwise.models.BatchNorm(3)(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.square().sum().backward()
+
+
 @pytest.mark.parametrize("metric", ["log_loss", "auc", "welfare"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_validation_does_not_depend_on_the_number_of_threads(with_threads, metric, weighted):

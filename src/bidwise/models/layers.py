@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from bidwise import distributed
 from bidwise.checks import InputError, check_positive, check_whole
@@ -349,6 +350,7 @@ class _Normed(torch.autograd.Function):
         return torch.addcmul(bias, centred, weight * scale), mean, variance
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         """dx = weight scale (g - mean(g) - normed mean(g normed)), normed = scale centred."""
         centred, scale, weight = ctx.saved_tensors
