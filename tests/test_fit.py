@@ -444,6 +444,20 @@ def test_a_training_on_a_long_table_resumes_exactly(tmp_path, monkeypatch):
     assert all(torch.equal(x, again.last[name]) for name, x in through.last.items())
 
 
+def test_threads_that_read_ahead_end_with_their_epoch(monkeypatch):
+    in_short_blocks(monkeypatch)
+    shuffle, read = Shuffle(numbered(ads=120), 12, [seeded(0)]), []
+    monkeypatch.setattr(shuffle, "_read", lambda repeat, rows: read.append(len(rows)))
+    before = threading.active_count()
+    for _ in range(5):
+        assert len(list(shuffle)) == 10
+    for thread in threading.enumerate():
+        if thread.name == "bidwise-ahead":
+            thread.join(5)
+    assert read == [12] * 45  # all but the first of ten parts
+    assert threading.active_count() == before
+
+
 def test_batches_are_as_many_as_they_say():
     for sizes, batch_size in ((None, 4), (None, 5), ([3] * 7, 4), ([3] * 7, 3)):
         shuffle = Shuffle(numbered(sizes), batch_size, [seeded(0)])
