@@ -32,7 +32,7 @@ def fit(
     *,
     loss: str | Callable[..., Tensor] = "log_loss",
     valid: Ads | None = None,
-    metric: str | Metric | Sequence[str | Metric] = "welfare",
+    metric: str | Metric | Sequence[str | Metric] = "log_loss",
     epochs: float = 10,
     batch_size: int = 256,
     learning_rate: float = 1e-3,
@@ -49,7 +49,7 @@ def fit(
     out: str | Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Fit:
-    """Train ``model`` with Adam, and keep the weights of its best epoch on validation auctions.
+    """Train ``model`` with Adam, and keep the weights of its best epoch on validation ads.
 
     A model with ``members`` is many models trained at once; each has the batches, the best epoch and the weights that
     it would have if trained alone. Everything runs on the device of the model.
@@ -67,9 +67,9 @@ def fit(
         loss: a name in :data:`bidwise.LOSSES`, or what is called as they are: ``loss(logits, clicks, bids, offsets,
             teacher)``, with ``weights=`` if ``train`` has them. Losses with a teacher take it from ``train.teacher``.
         valid: ads to choose the epoch by; ``None`` keeps the last weights.
-        metric: what to choose by: ``welfare`` (clicked), ``expected_welfare`` (by ``valid.truth``), ``log_loss`` or
-            ``auc``, or a :class:`~bidwise.training.Metric` of your own. Of several the first decides; ``best`` has the
-            weights by each.
+        metric: what to choose by: ``log_loss``, which lost the least welfare in simulations, ``auc``, ``welfare``
+            (clicked), ``expected_welfare`` (by ``valid.truth``), or a :class:`~bidwise.training.Metric` of your own. Of
+            several the first decides; ``best`` has the weights by each.
         epochs: passes over the ads; 2.1 ends a tenth into the third.
         learning_rate: of Adam; its other parameters are torch's defaults.
         schedule: ``constant``, or ``cosine`` from ``learning_rate`` to 0.
