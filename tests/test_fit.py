@@ -25,6 +25,7 @@ from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, World, stack
 from bidwise.losses import api
 from bidwise.models import MLP, DeepFM, LogisticRegression, SparseLogisticRegression
+from bidwise.study.recipe import Recipe
 from bidwise.training import METRICS, Variants, fit, loop, mixing, predict, run, validation
 from bidwise.training.batches import Orders, Shuffle
 from bidwise.training.run import matmul_precision, repeats_in_a_graph
@@ -1192,6 +1193,61 @@ def test_progress_comes_about_once_a_second_and_after_each_epoch(monkeypatch):
     clock(monkeypatch, 0.3)  # four batches
     fit(SparseLogisticRegression(CARDINALITIES), train, **options)
     assert done == [0.4, 0.8, 1, 1.4, 1.8, 2]
+
+
+# L2 per unit of log loss
+
+
+def without_pairs(ads=160):
+    """Auctions of one ad each: the rank term is 0."""
+    return replace(categories(ads=ads), offsets=torch.arange(ads + 1))
+
+
+@pytest.mark.parametrize("options", [{}, {"embeddings": "dense"}, {"clip": 0.01}], ids=str)
+def test_a_rank_term_of_0_gives_the_same_weights_for_every_lam(options):
+    def last(loss):
+        model = DeepFM(CARDINALITIES, hidden=(6,), dropout=0.0, std=0.1)
+        return fit(model, without_pairs(), loss=loss, epochs=3, batch_size=16, l2=1e-2, **options).last
+
+    expected = last(WelfareLoss(lam=1.0))
+    for lam in (0.25, 32.0):  # powers of 2 are not rounded
+        assert equal(last(WelfareLoss(lam=lam)), expected)
+    for loss in ("log_loss", WelfareLoss(lam=0.1), WelfareLoss(lam=300.0), WelfareLoss(value="teacher", lam=3.0)):
+        assert close(last(loss), expected, 1e-5)
+    assert not close(last(WelfareLoss(lam=0.0)), expected, 1e-3)  # only the penalty is left
+
+
+def test_members_of_every_lam_take_the_same_steps_of_log_loss():
+    train = repeat(0, ads=100)[0]
+    train = stack([replace(train, offsets=torch.arange(101))])
+    lams = torch.tensor([[0.25], [1.0], [64.0]])
+    loss = Variants([(bidwise.LOSSES["log_loss"], 1), (WelfareLoss(lam=lams), 3), (WelfareLoss(lam=32.0), 1)])
+    last = fit(MLP(8, (6,), members=(5, 1)), train, loss=loss, epochs=3, batch_size=20).last
+    for tensor in last.values():
+        assert torch.equal(tensor[1], tensor[2]) and torch.equal(tensor[2], tensor[3])
+        torch.testing.assert_close(tensor, tensor[:1].expand_as(tensor), atol=1e-6, rtol=1e-5)
+
+
+def test_the_solver_and_every_lam_agree_on_the_penalty():
+    def logits(recipe, loss):
+        model = SparseLogisticRegression(CARDINALITIES)
+        options = {"epochs": 400, "batch_size": 160, "learning_rate": 0.05, "schedule": "cosine", "l2": 1e-2}
+        return predict(Recipe(embeddings=recipe, **options).fit(model, without_pairs(), loss=loss).model, features)
+
+    features = without_pairs().features
+    expected = logits("exact", bidwise.LOSSES["log_loss"])
+    for lam in (0.1, 30.0):
+        torch.testing.assert_close(logits("dense", WelfareLoss(lam=lam)), expected, atol=1e-3, rtol=0)
+
+
+def test_the_history_has_the_loss_and_not_its_share():
+    train = without_pairs()
+    options = {"epochs": 1, "batch_size": 16}
+    one, many = (
+        fit(SparseLogisticRegression(CARDINALITIES), train, loss=WelfareLoss(lam=lam), **options).history[0]["loss"]
+        for lam in (1.0, 8.0)
+    )
+    assert many.item() == pytest.approx(8 * one.item())
 
 
 # ids, bytes and files

@@ -76,10 +76,11 @@ def fit(
         patience: stop after so many epochs without a better metric, each metric for itself; ``None`` trains all epochs.
         every: epochs between evaluations, 0.25 for four in each; the end is always evaluated.
         embeddings: :class:`~bidwise.training.Adam` updates rows that a batch looked up (``lazy``) or all (``dense``).
-        l2: adds l2 times the sum of squared embeddings to the loss; first-order weights bear a small part of it.
+        l2: adds l2 times the sum of squared embeddings to each log loss; first-order weights bear a small part of it.
+            Of rank + lam * log loss, steps take rank / lam + log loss + penalty: its strength does not depend on lam.
         precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU, in any thread.
-        clip: shrink gradients whose Euclidean norm, over all parameters, is above it; ``None``: leave them. The penalty
-            of ``l2`` is added afterwards.
+        clip: shrink gradients whose Euclidean norm, over all parameters, is above it; ``None``: leave them. They are
+            those of rank / lam + log loss; the penalty of ``l2`` is added afterwards.
         graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
             ``True`` asks for it with others too, which must not do in Python what changes from step to step.
         seed: of the batches, one for all repeats or one for each.

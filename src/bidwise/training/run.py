@@ -21,7 +21,15 @@ from bidwise.kernels.gpu import available
 from bidwise.losses.named import LOSSES, BidWeightedLogLoss, WelfareLoss, unchecked
 from bidwise.models.layers import BatchNorm, is_static, trust
 from bidwise.training.adam import Adam
-from bidwise.training.arguments import Options, Variants, check_no_sigmoid, check_ranks, one_line, whole
+from bidwise.training.arguments import (
+    Options,
+    Variants,
+    check_no_sigmoid,
+    check_ranks,
+    log_losses,
+    one_line,
+    whole,
+)
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle, fits, source
 from bidwise.training.guard import Guard, NotFiniteError, not_finite
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
@@ -77,11 +85,13 @@ class Run:
         self.own_loss = isinstance(self.loss, OWN_LOSSES)
         if isinstance(self.loss, nn.Module):
             self.loss.to(self.device)
-        if distributed.several():
-            self.loss = distributed.AcrossRanks(self.loss)
         randoms = [torch.Generator().manual_seed(k) for k in seeds]
         self.shuffle = Shuffle(self.train, options.batch_size, randoms, self.device)
         self.members = getattr(model, "members", torch.Size())
+        scale = log_losses(self.loss, self.members).to(self.device, first.dtype)
+        if distributed.several():
+            self.loss = distributed.AcrossRanks(self.loss)
+        self.log_losses = None if bool((scale == 1).all()) else scale  # by which steps divide the loss
         if self.members and options.clip is not None:
             raise InputError(f"is for one model, found members {tuple(self.members)}", argument="clip")
         adam = {"learning_rate": options.learning_rate, "updates": options.embeddings, "l2": options.l2}
@@ -246,7 +256,8 @@ class Run:
         if not losses.requires_grad:
             why = "all parameters of model are frozen" if not logits.requires_grad else "a loss without a gradient"
             raise InputError(f"loss must depend on parameters of model that can be trained, found {why}")
-        (losses.sum() if losses.dim() else losses).backward()  # type: ignore[no-untyped-call]
+        scaled = losses if self.log_losses is None else losses / self.log_losses
+        (scaled.sum() if scaled.dim() else scaled).backward()  # type: ignore[no-untyped-call]
         if distributed.several():
             self.optimizer.average_gradients()
         if not self.guard.step(losses.detach()):
