@@ -422,10 +422,8 @@ def test_long_tables_are_mixed_from_a_few_blocks_at_a_time(monkeypatch):
 def test_ranks_share_the_batches_of_a_long_table(monkeypatch, sizes):
     in_short_blocks(monkeypatch)
     epoch = Shuffle(numbered(sizes, ads=100), 12, [seeded(0)]).epoch()
-    cuts = epoch.cuts(3)
-    parts = [epoch.part(cuts[:, rank], cuts[:, rank + 1]) for rank in range(3)]
     for number in range(len(epoch.ends)):
-        rows = [part.rows(*part.bounds(number))[0] for part in parts]
+        rows = [epoch.rows(*epoch.bounds(number, rank, 3))[0] for rank in range(3)]
         assert torch.equal(torch.cat(rows), epoch.rows(*epoch.bounds(number))[0])
 
 

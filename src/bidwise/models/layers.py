@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -246,7 +245,7 @@ class Perceptron(nn.Module):
         from bidwise.kernels.embedding_kernels import activated, product
 
         active, dropout = inputs, self.dropout if self.training else 0.0
-        begin = distributed.position_in_batch(len(inputs))[1]
+        begin = distributed.position_in_batch(inputs)[1] if dropout else 0
         for k, weight in enumerate(self.weights):
             seed = self.seed * 1_000_003 % 2**44 + (k << 48)
             active = product(active, weight, self.aside)
@@ -265,9 +264,8 @@ class Perceptron(nn.Module):
         """For each layer 0 or 1 / (1 - dropout), drawn at once."""
         random = torch.Generator(like.device).manual_seed((self.seed * 1_000_003 + int(self.steps)) % 2**32)
         self.steps += 1
-        ads, begin = distributed.position_in_batch(
-            len(like)
-        )  # drawn for the whole batch: the same on any number of ranks
+        ads, begin = distributed.position_in_batch(like)
+        # drawn for the whole batch: the same on any number of ranks
         drawn = torch.rand(ads, sum(self.hidden), generator=random, device=like.device, dtype=torch.float32)
         drawn = drawn[begin : begin + len(like)]
         kept = (drawn >= self.dropout).to(like.dtype).mul_(1 / (1 - self.dropout))
@@ -290,18 +288,15 @@ class BatchNorm(nn.BatchNorm1d):
         """The normed units."""
         if not self.training:
             return super().forward(active)
-        batch = distributed.share()
-        if batch is None and distributed.several():
-            sizes = distributed.stacked(torch.tensor(len(active), device=active.device))
-            batch = distributed.Share(tuple(sizes.tolist()))
-        if (len(active) if batch is None else batch.ads) < 2 and self.running_mean is not None:
-            return F.batch_norm(
-                active, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
-            )
-        if batch is not None:
-            return self._across(active, batch)
+        if distributed.several():
+            return self._across(active)
+        if len(active) < 2 and self.running_mean is not None:
+            return self._by_running(active)
         alone = active.device.type == "cpu" and self.affine and self.momentum is not None
         return self._alone(active) if alone and active.dim() == 2 else super().forward(active)
+
+    def _by_running(self, active: Tensor) -> Tensor:
+        return F.batch_norm(active, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
 
     def _alone(self, active: Tensor) -> Tensor:
         """On the CPU, where torch's own adds up as many parts as there are threads and rounds accordingly."""
@@ -317,23 +312,20 @@ class BatchNorm(nn.BatchNorm1d):
             self.running_mean.lerp_(mean.to(self.running_mean), share)
             self.running_var.lerp_((variance * ads / (ads - 1)).to(self.running_var), share)
 
-    def _across(self, active: Tensor, batch: distributed.Share) -> Tensor:
+    def _across(self, active: Tensor) -> Tensor:
         """Mean and variance from those of each rank: Σ (x - mean)² = Σ_r [Σ (x - mean_r)² + n_r (mean_r - mean)²]."""
-        mean = active.sum(0) / max(len(active), 1)
-        sums = distributed.gathered(torch.stack([mean, (active - mean).square().sum(0)]))
-        means, squares = sums.unbind(1)  # (ranks, units)
-        sizes = _column(batch.sizes, active.dtype, active.device)
-        mean = (sizes * means).sum(0) / batch.ads
-        variance = (squares + sizes * (means - mean).square()).sum(0) / batch.ads
-        self._remember(mean, variance, batch.ads)
-        normed = (active - mean) * torch.rsqrt(variance + self.eps)
-        return normed * self.weight + self.bias if self.affine else normed
-
-
-@lru_cache
-def _column(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers as a column; kept, since a step that is being recorded could not copy them to a GPU."""
-    return torch.tensor(numbers, dtype=dtype, device=device)[:, None]
+        x = active.to(torch.promote_types(active.dtype, torch.float32))
+        mean = x.sum(0) / max(len(x), 1)
+        squares, size = (x - mean).square().sum(0), torch.full_like(mean, len(x))
+        sizes, means, squares = distributed.gathered(torch.stack([size, mean, squares])).unbind(1)  # (ranks, units)
+        ads = int(sizes[:, 0].sum())
+        if ads < 2 and self.running_mean is not None:
+            return self._by_running(active)
+        mean = (sizes * means).sum(0) / ads
+        variance = (squares + sizes * (means - mean).square()).sum(0) / ads
+        self._remember(mean, variance, ads)
+        normed = (x - mean) * torch.rsqrt(variance + self.eps)
+        return (normed * self.weight + self.bias if self.affine else normed).to(active.dtype)
 
 
 class _Normed(torch.autograd.Function):

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from bidwise.checks import InputError
 from bidwise.data.ads import Ads, fingerprint
 from bidwise.kernels.gpu import available
 from bidwise.losses.named import LOSSES, BidWeightedLogLoss, WelfareLoss, unchecked
-from bidwise.models.layers import BatchNorm, is_static, trust
+from bidwise.models.layers import is_static, trust
 from bidwise.training.adam import Adam
 from bidwise.training.arguments import (
     Options,
@@ -86,7 +85,7 @@ class Run:
         if isinstance(self.loss, nn.Module):
             self.loss.to(self.device)
         randoms = [torch.Generator().manual_seed(k) for k in seeds]
-        self.shuffle = Shuffle(self.train, options.batch_size, randoms, self.device)
+        self.shuffle = Shuffle(self.train, options.batch_size, randoms)
         self.members = getattr(model, "members", torch.Size())
         scale = log_losses(self.loss, self.members).to(self.device, first.dtype)
         if distributed.several():
@@ -95,7 +94,9 @@ class Run:
         if self.members and options.clip is not None:
             raise InputError(f"is for one model, found members {tuple(self.members)}", argument="clip")
         adam = {"learning_rate": options.learning_rate, "updates": options.embeddings, "l2": options.l2}
-        self.optimizer = Adam(model, **adam, kernels=options.clip is None, exchanges=True)  # type: ignore[arg-type]
+        # to be clipped or averaged, gradients must be tensors
+        plain = options.clip is not None or distributed.several()
+        self.optimizer = Adam(model, **adam, kernels=not plain)  # type: ignore[arg-type]
         self.guard = Guard(model, self.optimizer, clip=options.clip)
         self.fit = Fit(model)
         if (self.optimizer.sums or self.device.type == "cuda") and is_static(model):
@@ -103,7 +104,6 @@ class Run:
         self.source, self.orders = source(self.shuffle, self.device), Orders(self.shuffle)
         self.position = Position(randoms=self.orders.states)
         self.epoch: Epoch | None = None  # the pass under way
-        self.cuts: list[list[int]] = []  # where the parts of ranks begin in its batches
         self.graph: Any = None
         self.wants_graph = self._wants_graph(graph)
         self.taken = 0  # steps since this object was made
@@ -141,12 +141,7 @@ class Run:
         """Draw the order of a pass; a GPU need not wait for that of the next."""
         more = self.position.passes + 1 < self.options.epochs
         self.epoch = self.orders.next(ahead=more and self.device.type == "cuda")
-        if not distributed.several():
-            self.source.begin(self.epoch)
-            return
-        cuts, here = self.epoch.cuts(distributed.count()), distributed.rank()
-        self.cuts = cuts.tolist()
-        self.source.begin(self.epoch.part(cuts[:, here], cuts[:, here + 1]))
+        self.source.begin(self.epoch)
 
     def train_on(self) -> None:
         """Train until the pass ends, an evaluation is due, or a second has gone by."""
@@ -200,44 +195,30 @@ class Run:
             "a GPU with triton": self.device.type == "cuda" and available(self.device),
             "auctions of one size": self.shuffle.whole is not None,
             "tables that kernels update": len(self.optimizer.tables) == len(self.optimizer.sums),
+            "one rank": not distributed.several(),
         }
         if asked and not all(missing.values()):
             lacking = " and ".join(name for name, there in missing.items() if not there)
             raise InputError(f"graph=True needs {lacking}, found none; graph=None takes what there is")
-        if asked is None and isinstance(self.loss, distributed.AcrossRanks):
-            # batch norm exchanges in the middle of both passes, which no test has yet seen a recorded step do
-            norms = any(isinstance(part, BatchNorm) for part in self.model.modules())
-            asked = not norms and repeats_in_a_graph(self.model, self.loss.loss)
         return all(missing.values()) and (repeats_in_a_graph(self.model, self.loss) if asked is None else asked)
 
     def advance(self, number: int) -> None:
         assert self.epoch is not None
         self.taken += 1
         start, stop = self.epoch.bounds(number)
-        share = self.share(number)
-        everyone = share is None or min(share.sizes) > 0
-        if self.wants_graph and stop - start == self.shuffle.whole and everyone:
+        if self.wants_graph and stop - start == self.shuffle.whole:
             if self.graph is None and self.taken > WARM:
                 from bidwise.kernels.graph import captured
 
-                self.graph = captured(self, stop - start, share)
+                self.graph = captured(self, stop - start)
                 self.wants_graph = self.graph is not None
             if self.graph is not None:
                 self.graph.advance(self.source.locate(number))
                 return
-        with distributed.sharing(share):
-            loss = self.step(self.source.batch(number))
+        loss = self.step(self.source.batch(number))
         if self.position.total is None:
             self.position.total = torch.zeros_like(loss)
         self.position.total += loss
-
-    def share(self, number: int) -> distributed.Share | None:
-        """How batch ``number`` is shared out between ranks; ``None`` for one rank, which has all of it."""
-        if not distributed.several():
-            return None
-        assert self.epoch is not None
-        bounds = self.cuts[number]
-        return distributed.Share(tuple(b - a for a, b in pairwise(bounds)), self.epoch.offsets_of(number))
 
     def step(self, batch: Batch) -> Tensor:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
@@ -259,7 +240,8 @@ class Run:
         scaled = losses if self.log_losses is None else losses / self.log_losses
         (scaled.sum() if scaled.dim() else scaled).backward()  # type: ignore[no-untyped-call]
         if distributed.several():
-            self.optimizer.average_gradients()
+            rows = [table.weight for table in self.optimizer.tables if table.sparse]
+            distributed.average_gradients(self.model.parameters(), rows)
         if not self.guard.step(losses.detach()):
             raise not_finite(self, losses.detach())
         return losses.detach()
