@@ -19,7 +19,7 @@ from bidwise.checks import InputError
 from bidwise.data.ads import Ads, fingerprint
 from bidwise.kernels.gpu import available
 from bidwise.losses.named import LOSSES, BidWeightedLogLoss, WelfareLoss, unchecked
-from bidwise.models.layers import BatchNorm, is_static, trust
+from bidwise.models.layers import is_static, trust
 from bidwise.training.adam import Adam
 from bidwise.training.arguments import Options, Variants, check_no_sigmoid, check_ranks, one_line, whole
 from bidwise.training.batches import Batch, Epoch, Orders, Shuffle, fits, source
@@ -84,8 +84,8 @@ class Run:
         self.members = getattr(model, "members", torch.Size())
         if self.members and options.clip is not None:
             raise InputError(f"is for one model, found members {tuple(self.members)}", argument="clip")
-        adam = {"learning_rate": options.learning_rate, "updates": options.embeddings, "l2": options.l2}
-        self.optimizer = Adam(model, **adam, kernels=options.clip is None, exchanges=True)  # type: ignore[arg-type]
+        adam = {"updates": options.embeddings, "l2": options.l2, "kernels": options.clip is None}
+        self.optimizer = Adam(model, options.learning_rate, **adam)  # type: ignore[arg-type]
         self.guard = Guard(model, self.optimizer, clip=options.clip)
         self.fit = Fit(model)
         if (self.optimizer.sums or self.device.type == "cuda") and is_static(model):
@@ -188,16 +188,13 @@ class Run:
             raise InputError(f"graph must be True, False or None, found {asked!r}")
         missing = {
             "a GPU with triton": self.device.type == "cuda" and available(self.device),
+            "one rank": not distributed.several(),
             "auctions of one size": self.shuffle.whole is not None,
             "tables that kernels update": len(self.optimizer.tables) == len(self.optimizer.sums),
         }
         if asked and not all(missing.values()):
             lacking = " and ".join(name for name, there in missing.items() if not there)
             raise InputError(f"graph=True needs {lacking}, found none; graph=None takes what there is")
-        if asked is None and isinstance(self.loss, distributed.AcrossRanks):
-            # batch norm exchanges in the middle of both passes, which no test has yet seen a recorded step do
-            norms = any(isinstance(part, BatchNorm) for part in self.model.modules())
-            asked = not norms and repeats_in_a_graph(self.model, self.loss.loss)
         return all(missing.values()) and (repeats_in_a_graph(self.model, self.loss) if asked is None else asked)
 
     def advance(self, number: int) -> None:
@@ -205,12 +202,11 @@ class Run:
         self.taken += 1
         start, stop = self.epoch.bounds(number)
         share = self.share(number)
-        everyone = share is None or min(share.sizes) > 0
-        if self.wants_graph and stop - start == self.shuffle.whole and everyone:
+        if self.wants_graph and stop - start == self.shuffle.whole:
             if self.graph is None and self.taken > WARM:
                 from bidwise.kernels.graph import captured
 
-                self.graph = captured(self, stop - start, share)
+                self.graph = captured(self, stop - start)
                 self.wants_graph = self.graph is not None
             if self.graph is not None:
                 self.graph.advance(self.source.locate(number))
@@ -284,7 +280,6 @@ class Run:
 
     def evaluate(self) -> None:
         """The metrics of this epoch, and the weights where they are the best so far."""
-        self.optimizer.flush()
         distributed.copy_first(list(self.model.buffers()))  # parts of others may keep what each rank has seen
         self.check()
         epoch = self._evaluated()
