@@ -174,6 +174,30 @@ def own_loop(auctions):
     return {"loss": found.detach(), **{name: p.grad.clone() for name, p in model.named_parameters()}}
 
 
+class Logits(nn.Module):
+    """A logit per ad, in half precision."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = nn.Parameter(logits)
+
+    def forward(self, rows):
+        return self.logits[rows].bfloat16()
+
+
+def autocast(loss):
+    """The loss and gradient of 8,192 ads under autocast, of which ranks have different numbers."""
+    ads, ranks, rank = ads_of(8192, 1), distributed.count(), distributed.rank()
+    rows = slice(8192 * rank**2 // ranks**2, 8192 * (rank + 1) ** 2 // ranks**2)
+    model = Logits(torch.randn(8192, generator=torch.Generator().manual_seed(0)))
+    wrapped = DistributedDataParallel(model) if ranks > 1 else model
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = wrapped(torch.arange(8192)[rows])
+        found = AcrossRanks(bidwise.LOSSES[loss])(logits, ads.clicks[rows], ads.bids[rows], None, ads.teacher[rows])
+        found.backward()
+    return {"loss": found.detach(), "logits": model.logits.grad}
+
+
 def _own_part(bounds):
     auctions = len(bounds) - 1
     first, last = (auctions * k // distributed.count() for k in (distributed.rank(), distributed.rank() + 1))

@@ -28,6 +28,7 @@ GRADIENTS = {
     "gradients without pairs": ("gradients", ("logistic_regression", "log_teacher", "one"), {"ads": 3001}),
     "gradients of 65 ads": ("gradients", ("deepfm", "log_plus", "one"), {"ads": 65}),
     "gradients of two ads": ("gradients", ("deepfm", "log_plus", "one"), {"ads": 2}),
+    **{f"autocast {loss}": ("autocast", (loss,), {}) for loss in ("log_plus", "log_teacher")},
     "own loop": ("own_loop", (False,), {}),
     "own loop, auctions": ("own_loop", (True,), {}),
     "own loop, batch norm": ("own_loop_normed", (), {}),

@@ -277,12 +277,6 @@ def add_up(tensor: Tensor) -> None:
     exchange(lambda: dist.all_reduce(numbers))
 
 
-def summed(local: Tensor) -> Tensor:
-    """The sum of a number over ranks, each with its own; its gradient counts once for every rank, as of `joined`."""
-    total: Tensor = _Summed.apply(local)  # type: ignore[no-untyped-call]
-    return total
-
-
 def gathered(local: Tensor) -> Tensor:
     """The tensors of all ranks, ``(...) -> (ranks, ...)``; each may use them in its own way: gradients add up."""
     everywhere: Tensor = _Gathered.apply(local)  # type: ignore[no-untyped-call]
@@ -311,19 +305,6 @@ class _Gathered(torch.autograd.Function):
         return total[rank()]
 
 
-class _Summed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, local: Tensor) -> Tensor:
-        total = local.clone()
-        add_up(total)
-        return total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return count() * gradient
-
-
 class _Joined(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -339,10 +320,10 @@ class _Joined(torch.autograd.Function):
 class AcrossRanks(nn.Module):
     """A loss over the ads of all ranks, called on every rank with its own ads.
 
-    All ranks get the same number. Without offsets all ads are one auction, so that pairs of ads of different ranks
-    count; with offsets each auction is on one rank. Ranks exchange one number for each ad and column, never one for
-    each pair. Gradients are those of the whole batch once they are averaged over ranks, as DistributedDataParallel
-    does; so your own training loop needs no more than:
+    Every rank gathers the columns of all ranks and computes the whole loss: the same number everywhere. Without offsets
+    all ads are one auction, so that pairs of ads of different ranks count; with offsets each auction is on one rank.
+    Gradients are those of the whole batch once they are averaged over ranks, as DistributedDataParallel does; so your
+    own training loop needs no more than:
 
     .. code-block:: python
 
@@ -372,10 +353,6 @@ class AcrossRanks(nn.Module):
         """The loss of the ads of all ranks."""
         if several():
             batch = share() or _divided(logits, offsets)
-            if own := getattr(self.loss, "of_ranks", None):
-                found: Tensor | None = own(batch, logits, clicks, bids, offsets, teacher, weights)
-                if found is not None:
-                    return found
             columns = columns_of_all((logits, clicks, bids, teacher, weights), batch.sizes)
             logits, clicks, bids, teacher, weights = columns  # type: ignore[assignment]
             offsets = None if batch.offsets is None else batch.offsets.to(logits.device)

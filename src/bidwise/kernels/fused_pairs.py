@@ -7,7 +7,7 @@ and adds the log loss. Every number is added in an order that shapes alone decid
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from bidwise.kernels.triton_or_none import triton
 from bidwise.segments import Auctions
 
 if TYPE_CHECKING:
-    from bidwise.losses.definition import Batch, PairOptions, Part
+    from bidwise.losses.definition import Batch, PairOptions
 
 PREPARE_FROM = 1024  # ads: fewer are read as they came by every program, more are turned into eCPM and value once
 SMALL_TO, SMALL_ADS = 512, 2  # ads of an auction whose programs see all partners at once, and ads of a program then
@@ -63,7 +63,7 @@ def fused_loss(
     reduction: str,
     gradient: bool,
     stage: str = "pairs",
-    part: Part | None = None,
+    part: Any = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Rank term plus ``lam`` times the log loss, and the derivative for every logit, ``(..., ads)``.
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bidwise import distributed
 from bidwise.checks import (
     InputError,
     check_ads,
@@ -21,9 +20,8 @@ from bidwise.checks import (
     check_values,
     warn_of_ctr,
 )
-from bidwise.distributed import Share
-from bidwise.losses.definition import Batch, PairInputs, PairOptions, Part
-from bidwise.losses.dispatch import choose, kernel_stage, linear, sub_quadratic
+from bidwise.losses.definition import Batch, PairInputs, PairOptions
+from bidwise.losses.dispatch import choose, kernel_stage
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
@@ -150,49 +148,8 @@ def check_batch(batch: Batch, validate: bool | None, needs_teacher: str | None) 
             check_not_negative("weights", weights)
 
 
-def shared_loss(here: Batch, options: PairOptions, lam: float, whole: Share) -> Tensor:
-    """`composite_loss` of a batch that ranks share, from the ads of this one: the same number on all ranks.
-
-    Each rank adds up its own auctions or, where the batch is one, its share of the pairs; so the work falls with the
-    number of ranks. Where sums over its own ads are all that others need, no ads travel. Gradients count once for every
-    rank, since they are averaged.
-    """
-    check_batch(here, options.validate, options.needs_teacher)
-    gradient, ads = here.logits.requires_grad and torch.is_grad_enabled(), here.logits.shape[-1]
-    ranks, given = distributed.count(), here
-    with torch.no_grad():
-        if whole.offsets is not None:
-            part = Part(0, ads, whole.ads, len(whole.offsets) - 1)
-            stage = kernel_stage(options, here.logits, here.offsets)
-        else:
-            stage = kernel_stage(options, here.logits.new_empty(whole.ads), None)
-            if stage is None and linear(options, whole.ads, ranks):
-                part = Part(0, ads, whole.ads, 1, distributed.rank(), ranks, whole.sizes)
-            else:
-                part = Part(whole.begin, whole.begin + ads, whole.ads, 1, distributed.rank(), ranks)
-                given = Batch(*distributed.columns_of_all(here._replace(offsets=None), whole.sizes))  # type: ignore[arg-type]
-        travels = stage is None and part.ranks > 1 and not part.sizes  # a rank's pairs pull at the ads of others
-        if stage is None:
-            loss, slope = loss_and_gradient(given, options, lam, gradient, part)
-        else:
-            from bidwise.kernels.fused_pairs import fused_loss
-
-            loss, slope = fused_loss(given, options, lam, options.reduction, gradient, stage, part)
-        if travels:  # in one exchange with the loss
-            sums = torch.cat([loss[None], *([] if slope is None else [slope])])
-            distributed.add_up(sums)
-            loss, slope = sums[0], None if slope is None else ranks * sums[1:][part.own]
-    known = loss if slope is None else known_gradient(here, loss, slope, options.reduction)
-    return known if travels else distributed.summed(known)
-
-
-def loss_and_gradient(
-    batch: Batch, options: PairOptions, lam: float | None, gradient: bool, part: Part | None = None
-) -> Computed:
-    """The reduced loss and its gradient, without kernels; called without autograd.
-
-    Of a ``part`` of one auction, what its own pairs and ads contribute to both.
-    """
+def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gradient: bool) -> Computed:
+    """The reduced loss and its gradient, without kernels; called without autograd."""
     logits, clicks, bids, offsets, teacher, _ = batch
     auctions = Auctions.of(logits, offsets)
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -213,18 +170,12 @@ def loss_and_gradient(
         left, right = (b * p).mul_(kappa).sigmoid_(), (kappa * s).sigmoid_()
 
     ads = PairInputs(s, v, left, right)
-    shared = part if part is not None and part.ranks > 1 else None
-    if shared is not None and shared.sizes:
-        method = sub_quadratic(options)
-    else:
-        method = choose(options, ads, auctions, 1 if shared is None else shared.ranks)
-    cost, slope = method(ads, auctions, options, gradient=gradient, part=shared)
+    cost, slope = choose(options, ads, auctions)(ads, auctions, options, gradient=gradient)
 
     per_repeat = 1 if offsets is None else len(offsets) - 1
-    whole = (logits.shape[-1], per_repeat) if part is None else (part.ads, part.auctions)
-    share: float | Tensor = 1 / max(whole[1], 1) if options.reduction == "mean" else 1.0
+    share: float | Tensor = 1 / max(per_repeat, 1) if options.reduction == "mean" else 1.0
     if options.pair_mean and auctions.size is not None:
-        share = share / max(auctions.size if shared is None else shared.ads, 1) ** 2
+        share = share / max(auctions.size, 1) ** 2
     elif options.pair_mean:
         share = share / auctions.sizes.clamp(min=1).to(dtype).square()
     loss = auctions.sum(cost).mul_(share).view(*logits.shape[:-1], per_repeat)
@@ -236,15 +187,11 @@ def loss_and_gradient(
         slope.mul_(s).mul_(miss)  # ds/dz = b f (1 - f)
         slope.mul_(share if isinstance(share, float) else auctions.spread(share))
     if lam is not None:  # `cross_entropy`, and its derivative (1 - y) f - y (1 - f), exact where y is 0 or 1
-        each = lam / max(whole[0], 1) if options.reduction == "mean" else lam
-        shape, own_slope = logits.shape, slope
-        if shared is not None:
-            z, minus_z, y, ctr, miss = (x[shared.own] for x in (z, minus_z, y, ctr, miss))
-            shape, own_slope = z.shape, None if slope is None else slope[shared.own]
+        each = lam / max(logits.shape[-1], 1) if options.reduction == "mean" else lam
         entropy = torch.lerp(softplus(z, threshold=40.0), softplus(minus_z, threshold=40.0), y)
-        loss.add_(entropy.view(shape).sum(-1), alpha=each)
-        if own_slope is not None:
-            own_slope.add_(torch.lerp(ctr, miss.neg_(), y), alpha=each)
+        loss.add_(entropy.view(logits.shape).sum(-1), alpha=each)
+        if slope is not None:
+            slope.add_(torch.lerp(ctr, miss.neg_(), y), alpha=each)
     return loss, slope if slope is None or logits.dim() == 1 else slope.view(logits.shape)
 
 

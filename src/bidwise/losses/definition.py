@@ -85,26 +85,6 @@ class Batch(NamedTuple):
     weights: Tensor | None = None  # of the log loss of each ad
 
 
-class Part(NamedTuple):
-    """What a rank adds up of a batch that ranks share: the pairs of its own ads, ``begin`` to ``end``, with all ads.
-
-    Means are over ``ads`` and ``auctions``, those of the whole batch. Where auctions are whole on a rank, its ads are
-    all that it is given.
-    """
-
-    begin: int
-    end: int
-    ads: int
-    auctions: int
-    rank: int = 0
-    ranks: int = 1  # that share one auction
-    sizes: tuple[int, ...] = ()  # ads of each, where every one is given its own alone
-
-    @property
-    def own(self) -> slice:
-        return slice(self.begin, self.end)
-
-
 class PairInputs(NamedTuple):
     """What the pairs are made of: eCPM s, value v and the factors of w_ij = left_i right_j, ``None`` for ones."""
 
@@ -128,9 +108,7 @@ PairSums = tuple[Tensor, Tensor | None]
 class Method(Protocol):
     """A way to compute the costs and slopes of all ads."""
 
-    def __call__(
-        self, ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool, part: Part | None = None
-    ) -> PairSums: ...
+    def __call__(self, ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums: ...
 
 
 def gap_of(difference: Tensor, gap: str) -> Tensor:
@@ -173,15 +151,8 @@ def pair_sum(
     return (pairs if weights is None else weights * pairs).sum()
 
 
-def direct(
-    ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool, part: Part | None = None
-) -> PairSums:
-    """Cost and slope of every ad from all pairs, a fixed number of pairs in memory at a time.
-
-    With a ``part`` only pairs of which it has the ad i: those of all ranks add up.
-    """
-    if part is not None:
-        return _table_sums(ads.at(part.own), ads, options, gradient, part.begin)
+def direct(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
+    """Cost and slope of every ad from all pairs, a fixed number of pairs in memory at a time."""
     if auctions.count == 1:
         return _table_sums(ads, ads, options, gradient)
     cost = ads.ecpm.new_zeros(auctions.ads + 1)  # the last place takes what padding holds
@@ -209,14 +180,11 @@ def _padded(table: PairInputs, filled: Tensor, gap: str) -> tuple[PairInputs, Pa
     return table, table
 
 
-def _table_sums(i: PairInputs, j: PairInputs, options: PairOptions, gradient: bool, first: int = 0) -> PairSums:
-    """Cost and slope of one auction ``(ads,)``, or of auctions of equal size ``(auctions, ads)``, as ads i and as j.
-
-    Ads i may be some of the ads j of an auction, from ``first`` on.
-    """
-    rows, number = None, i.ecpm.shape[-1]
-    if not number:
+def _table_sums(i: PairInputs, j: PairInputs, options: PairOptions, gradient: bool) -> PairSums:
+    """Cost and slope of one auction ``(ads,)``, or of auctions of equal size ``(auctions, ads)``, as ads i and as j."""
+    if not i.ecpm.shape[-1]:
         return torch.zeros_like(j.ecpm), torch.zeros_like(j.ecpm) if gradient else None
+    rows = None
     if options.gap != "signed" and options.value == "clicks" and i.value.device.type == "cpu":
         # nothing is at stake for an ad i of least value: for all that were not clicked
         able = (i.value > j.value.amin(-1, keepdim=True)).sum(-1)
@@ -248,11 +216,10 @@ def _table_sums(i: PairInputs, j: PairInputs, options: PairOptions, gradient: bo
                     slope[some] += chunk_slope
     if pulled is None or slope is None:
         return cost, None
-    here = slope.narrow(-1, first, number)
     if rows is None:
-        here.sub_(pulled)
+        slope.sub_(pulled)
     else:
-        here.scatter_add_(-1, rows, pulled.neg_())
+        slope.scatter_add_(-1, rows, pulled.neg_())
     scale = options.sigma / 2 if options.surrogate == "hinge" else options.sigma
     return cost, slope if scale == 1 else slope.mul_(scale)
 

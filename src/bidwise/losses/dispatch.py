@@ -81,8 +81,8 @@ def kernel_stage(options: PairOptions, logits: Tensor, offsets: Tensor | None) -
     return "clicks" if few else "pairs"
 
 
-def choose(options: PairOptions, ads: PairInputs, auctions: Auctions, ranks: int = 1) -> Method:
-    """The function behind the method, one that is no kernel, for these ads, the pairs of which ``ranks`` share."""
+def choose(options: PairOptions, ads: PairInputs, auctions: Auctions) -> Method:
+    """The function behind the method, one that is no kernel, for these ads."""
     if options.method == "direct":
         return direct
     fast = sub_quadratic(options)
@@ -91,20 +91,10 @@ def choose(options: PairOptions, ads: PairInputs, auctions: Auctions, ranks: int
     speed = SPEEDS[options.gap, options.surrogate]
     if fast is signed_sums and options.surrogate == "logistic" and auctions.size is None:
         speed = RAGGED
-    time, limit = speed.pair * auctions.pairs() / ranks, speed.call + speed.ad * auctions.ads / ranks
+    time, limit = speed.pair * auctions.pairs(), speed.call + speed.ad * auctions.ads
     if time > limit and fast is dominance and options.value == "clicks" and ads.value.device.type == "cpu":
         time *= int(ads.value.count_nonzero()) / auctions.ads  # `direct` leaves out ads i without a click
     return fast if time > limit else direct
-
-
-def linear(options: PairOptions, ads: int, ranks: int) -> bool:
-    """Whether ranks that share an auction of so many ads exchange sums over their own, and need no ads of others."""
-    if options.gap != "signed" or options.method == "direct":
-        return False
-    if options.method == "fast" or sub_quadratic(options) is covariance:
-        return True
-    speed = SPEEDS[options.gap, options.surrogate]
-    return speed.pair * ads**2 / ranks > speed.call + speed.ad * ads / ranks
 
 
 def sub_quadratic(options: PairOptions) -> Method:

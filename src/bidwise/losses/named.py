@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bidwise import distributed
 from bidwise.checks import Named, check_name, check_not_negative, check_positive
-from bidwise.distributed import Share
-from bidwise.losses.api import check_batch, composite_loss, kernel_log_loss, shared_loss
+from bidwise.losses.api import check_batch, composite_loss, kernel_log_loss
 from bidwise.losses.definition import VALUES, Batch, PairOptions
 from bidwise.losses.dispatch import on_kernels
 from bidwise.losses.pointwise import cross_entropy
@@ -90,13 +88,6 @@ class WelfareLoss(nn.Module):
             rank = rank.sum(-1) if options.reduction == "sum" else rank.sum(-1) / max(rank.shape[-1], 1)
         return rank + self.lam * cross_entropy(logits, clicks, weights, options.reduction)
 
-    def of_ranks(self, whole: Share, *columns: Tensor | None) -> Tensor | None:
-        """The loss of a batch that ranks share, from the ads of this one; ``None`` where each has to compute it all."""
-        batch = Batch(*columns)  # type: ignore[arg-type]
-        if batch.weights is not None or batch.logits.dim() != 1 or isinstance(self.lam, Tensor):
-            return None
-        return shared_loss(batch, self.options, self.lam, whole)
-
     def with_options(self, **changes: Any) -> WelfareLoss:
         """The same loss with other options, ``lam`` among them."""
         return WelfareLoss(**(vars(self.options) | {"lam": self.lam} | changes))
@@ -147,13 +138,6 @@ class BidWeightedLogLoss(nn.Module):
         if not torch.compiler.is_compiling() and on_kernels(logits):
             return kernel_log_loss(Batch(logits, labels, bids, weights=weights), self.reduction)
         return cross_entropy(logits, labels, weights, self.reduction)
-
-    def of_ranks(self, whole: Share, *columns: Tensor | None) -> Tensor:
-        """The loss of a batch that ranks share, each with the sum over its own ads."""
-        part = copy(self)
-        part.reduction = "sum"
-        total: Tensor = part(*columns)
-        return distributed.summed(total / max(whole.ads, 1) if self.reduction == "mean" else total)
 
     def extra_repr(self) -> str:
         return f"power={self.power}, value={self.value!r}, reduction={self.reduction!r}"

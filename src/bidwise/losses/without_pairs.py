@@ -9,37 +9,28 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bidwise import distributed
-from bidwise.losses.definition import PairInputs, PairOptions, PairSums, Part, direct
+from bidwise.losses.definition import PairInputs, PairOptions, PairSums, direct
 from bidwise.losses.panels import chebyshev, coefficients, logistic_sums
 from bidwise.losses.prefix_sums import Arrangement, runs_of_equal, sort_inside, step_sums
 from bidwise.segments import Auctions
 
 AT_ONCE = 1 << 16  # ads of nodes that are added up at a time: a call takes as long as some 10,000 of them
-LEAF_PAIRS = 50  # pairs of a leaf that take as long as one ad of a larger node
 LEAF = {"logistic": 256, "hinge": 64, "indicator": 64}  # nodes up to this size are left to `direct`
 ONE_PANEL = {torch.float32: (1e-8, 96), torch.float64: (1e-12, 128)}  # error, and the largest degree worth it
 
 
-def covariance(
-    ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool, part: Part | None = None
-) -> PairSums:
+def covariance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
     """The signed, unweighted logistic or hinge pair sum without pairs.
 
     softplus(-x) - softplus(x) = -x, so both orders of a pair add up to -sigma (v_i - v_j)(s_i - s_j): logistic and
-    hinge are the same loss, minus sigma n^2 times the covariance of value and eCPM. A part is given its own ads.
+    hinge are the same loss, minus sigma n^2 times the covariance of value and eCPM.
     """
-    if part is not None:
-        means = distributed.stacked(torch.stack([ads.value.sum(), ads.ecpm.sum()])).sum(0) / max(part.ads, 1)
-        value, ecpm = ads.value - means[0], ads.ecpm - means[1]
-        sizes: int | Tensor = part.ads
-    elif auctions.count == 1:  # the lines below without a mean per ad: a third of the time for a batch of 256
+    if auctions.count == 1:  # the lines below without a mean per ad: a third of the time for a batch of 256
         value, ecpm = ads.value - ads.value.mean(), ads.ecpm - ads.ecpm.mean()
-        sizes = auctions.ads
+        sizes: int | Tensor = auctions.ads
     else:
         value, ecpm = ads.value - auctions.mean(ads.value), ads.ecpm - auctions.mean(ads.ecpm)
         sizes = auctions.spread(auctions.sizes.to(ecpm.dtype))
@@ -47,22 +38,12 @@ def covariance(
     return slope * ecpm, slope if gradient else None  # centred: plain sums lose digits in float32
 
 
-def signed_sums(
-    ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool, part: Part | None = None
-) -> PairSums:
-    """Signed gap over all pairs, weighted or not.
-
-    A part is given its own ads: where one panel does, ranks exchange its moments, elsewhere ads.
-    """
-    if options.surrogate == "logistic" and auctions.count and (auctions.size or part is not None):
-        found = one_panel_sums(ads, auctions, options, gradient, part)
+def signed_sums(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
+    """Signed gap over all pairs, weighted or not."""
+    if options.surrogate == "logistic" and auctions.count and auctions.size:
+        found = one_panel_sums(ads, auctions, options, gradient)
         if found is not None:
             return found
-    if part is not None:
-        begin, end = sum(part.sizes[: part.rank]), sum(part.sizes[: part.rank + 1])
-        everywhere = PairInputs(*distributed.columns_of_all(ads, part.sizes))  # type: ignore[arg-type]
-        whole = signed_sums(everywhere, Auctions.of(everywhere.ecpm, None), options, gradient=gradient)
-        return whole[0][begin:end], None if whole[1] is None else whole[1][begin:end]
     rows = sort_inside(ads.ecpm, auctions)
     if options.surrogate == "logistic":  # far and near panels add up to all pairs, so that centring saves digits
         pivot = auctions.sum(ads.value) / auctions.sizes.clamp(min=1)
@@ -78,15 +59,6 @@ def segment_sums(arranged: Arrangement, options: PairOptions, gradient: bool) ->
     """Cost and slope of arranged ads over all pairs (i, j) of their segments, with gap v_i - v_j, or 1 for `order`."""
     sums = logistic_sums if options.surrogate == "logistic" else step_sums
     return sums(arranged, options, gradient)
-
-
-def _extent(t: Tensor, value: Tensor, part: Part | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The least and the greatest of ``t`` and the mean value of each auction, ``(auctions, 1)``, over all ranks."""
-    if part is None:
-        return *t.aminmax(dim=-1, keepdim=True), value.mean(-1, keepdim=True)
-    low, high = t.aminmax() if t.numel() else t.new_tensor([math.inf, -math.inf])
-    low, high, total = distributed.stacked(torch.stack([low, high, value.sum()])).unbind(1)
-    return low.amin().view(1, 1), high.amax().view(1, 1), total.sum().view(1, 1) / part.ads
 
 
 def _one_panel(half: float, dtype: torch.dtype, device: torch.device) -> tuple[float, Tensor] | None:
@@ -113,16 +85,14 @@ def _kernels(half: float, degree: int, dtype: torch.dtype, device: torch.device)
     return coefficients(kernels).mT.contiguous().to(device, dtype)
 
 
-def one_panel_sums(
-    ads: PairInputs, auctions: Auctions, options: PairOptions, gradient: bool, part: Part | None
-) -> PairSums | None:
+def one_panel_sums(ads: PairInputs, auctions: Auctions, options: PairOptions, gradient: bool) -> PairSums | None:
     """The signed logistic as `logistic_sums` has it, with a single panel per auction: few operations, no sort.
 
     For auctions of equal size whose eCPM spreads over a few dozen units of 1 / sigma: most batches people train on;
     ``None`` for others.
     """
     t, value = options.sigma * ads.ecpm.view(auctions.count, -1), ads.value.view(auctions.count, -1)
-    low, high, mean = _extent(t, value, part)
+    low, high = t.aminmax(dim=-1, keepdim=True)
     panel = _one_panel((high - low).max().item() / 2, t.dtype, t.device)
     if panel is None:
         return None
@@ -130,13 +100,11 @@ def one_panel_sums(
     u = (t - (low + high) / 2).div_(half).clamp_(-1, 1)
     basis = torch.arange(kernels.shape[-1], dtype=u.dtype, device=u.device) * u.acos().unsqueeze(-1)
     basis.cos_()  # (auctions, ads, degree): T_k(u) = cos(k arccos u)
-    above = value - mean
+    above = value - value.mean(-1, keepdim=True)
     left = torch.ones_like(u) if ads.left is None else ads.left.view(u.shape)
     right = torch.ones_like(u) if ads.right is None else ads.right.view(u.shape)
     charges = torch.stack([left, left * above, right, right * above], dim=-1)
     moments = basis.mT @ charges  # (auctions, degree, 4)
-    if part is not None:
-        moments = distributed.stacked(moments).sum(0)
     softplus, sigmoid = kernels
     on_j, on_i = moments[..., :2], moments[..., 2:]
     fields = [softplus @ on_j]
@@ -151,17 +119,12 @@ def one_panel_sums(
     return cost.view(-1), slope.mul_(options.sigma).view(-1)
 
 
-def dominance(
-    ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool, part: Part | None = None
-) -> PairSums:
+def dominance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
     """Pairs with v_i > v_j, cut by halves of the values: O(n log n) times the cost of a sum over all pairs.
 
     Each level of the tree cuts the ads of a node into those of higher and of lower value; between the two the gap is
     v_i - v_j or 1, and `segment_sums` adds up the pairs. Ads of equal value are never parted, and the more ads
     share a value the earlier they leave the tree: with clicks as values the first cuts are clicked x unclicked.
-
-    With a ``part`` only pairs of which it has the ad j, one of a range of values: `_range`. The ads of that range are a
-    tree of their own, and those above it are cut from it at once, which is one more node.
     """
     cost = torch.zeros_like(ads.ecpm)
     slope = torch.zeros_like(ads.ecpm) if gradient else None
@@ -185,21 +148,8 @@ def dominance(
             add((costs[here], None if slopes is None else slopes[here]), rows)
         levels.clear()
 
-    order = sort_inside(ads.value, auctions)
-    if part is None:
-        rows, sizes = sort_inside(ads.ecpm, auctions), auctions.sizes
-    else:
-        begin, end, above = _range(ads.value.index_select(0, order), part, leaf)
-        if begin == end:
-            return cost, slope
-        rows = torch.cat([order[begin:end], order[above:]])
-        rows = rows[sort_inside(ads.ecpm.index_select(0, rows), Auctions.of(rows, None))]
-        order, sizes = order[begin:end], torch.tensor([end - begin], device=rows.device)
-        if len(rows) > len(order):
-            upper = ads.value.index_select(0, rows) > ads.value[order[-1]]
-            levels.append((rows, torch.tensor([len(rows)], device=rows.device), upper))
-            rows = rows[~upper]
-    code, peers, bits = _codes(ads.value, order, Auctions.of_sizes(sizes))
+    rows, sizes = sort_inside(ads.ecpm, auctions), auctions.sizes
+    code, peers, bits = _codes(ads.value, sort_inside(ads.value, auctions), auctions)
     for bit in reversed(range(bits)):
         sizes = sizes[sizes > 0]
         splits = peers[rows[sizes.cumsum(0) - sizes]] < sizes
@@ -220,42 +170,6 @@ def dominance(
     if levels:
         add_levels()
     return cost, slope
-
-
-def _range(value: Tensor, part: Part, leaf: int) -> tuple[int, int, int]:
-    """The ads j of a rank, by their places in the order of values: begin, end, and where ads of higher value begin.
-
-    A range ends between two values or, where it has but one value, anywhere. Its work, counted in ads of nodes, is that
-    of the node with the ads above it and of the tree inside; ``most``, that of the busiest rank, is the least possible.
-    """
-    ads = len(value)
-    first, length = (x.cpu().numpy() for x in runs_of_equal(value, Auctions.of(value, None)))
-    depth = np.full(len(length), math.log2(max(ads / part.ranks / leaf, 2)) + leaf / LEAF_PAIRS)
-    long = length > leaf
-    depth[long] = np.log2(np.maximum(ads / part.ranks / length[long], 2))  # after which nobody else is in the node
-    bound, work = np.append(first, ads), np.append(0, np.cumsum(depth * length))
-
-    def ends(most: float) -> list[tuple[int, int]]:
-        """Where ranges end, and in which run of equal values."""
-        at, run, found = 0, 0, [(0, 0)]
-        while len(found) <= part.ranks and at < ads:
-            done = work[run] + (at - bound[run]) * depth[run]
-            if work[-1] - done <= most:
-                at, run = ads, len(length)
-            else:
-                next_run = int(bound[run + 1])
-                alone = min(at + max(int(most) - ads + next_run, 0), next_run)  # with this value only
-                other = max(int(work.searchsorted(done + most - (ads - at), "right")) - 1, run)
-                at, run = (int(bound[other]), other) if bound[other] >= alone else (alone, run + (alone == next_run))
-            found.append((at, run))
-        return found + found[-1:] * part.ranks
-
-    low, high = 0.0, float(work[-1]) + ads
-    for _ in range(12):
-        most = (low + high) / 2
-        low, high = (low, most) if ends(most)[part.ranks][0] == ads else (most, high)
-    (begin, _), (end, run) = ends(high)[part.rank : part.rank + 2]
-    return begin, end, end if end == bound[run] else int(bound[run + 1])
 
 
 def _codes(value: Tensor, order: Tensor, auctions: Auctions) -> tuple[Tensor, Tensor, int]:
