@@ -457,12 +457,6 @@ def test_threads_that_read_ahead_end_with_their_epoch(monkeypatch):
     assert threading.active_count() == before
 
 
-def test_batches_are_as_many_as_they_say():
-    for sizes, batch_size in ((None, 4), (None, 5), ([3] * 7, 4), ([3] * 7, 3)):
-        shuffle = Shuffle(numbered(sizes), batch_size, [seeded(0)])
-        assert len(list(shuffle)) == len(shuffle)
-
-
 def test_every_epoch_has_its_own_order_and_every_repeat_too():
     shuffle = Shuffle(numbered(ads=50, lead=(2,)), 50, [seeded(1), seeded(2)])
     (first,), (second,) = (list(shuffle) for _ in range(2))

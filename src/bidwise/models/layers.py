@@ -218,7 +218,6 @@ class Perceptron(nn.Module):
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(units)) for units in hidden if not batch_norm)
         self.norms = nn.ModuleList(BatchNorm(units) for units in hidden) if batch_norm else None
         self.hidden, self.dropout, self.seed = tuple(hidden), float(dropout), seed
-        self.aside: Any = None  # where an optimizer wants gradients of weights to be found on a GPU
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
@@ -248,9 +247,9 @@ class Perceptron(nn.Module):
         begin = distributed.position_in_batch(inputs)[1] if dropout else 0
         for k, weight in enumerate(self.weights):
             seed = self.seed * 1_000_003 % 2**44 + (k << 48)
-            active = product(active, weight, self.aside)
+            active = product(active, weight)
             if self.norms is None:
-                active = activated(active, self.biases[k], dropout, seed, self.steps, begin, self.aside)
+                active = activated(active, self.biases[k], dropout, seed, self.steps, begin)
             elif dropout:
                 active = self.norms[k](active)
                 active = activated(active, active.new_zeros(active.shape[1]), dropout, seed, self.steps, begin)

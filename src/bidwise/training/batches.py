@@ -72,7 +72,8 @@ class Epoch:
 
     def _auctions(self, number: int, rank: int, ranks: int) -> tuple[int, int]:
         """First auction of a rank's part of batch ``number``, and the one after its last."""
-        assert self.offsets is not None and self.auctions is not None
+        assert self.offsets is not None
+        assert self.auctions is not None
         first, last = (self.auctions[number - 1] if number else 0), self.auctions[number]
         start, stop = self.bounds(number)
         cuts = torch.tensor([start + (stop - start) * part // ranks for part in (rank, rank + 1)])

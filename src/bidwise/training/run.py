@@ -93,10 +93,8 @@ class Run:
         self.log_losses = None if bool((scale == 1).all()) else scale  # by which steps divide the loss
         if self.members and options.clip is not None:
             raise InputError(f"is for one model, found members {tuple(self.members)}", argument="clip")
-        adam = {"learning_rate": options.learning_rate, "updates": options.embeddings, "l2": options.l2}
-        # to be clipped or averaged, gradients must be tensors
-        plain = options.clip is not None or distributed.several()
-        self.optimizer = Adam(model, **adam, kernels=not plain)  # type: ignore[arg-type]
+        adam = {"updates": options.embeddings, "l2": options.l2, "kernels": options.clip is None}
+        self.optimizer = Adam(model, options.learning_rate, **adam)  # type: ignore[arg-type]
         self.guard = Guard(model, self.optimizer, clip=options.clip)
         self.fit = Fit(model)
         if (self.optimizer.sums or self.device.type == "cuda") and is_static(model):
@@ -193,9 +191,9 @@ class Run:
             raise InputError(f"graph must be True, False or None, found {asked!r}")
         missing = {
             "a GPU with triton": self.device.type == "cuda" and available(self.device),
+            "one rank": not distributed.several(),
             "auctions of one size": self.shuffle.whole is not None,
             "tables that kernels update": len(self.optimizer.tables) == len(self.optimizer.sums),
-            "one rank": not distributed.several(),
         }
         if asked and not all(missing.values()):
             lacking = " and ".join(name for name, there in missing.items() if not there)
@@ -240,8 +238,7 @@ class Run:
         scaled = losses if self.log_losses is None else losses / self.log_losses
         (scaled.sum() if scaled.dim() else scaled).backward()  # type: ignore[no-untyped-call]
         if distributed.several():
-            rows = [table.weight for table in self.optimizer.tables if table.sparse]
-            distributed.average_gradients(self.model.parameters(), rows)
+            self.optimizer.average_gradients()
         if not self.guard.step(losses.detach()):
             raise not_finite(self, losses.detach())
         return losses.detach()
@@ -277,7 +274,6 @@ class Run:
 
     def evaluate(self) -> None:
         """The metrics of this epoch, and the weights where they are the best so far."""
-        self.optimizer.flush()
         distributed.copy_first(list(self.model.buffers()))  # parts of others may keep what each rank has seen
         self.check()
         epoch = self._evaluated()
