@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import write
-from bidwise import LOSSES, WelfareLoss, fit
+from bidwise import WelfareLoss, fit
 from bidwise.data import Ads
 from bidwise.data.store import SPLITS, Field, StoreWriter
-from bidwise.losses.named import unchecked
+from bidwise.losses.named import named_loss, unchecked
 from bidwise.models import DeepFM
 from bidwise.training.arguments import Options
 from bidwise.training.batches import Batch, Shuffle
@@ -33,11 +33,8 @@ from paper.dcn import DCN
 FIELDS, INTEGERS = 39, 13
 COLUMNS = ("features", "clicks", "bids")
 STEPS: dict[str, nn.Module] = {
-    "log_loss": LOSSES["log_loss"],
-    "log_weighted": WelfareLoss(weighting=3.0, sigma=3.0, lam=3.0),
-    "log_teacher": WelfareLoss(value="teacher", weighting=3.0, sigma=3.0, lam=3.0),
-    "log_plus": WelfareLoss(gap="positive", sigma=3.0, lam=3.0),
-    "log_plus_teacher": WelfareLoss(value="teacher", gap="positive", sigma=3.0, lam=3.0),
+    name: named_loss(name, sigma=3.0, lam=3.0, unit=1.0)
+    for name in ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher")
 }
 MODELS: dict[str, tuple[Callable[[Sequence[int]], nn.Module], int, float]] = {  # with its batch and target
     "DeepFM": (DeepFM, 256, 0.03),

@@ -135,7 +135,7 @@ class CriteoConfig:
         names = ("sigma", "schedule", "learning_rate", "every", "l2", "embeddings", "precision")
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
         options |= {"epochs": self.epochs or epochs, "batch_size": self.batch_size or batch_size}
-        return Recipe(loss=loss, lam=lam, teacher=teacher, model=model, **options)
+        return Recipe(loss=loss, lam=lam, unit=1.0, teacher=teacher, model=model, **options)
 
 
 @dataclass(frozen=True)

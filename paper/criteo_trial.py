@@ -20,12 +20,13 @@ from bidwise.evaluation.calibration import platt_scaled
 from bidwise.evaluation.metrics import CTR_BINS
 from bidwise.evaluation.pooled import Pool, Pooled, pooled_welfare
 from bidwise.json_files import from_json
+from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import needs_teacher
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.run_folder import checksum
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.training.run import matmul_precision
-from bidwise.training.validation import METRICS, Metric, ctr_of, logits_of, predict
+from bidwise.training.validation import METRICS, Metric, logits_of, predict
 from bidwise.workers import Show
 from paper.criteo_device import simulated_ads
 from paper.criteo_results import CONVERGED, TUNED, AdsOfRun, Bids, CriteoConfig, SplitSizes, Truth

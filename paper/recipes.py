@@ -25,13 +25,14 @@ from bidwise.evaluation.auc import auc
 from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.pooled import Pool
 from bidwise.json_files import to_json
+from bidwise.losses.definition import ctr_of
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.models import Ensemble
 from bidwise.run_folder import environment, open_folder
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.served import calibrated, together, trained
 from bidwise.training.run import matmul_precision
-from bidwise.training.validation import ctr_of, logits_across
+from bidwise.training.validation import logits_across
 from bidwise.workers import Call, Progress, Show
 from paper.criteo_device import Drawn, simulated_ads
 from paper.recipes_results import (
@@ -135,7 +136,7 @@ class _Draw:
     def recipe(self, settings: Settings) -> Recipe:
         l2 = settings["l2"] / len(self.drawn.train)
         config = {"batch_size": self.config.batch_size, "precision": self.config.precision}
-        return Recipe(**{**settings, "l2": l2, "epochs": EPOCHS, "schedule": "cosine", **config})
+        return Recipe(**{**settings, "unit": 1.0, "l2": l2, "epochs": EPOCHS, "schedule": "cosine", **config})
 
     def trained(self, wanted: Wanted, show: Show) -> dict[str, nn.Module]:
         """Models by name, several at once on a GPU."""

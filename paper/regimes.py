@@ -246,7 +246,9 @@ class _Group:
 
     def trained(self, losses: Sequence[str], ads: Ads) -> Fits:
         """Students of these losses, with the best epoch of each for every size of auctions."""
-        recipes = grid(Recipe(model=STUDENT, epochs=self.config.epochs, learning_rate=3e-3), losses, self.config.lams)
+        recipes = grid(
+            Recipe(model=STUDENT, unit=1.0, epochs=self.config.epochs, learning_rate=3e-3), losses, self.config.lams
+        )
         sizes = sorted({cell.size for cell in self.cells} | {SIZE})
         metrics = [sized(name, size) for size in sizes for name in (BY_TRUTH, BY_CLICKS)]
         return train("", recipes, ads, self.valid, self.students, metrics, self._run)

@@ -19,12 +19,13 @@ from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS
 from bidwise.evaluation.calibration import platt_scaled
 from bidwise.evaluation.estimate import Estimate
+from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS, MLP
 from bidwise.run_folder import environment, open_folder
 from bidwise.study.compare import gain, mean_and_error
 from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, has_lam, seeds_of
-from bidwise.training.validation import METRICS, ctr_of, logits_of, mean_welfare, predict
+from bidwise.training.validation import METRICS, logits_of, mean_welfare, predict
 from bidwise.values import Floats
 from bidwise.workers import Progress, threads
 from paper.members import LAST, Selected, Students, Trained, select, train
@@ -103,7 +104,7 @@ def run(
     folder = open_folder(out, {"experiment": "synthetic", **asdict(config)})
     where = environment(device)  # now: the sources may change while it runs
     options = {name: getattr(config, name) for name in ("epochs", "learning_rate", "batch_size", "every")}
-    recipe = Recipe(model=config.student, **options)
+    recipe = Recipe(model=config.student, unit=1.0, **options)
     tuned = grid(replace(recipe, patience=config.patience), config.losses, config.lams)
     recipe = replace(recipe, every=max(config.every, 5))  # nothing is selected there, so a coarser curve will do
     converged = grid(recipe, config.losses, (LAM,))

@@ -122,14 +122,23 @@ def mean_log_loss(logits, clicks, weights=None):
     return fsum(losses) / ads, [slope / ads for slope in gradient]
 
 
-def welfare_loss(logits, clicks, bids, offsets=None, teacher=None, *, lam=3.0, reduction="mean", **member):
-    """Rank term plus lam times the log loss: both means (rank: of L / n^2), or both literal sums."""
-    mean = reduction == "mean"
-    auctions = pairwise(logits, clicks, bids, offsets, teacher, pair_mean=mean, **member)
-    losses, slopes = log_loss(logits, clicks)
-    per_auction = 1 / max(len(auctions), 1) if mean else 1.0
-    per_ad = 1 / max(len(logits), 1) if mean else 1.0
-    rank = per_auction * fsum(one.loss for one in auctions)
-    rank_slopes = [per_auction * slope for one in auctions for slope in one.gradient]
-    gradient = [a + lam * per_ad * b for a, b in zip(rank_slopes, slopes, strict=True)]
-    return rank + lam * per_ad * fsum(losses), gradient
+def welfare_loss(
+    logits, clicks, bids, offsets=None, teacher=None, *, lam=3.0, reduction="mean", unit=1.0, weights=None, **member
+):
+    """Rank term plus lam times the log loss: both means (rank: of L / n^2), or both literal sums.
+
+    The rank term takes bids in ``unit``, or in their mean for ``batch``, and an auction counts the mean weight of its
+    ads.
+    """
+    mean, ads = reduction == "mean", len(logits)
+    weights = [1.0] * ads if weights is None else weights
+    unit = fsum(bids) / max(ads, 1) if unit == "batch" else unit
+    auctions = pairwise(logits, clicks, [b / unit for b in bids], offsets, teacher, pair_mean=mean, **member)
+    bounds = [0, ads] if offsets is None else offsets
+    counts = [fsum(weights[a:b]) / max(b - a, 1) for a, b in neighbours(bounds)]
+    counts = [count / max(len(auctions), 1) if mean else count for count in counts]
+    losses, slopes = log_loss(logits, clicks, weights)
+    per_ad = lam / max(ads, 1) if mean else lam
+    rank = fsum(count * one.loss for count, one in zip(counts, auctions, strict=True))
+    pulls = [count * slope for count, one in zip(counts, auctions, strict=True) for slope in one.gradient]
+    return rank + per_ad * fsum(losses), [a + per_ad * b for a, b in zip(pulls, slopes, strict=True)]

@@ -9,20 +9,31 @@ from math import hypot, inf, isfinite, nan
 import pytest
 import reference
 import torch
-from helpers import PROPERTY, Member, auctions, loss_and_gradient, pairwise, random_auctions
+from helpers import PROPERTY, auctions, random_auctions
 from hypothesis import given
 from hypothesis import strategies as st
 
-import bidwise
+from bidwise import InputError, WelfareLoss
 from bidwise.diagnosis import COUNTS, Part, diagnose
 
-LOG = Member("clicks", "signed", "logistic", None)
-LOG_TEACHER = Member("teacher", "signed", "logistic", 3.0)
+TAUGHT = {"value": "teacher", "gap": "signed", "surrogate": "logistic", "weighting": 3.0, "unit": 1.0}
+MEMBERS = {
+    "log_plus": {"value": "clicks", "gap": "positive", "surrogate": "logistic", "unit": "batch"},
+    "log_teacher": TAUGHT,
+    WelfareLoss(lam=0.3, reduction="sum"): {
+        "value": "clicks",
+        "gap": "positive",
+        "surrogate": "logistic",
+        "unit": "batch",
+        "reduction": "sum",
+    },
+    WelfareLoss(**TAUGHT | {"unit": "batch"}): TAUGHT | {"unit": "batch"},
+}
 ILLNESSES = ["non_finite_logits", "non_finite_bids", "non_positive_bids", "clicks_out_of_range", "teacher_out_of_range"]
 
 
-def diagnosis(ads, teacher=True):
-    return diagnose(*ads.positional(), teacher=ads.teacher if teacher else None)
+def diagnosis(ads, loss="log_teacher"):
+    return diagnose(*ads.positional(), teacher=ads.teacher, loss=loss)
 
 
 def columns(rows, sizes):
@@ -59,7 +70,8 @@ def is_healthy(row):
 @PROPERTY
 @given(ragged)
 def test_counts_equal_loops_over_pairs(batch):
-    found = diagnose(**columns([row for auction in batch for row in auction], map(len, batch)))
+    given_columns = columns([row for auction in batch for row in auction], map(len, batch))
+    found, taught = diagnose(**given_columns), diagnose(**given_columns, loss="log_teacher")
     rows = [row for auction in batch for row in auction]
     kept = [[row for row in auction if is_healthy(row)] for auction in batch]
     rivals = [auction for auction in kept if len(auction) > 1]
@@ -87,8 +99,8 @@ def test_counts_equal_loops_over_pairs(batch):
     ecpm = tied(lambda z, y, b, p: b * reference.sigmoid(z))
     assert found.counts["ecpm_ties"] == Part(sum(ecpm), len(pairs), "pairs")
     for term, value in [
-        (found.clicks, tied(lambda z, y, b, p: b * y)),
-        (found.teacher, tied(lambda z, y, b, p: b * p)),
+        (found.rank, tied(lambda z, y, b, p: b * y)),
+        (taught.rank, tied(lambda z, y, b, p: b * p)),
     ]:
         effective = sum(not a and not b for a, b in zip(ecpm, value, strict=True))
         assert term.value_ties == Part(sum(value), len(pairs), "pairs")
@@ -123,62 +135,65 @@ def test_sick_ads_count_as_if_they_were_not_there():
     found = diagnosis(ads.but(bids=bids))
     expected = diagnosis(ads.map(lambda x: x[well]).but(offsets=torch.tensor([0, 5, 5, 8])))
     assert found.counts["left_out"].count == 3
-    assert (found.clicks, found.teacher, found.counts["ecpm_ties"]) == (
-        expected.clicks,
-        expected.teacher,
-        expected.counts["ecpm_ties"],
-    )
+    assert (found.rank, found.counts["ecpm_ties"]) == (expected.rank, expected.counts["ecpm_ties"])
     assert (found.log_loss, found.counts["empty_auctions"]) == (expected.log_loss, expected.counts["empty_auctions"])
 
 
 # Terms and gradients
 
 
+@pytest.mark.parametrize("loss", MEMBERS, ids=str)
 @PROPERTY
-@given(auctions)
-def test_terms_equal_the_reference(ads):
-    found = diagnosis(ads)
-    logits, clicks, bids, offsets, teacher = ads.lists()
+@given(ads=auctions)
+def test_terms_equal_the_reference(loss, ads):
+    found = diagnosis(ads, loss)
+    logits, clicks, _, _, _ = ads.lists()
+    lam, total = (0.3, True) if getattr(loss, "lam", 3) == 0.3 else (3, False)
     entropy, slopes = reference.mean_log_loss(logits, clicks)
     assert found.log_loss == pytest.approx(entropy)
-    for term, member in [(found.clicks, LOG), (found.teacher, LOG_TEACHER)]:
-        expected = reference.pairwise(logits, clicks, bids, offsets, teacher, **member._asdict())
-        loss = sum(one.loss for one in expected) / len(expected)
-        gradient = hypot(*(slope / len(expected) for one in expected for slope in one.gradient))
-        assert term.loss == pytest.approx(loss, abs=1e-12)
-        assert term.gradient == pytest.approx(gradient, abs=1e-12)
-        if logits:
-            assert term.gradient_ratio == pytest.approx(gradient / hypot(*slopes), abs=1e-11)
-            share = gradient / (gradient + 3 * hypot(*slopes))
-            assert term.gradient_share == pytest.approx(share, abs=1e-11)
+    loss, slope = reference.welfare_loss(*ads.lists(), lam=0, **MEMBERS[loss])
+    gradient, beside = hypot(*slope), hypot(*slopes) * (len(logits) if total else 1)
+    assert found.rank.loss == pytest.approx(loss, abs=1e-12)
+    assert found.rank.gradient == pytest.approx(gradient, abs=1e-12)
+    if logits:
+        assert found.rank.gradient_ratio == pytest.approx(gradient / beside, abs=1e-11)
+        assert found.rank.gradient_share == pytest.approx(gradient / (gradient + lam * beside), abs=1e-11)
 
 
-@pytest.mark.parametrize("name", ["clicks", "teacher"])
-def test_gradient_of_the_highest_bids_equals_autograd(name):
+@pytest.mark.parametrize("name", ["log_plus", "log_teacher"])
+def test_gradient_of_the_highest_bids_equals_the_reference(name):
     ads = random_auctions(seed=3, sizes=[9, 1, 4, 0, 13])
-    _, gradient = loss_and_gradient(ads, LOG if name == "clicks" else LOG_TEACHER)
-    slopes = [slope for _, slope in sorted(zip(ads.bids.tolist(), gradient.abs().tolist(), strict=True))]
-    assert getattr(diagnosis(ads), name).top_gradient == pytest.approx(sum(slopes[-2:]) / sum(slopes))
+    _, gradient = reference.welfare_loss(*ads.lists(), lam=0, **MEMBERS[name])
+    slopes = [slope for _, slope in sorted(zip(ads.bids.tolist(), map(abs, gradient), strict=True))]
+    assert diagnosis(ads, name).rank.top_gradient == pytest.approx(sum(slopes[-2:]) / sum(slopes))
 
 
 def test_equal_bids_have_no_highest():
-    assert diagnosis(batch(bids=1.0)).clicks.top_gradient == 0
+    assert diagnosis(batch(bids=1.0)).rank.top_gradient == 0
 
 
-def test_rank_term_is_that_of_the_named_losses():
+def test_log_plus_is_diagnosed_by_default():
     ads = random_auctions(seed=5, sizes=[8, 5])
-    found = diagnosis(ads)
-    for term, name, member in [(found.clicks, "log", LOG), (found.teacher, "log_teacher", LOG_TEACHER)]:
-        assert term.loss == pytest.approx(pairwise(ads, member).item())
-        both = bidwise.LOSSES[name](*ads.positional(), teacher=ads.teacher).item()
-        assert term.loss + 3 * found.log_loss == pytest.approx(both)
+    assert diagnose(*ads.positional()) == diagnose(*ads.positional(), loss=WelfareLoss())
+
+
+def test_a_loss_without_a_rank_term_has_none():
+    found = diagnosis(random_auctions(seed=5), "log_loss")
+    assert found.rank is None
+    assert not any("rank" in finding.name or "pairs" in finding.name for finding in found.findings)
+
+
+@pytest.mark.parametrize("loss", ["logplus", torch.nn.BCELoss(), WelfareLoss(lam=torch.ones(2)), "log_plus_teacher"])
+def test_a_loss_that_cannot_be_diagnosed_is_rejected(loss):
+    with pytest.raises(InputError, match=r"^(loss must be|teacher must be given)"):
+        diagnose(*random_auctions(seed=5).positional(), loss=loss)
 
 
 def test_order_inside_an_auction_changes_nothing():
     ads = random_auctions(seed=6, sizes=[30], ties=True)
     found, turned = diagnosis(ads), diagnosis(ads.map(lambda x: x.flip(0)))
-    assert found.clicks.effective_pairs == turned.clicks.effective_pairs
-    assert found.clicks.top_gradient == pytest.approx(turned.clicks.top_gradient)
+    assert found.rank.effective_pairs == turned.rank.effective_pairs
+    assert found.rank.top_gradient == pytest.approx(turned.rank.top_gradient)
     assert str(found) == str(turned)
 
 
@@ -206,7 +221,7 @@ def test_every_illness_is_reported_with_its_count(column, value, illness):
     found = diagnosis(ads)
     assert {name: found.counts[name].count for name in ILLNESSES} == {name: 2 * (name == illness) for name in ILLNESSES}
     assert found.counts["left_out"] == Part(2, 12, "ads")
-    assert isfinite(found.clicks.gradient)
+    assert isfinite(found.rank.gradient)
     alarms = {finding.name: finding for finding in found.alarms}
     for attribute in (illness, "left_out"):
         name, _, advice = COUNTS[attribute]
@@ -227,54 +242,61 @@ def batch(**changes):
         ({"offsets": torch.arange(21)}, "auctions of one ad"),
         ({"offsets": torch.tensor([0, 20, 20, 20])}, "auctions without ads"),
         ({"clicks": 0.0}, "auctions without a click"),
-        ({"clicks": 0.0}, "effective pairs, clicks"),
+        ({"clicks": 0.0}, "effective pairs"),
         ({"clicks": 1.0}, "auctions all clicked"),
         ({"logits": 0.0, "bids": 1.0}, "ties in eCPM"),
-        ({"logits": 0.0, "bids": 1.0}, "effective pairs, teacher"),
-        ({"teacher": 0.5, "bids": 1.0}, "effective pairs, teacher"),
+        ({"logits": 0.0, "bids": 1.0}, "effective pairs"),
         ({"logits": -9.0}, "ctr (1 - ctr) < 0.001, low"),
         ({"logits": 9.0}, "ctr (1 - ctr) < 0.001, high"),
-        ({"bids": 1e3}, "sigmoid(3 b teacher) > 0.99"),
-        ({"bids": 1e3}, "sigmoid(3 eCPM) > 0.99"),
-        ({"bids": 1e-3}, "sigmoid(3 b teacher) < 0.51"),
-        ({"bids": 1e-3}, "sigmoid(3 eCPM) < 0.51"),
-        ({"bids": 1e3}, "rank / log loss gradient, clicks"),
-        ({"bids": 1e-3}, "rank / log loss gradient, teacher"),
-        ({"bids": 10.0 ** torch.arange(20).double()}, "gradient of the highest bids, clicks"),
-        ({"bids": 1e300 * torch.arange(1, 21).double()}, "rank term, clicks"),
-        ({"bids": 1e300 * torch.arange(1, 21).double()}, "rank term, teacher"),
+        ({"bids": 1e3}, "sigmoid(kappa b teacher) > 0.99"),
+        ({"bids": 1e3}, "sigmoid(kappa eCPM) > 0.99"),
+        ({"bids": 1e-3}, "sigmoid(kappa b teacher) < 0.51"),
+        ({"bids": 1e-3}, "sigmoid(kappa eCPM) < 0.51"),
+        ({"bids": 1e3}, "rank / log loss gradient"),
+        ({"bids": 1e-3}, "rank / log loss gradient"),
+        ({"bids": 10.0 ** torch.arange(20).double()}, "gradient of the highest bids"),
+        ({"bids": 1e300 * torch.arange(1, 21).double()}, "rank term"),
     ],
 )
 def test_what_goes_wrong_alarms_and_nothing_else_does_so_in_health(changes, name):
-    assert diagnosis(batch()).alarms == []
-    (alarm,) = [finding for finding in diagnosis(batch(**changes)).alarms if finding.name == name]
+    loss = "log" if name == "effective pairs" and "clicks" in changes else "log_teacher"
+    assert diagnosis(batch(), loss).alarms == []
+    (alarm,) = [finding for finding in diagnosis(batch(**changes), loss).alarms if finding.name == name]
     assert alarm.advice[0].isupper()
     assert alarm.advice.endswith(".")
 
 
-def test_advice_follows_the_cause():
-    def advice(name, **changes):
-        (finding,) = [finding for finding in diagnosis(batch(**changes)).alarms if finding.name == name]
-        return finding.advice
+@pytest.mark.parametrize(
+    ("loss", "name", "changes", "advice"),
+    [
+        ("log", "rank / log loss gradient", {"bids": 1e3}, "Raise lam"),
+        ("log", "rank / log loss gradient", {"bids": 1e-3}, "Lower lam"),
+        ("log", "effective pairs", {"clicks": 0.0}, "take a teacher"),
+        ("log_teacher", "effective pairs", {"teacher": 0.0}, "constant teacher"),
+        ("log_teacher", "effective pairs", {"teacher": 0.5, "bids": 1.0}, "constant teacher"),
+        ("log_teacher", "effective pairs", {"logits": 0.0, "bids": 1.0}, "tie in eCPM"),
+        ("log", "effective pairs", {"offsets": torch.arange(21)}, "nothing to rank"),
+    ],
+)
+def test_advice_follows_the_cause(loss, name, changes, advice):
+    (finding,) = [finding for finding in diagnosis(batch(**changes), loss).alarms if finding.name == name]
+    assert advice in finding.advice
 
-    assert advice("rank / log loss gradient, clicks", bids=1e3).startswith("Raise lam")
-    assert advice("rank / log loss gradient, clicks", bids=1e-3).startswith("Lower lam")
-    assert "take a teacher" in advice("effective pairs, clicks", clicks=0.0)
-    assert "constant teacher" in advice("effective pairs, teacher", teacher=0.0)
-    assert "tie in eCPM" in advice("effective pairs, teacher", logits=0.0, bids=1.0)
-    assert "nothing to rank" in advice("effective pairs, clicks", offsets=torch.arange(21))
+
+@pytest.mark.parametrize("rate", [1e-3, 1e3])
+def test_currency_does_not_matter_to_the_default(rate):
+    ads = batch()
+    found, expected = (diagnosis(ads.but(bids=r * ads.bids), "log_plus").rank for r in (rate, 1))
+    assert found.gradient_ratio == pytest.approx(expected.gradient_ratio)
 
 
 # The printed table
 
 
 @PROPERTY
-@given(ragged, st.booleans())
-def test_the_table_holds_every_finding_in_aligned_columns(batch, with_teacher):
-    given_columns = columns([row for auction in batch for row in auction], map(len, batch))
-    if not with_teacher:
-        del given_columns["teacher"]
-    found = diagnose(**given_columns)
+@given(ragged, st.sampled_from(["log_plus", "log_teacher", "log_loss"]))
+def test_the_table_holds_every_finding_in_aligned_columns(batch, loss):
+    found = diagnose(**columns([row for auction in batch for row in auction], map(len, batch)), loss=loss)
     first, header, *lines = str(found).splitlines()
     assert f"ads: {found.ads}," in first
     assert first.endswith(f": {len(found.alarms)}")
@@ -291,10 +313,9 @@ def test_the_table_holds_every_finding_in_aligned_columns(batch, with_teacher):
 
 
 def test_no_number_of_the_teacher_without_one():
-    found = diagnosis(batch(), teacher=False)
-    assert found.teacher is None
+    found = diagnose(*batch().positional())
     assert not {name for name in found.counts if "weights" in name or "teacher" in name}
-    assert len(found.findings) == len(diagnosis(batch()).findings) - 8
+    assert len(found.findings) == len(diagnosis(batch()).findings) - 5
 
 
 # Edges
@@ -304,24 +325,24 @@ def test_no_number_of_the_teacher_without_one():
 def test_no_ads(offsets):
     nothing = torch.zeros(0)
     found = diagnose(nothing, nothing, nothing, offsets, teacher=nothing)
-    assert found.ads == found.pairs == found.clicks.gradient == found.log_loss == 0
-    assert found.clicks.top_gradient == 0
+    assert found.ads == found.pairs == found.rank.gradient == found.log_loss == 0
+    assert found.rank.top_gradient == 0
     assert "There is nothing to rank" in str(found)
 
 
 def test_one_ad():
     one = torch.ones(1)
     found = diagnose(one, one, one, teacher=one)
-    assert (found.pairs, found.counts["single_ad_auctions"].count, found.clicks.gradient) == (0, 1, 0)
+    assert (found.pairs, found.counts["single_ad_auctions"].count, found.rank.gradient) == (0, 1, 0)
     assert "There is nothing to rank" in str(found)
 
 
 def test_everything_tied():
     half = torch.full((6,), 0.5)
     found = diagnose(half, half, half, torch.tensor([0, 2, 6]), teacher=half)
-    assert found.counts["ecpm_ties"] == found.clicks.value_ties == found.teacher.value_ties == Part(7, 7, "pairs")
-    assert found.teacher.effective_pairs == Part(0, 7, "pairs")
-    assert found.clicks.top_gradient == 0
+    assert found.counts["ecpm_ties"] == found.rank.value_ties == Part(7, 7, "pairs")
+    assert found.rank.effective_pairs == Part(0, 7, "pairs")
+    assert found.rank.top_gradient == 0
 
 
 def test_only_sick_ads():
@@ -387,7 +408,7 @@ def test_a_million_ads_take_seconds_and_little_memory(sizes):
     assert peak_bytes() - memory < 3 * 2**30
     assert found.ads == 10**6
     assert found.pairs == sum(n * (n - 1) // 2 for n in sizes)
-    assert found.teacher.effective_pairs.share > 0.999
+    assert found.rank.effective_pairs.share > 0.999
 
 
 def test_one_large_auction_counts_as_its_closed_form():
@@ -398,9 +419,9 @@ def test_one_large_auction_counts_as_its_closed_form():
     logits = (torch.arange(n) // 2 % 4).double()
     found = diagnose(logits, clicks, bids)
     half, quarter, eighth = (m * (m - 1) // 2 for m in (n // 2, n // 4, n // 8))
-    assert found.clicks.value_ties.count == 2 * half
+    assert found.rank.value_ties.count == 2 * half
     assert found.counts["ecpm_ties"].count == 4 * quarter
-    assert found.clicks.effective_pairs.count == n * (n - 1) // 2 - 2 * half - 4 * quarter + 8 * eighth
+    assert found.rank.effective_pairs.count == n * (n - 1) // 2 - 2 * half - 4 * quarter + 8 * eighth
 
 
 def test_only_pairs_inside_an_auction_count():

@@ -5,6 +5,7 @@ import pytest
 import reference
 import torch
 from helpers import (
+    DEVICE,
     MEMBERS,
     PROPERTY,
     auctions,
@@ -115,6 +116,19 @@ def test_hinge_has_half_its_slope_at_a_tie(gap, method):
     slope = 3.0 / 2 * stake * 4.0 / 4  # sigma / 2, stake, ds/dz = b f (1 - f)
     assert loss == 0
     assert logits.grad.tolist() == pytest.approx([-slope, slope])
+
+
+@every_member
+@pytest.mark.parametrize("method", ["direct", "fast"])
+def test_equal_ads_tie(member, method):
+    """Of 30 equal logits in float64, torch.sigmoid rounds the last ones differently from the others."""
+    ads = random_auctions(seed=40, sizes=[30]).map(lambda x: x.to(DEVICE))
+    equal = {name: torch.full_like(ads.logits, x) for name, x in [("logits", -0.2472781538963318), ("bids", 2.0)]}
+    ads = ads.but(**equal, offsets=None)
+    found, gradient = loss_and_gradient(ads, member, method=method)
+    (expected,) = reference.pairwise(*ads.lists(), **member._asdict())
+    assert worst(found.cpu(), expected.loss, max(expected.magnitude, 1)) < 1e-12
+    assert worst(gradient.cpu(), expected.gradient, max(map(abs, expected.gradient)) or 1) < 1e-11
 
 
 @pytest.mark.parametrize("surrogate", ["logistic", "hinge"])

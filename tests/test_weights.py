@@ -42,22 +42,6 @@ def with_gradient(loss, ads, weights=None):
     return found.detach(), gradient
 
 
-def weighted_loss(lists, weights, *, lam, reduction, member):
-    """Rank term and log loss by the reference: an auction counts the mean weight of its ads, an ad its own."""
-    logits, clicks, bids, offsets, teacher = lists
-    mean = reduction == "mean"
-    auctions = reference.pairwise(logits, clicks, bids, offsets, teacher, pair_mean=mean, **member)
-    bounds = [0, len(logits)] if offsets is None else offsets
-    counts = [math.fsum(weights[a:b]) / max(b - a, 1) for a, b in pairwise(bounds)]
-    losses, slopes = reference.log_loss(logits, clicks, weights)
-    per_auction = 1 / max(len(auctions), 1) if mean else 1.0
-    per_ad = 1 / max(len(logits), 1) if mean else 1.0
-    rank = per_auction * math.fsum(c * one.loss for c, one in zip(counts, auctions, strict=True))
-    pulls = [per_auction * c * slope for c, one in zip(counts, auctions, strict=True) for slope in one.gradient]
-    gradient = [a + lam * per_ad * b for a, b in zip(pulls, slopes, strict=True)]
-    return rank + lam * per_ad * math.fsum(losses), gradient
-
-
 # losses
 
 
@@ -68,10 +52,9 @@ def test_weighted_losses_are_the_reference(member, reduction, bounded):
     ads = random_auctions(seed=1, sizes=SIZES if bounded else (7,))
     ads = ads if bounded else ads.but(offsets=None)
     weights = some_weights(ads.logits.numel())
-    options = member._asdict() | {"sigma": 2.0}
-    loss = WelfareLoss(**options, lam=0.7, reduction=reduction)
-    found, gradient = with_gradient(loss, ads, weights)
-    expected, slopes = weighted_loss(ads.lists(), weights.tolist(), lam=0.7, reduction=reduction, member=options)
+    options = member._asdict() | {"sigma": 2.0, "lam": 0.7, "reduction": reduction, "unit": "batch"}
+    found, gradient = with_gradient(WelfareLoss(**options), ads, weights)
+    expected, slopes = reference.welfare_loss(*ads.lists(), **options, weights=weights.tolist())
     assert found.item() == pytest.approx(expected, rel=1e-11)
     torch.testing.assert_close(gradient, torch.tensor(slopes, dtype=torch.float64), rtol=1e-9, atol=1e-12)
 
@@ -115,7 +98,7 @@ def test_losses_are_proportional_to_weights(scale, name, seed):
 def test_an_auction_that_counts_twice_is_there_twice(gap):
     ads = random_auctions(seed=4, sizes=(3, 4))
     twice = ads.map(lambda x: torch.cat([x, x[3:]])).but(offsets=torch.tensor([0, 3, 7, 11]))
-    loss = WelfareLoss(gap=gap, reduction="sum")
+    loss = WelfareLoss(gap=gap, reduction="sum", unit=1.0)
     weights = torch.tensor([1] * 3 + [2] * 4)
     found, _ = with_gradient(loss, ads, weights)
     expected, _ = with_gradient(loss, twice)
@@ -209,10 +192,10 @@ def test_unchecked_losses_take_labels_above_1(member, method):
     ads = random_auctions(seed=9, sizes=(5, 1, 30, 0, 4))
     ads = ads.but(clicks=ads.clicks * (1 + 9 * torch.rand(40, generator=seeded(), dtype=torch.float64)))
     assert ads.clicks.max() > 1
-    options = member._asdict()
-    loss = WelfareLoss(**options, lam=0.7, method=method)
+    options = member._asdict() | {"lam": 0.7, "unit": 1.0}
+    loss = WelfareLoss(**options, method=method)
     found, gradient = with_gradient(unchecked(loss), ads)
-    expected, slopes = reference.welfare_loss(*ads.lists(), lam=0.7, **options)
+    expected, slopes = reference.welfare_loss(*ads.lists(), **options)
     assert found.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
     torch.testing.assert_close(gradient, torch.tensor(slopes, dtype=torch.float64), rtol=1e-7, atol=1e-9)
     with pytest.raises(InputError, match=r"clicks must be in \[0, 1\]"):

@@ -10,14 +10,14 @@ from html import escape
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bidwise.checks import check_ads, check_logits, check_offsets, look_like_ctr
-from bidwise.losses.api import pairwise_welfare_loss
+from bidwise.losses.definition import ctr_of
+from bidwise.losses.named import WelfareLoss, single_loss
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
-LAM, KAPPA = 3.0, 3.0  # of the named losses
 SATURATED = 1e-3  # ctr (1 - ctr) below which an ad hardly moves: |logit| above 6.9
 HEAVY, IDLE = 0.99, 0.51  # a weight sigmoid(kappa x) is as good as 1 above the first, as good as 1/2 below the second
 FEW = 0.05  # of the pairs
@@ -44,10 +44,10 @@ COUNTS = {
     "ecpm_ties": ("ties in eCPM", 0.1, "Look for repeated rows, a constant model or saturated CTRs."),
     "ctr_near_0": ("ctr (1 - ctr) < 0.001, low", 0.1, "Fine if clicks are so rare; else lower the learning rate."),
     "ctr_near_1": ("ctr (1 - ctr) < 0.001, high", 0.1, "Lower the learning rate: these logits hardly move."),
-    "heavy_value_weights": ("sigmoid(3 b teacher) > 0.99", 0.5, "Lower kappa: most weights are 1 and do nothing."),
-    "idle_value_weights": ("sigmoid(3 b teacher) < 0.51", 0.5, "Raise kappa: most weights are 1/2 and do nothing."),
-    "heavy_ecpm_weights": ("sigmoid(3 eCPM) > 0.99", 0.5, "Lower kappa: most weights are 1 and do nothing."),
-    "idle_ecpm_weights": ("sigmoid(3 eCPM) < 0.51", 0.5, "Raise kappa: most weights are 1/2 and do nothing."),
+    "heavy_value_weights": ("sigmoid(kappa b teacher) > 0.99", 0.5, "Lower kappa: most weights are 1 and do nothing."),
+    "idle_value_weights": ("sigmoid(kappa b teacher) < 0.51", 0.5, "Raise kappa: most weights are 1/2 and do nothing."),
+    "heavy_ecpm_weights": ("sigmoid(kappa eCPM) > 0.99", 0.5, "Lower kappa: most weights are 1 and do nothing."),
+    "idle_ecpm_weights": ("sigmoid(kappa eCPM) < 0.51", 0.5, "Raise kappa: most weights are 1/2 and do nothing."),
 }
 
 
@@ -83,7 +83,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class RankTerm:
-    """The rank term of one named loss, beside the mean log loss of the same ads."""
+    """The rank term of a loss, beside the log loss of the same ads."""
 
     value: str  # clicks or teacher: what stands for the truth
     value_ties: Part
@@ -92,17 +92,18 @@ class RankTerm:
     gradient: float  # Euclidean norm, with respect to the logits
     gradient_ratio: float  # to that of the log loss
     top_gradient: float  # share of the absolute gradient that the tenth of the ads with the highest bids has
+    lam: float
 
     @property
     def gradient_share(self) -> float:
-        """What the rank term has of the two gradient norms when the log loss counts LAM times."""
-        return 1 / (1 + LAM / self.gradient_ratio) if self.gradient_ratio else 0.0
+        """What the rank term has of the two gradient norms when the log loss counts lam times."""
+        return 1 / (1 + self.lam / self.gradient_ratio) if self.gradient_ratio else 0.0
 
     def findings(self) -> Iterator[Finding]:
         """Lines of the table, each with advice for its likeliest cause."""
         if not (math.isfinite(self.loss) and math.isfinite(self.gradient)):
-            todo = "Divide the bids by their mean: the rank term overflows."
-            yield Finding(f"rank term, {self.value}", f"{self.loss:.3g}", True, todo)
+            todo = 'Divide the bids by their mean, as unit="batch" does: the rank term overflows.'
+            yield Finding("rank term", f"{self.loss:.3g}", True, todo)
             return
         effective, share = self.effective_pairs, self.gradient_share
         if effective.whole == 0:
@@ -113,15 +114,15 @@ class RankTerm:
             todo = "Most pairs tie in value and teach little: take a teacher, whose values seldom tie."
         else:
             todo = "Most pairs tie in value and teach little: look for a rounded or constant teacher."
-        yield _finding(f"effective pairs, {self.value}", effective, effective.share < FEW, todo)
-        found = f"{self.gradient_ratio:.3g} (with lam = {LAM:g}: {100 * share:.3g} % of both)"
-        todo = "Raise lam or scale the bids down" if share > LOUD else "Lower lam or scale the bids up"
+        yield _finding("effective pairs", effective, effective.share < FEW, todo)
+        found = f"{self.gradient_ratio:.3g} (with lam = {self.lam:g}: {100 * share:.3g} % of both)"
+        todo = "Raise lam" if share > LOUD else "Lower lam"
         todo += f": lam = {self.gradient_ratio:.2g} gives log loss and rank term an equal say."
         alarm = self.gradient > 0 and not QUIET <= share <= LOUD
-        yield _finding(f"rank / log loss gradient, {self.value}", found, alarm, todo)
+        yield _finding("rank / log loss gradient", found, alarm, todo)
         todo = "Cap the highest bids in training: a tenth of the ads makes the gradient."
         found = f"{100 * self.top_gradient:.0f} %"
-        yield _finding(f"gradient of the highest bids, {self.value}", found, self.top_gradient > TOP, todo)
+        yield _finding("gradient of the highest bids", found, self.top_gradient > TOP, todo)
 
 
 @dataclass(frozen=True)
@@ -136,15 +137,14 @@ class Diagnosis:
     pairs: int  # unordered, inside auctions
     counts: dict[str, Part]  # by the names of COUNTS
     log_loss: float
-    clicks: RankTerm
-    teacher: RankTerm | None = None
+    rank: RankTerm | None = None  # None for a loss without one
 
     @property
     def findings(self) -> list[Finding]:
         """Every finding, in the order of the table."""
         rows = ((self.counts[key], *row) for key, row in COUNTS.items() if key in self.counts)
         counted = [_finding(name, part, part.share > limit, todo) for part, name, limit, todo in rows]
-        return [*counted, *self.clicks.findings(), *(self.teacher.findings() if self.teacher else ())]
+        return [*counted, *(self.rank.findings() if self.rank else ())]
 
     @property
     def alarms(self) -> list[Finding]:
@@ -167,25 +167,32 @@ class Diagnosis:
 
 
 def diagnose(
-    logits: Tensor, clicks: Tensor, bids: Tensor, offsets: Tensor | None = None, *, teacher: Tensor | None = None
+    logits: Tensor,
+    clicks: Tensor,
+    bids: Tensor,
+    offsets: Tensor | None = None,
+    *,
+    teacher: Tensor | None = None,
+    loss: str | nn.Module = "log_plus",
 ) -> Diagnosis:
-    """Why a pairwise loss learns, or does not, from these ads: a table to print, with advice.
+    """Why a loss learns, or does not, from these ads: a table to print, with advice.
 
     Counts the pairs that can teach something, ties, auctions without pairs or clicks, saturated sigmoids; compares the
-    rank terms of the losses ``log`` (equation 5) and, with a teacher, ``log_teacher`` with the log loss by their
-    gradients. Values that a loss would refuse are counted, not raised, and their ads left out of all other numbers.
-    Computed in float64 on the CPU, by sorting and without n x n pairs.
+    rank term of the loss with its log loss by their gradients. Values that a loss would reject are counted, not raised,
+    and their ads are ignored in all other numbers. Computed in float64 on the CPU, by sorting and without n x n pairs.
 
     Args:
         logits: model output ``(ads,)``; leading dimensions are not taken.
         clicks: 0 or 1 per ad, or soft labels between.
         bids: cost-per-click bids.
         offsets: bounds of the auctions, int64 ``(auctions + 1,)``; ``None``: all ads are one auction.
-        teacher: another model's CTR; adds what a loss with a teacher sees.
+        teacher: another model's CTR, for losses that need one.
+        loss: what you train with, a name in :data:`bidwise.LOSSES` or a loss of bidwise.
 
     >>> clicks, bids = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 2.0, 0.0, 3.0])
-    >>> found = diagnose(torch.tensor([0.5, -1.0, 1.0, 0.0, 0.0]), clicks, bids, torch.tensor([0, 4, 5]))
-    >>> print(found.clicks.effective_pairs)  # among ads 0, 1 and 2: ad 3 has no bid, ad 4 no rival
+    >>> logits, offsets, loss = torch.tensor([0.5, -1.0, 1.0, 0.0, 0.0]), torch.tensor([0, 4, 5]), WelfareLoss(lam=0.1)
+    >>> found = diagnose(logits, clicks, bids, offsets, loss=loss)
+    >>> print(found.rank.effective_pairs)  # among ads 0, 1 and 2: ad 3 has no bid, ad 4 no rival
     2 of 3 pairs (66.7 %)
     >>> for finding in found.alarms:
     ...     print(finding.name, "|", finding.found, "|", finding.advice)
@@ -200,10 +207,10 @@ def diagnose(
     if offsets is not None:
         offsets = check_offsets(offsets, len(logits), logits.device, values=True).cpu()
     with torch.inference_mode(False), torch.enable_grad():  # gradients are measured here, wherever this is called
-        return _diagnosis(z, y, b, p[0] if p else None, Auctions.of(z, offsets))
+        return _diagnosis(z, y, b, p[0] if p else None, Auctions.of(z, offsets), single_loss(loss))
 
 
-def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auctions) -> Diagnosis:
+def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auctions, loss: nn.Module) -> Diagnosis:
     sick = {
         "non_finite_logits": ~z.isfinite(),
         "non_finite_bids": ~b.isfinite(),
@@ -214,32 +221,16 @@ def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auct
         sick["teacher_out_of_range"] = ~((p >= 0) & (p <= 1))
     out = torch.stack(list(sick.values())).any(0)
     z, y, b, auction = (x[~out] for x in (z, y, b, auctions.of_ad))
+    p = None if p is None else p[~out]
     sizes = torch.bincount(auction, minlength=auctions.count)
     bounds = None if auctions.count == 1 else Auctions.of_sizes(sizes).offsets
     clicked, not_clicked = (torch.bincount(auction[some], minlength=auctions.count) for some in (y > 0, y < 1))
-    ctr = torch.sigmoid(z)
+    ctr = ctr_of(z)
     saturated = ctr * torch.sigmoid(-z) < SATURATED
     s = b * ctr
     same_ecpm = groups(auction, s)
     pairs, ecpm_ties = pairs_inside(auction), pairs_inside(same_ecpm)
-    highest = b > b.kthvalue(math.ceil(0.9 * len(b))).values if len(b) else b > 0
     entropy, log_slope = _with_gradient(cross_entropy, z, y, None, "mean")
-
-    def rank_term(value: str, truth: Tensor, **options: Any) -> RankTerm:
-        same_value = groups(auction, b * truth)
-        value_ties, ties_in_both = pairs_inside(same_value), pairs_inside(groups(same_value, same_ecpm))
-        loss, slope = _with_gradient(pairwise_welfare_loss, z, y, b, bounds, value=value, validate=False, **options)
-        gradient, beside = slope.norm().item(), log_slope.norm().item()
-        return RankTerm(
-            value=value,
-            value_ties=Part(value_ties, pairs, "pairs"),
-            effective_pairs=Part(pairs - value_ties - ecpm_ties + ties_in_both, pairs, "pairs"),
-            loss=loss,
-            gradient=gradient,
-            gradient_ratio=gradient / beside if beside else math.inf if gradient else 0.0,
-            top_gradient=(slope[highest].abs().sum() / slope.abs().sum()).nan_to_num(0.0).item(),
-        )
-
     counts = {name: _part(rows, "ads") for name, rows in sick.items()}
     counts["ctr_as_logits"] = Part(len(z) if look_like_ctr(z, y) else 0, len(z), "ads")
     counts |= {
@@ -252,15 +243,33 @@ def _diagnosis(z: Tensor, y: Tensor, b: Tensor, p: Tensor | None, auctions: Auct
         "ctr_near_0": _part(saturated & (z < 0), "ads"),
         "ctr_near_1": _part(saturated & (z > 0), "ads"),
     }
-    by_teacher = None
-    if p is not None:
-        p = p[~out]
-        by_teacher = rank_term("teacher", p, teacher=p, weighting=KAPPA)
+    if not isinstance(loss, WelfareLoss):
+        return Diagnosis(len(out), auctions.count, pairs, counts, entropy)
+    options = loss.options
+    if p is not None and options.weighting is not None:
+        unit = b.mean() if isinstance(loss.unit, str) else loss.unit
         for name, x in (("value", b * p), ("ecpm", s)):
-            weight = torch.sigmoid(KAPPA * x)
+            weight = torch.sigmoid(options.weighting * x / unit)
             counts[f"heavy_{name}_weights"] = _part(weight > HEAVY, "ads")
             counts[f"idle_{name}_weights"] = _part(weight < IDLE, "ads")
-    return Diagnosis(len(out), auctions.count, pairs, counts, entropy, rank_term("clicks", y), by_teacher)
+    same_value = groups(auction, b * (y if p is None or options.value == "clicks" else p))
+    value_ties, ties_in_both = pairs_inside(same_value), pairs_inside(groups(same_value, same_ecpm))
+    found, slope = _with_gradient(loss.with_options(lam=0.0, validate=False), z, y, b, bounds, p)
+    gradient, beside = slope.norm().item(), log_slope.norm().item()
+    if options.reduction == "sum":
+        beside *= len(z)
+    highest = b > b.kthvalue(math.ceil(0.9 * len(b))).values if len(b) else b > 0
+    rank = RankTerm(
+        value=options.value,
+        value_ties=Part(value_ties, pairs, "pairs"),
+        effective_pairs=Part(pairs - value_ties - ecpm_ties + ties_in_both, pairs, "pairs"),
+        loss=found,
+        gradient=gradient,
+        gradient_ratio=gradient / beside if beside else math.inf if gradient else 0.0,
+        top_gradient=(slope[highest].abs().sum() / slope.abs().sum()).nan_to_num(0.0).item(),
+        lam=float(loss.lam),
+    )
+    return Diagnosis(len(out), auctions.count, pairs, counts, entropy, rank)
 
 
 def groups(within: Tensor, key: Tensor) -> Tensor:

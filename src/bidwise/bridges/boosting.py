@@ -17,9 +17,9 @@ from torch import nn
 from bidwise.auctions import ad_numbers, auctions_of, welfare
 from bidwise.checks import InputError, check_between, check_bids, check_whole, warn_of_ctr
 from bidwise.evaluation.pooled import pooled_welfare
-from bidwise.losses import LOSSES, BidWeightedLogLoss, WelfareLoss
+from bidwise.losses import WelfareLoss
 from bidwise.losses.curvature import Derivatives, sigmoid
-from bidwise.losses.named import needs_teacher
+from bidwise.losses.named import needs_teacher, single_loss
 from bidwise.values import Floats
 
 
@@ -40,8 +40,8 @@ def welfare_objective(
     CTR. Weights of the data count as they do in :class:`bidwise.WelfareLoss`.
 
     Args:
-        bids: cost-per-click bids of the rows that are trained on, in their order. ``lam`` and ``sigma`` refer to
-            their unit: divide bids by their mean.
+        bids: cost-per-click bids of the rows that are trained on, in their order. For ``unit="batch"``, as in the
+            default, they are in units of their mean.
         auctions: offsets of the auctions, ``(auctions + 1,)``; rows of an auction stand together. ``None``: all rows
             compete with each other, in O(n log n).
         loss: a name or a loss; ``options`` replace some of a :class:`bidwise.WelfareLoss`'s, such as ``lam=0.1``.
@@ -55,22 +55,20 @@ def welfare_objective(
     >>> objective = welfare_objective([1.0, 2.0, 0.5], loss="log_plus", lam=1.0)
     >>> gradient, curvature = objective(np.array([1, 0, 0]), np.zeros(3))  # clicks and scores, as scikit-learn passes
     >>> gradient.round(3)
-    array([-0.588,  0.604,  0.518])
+    array([-0.564,  0.574,  0.514])
     """
-    found = LOSSES[loss] if isinstance(loss, str) else loss
-    if options and isinstance(found, WelfareLoss):
-        found = found.with_options(**options)
-    elif options:
+    chosen = single_loss(loss)
+    if options and not isinstance(chosen, WelfareLoss):
         raise InputError(f"has no option {', '.join(options)}, found {loss!r}; use a WelfareLoss", argument="loss")
-    if not isinstance(found, WelfareLoss | BidWeightedLogLoss) or isinstance(getattr(found, "lam", 0), torch.Tensor):
-        raise InputError(f"must be a name, a WelfareLoss with one lam or a BidWeightedLogLoss, found {loss!r}")
+    if isinstance(chosen, WelfareLoss):
+        chosen = chosen.with_options(**options)
     worth, bounds = _columns(bids, auctions)
     taught = None if teacher is None else ad_numbers("teacher", teacher, like=worth).numpy()
     if taught is not None:
         check_between("teacher", torch.from_numpy(taught), 0, 1)
-    elif needs_teacher(found):
+    elif needs_teacher(chosen):
         raise InputError(f"must be given for {loss!r}, found None", argument="teacher")
-    return WelfareObjective(Derivatives(found, worth.numpy(), bounds, taught), _logit(start))
+    return WelfareObjective(Derivatives(chosen, worth.numpy(), bounds, taught), _logit(start))
 
 
 def welfare_metric(

@@ -20,7 +20,7 @@ from bidwise.checks import (
     check_values,
     warn_of_ctr,
 )
-from bidwise.losses.definition import Batch, PairInputs, PairOptions
+from bidwise.losses.definition import Batch, PairInputs, PairOptions, ctr_of
 from bidwise.losses.dispatch import choose, kernel_stage
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
@@ -111,11 +111,17 @@ _options = lru_cache(typed=True)(PairOptions)  # checking options takes longer t
 
 
 @outside_graphs
-def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None) -> Tensor:
-    """`pairwise_welfare_loss` of a batch, plus ``lam`` times the log loss where lam is given."""
+def composite_loss(batch: Batch, options: PairOptions, lam: float | None = None, unit: float | str = 1.0) -> Tensor:
+    """`pairwise_welfare_loss` of a batch, plus ``lam`` times the log loss where lam is given.
+
+    Bids are divided by ``unit``, or by the mean bid of each repeat for ``"batch"``.
+    """
     check_batch(batch, options.validate, options.needs_teacher)
     kind, gradient = batch.logits.device.type, batch.logits.requires_grad and torch.is_grad_enabled()
     with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+        if unit != 1:
+            bids = batch.bids.to(torch.promote_types(batch.bids.dtype, torch.float32))
+            batch = batch._replace(bids=bids / (bids.mean(-1, keepdim=True) if isinstance(unit, str) else unit))
         stage = kernel_stage(options, batch.logits, batch.offsets)
         if stage is None:
             loss, slope = loss_and_gradient(batch, options, lam, gradient)
@@ -162,7 +168,7 @@ def loss_and_gradient(batch: Batch, options: PairOptions, lam: float | None, gra
     z, y, b = flat(logits), flat(clicks), flat(bids)
     p = None if teacher is None else flat(teacher)
     minus_z = -z
-    ctr, miss = z.sigmoid(), minus_z.sigmoid()
+    ctr, miss = ctr_of(z), minus_z.sigmoid()
     s = b * ctr
     v = b * (y if p is None or options.value == "clicks" else p)
     kappa, left, right = options.weighting, None, None

@@ -23,7 +23,7 @@ class Derivatives:
     Gradients are those of the mean loss times the number of ads (of ``reduction="sum"``, of the sum): of the size that
     a log loss has for each ad. Values are not checked.
 
-    >>> found = Derivatives(WelfareLoss(gap="positive", lam=0.0), np.array([1.0, 2.0, 0.5]))
+    >>> found = Derivatives(WelfareLoss(lam=0.0, unit=1.0), np.array([1.0, 2.0, 0.5]))
     >>> gradient, curvature = found(np.zeros(3), np.array([1.0, 0.0, 0.0]))
     >>> gradient.round(3), curvature.round(3)
     (array([-0.088,  0.104,  0.018]), array([0.055, 0.073, 0.01 ]))
@@ -34,6 +34,12 @@ class Derivatives:
     offsets: NDArray[np.int64] | None = None
     teacher: Floats | None = None
     _seen: dict[str, Any] = field(default_factory=dict, repr=False)  # the labels seen last, and their stakes
+
+    def __post_init__(self) -> None:
+        if isinstance(self.loss, WelfareLoss):  # from here on bids are in its unit
+            unit = self.bids.mean() if isinstance(self.loss.unit, str) else self.loss.unit
+            object.__setattr__(self, "bids", self.bids / unit)
+            object.__setattr__(self, "loss", self.loss.with_options(unit=1.0))
 
     def __call__(self, logits: Floats, clicks: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
         """Both derivatives for every logit; ``weights`` count as in :class:`bidwise.WelfareLoss`."""

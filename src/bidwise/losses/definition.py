@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
@@ -109,6 +110,18 @@ class Method(Protocol):
     """A way to compute the costs and slopes of all ads."""
 
     def __call__(self, ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums: ...
+
+
+def ctr_of(logits: Tensor) -> Tensor:
+    """sigmoid(logits), equal for equal logits, so that equal ads tie, in losses and predictions; without a gradient."""
+    if logits.device.type != "cpu" or logits.dtype not in (torch.float32, torch.float64):
+        return torch.sigmoid(logits.detach())
+    # torch rounds the last few numbers of a tensor differently from the rest
+    odds = np.negative(logits.detach().numpy())
+    with np.errstate(over="ignore"):
+        np.exp(odds, out=odds)
+    odds += 1
+    return torch.from_numpy(np.reciprocal(odds, out=odds))
 
 
 def gap_of(difference: Tensor, gap: str) -> Tensor:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bidwise.checks import Named, check_name, check_not_negative, check_positive
+from bidwise.checks import InputError, Named, check_name, check_not_negative, check_positive
 from bidwise.losses.api import check_batch, composite_loss, kernel_log_loss
 from bidwise.losses.definition import VALUES, Batch, PairOptions
 from bidwise.losses.dispatch import on_kernels
@@ -22,12 +24,16 @@ class WelfareLoss(nn.Module):
 
     ``reduction="mean"``: mean over auctions of L / n^2 + lam * mean over ads of the log loss.
     ``reduction="sum"``: sum of L + lam * sum of the log loss, the literal sums of the paper, not divided by n^2.
+    ``unit``: what the rank term divides bids by. ``"batch"``, their mean in this batch, makes loss and gradient
+    independent of the currency, so that lam, sigma and kappa mean the same everywhere; 1.0 takes bids as they are, as
+    the paper does.
     The other options are those of :func:`bidwise.pairwise_welfare_loss`. Shapes too: with leading dimensions the
     result has one loss per repeat, and ``lam`` may be a tensor that broadcasts over them: many lam trained at once.
 
-    >>> loss = WelfareLoss(gap="positive", lam=3.0)
-    >>> loss(torch.zeros(3), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 0.5]))
-    tensor(2.2517)
+    >>> logits, clicks, bids = torch.zeros(3), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 2.0, 0.5])
+    >>> loss = WelfareLoss(lam=3.0)
+    >>> loss(logits, clicks, bids), loss(logits, clicks, 1000 * bids)
+    (tensor(2.2244), tensor(2.2244))
     """
 
     static = True
@@ -36,11 +42,12 @@ class WelfareLoss(nn.Module):
         self,
         *,
         value: str = "clicks",
-        gap: str = "signed",
+        gap: str = "positive",
         surrogate: str = "logistic",
         sigma: float = 1.0,
         weighting: float | None = None,
         lam: float | Tensor = 3.0,
+        unit: float | str = "batch",
         pair_mean: bool | None = None,
         reduction: str = "mean",
         method: str = "auto",
@@ -52,12 +59,17 @@ class WelfareLoss(nn.Module):
             check_not_negative("lam", lam)
         else:
             check_positive("lam", lam, or_zero=True)
+        if isinstance(unit, str) and unit != "batch":
+            raise InputError(f"must be 'batch' or a number, found {unit!r}", argument="unit")
+        if not isinstance(unit, str):
+            check_positive("unit", unit)
         if pair_mean is None:
             pair_mean = reduction == "mean"
         self.options = PairOptions(value, gap, surrogate, sigma, weighting, pair_mean, reduction, method, validate)
+        self.unit = unit
         self.lam: float | Tensor
         if isinstance(lam, Tensor):
-            self.register_buffer("lam", lam)
+            self.register_buffer("lam", lam.detach().clone())  # of no other loss
         else:
             self.lam = lam
 
@@ -82,12 +94,12 @@ class WelfareLoss(nn.Module):
         """
         batch, options = Batch(logits, clicks, bids, offsets, teacher), self.options
         if weights is None and not isinstance(self.lam, Tensor):
-            return composite_loss(batch, options, self.lam)
+            return composite_loss(batch, options, self.lam, unit=self.unit)
         if weights is None:
-            rank = composite_loss(batch, options)
+            rank = composite_loss(batch, options, unit=self.unit)
         else:
             check_batch(batch._replace(weights=weights), options.validate, options.needs_teacher)
-            rank = composite_loss(batch, replace(options, reduction="none", validate=False))
+            rank = composite_loss(batch, replace(options, reduction="none", validate=False), unit=self.unit)
             weights = weights.detach().to(rank.dtype)
             rank = rank * _auction_means(weights, offsets)
             rank = rank.sum(-1) if options.reduction == "sum" else rank.sum(-1) / max(rank.shape[-1], 1)
@@ -95,18 +107,24 @@ class WelfareLoss(nn.Module):
 
     def with_options(self, **changes: Any) -> WelfareLoss:
         """The same loss with other options, ``lam`` among them."""
-        return WelfareLoss(**(vars(self.options) | {"lam": self.lam} | changes))
+        return WelfareLoss(**(vars(self.options) | {"lam": self.lam, "unit": self.unit} | changes))
 
     def extra_repr(self) -> str:
         words = ", ".join(f"{name}={option!r}" for name, option in vars(self.options).items())
-        return f"{words}, lam={self.lam.flatten().tolist() if isinstance(self.lam, Tensor) else self.lam}"
+        lam = self.lam.flatten().tolist() if isinstance(self.lam, Tensor) else self.lam
+        return f"{words}, lam={lam}, unit={self.unit!r}"
+
+
+_PAPER = partial(WelfareLoss, gap="signed", unit=1.0)
 
 
 class BidWeightedLogLoss(nn.Module):
     """Log loss weighted by bids ** ``power``: the pointwise losses, called as :class:`WelfareLoss` is.
 
     Power 0 is the log loss, 1 and 1/2 are the paper's weighted baselines. ``value="teacher"`` takes the teacher's CTR
-    as soft labels: plain distillation, the control for losses that use a teacher.
+    as soft labels: plain distillation, the control for losses that use a teacher. With a power the loss is in a power
+    of the currency: bids that are 100 times as large multiply loss and gradient by 100 ** ``power``. Divide bids by
+    their mean where something is added to the loss, such as an L2 penalty, or where the optimizer is not Adam.
 
     >>> logits, clicks, bids = torch.zeros(2), torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0])
     >>> BidWeightedLogLoss(power=1.0)(logits, clicks, bids)
@@ -148,27 +166,43 @@ class BidWeightedLogLoss(nn.Module):
         return f"power={self.power}, value={self.value!r}, reduction={self.reduction!r}"
 
 
-#: The losses of the paper, its baselines and ours, by name; sigma = 1, lam = 3, kappa = 3 where weighted. A rank term
-#: is named after its equation; the composites add lam times the log loss, as Appendices B and C do.
-LOSSES: Named[nn.Module] = Named(
+_MAKERS: Named[Callable[[], nn.Module]] = Named(
     "loss",
     {
-        "log_loss": BidWeightedLogLoss(),  # Appendix B
-        "bid_weighted": BidWeightedLogLoss(power=1.0),  # Appendix B
-        "sqrt_bid_weighted": BidWeightedLogLoss(power=0.5),  # Appendix B
-        "distilled": BidWeightedLogLoss(value="teacher"),  # ours: the control for losses with a teacher
-        "log": WelfareLoss(),  # equation 5
-        "log_weighted": WelfareLoss(weighting=3.0),  # equation 5 with the weights of Section 4.2
-        "hinge": WelfareLoss(surrogate="hinge"),  # equation 6
-        "ranknet": WelfareLoss(gap="order"),  # ours: the classic baseline, the order of values alone
-        "log_teacher": WelfareLoss(value="teacher", weighting=3.0),  # equation 5 with a teacher, Section 4.2
-        "hinge_plus_teacher": WelfareLoss(  # equation 7
-            value="teacher", gap="positive", surrogate="hinge", weighting=3.0
+        "log_loss": BidWeightedLogLoss,  # Appendix B
+        "bid_weighted": partial(BidWeightedLogLoss, power=1.0),  # Appendix B
+        "sqrt_bid_weighted": partial(BidWeightedLogLoss, power=0.5),  # Appendix B
+        "distilled": partial(BidWeightedLogLoss, value="teacher"),  # ours: the control for losses with a teacher
+        "log": partial(_PAPER),  # equation 5
+        "log_weighted": partial(_PAPER, weighting=3.0),  # equation 5 with the weights of Section 4.2
+        "hinge": partial(_PAPER, surrogate="hinge"),  # equation 6
+        "ranknet": partial(_PAPER, gap="order"),  # the classic baseline, the order of values alone
+        "log_teacher": partial(_PAPER, value="teacher", weighting=3.0),  # equation 5 with a teacher, Section 4.2
+        "hinge_plus_teacher": partial(  # equation 7
+            _PAPER, value="teacher", gap="positive", surrogate="hinge", weighting=3.0
         ),
-        "log_plus": WelfareLoss(gap="positive"),  # ours: equation 13 with the logistic surrogate
-        "log_plus_teacher": WelfareLoss(value="teacher", gap="positive"),  # ours: the same with a teacher
+        "log_plus": WelfareLoss,  # ours: equation 13 with the logistic surrogate
+        "log_plus_teacher": partial(WelfareLoss, value="teacher"),  # ours: the same with a teacher
     },
 )
+
+
+class _Losses(Mapping[str, nn.Module]):
+    def __getitem__(self, name: str) -> nn.Module:
+        return _MAKERS[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MAKERS)
+
+    def __len__(self) -> int:
+        return len(_MAKERS)
+
+
+#: The losses of the paper, its baselines and ours, by name, each built when it is looked up; sigma = 1, lam = 3,
+#: kappa = 3 where weighted. A rank term is named after its equation; the composites add lam times the log loss, as
+#: Appendices B and C do. ``log_plus`` and ``log_plus_teacher`` divide bids by their mean in the batch; the others take
+#: them as they are, like the paper.
+LOSSES: Mapping[str, nn.Module] = _Losses()
 
 
 def _auction_means(weights: Tensor, offsets: Tensor | None) -> Tensor:
@@ -192,16 +226,25 @@ def needs_teacher(loss: object) -> bool:
     return isinstance(found, BidWeightedLogLoss) and found.value == "teacher"
 
 
-def named_loss(name: str, *, lam: float | None = None, sigma: float | None = None) -> nn.Module:
-    """A loss by name, with another lam and sigma than the named one has where they are given and mean anything.
+def named_loss(name: str, **options: Any) -> nn.Module:
+    """A loss by name, with other options of a :class:`WelfareLoss` where they are not ``None`` and the loss is one.
 
-    >>> named_loss("log_plus", lam=0.1).lam, named_loss("log_loss", lam=0.1) is LOSSES["log_loss"]
-    (0.1, True)
+    >>> named_loss("log_plus", lam=0.1, sigma=None).lam, named_loss("log_loss", lam=0.1)
+    (0.1, BidWeightedLogLoss(power=0.0, value='clicks', reduction='mean'))
     """
-    found, changes = LOSSES[name], {"lam": lam, "sigma": sigma}
-    if not isinstance(found, WelfareLoss):
-        return found
-    return found.with_options(**{key: number for key, number in changes.items() if number is not None})
+    loss = LOSSES[name]
+    if not isinstance(loss, WelfareLoss):
+        return loss
+    return loss.with_options(**{key: option for key, option in options.items() if option is not None})
+
+
+def single_loss(loss: str | nn.Module) -> WelfareLoss | BidWeightedLogLoss:
+    """A loss of bidwise with one lam, by name or as it is."""
+    found = LOSSES[loss] if isinstance(loss, str) else loss
+    if not isinstance(found, WelfareLoss | BidWeightedLogLoss) or isinstance(getattr(found, "lam", 0), Tensor):
+        expected = "a name, a WelfareLoss with one lam or a BidWeightedLogLoss"
+        raise InputError(f"must be {expected}, found {loss!r}", argument="loss")
+    return found
 
 
 def unchecked(loss: Any) -> Any:
@@ -212,6 +255,7 @@ def unchecked(loss: Any) -> Any:
     if not isinstance(loss, WelfareLoss | BidWeightedLogLoss):
         return loss
     copied = copy(loss)
+    copied._buffers = {name: None if x is None else x.clone() for name, x in loss._buffers.items()}
     if isinstance(copied, WelfareLoss):
         copied.options = replace(copied.options, validate=False)
     else:

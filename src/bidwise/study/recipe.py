@@ -33,7 +33,7 @@ class Recipe:
 
     Args:
         loss: a name in :data:`bidwise.LOSSES`.
-        lam, sigma: of a loss over pairs; ``None``: the named loss's own.
+        lam, sigma, unit: of a loss over pairs; ``None``: the named loss's own.
         sums: sums over ads and pairs, as the paper prints its losses, instead of means.
         teacher: which model's CTR a loss with a teacher learns from, in the words of the study.
         click_share: share of the click in a teacher's labels: 0.5 is half the click, half the teacher's CTR.
@@ -47,6 +47,7 @@ class Recipe:
     loss: str = BASELINE
     lam: float | None = None
     sigma: float | None = None
+    unit: float | None = None
     sums: bool = False
     teacher: str | None = None
     click_share: float = 0.0
@@ -71,7 +72,7 @@ class Recipe:
     @property
     def loss_function(self) -> nn.Module:
         """The loss as a module."""
-        loss = named_loss(self.loss, lam=self.lam, sigma=self.sigma)
+        loss = named_loss(self.loss, lam=self.lam, sigma=self.sigma, unit=self.unit)
         if self.sums and isinstance(loss, WelfareLoss):
             return loss.with_options(reduction="sum", pair_mean=None)
         return loss

@@ -30,11 +30,11 @@ from bidwise.data.read_table import (
     written_as,
 )
 from bidwise.json_files import from_json, read_json
+from bidwise.losses.definition import ctr_of
 from bidwise.models import MODELS, Ensemble
 from bidwise.run_folder import check_files
 from bidwise.run_folder import load as read_weights
 from bidwise.table.config import read_toml
-from bidwise.training.validation import ctr_of
 from bidwise.urls import check_on_disk
 from bidwise.values import Floats
 

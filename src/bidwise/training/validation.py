@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +19,7 @@ from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.pooled import pooled_welfare
+from bidwise.losses.definition import ctr_of
 from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
@@ -91,18 +91,6 @@ def predict(model: nn.Module, features: Tensor | Ads) -> Tensor:
         found = type(features).__name__
         raise InputError(f"features must be a tensor or Ads, found {found}; torch.as_tensor makes one of an array")
     return ctr_of(logits_of(model, features.features if isinstance(features, Ads) else features))
-
-
-def ctr_of(logits: Tensor) -> Tensor:
-    """sigmoid(logits), equal for equal logits, so that equal ads tie; without a gradient."""
-    if logits.device.type != "cpu" or logits.dtype not in (torch.float32, torch.float64):
-        return torch.sigmoid(logits.detach())
-    # torch rounds the last few numbers of a tensor differently from the rest
-    odds = np.negative(logits.detach().numpy())
-    with np.errstate(over="ignore"):
-        np.exp(odds, out=odds)
-    odds += 1
-    return torch.from_numpy(np.reciprocal(odds, out=odds))
 
 
 def mean_welfare(logits: Tensor, worth: Tensor, bids: Tensor, offsets: Tensor | None) -> Tensor:
