@@ -12,9 +12,8 @@ from torch import nn
 
 from bidwise import InputError
 from bidwise.models import MODELS, DCNv2, DeepFM, SparseLogisticRegression
-from bidwise.models.categorical import embedding_width
-from bidwise.models.layers import Cross, Embeddings, GroupedEmbeddings, Perceptron, glorot, paired
-from paper.dcn import DCN
+from bidwise.models.layers import Cross, Embeddings, Perceptron, glorot, paired
+from paper.dcn import DCN, GroupedEmbeddings, embedding_width
 
 CARDINALITIES = [3, 20, 5, 16, 81, 2]  # vectors of 6, 12, 6, 12, 18 and 6 numbers in DCN
 SMALL = {

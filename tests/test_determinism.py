@@ -98,8 +98,7 @@ def with_threads():
     ("name", "loss"),
     [
         ("deepfm", "log_plus"),
-        ("dcn", "log_loss"),
-        ("dcnv2", "log_teacher"),
+        ("dcnv2", "log_loss"),
         ("logistic_regression", "log_plus_teacher"),
     ],
 )
