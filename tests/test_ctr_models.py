@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bidwise import InputError
-from bidwise.models import MODELS, DCNv2, DeepFM, SparseLogisticRegression
+from bidwise.models import DCNv2, DeepFM, SparseLogisticRegression
 from bidwise.models.layers import Cross, Embeddings, Perceptron, glorot, paired
-from paper.dcn import DCN, GroupedEmbeddings, embedding_width
+from paper.dcn import DCN, MODELS, GroupedEmbeddings, embedding_width
 
 CARDINALITIES = [3, 20, 5, 16, 81, 2]  # vectors of 6, 12, 6, 12, 18 and 6 numbers in DCN
 SMALL = {

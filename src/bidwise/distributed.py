@@ -140,11 +140,6 @@ def agree(problem: str | None) -> None:
             raise InputError(message) if rank() == 0 else ElsewhereError(message)
 
 
-def all_of(here: bool) -> bool:
-    """Whether it is so on all ranks."""
-    return all(_of_all(here))
-
-
 def check_same(**values: Any) -> None:
     """Raise unless these are the same on all ranks."""
     everywhere = _of_all(values)

@@ -98,7 +98,8 @@ class Shuffle:
     """Batches of ``ads`` in an order that each repeat's own generator draws anew in every epoch.
 
     Without offsets a batch is ``batch_size`` random ads, one auction (as in the paper); with offsets it is whole
-    auctions, as many as begin within ``batch_size`` ads. The last batch of an epoch is smaller.
+    auctions, as many as begin within ``batch_size`` ads. The last batch of an epoch is smaller. ``states`` are those of
+    the generators before the epoch that `next` gives.
     """
 
     def __init__(self, ads: Ads, batch_size: int, randoms: Sequence[torch.Generator]) -> None:
@@ -108,7 +109,9 @@ class Shuffle:
             raise InputError(f"seed must be one number or {number}, one per repeat, found {len(randoms)}")
         if not self.count:
             raise InputError("train must hold ads, found none")
-        self.randoms = randoms
+        self.randoms, self.states = randoms, [random.get_state() for random in randoms]
+        self.thread = ThreadPoolExecutor(1, "bidwise-order")
+        self.coming: Future[Epoch] | None = None
         columns = Columns(ads)
         self.names = columns.names
         # one table of rows each: a single look-up serves all repeats and columns
@@ -136,6 +139,25 @@ class Shuffle:
         epoch, source = self.epoch(), Resident(self)
         source.begin(epoch)
         return (source.batch(number) for number in range(len(epoch.ends)))
+
+    def next(self, *, ahead: bool = False) -> Epoch:
+        """The next epoch; with ``ahead`` the one after it is drawn meanwhile, on a thread.
+
+        The order of 37 million ads takes a second, in which a GPU trains half an epoch.
+        """
+        epoch = self.epoch() if self.coming is None else self.coming.result()
+        self.states = [random.get_state() for random in self.randoms]
+        self.coming = self.thread.submit(self.epoch) if ahead else None
+        return epoch
+
+    def restart(self, states: Sequence[Tensor]) -> None:
+        """Return to where the generators had these states."""
+        if self.coming is not None:
+            self.coming.result()
+            self.coming = None
+        for random, state in zip(self.randoms, states, strict=True):
+            random.set_state(state)
+        self.states = list(states)
 
     def gathered(self, features: Tensor, columns: Tensor, offsets: Tensor | None) -> Batch:
         """Rows of the tables as a batch."""
@@ -216,38 +238,6 @@ class Columns:
         if self.exposure is not None:
             found["clicks"] = found["clicks"] / taken(self.exposure)
         return torch.stack([column.to(self.dtype) for column in found.values()], dim=-1)
-
-
-class Orders:
-    """The epochs of a shuffle, one after the other; the next one may be drawn on a thread while the last is used.
-
-    The order of 37 million ads takes a second, in which a GPU trains half an epoch.
-    """
-
-    def __init__(self, shuffle: Shuffle) -> None:
-        self.shuffle = shuffle
-        self.states = self._states()  # of the generators, before the epoch that `next` gives
-        self.thread = ThreadPoolExecutor(1, "bidwise-order")
-        self.coming: Future[Epoch] | None = None
-
-    def next(self, *, ahead: bool) -> Epoch:
-        """The next epoch; with ``ahead`` the one after it is drawn meanwhile."""
-        epoch = self.shuffle.epoch() if self.coming is None else self.coming.result()
-        self.states = self._states()
-        self.coming = self.thread.submit(self.shuffle.epoch) if ahead else None
-        return epoch
-
-    def restart(self, states: Sequence[Tensor]) -> None:
-        """Return to where the generators had these states."""
-        if self.coming is not None:
-            self.coming.result()
-            self.coming = None
-        for random, state in zip(self.shuffle.randoms, states, strict=True):
-            random.set_state(state)
-        self.states = list(states)
-
-    def _states(self) -> list[Tensor]:
-        return [random.get_state() for random in self.shuffle.randoms]
 
 
 class Resident:
@@ -371,10 +361,6 @@ def _chunks(epoch: Epoch) -> list[int]:
             firsts.append(number)
             start = epoch.bounds(number)[0]
     return [*firsts, len(epoch.ends)]
-
-
-def source(shuffle: Shuffle, device: torch.device) -> Resident | Streamed:
-    return Resident(shuffle) if shuffle.device == device else Streamed(shuffle, device)
 
 
 def fits(tables: int, device: torch.device) -> bool:

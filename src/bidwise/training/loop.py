@@ -207,15 +207,13 @@ def save_checkpoint(folder: Path, run: Run) -> None:
 
 
 def load_checkpoint(folder: Path, run: Run) -> bool:
-    """Restore ``run`` if the folder has a checkpoint; rank 0 sends it to ranks that cannot see the file."""
+    """Restore ``run`` if the folder has a checkpoint, which all ranks must see."""
     path = folder / "checkpoint.pt"
-    known = distributed.first(lambda: checksum(path) if path.exists() else None, tell=True)
+    known = checksum(path) if path.exists() else None
+    distributed.check_same(checkpoint=known)
     if known is None:
         return False
-    if distributed.all_of(path.exists() and checksum(path) == known):
-        there = load(path)  # each for itself: sending would hold several copies
-    else:
-        there = distributed.first(lambda: load(path), tell=True)
+    there = load(path)
     try:
         _restore(run, there)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:

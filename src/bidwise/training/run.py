@@ -29,7 +29,7 @@ from bidwise.training.arguments import (
     one_line,
     whole,
 )
-from bidwise.training.batches import Batch, Epoch, Orders, Shuffle, fits, source
+from bidwise.training.batches import Batch, Epoch, Resident, Shuffle, Streamed, fits
 from bidwise.training.guard import Guard, NotFiniteError, not_finite
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
 
@@ -99,8 +99,8 @@ class Run:
         self.fit = Fit(model)
         if (self.optimizer.sums or self.device.type == "cuda") and is_static(model):
             trust(self.optimizer.tables, self.train.features)  # ids are features there, and a graph sees them all
-        self.source, self.orders = source(self.shuffle, self.device), Orders(self.shuffle)
-        self.position = Position(randoms=self.orders.states)
+        self.source = Streamed(self.shuffle, self.device) if stays else Resident(self.shuffle)
+        self.position = Position(randoms=self.shuffle.states)
         self.epoch: Epoch | None = None  # the pass under way
         self.graph: Any = None
         self.wants_graph = self._wants_graph(graph)
@@ -132,13 +132,13 @@ class Run:
     def resume(self, position: Position) -> None:
         """Continue from ``position``: the pass is drawn again, and what was seen of it is skipped."""
         self.position = position
-        self.orders.restart(position.randoms)
+        self.shuffle.restart(position.randoms)
         self.begin()
 
     def begin(self) -> None:
         """Draw the order of a pass; a GPU need not wait for that of the next."""
         more = self.position.passes + 1 < self.options.epochs
-        self.epoch = self.orders.next(ahead=more and self.device.type == "cuda")
+        self.epoch = self.shuffle.next(ahead=more and self.device.type == "cuda")
         self.source.begin(self.epoch)
 
     def train_on(self) -> None:
@@ -170,7 +170,7 @@ class Run:
                 position.passes + 1,
                 evaluations=position.evaluations,
                 total=total,
-                randoms=self.orders.states,
+                randoms=self.shuffle.states,
             )
             self.epoch = None
         if self.epoch is None:
@@ -187,8 +187,6 @@ class Run:
 
     def _wants_graph(self, asked: bool | None) -> bool:
         """Whether the step is to be a graph, which must have nothing that waits for the GPU."""
-        if asked is not None and not isinstance(asked, bool):
-            raise InputError(f"graph must be True, False or None, found {asked!r}")
         missing = {
             "a GPU with triton": self.device.type == "cuda" and available(self.device),
             "one rank": not distributed.several(),
