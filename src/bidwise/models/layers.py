@@ -161,28 +161,20 @@ def paired(vectors: Tensor) -> Tensor:
 
 
 class Cross(nn.Module):
-    """Cross layers of DCN: x_{l+1} = x_0 (x_l · w_l) + b_l + x_l; with ``matrix`` those of DCNv2,
-    x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l.
-    """
+    """Cross layers of DCNv2: x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l, ``(ads, width) -> (ads, width)``."""
 
     static = True
 
-    def __init__(self, width: int, layers: int, *, matrix: bool, random: torch.Generator) -> None:
+    def __init__(self, width: int, layers: int, *, random: torch.Generator) -> None:
         super().__init__()
         check_whole("cross", layers, 1)
-        self.matrix = matrix
-        shape = (width, width) if matrix else (width, 1)
-        self.weights = nn.ParameterList(glorot(*shape, random) for _ in range(layers))
+        self.weights = nn.ParameterList(glorot(width, width, random) for _ in range(layers))
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(layers))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(ads, width) -> (ads, width)``."""
         crossed = inputs
         for weight, bias in zip(self.weights, self.biases, strict=True):
-            if self.matrix:
-                crossed = torch.addcmul(crossed, inputs, torch.addmm(bias, crossed, weight))
-            else:
-                crossed = torch.addcmul(crossed + bias, inputs, crossed @ weight)
+            crossed = torch.addcmul(crossed, inputs, torch.addmm(bias, crossed, weight))
         return crossed
 
 
@@ -283,33 +275,29 @@ class BatchNorm(nn.BatchNorm1d):
 
     static = True
 
+    def __init__(self, units: int) -> None:
+        super().__init__(units)
+
     def forward(self, active: Tensor) -> Tensor:
         """The normed units."""
-        if not self.training:
-            return super().forward(active)
-        if distributed.several():
+        if self.training and distributed.several():
             return self._across(active)
-        if len(active) < 2 and self.running_mean is not None:
+        if self.training and len(active) < 2:
             return self._by_running(active)
-        alone = active.device.type == "cpu" and self.affine and self.momentum is not None
-        return self._alone(active) if alone and active.dim() == 2 else super().forward(active)
+        if self.training and active.device.type == "cpu":  # torch adds up a part per thread, and rounds accordingly
+            normed, *moments = _Normed.apply(active, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+            self._remember(*moments, len(active))
+            return normed  # type: ignore[no-any-return]
+        return super().forward(active)
 
     def _by_running(self, active: Tensor) -> Tensor:
-        return F.batch_norm(active, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-
-    def _alone(self, active: Tensor) -> Tensor:
-        """On the CPU, where torch's own adds up as many parts as there are threads and rounds accordingly."""
-        normed, mean, variance = _Normed.apply(active, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
-        self._remember(mean, variance, len(active))
-        return normed  # type: ignore[no-any-return]
+        return F.batch_norm(active, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, ads: int) -> None:
-        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
-            self.num_batches_tracked += 1
-            share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-            self.running_mean.lerp_(mean.to(self.running_mean), share)
-            self.running_var.lerp_((variance * ads / (ads - 1)).to(self.running_var), share)
+        self.num_batches_tracked += 1  # type: ignore[operator]
+        for running, new in ((self.running_mean, mean), (self.running_var, variance * ads / (ads - 1))):
+            running.lerp_(new.to(running), self.momentum)  # type: ignore[union-attr, arg-type]
 
     def _across(self, active: Tensor) -> Tensor:
         """Mean and variance from those of each rank: Σ (x - mean)² = Σ_r [Σ (x - mean_r)² + n_r (mean_r - mean)²]."""
@@ -318,13 +306,12 @@ class BatchNorm(nn.BatchNorm1d):
         squares, size = (x - mean).square().sum(0), torch.full_like(mean, len(x))
         sizes, means, squares = distributed.gathered(torch.stack([size, mean, squares])).unbind(1)  # (ranks, units)
         ads = int(sizes[:, 0].sum())
-        if ads < 2 and self.running_mean is not None:
+        if ads < 2:
             return self._by_running(active)
         mean = (sizes * means).sum(0) / ads
         variance = (squares + sizes * (means - mean).square()).sum(0) / ads
         self._remember(mean, variance, ads)
-        normed = (x - mean) * torch.rsqrt(variance + self.eps)
-        return (normed * self.weight + self.bias if self.affine else normed).to(active.dtype)
+        return ((x - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias).to(active.dtype)
 
 
 class _Normed(torch.autograd.Function):
