@@ -133,35 +133,12 @@ def test_variants_at_once_are_variants_one_by_one(hidden):
             assert found == pytest.approx(expected, abs=1e-3)
 
 
-def test_variants_start_alike_and_end_apart():
-    train, _, _ = repeats(2, ads=300)
-    loss = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log"], 1)])
-    model = MLP(8, (6,), members=(2, 2), seed=[0, 1])
-    assert all(torch.equal(tensor[0], tensor[1]) for tensor in model.state_dict().values())
-    fitted = fit(model, train, loss=loss, epochs=1, batch_size=64)
-    assert not any(torch.equal(tensor[0], tensor[1]) for tensor in fitted.last.values())
-
-
-def test_variants_must_be_as_many_as_the_model_has():
-    train, _, _ = repeats(2, ads=100)
-    loss = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log"], 2)])
-    with pytest.raises(InputError, match="logits must have 3 variants first"):
-        fit(MLP(8, members=(2, 2)), train, loss=loss)
-
-
-def test_whole_auctions_train_at_once_too():
-    alone = [repeat(seed)[1] for seed in range(3)]
-    options = {"loss": "log_plus", "epochs": 1, "batch_size": 64, "seed": 4}
+@pytest.mark.parametrize("auctions", [True, False], ids=["whole auctions", "a last batch of one ad"])
+def test_auctions_and_short_batches_train_at_once_too(auctions):
+    alone = [repeat(seed, ads=65)[auctions] for seed in range(3)]
+    options = {"loss": "log_plus", "epochs": 2, "batch_size": 64, "seed": 4}
     together = fit(LogisticRegression(8, members=(3,), seed=range(3)), stack(alone), **options)
     for k, ads in enumerate(alone):
-        assert close(member(together.last, k), fit(LogisticRegression(8, seed=k), ads, **options).last, 1e-5)
-
-
-def test_a_last_batch_of_one_ad_trains_as_it_does_alone():
-    train, _, alone = repeats(3, ads=65)
-    options = {"loss": "log_plus", "epochs": 2, "batch_size": 64}
-    together = fit(LogisticRegression(8, members=(3,), seed=range(3)), train, **options)
-    for k, (ads, _) in enumerate(alone):
         assert close(member(together.last, k), fit(LogisticRegression(8, seed=k), ads, **options).last, 1e-5)
 
 
@@ -285,19 +262,6 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_batches():
     assert history_of(fitted, "loss").tolist() == pytest.approx([sum(seen[:3]) / 3, sum(seen[3:]) / 3], rel=1e-6)
 
 
-def test_training_helps():
-    train, valid = repeat(1, ads=2000, auctions=200)
-    model = MLP(8, (20,))
-    before = METRICS["expected_welfare"].of(logits_of(model, valid.features), valid).item()
-    best = METRICS["expected_welfare"].of(torch.logit(valid.truth), valid).item()
-    for loss in ("log_loss", "log_plus"):
-        fitted = fit(
-            MLP(8, (20,)), train, loss=loss, valid=valid, metric="expected_welfare", epochs=15, learning_rate=1e-2
-        )
-        after = fitted.best["expected_welfare"].value.item()
-        assert after > before + 0.8 * (best - before)
-
-
 # learning rate
 
 
@@ -316,20 +280,21 @@ def rates_of(monkeypatch, train, **options):
     return torch.tensor(rates, dtype=torch.float64), fitted
 
 
-def test_cosine_falls_from_the_rate_to_about_0(monkeypatch):
+@pytest.mark.parametrize(("epochs", "every", "steps"), [(5, 1, 100), (2.5, 0.3, 50)])
+def test_cosine_falls_from_the_rate_to_about_0(monkeypatch, epochs, every, steps):
     train, _ = repeat(0, ads=400)
-    rates, falling = rates_of(monkeypatch, train, schedule="cosine", epochs=5, batch_size=20)
-    expected = 0.02 * (1 + torch.cos(math.pi * torch.arange(100, dtype=torch.float64) / 100)) / 2
+    options = {"epochs": epochs, "every": every, "batch_size": 20}
+    rates, falling = rates_of(monkeypatch, train, schedule="cosine", **options)
+    expected = 0.02 * (1 + torch.cos(math.pi * torch.arange(steps, dtype=torch.float64) / steps)) / 2
     torch.testing.assert_close(rates, expected)
-    flat, constant = rates_of(monkeypatch, train, epochs=5, batch_size=20)
+    flat, constant = rates_of(monkeypatch, train, **options)
     assert flat.unique().tolist() == [0.02]
     assert not close(falling.last, constant.last, 1e-3)
 
 
 def test_cosine_reaches_0_where_auctions_are_longer_than_batches(monkeypatch):
     sizes = [20, 31, 7, 25, 40, 12, 9, 16] * 5
-    train, _ = repeat(0, ads=sum(sizes))
-    train = replace(train, offsets=torch.tensor([0, *sizes]).cumsum(0))
+    train = replace(repeat(0, ads=sum(sizes))[0], offsets=torch.tensor([0, *sizes]).cumsum(0))
     rates, _ = rates_of(monkeypatch, train, schedule="cosine", epochs=4, batch_size=2)
     assert len(rates) == 4 * len(sizes)
     assert rates[0] == 0.02
@@ -502,21 +467,9 @@ def test_the_loss_sees_the_columns_of_its_ads():
         assert offsets.tolist() == [0, 4, 8]
 
 
-def test_losses_with_a_teacher_ask_for_one(tmp_path):
-    train, _ = repeat(0, ads=100)
-    for loss in ("log_plus_teacher", "distilled", WelfareLoss(weighting=3.0)):
-        with pytest.raises(bidwise.InputError, match=r"train must have a teacher for this loss.*with_teacher"):
-            fit(LogisticRegression(8), replace(train, teacher=None), loss=loss, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_welfare_is_that_of_auctions():
+def test_log_loss_needs_no_auctions_and_is_what_epochs_are_chosen_by():
     train, valid = repeat(0, ads=100)
-    unbound = replace(valid, offsets=None)
-    for metric in ("welfare", "expected_welfare"):
-        with pytest.raises(bidwise.InputError, match=r"valid must have offsets, .* or auction_size for"):
-            fit(LogisticRegression(8), train, valid=unbound, metric=metric)
-    assert fit(LogisticRegression(8), train, valid=unbound, epochs=1).best.keys() == {"log_loss"}
+    assert fit(LogisticRegression(8), train, valid=replace(valid, offsets=None), epochs=1).best.keys() == {"log_loss"}
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -583,26 +536,9 @@ def test_parts_that_were_frozen_stay_frozen():
     assert [part.training for part in model.layers] == [True, False, True, True, True]
 
 
-def test_a_column_of_logits_is_refused():
-    train, _ = repeat(0, ads=100)
-    message = r"model must return one logit per ad, \(50,\), found \(50, 1\); end its forward with .squeeze\(-1\)"
-    with pytest.raises(InputError, match=message):
-        fit(Plain(squeeze=False), train, batch_size=50)
+def test_a_column_of_logits_is_refused_by_predict_too():
     with pytest.raises(InputError, match=r"model must return one logit per ad, .*squeeze\(-1\)"):
-        predict(Plain(squeeze=False), train.features)
-
-
-def test_one_model_is_not_many():
-    train, _, _ = repeats(3, ads=100)
-    with pytest.raises(InputError, match=r"model must return one logit per ad, \(50,\), found \(3, 50\)"):
-        fit(LogisticRegression(8), train, batch_size=50)
-
-
-@pytest.mark.parametrize("loss", [lambda z, y, b, o, p: b * z, lambda z, y, b, o, p: z.mean()])
-def test_a_loss_is_one_number_per_member(loss):
-    train, _, _ = repeats(3, ads=100)
-    with pytest.raises(InputError, match=r"loss must return one number per member, \(3,\), found shape"):
-        fit(LogisticRegression(8, members=(3,)), train, loss=loss)
+        predict(Plain(squeeze=False), torch.zeros(5, 8))
 
 
 def swapped(logits, clicks, bids, teacher=None, offsets=None):
@@ -618,32 +554,67 @@ def swapped(logits, clicks, bids, teacher=None, offsets=None):
         (swapped, "in this order, found teacher in the place of offsets"),
         (3.0, "a name or a function, found float"),
         (nn.BCEWithLogitsLoss, "found the class BCEWithLogitsLoss; create an instance"),
-        (lambda z, y, b, o, p: 1.5, "loss must return one number, found float"),
+        (lambda z, y, b, o, p: 1.5, "one number, found float"),
+        (lambda z, y, b, o, p: b * z, r"one number, found shape \(50,\)"),
         (lambda z, y, b, o, p: z.detach().mean(), "found a loss without a gradient"),
     ],
 )
 def test_a_loss_that_cannot_be_trained_with_is_refused(loss, found):
-    train, _ = repeat(0, ads=50)
-    with pytest.raises(InputError, match=found):
-        fit(LogisticRegression(8), train, loss=loss)
+    with pytest.raises(InputError, match=f"^loss must .*{found}"):
+        fit(LogisticRegression(8), repeat(0, ads=50)[0], loss=loss)
 
 
-def test_parts_that_are_something_else_are_refused():
-    train, valid = repeat(0, ads=50)
-    for model, found in (
-        (LogisticRegression, "the class LogisticRegression; create an instance"),
-        (len, "builtin_function"),
-    ):
-        with pytest.raises(InputError, match=f"model must be a torch\\.nn\\.Module, found {found}"):
-            fit(model, train)
-    with pytest.raises(InputError, match="train must be Ads, found tuple; use bidwise"):
-        fit(LogisticRegression(8), (train.features, train.clicks, train.bids))
-    with pytest.raises(InputError, match="valid must be Ads, found Tensor"):
-        fit(LogisticRegression(8), train, valid=valid.features)
+TRAIN, VALID = repeat(0, ads=50, auctions=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"model": LogisticRegression}, "model must be .* the class LogisticRegression; create an instance"),
+        ({"model": len}, "model must be .* found builtin_function"),
+        ({"model": nn.Identity()}, "model must have parameters"),
+        ({"model": Plain(squeeze=False)}, r"model must return .*\(50,\), found \(50, 1\); .*squeeze\(-1\)"),
+        ({"model": LogisticRegression(8), "train": stack([TRAIN] * 3)}, r"model must return .*, found \(3, 50\)"),
+        ({"model": LogisticRegression(8).requires_grad_(False)}, "loss must depend .* all parameters .* frozen"),
+        ({"model": LogisticRegression(8, members=(1,)), "loss": lambda z, *_: z.mean()}, "loss must return .* member"),
+        (
+            {"model": MLP(8, members=(2, 1)), "loss": Variants([(WelfareLoss(), 1), (WelfareLoss(), 2)])},
+            "logits must have 3 variants first",
+        ),
+        ({"train": (TRAIN.features, TRAIN.clicks, TRAIN.bids)}, "train must be Ads, found tuple"),
+        ({"train": Ads(torch.zeros(0, 8), torch.zeros(0), torch.zeros(0))}, "train must hold ads, found none"),
+        ({"train": replace(TRAIN, teacher=None), "loss": "log_plus_teacher"}, "train must have a teacher"),
+        ({"train": replace(TRAIN, teacher=None), "loss": WelfareLoss(weighting=3.0)}, "train must have a teacher"),
+        ({"valid": VALID.features}, "valid must be Ads, found Tensor"),
+        ({"valid": replace(VALID, offsets=None), "metric": "welfare"}, "valid must have offsets"),
+        ({"valid": replace(VALID, truth=None), "metric": "expected_welfare"}, "valid must have truth"),
+        ({"valid": replace(VALID, clicks=torch.zeros(20)), "metric": "auc"}, "valid must have .* can compare"),
+        ({"loss": "log_plsu"}, "loss must be one of .*did you mean 'log_plus'"),
+        ({"metric": "welfar"}, "metric must be one of .*did you mean 'welfare'"),
+        ({"metric": ()}, "metric must name at least one"),
+        ({"batch_size": 1}, "batch_size must be at least 2"),
+        ({"learning_rate": 0.0}, "learning_rate must be finite and above 0"),
+        ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
+        ({"patience": 2, "valid": None}, "patience needs valid"),
+        ({"seed": [1, 2]}, "seed must be one number or 1, one per repeat, found 2"),
+        ({"graph": True}, "graph=True needs a GPU with triton"),
+        *(
+            ({option: found}, f"{option} must be finite and above 0, found {found}")
+            for option in ("epochs", "every", "patience")
+            for found in (0, -0.5, math.inf, math.nan)
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(tmp_path, changes, found):
+    asked = {"model": LogisticRegression(8), "train": TRAIN, "valid": VALID, "epochs": 1} | changes
+    with pytest.raises(InputError, match=f"^{found}"):
+        fit(asked.pop("model"), asked.pop("train"), **asked)
+
+
+def test_predict_takes_tensors_and_ads():
     with pytest.raises(InputError, match="features must be a tensor or Ads, found ndarray"):
-        predict(LogisticRegression(8), valid.features.numpy())
-    with pytest.raises(InputError, match="found all parameters of model are frozen"):
-        fit(LogisticRegression(8).requires_grad_(False), train)
+        predict(LogisticRegression(8), VALID.features.numpy())
+    assert torch.equal(predict(LogisticRegression(8), VALID), predict(LogisticRegression(8), VALID.features))
 
 
 def test_weights_need_a_loss_that_takes_them():
@@ -864,54 +835,46 @@ def test_a_run_folder_says_what_was_found(tmp_path):
     assert json.loads((tmp_path / "environment.json").read_text())["torch"] == torch.__version__
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"learning_rate": 0.01}, "learning_rate = 0.02 there and 0.01 here"),
-        ({"loss": "log"}, "loss = 'log_plus' there and 'log' here"),
-        ({"epochs": 7}, "epochs = 6 there and 7 here"),
-        ({"seed": 4}, r"seed = \[3, 3\] there and \[4, 4\] here"),
-        ({"patience": None}, "patience = 5 there and None here"),
-        ({"metric": "auc"}, r"metric = \['welfare', 'log_loss'\] there and \['auc'\] here"),
-    ],
-)
-def test_a_folder_of_another_run_is_refused(tmp_path, changes, words):
-    a_run(tmp_path, epochs=6, every=6)
-    with pytest.raises(InputError, match=f"out must be a new folder or one of the same run, found .* with {words};"):
-        a_run(tmp_path, **({"every": 6} | changes))
-
-
 def lam(number):
-    return bidwise.WelfareLoss(lam=torch.tensor([number, 1.0]))
+    return {"model": MLP(8, members=(2,)), "loss": WelfareLoss(lam=torch.tensor([number, 1.0]))}
+
+
+def other(name, **changes):
+    return {name: replace(repeat(0)[name == "valid"], **changes)}
 
 
 @pytest.mark.parametrize(
     ("left", "right", "word"),
     [
-        ({"model": MLP(8, (6,), seed=1)}, {"model": MLP(8, (6,), seed=2)}, "model"),
-        ({"model": MLP(8, (6,))}, {"model": MLP(8, (7,))}, "model"),
-        ({"model": MLP(8, (6,))}, {"model": MLP(8, (6,), init="glorot")}, "model"),
-        ({"train": repeat(1)[0]}, {"train": repeat(2)[0]}, "train"),
-        ({}, {"train": replace(repeat(0)[0], features=2 * repeat(0)[0].features)}, "train"),
-        ({}, {"train": replace(repeat(0)[0], teacher=None)}, "train"),
-        ({}, {"valid": replace(repeat(0)[1], truth=repeat(0)[1].clicks)}, "valid"),
-        (
-            {"model": MLP(8, members=(2,)), "loss": lam(1.00001)},
-            {"model": MLP(8, members=(2,)), "loss": lam(1)},
-            "loss",
-        ),
+        ({"learning_rate": 0.02}, {"learning_rate": 0.01}, "learning_rate = 0.02 there and 0.01 here"),
+        ({"loss": "log_plus"}, {"loss": "log"}, "loss = 'log_plus' there and 'log' here"),
+        ({"epochs": 2}, {"epochs": 3}, "epochs = 2 there and 3 here"),
+        ({"seed": 3}, {"seed": 4}, r"seed = \[3\] there and \[4\] here"),
+        ({"patience": 5}, {"patience": None}, "patience = 5 there and None here"),
+        ({"metric": "welfare"}, {"metric": "auc"}, r"metric = \['welfare'\] there and \['auc'\] here"),
+        ({"embeddings": "lazy"}, {"embeddings": "dense"}, "embeddings = 'lazy' there and 'dense' here"),
+        ({"l2": 0.0}, {"l2": 0.1}, "l2 = 0.0 there and 0.1 here"),
+        ({"every": 0.5}, {"every": 0.25}, "every = 0.5 there and 0.25 here"),
+        ({"precision": "float32"}, {"precision": "mixed"}, "precision = "),
+        ({"model": MLP(8, (6,), seed=1)}, {"model": MLP(8, (6,), seed=2)}, "model = "),
+        ({"model": MLP(8, (6,))}, {"model": MLP(8, (7,))}, "model = "),
+        ({"model": MLP(8, (6,))}, {"model": MLP(8, (6,), init="glorot")}, "model = "),
+        ({"train": repeat(1)[0]}, {"train": repeat(2)[0]}, "train = "),
+        ({}, other("train", features=2 * repeat(0)[0].features), "train = "),
+        ({}, other("train", teacher=None), "train = "),
+        ({}, other("train", weights=torch.ones(500)), "train = "),
+        ({}, other("train", exposure=torch.ones(500)), "train = "),
+        ({}, other("valid", truth=repeat(0)[1].clicks), "valid = "),
+        (lam(1.00001), lam(1.0), "loss = "),
     ],
 )
-def test_a_folder_of_other_ads_models_or_losses_is_refused(tmp_path, left, right, word):
+def test_a_folder_of_another_run_is_refused(tmp_path, left, right, word):
     train, valid = repeat(0)
-    default = {"model": LogisticRegression(8), "train": train, "valid": valid}
-    for changes in (left, right):
-        asked = default | left | changes
-        if changes is left:
-            fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
-        else:
-            with pytest.raises(InputError, match=f"with {word} = "):
-                fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
+    default = {"model": LogisticRegression(8), "train": train, "valid": valid, "epochs": 1, "out": tmp_path} | left
+    first, second = dict(default), default | right
+    fit(first.pop("model"), first.pop("train"), **first)
+    with pytest.raises(InputError, match=f"out must be a new folder or one of the same run, found .* with {word}"):
+        fit(second.pop("model"), second.pop("train"), **second)
 
 
 def test_variants_of_other_counts_are_another_run():
@@ -1031,21 +994,6 @@ def test_patience_may_be_part_of_an_epoch(patience, best):
     assert equal(fitted.best["told"].state, seen[best - 1])  # the weights of that moment
     assert equal(model.state_dict(), seen[best - 1])
     assert not equal(fitted.last, seen[best - 1])
-
-
-def test_cosine_falls_over_parts_of_epochs_too(monkeypatch):
-    train, _ = repeat(0, ads=100)
-    rates, _ = rates_of(monkeypatch, train, schedule="cosine", epochs=2.5, every=0.3, batch_size=10)
-    expected = 0.02 * (1 + torch.cos(math.pi * torch.arange(25, dtype=torch.float64) / 25)) / 2
-    torch.testing.assert_close(rates, expected)
-
-
-@pytest.mark.parametrize("option", ["epochs", "every", "patience"])
-def test_parts_of_epochs_are_above_0(option):
-    train, valid = repeat(0, ads=20, auctions=2)
-    for found in (-0.5, math.inf, math.nan):
-        with pytest.raises(InputError, match=f"{option} must be finite and above 0, found {found}"):
-            fit(LogisticRegression(8), train, valid=valid, **{option: found})
 
 
 def test_whole_numbers_may_be_written_as_fractions(tmp_path):
@@ -1308,26 +1256,6 @@ def test_a_last_batch_of_one_ad_trains_batch_norm_too(ads):
     assert fitted.last["deep.norms.0.num_batches_tracked"].item() == 2 * (ads // 16)
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "word"),
-    [
-        ({"embeddings": "lazy"}, {"embeddings": "dense"}, "embeddings = 'lazy' there and 'dense' here"),
-        ({"l2": 0.0}, {"l2": 0.1}, "l2 = 0.0 there and 0.1 here"),
-        ({"every": 0.5}, {"every": 0.25}, "every = 0.5 there and 0.25 here"),
-        ({"model": SparseLogisticRegression(CARDINALITIES, seed=1)}, {}, "model = "),
-        ({"train": replace(categories(), weights=torch.ones(120))}, {}, "train = "),
-        ({"train": replace(categories(), exposure=torch.ones(120))}, {}, "train = "),
-    ],
-)
-def test_a_folder_of_other_embeddings_weights_or_steps_is_refused(tmp_path, left, right, word):
-    default = {"model": SparseLogisticRegression(CARDINALITIES), "train": categories()}
-    asked = default | left
-    fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
-    asked = default | right
-    with pytest.raises(InputError, match=f"with {word}"):
-        fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
-
-
 # values are checked once
 
 
@@ -1364,20 +1292,12 @@ def test_global_random_state_is_untouched(tmp_path):
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
     assert python_random.getstate() == before[2]
-    torch.manual_seed(1)
-    expected = a_run(epochs=2).last
-    torch.manual_seed(2)
-    assert equal(a_run(epochs=2).last, expected)
-    torch.set_rng_state(before[0])
-
-
-def test_dropout_reads_and_leaves_no_global_state():
-    before = torch.get_rng_state()
-    expected = a_network("deepfm, lazy")
-    assert torch.equal(torch.get_rng_state(), before)
-    with torch.random.fork_rng():
-        torch.manual_seed(99)
-        same_fit(a_network("deepfm, lazy"), expected)
+    for made in (lambda: a_run(epochs=2), lambda: a_network("dcn")):  # which has dropout
+        expected = made().last
+        assert torch.equal(torch.get_rng_state(), before[0])
+        with torch.random.fork_rng():
+            torch.manual_seed(99)
+            assert equal(made().last, expected)
 
 
 def test_arguments_are_not_changed():
@@ -1405,44 +1325,6 @@ def test_a_loss_that_is_not_finite_is_explained():
         fit(LogisticRegression(8), train)
 
 
-def test_a_metric_that_is_nan_is_explained():
-    train, valid = repeat(0, ads=100)
-    with pytest.raises(InputError, match="valid must have ads that metric='auc' can compare"):
-        fit(LogisticRegression(8), train, valid=replace(valid, clicks=torch.zeros(len(valid))), metric="auc")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"loss": "log_plsu"}, "loss must be one of .*did you mean 'log_plus'"),
-        ({"metric": "welfar"}, "metric must be one of .*did you mean 'welfare'"),
-        ({"metric": ()}, "metric must name at least one"),
-        ({"epochs": 0}, "epochs must be finite and above 0"),
-        ({"batch_size": 1}, "batch_size must be at least 2"),
-        ({"every": 0}, "every must be finite and above 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be finite and above 0"),
-        ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
-        ({"patience": 0}, "patience must be finite and above 0"),
-        ({"patience": 2, "valid": None}, "patience needs valid"),
-        ({"seed": [1, 2]}, "seed must be one number or 1, one per repeat, found 2"),
-    ],
-)
-def test_bad_arguments_are_refused(options, message):
-    train, valid = repeat(0, ads=20, auctions=2)
-    with pytest.raises(InputError, match=message):
-        fit(LogisticRegression(8), train, **({"valid": valid} | options))
-
-
-def test_things_that_cannot_be_trained_are_refused():
-    train, valid = repeat(0, ads=20, auctions=2)
-    with pytest.raises(InputError, match="model must have parameters"):
-        fit(nn.Identity(), train)
-    with pytest.raises(InputError, match="train must hold ads, found none"):
-        fit(LogisticRegression(8), Ads(torch.zeros(0, 8), torch.zeros(0), torch.zeros(0)))
-    with pytest.raises(InputError, match="valid must have truth for metric='expected_welfare'"):
-        fit(LogisticRegression(8), train, valid=replace(valid, truth=None), metric="expected_welfare")
-
-
 # graphs and precision: what can be told without a GPU
 
 
@@ -1462,12 +1344,6 @@ def test_only_parts_of_bidwise_are_captured_unasked():
     model = bidwise.models.DeepFM([3, 4], embedding=2, hidden=(4,))
     model.deep = type("Mine", (type(model.deep),), {"__module__": "mine"})(4, (4,), seed=0, random=torch.Generator())
     assert not repeats_in_a_graph(model, bidwise.LOSSES["log_plus"])
-
-
-def test_a_graph_is_refused_where_there_is_none():
-    ads = numbered(ads=20)
-    with pytest.raises(bidwise.InputError, match="graph=True needs a GPU with triton"):
-        bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, epochs=1, batch_size=10, graph=True)
 
 
 def test_mixed_precision_ends_with_the_last_thread():
@@ -1494,11 +1370,3 @@ def test_mixed_precision_ends_with_the_last_thread():
             assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def test_precision_is_part_of_a_run(tmp_path):
-    ads = numbered(ads=20)
-    options = {"epochs": 1, "batch_size": 10, "out": tmp_path / "run"}
-    bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, **options)
-    with pytest.raises(bidwise.InputError, match="precision"):
-        bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, **options, precision="mixed")
