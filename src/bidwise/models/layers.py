@@ -285,8 +285,9 @@ class BatchNorm(nn.BatchNorm1d):
         if self.training and len(active) < 2:
             return self._by_running(active)
         if self.training and active.device.type == "cpu":  # torch adds up a part per thread, and rounds accordingly
-            normed, *moments = _Normed.apply(active, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
-            self._remember(*moments, len(active))
+            found = _Normed.apply(active, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+            normed, mean, variance = found
+            self._remember(mean, variance, len(active))
             return normed  # type: ignore[no-any-return]
         return super().forward(active)
 
@@ -295,7 +296,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, ads: int) -> None:
-        self.num_batches_tracked += 1  # type: ignore[operator]
+        self.num_batches_tracked += 1  # type: ignore[operator, assignment]
         for running, new in ((self.running_mean, mean), (self.running_var, variance * ads / (ads - 1))):
             running.lerp_(new.to(running), self.momentum)  # type: ignore[union-attr, arg-type]
 
