@@ -94,7 +94,8 @@ def panel_sums(
         clicked, parts = z.new_empty(4, ads), z.new_empty(2, room)
         # multiples of 4, or each batch would be compiled again
         lengths = [4 * triton.cdiv(x, 4) for x in (ads, ads, triton.cdiv(ads, READ_TILE), 2 * auctions + 1)]
-        places, owners, counts, bounds = torch.empty(sum(lengths), dtype=torch.int32, device=z.device).split(lengths)
+        flat = torch.empty(sum(lengths), dtype=torch.int32, device=z.device)
+        places, owners, counts, bounds = torch.split(flat, lengths)
     cuts = (PAIR_PROGRAMS, SHARES, PAIR_ADS, PARTNERS)
     pair_options: dict[str, Any] = {"num_warps": 4, "maxnreg": PAIR_REGISTERS, "enable_fp_fusion": False}
 
