@@ -96,7 +96,7 @@ class Adam(torch.optim.Adam):
             self.kernels.load()
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step; the loss of ``closure``, which is called first if it is given."""
         loss = None
         if closure is not None:
