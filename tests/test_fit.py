@@ -229,16 +229,6 @@ def test_a_metric_of_ones_own_selects():
     assert equal(fitted.model.state_dict(), fitted.best["worst"].state)
 
 
-@pytest.mark.parametrize(("every", "epochs", "expected"), [(1, 3, [1, 2, 3]), (3, 7, [3, 6, 7]), (5, 2, [2])])
-def test_every_so_many_epochs_and_the_last_are_evaluated(every, epochs, expected):
-    train, valid = repeat(0, ads=100)
-    done = []
-    fitted = fit(LogisticRegression(8), train, valid=valid, every=every, epochs=epochs, progress=done.append)
-    assert [entry["epoch"] for entry in fitted.history] == expected
-    assert done == list(range(1, epochs + 1))
-    assert fitted.best["log_loss"].epoch.item() in expected
-
-
 def test_without_validation_the_last_weights_stay():
     train, _ = repeat(0, ads=100)
     model = LogisticRegression(8)
@@ -246,20 +236,6 @@ def test_without_validation_the_last_weights_stay():
     assert fitted.best == {}
     assert equal(model.state_dict(), fitted.last)
     assert [sorted(entry) for entry in fitted.history] == [["epoch", "loss"]] * 2
-
-
-def test_the_loss_of_an_epoch_is_the_mean_over_its_batches():
-    train, _ = repeat(0, ads=130)
-    seen = []
-
-    def loss(logits, clicks, bids, offsets, teacher):
-        found = bidwise.LOSSES["log_plus"](logits, clicks, bids, offsets)
-        seen.append(found.item())
-        return found
-
-    fitted = fit(LogisticRegression(8), train, loss=loss, epochs=2, batch_size=50)
-    assert len(seen) == 6
-    assert history_of(fitted, "loss").tolist() == pytest.approx([sum(seen[:3]) / 3, sum(seen[3:]) / 3], rel=1e-6)
 
 
 # learning rate
@@ -922,6 +898,9 @@ def counted(batches):
         (2.1, 1, [1, 2, 2.1], [10, 20, 21]),
         (3.0, 1.5, [1.5, 3], [15, 30]),
         (1, 0.3, [0.3, 0.6, 0.9, 1], [3, 6, 9, 10]),
+        (3, 1, [1, 2, 3], [10, 20, 30]),
+        (7, 3, [3, 6, 7], [30, 60, 70]),
+        (2, 5, [2], [20]),
     ],
 )
 def test_parts_of_epochs_are_trained_and_evaluated(epochs, every, evaluated, steps):
@@ -948,17 +927,6 @@ def test_evaluations_that_fall_into_one_batch_are_one():
     fitted = fit(LogisticRegression(8), train, valid=valid, loss=counted(batches), **options)
     assert [entry["epoch"] for entry in fitted.history] == [0.2, 0.5, 0.7, 1, 1.2, 1.5, 1.7, 2]
     assert len(batches) == 8
-
-
-def test_part_of_an_epoch_is_the_beginning_of_a_whole_one():
-    train, _ = repeat(0, ads=100)
-    states = []
-    model = MLP(8, (6,))
-    options = {"batch_size": 10, "learning_rate": 0.02, "every": 0.5}
-    fit(model, train, epochs=2, progress=lambda _: states.append(deepcopy(model.state_dict())), **options)
-    part = fit(MLP(8, (6,)), train, epochs=1.5, **options)
-    assert equal(part.last, states[2])
-    assert not equal(part.last, states[3])
 
 
 def test_the_loss_of_an_evaluation_is_the_mean_since_the_last_or_since_the_pass_began():

@@ -282,11 +282,9 @@ def average_gradients(parameters: Iterable[Tensor], rows: Sequence[Tensor]) -> N
         for p, total, ranks_with in zip(some, means, there.tolist(), strict=True):
             # laid out in memory as the parameter, which Adam walks
             p.grad = torch.empty_like(p).copy_(total.view_as(p)).div_(count()) if ranks_with else None
-    if not rows:
-        return
-    looked_up = [_rows(table) for table in rows]
-    sizes = stacked(torch.tensor([len(at) for at, _ in looked_up], device=rows[0].device)).T.tolist()
-    for table, (at, values), lengths in zip(rows, looked_up, sizes, strict=True):
+    for table in rows:
+        at, values = _rows(table)
+        lengths = stacked(torch.tensor(len(at), device=table.device)).tolist()
         at, values = concatenated(at, lengths), concatenated(values.T, lengths).T
         with warnings.catch_warnings():  # torch 2.11 warns whether or not one says that rows need no check
             warnings.filterwarnings("ignore", "Sparse invariant checks")

@@ -87,10 +87,9 @@ class Run:
         randoms = [torch.Generator().manual_seed(k) for k in seeds]
         self.shuffle = Shuffle(self.train, options.batch_size, randoms)
         self.members = getattr(model, "members", torch.Size())
-        scale = log_losses(self.loss, self.members).to(self.device, first.dtype)
+        self.share = 1 / log_losses(self.loss, self.members).to(self.device, first.dtype)  # of a loss that steps take
         if distributed.several():
             self.loss = distributed.AcrossRanks(self.loss)
-        self.log_losses = None if bool((scale == 1).all()) else scale  # by which steps divide the loss
         if self.members and options.clip is not None:
             raise InputError(f"is for one model, found members {tuple(self.members)}", argument="clip")
         adam = {"updates": options.embeddings, "l2": options.l2, "kernels": options.clip is None}
@@ -233,8 +232,7 @@ class Run:
         if not losses.requires_grad:
             why = "all parameters of model are frozen" if not logits.requires_grad else "a loss without a gradient"
             raise InputError(f"loss must depend on parameters of model that can be trained, found {why}")
-        scaled = losses if self.log_losses is None else losses / self.log_losses
-        (scaled.sum() if scaled.dim() else scaled).backward()  # type: ignore[no-untyped-call]
+        losses.backward(self.share.to(losses.dtype).expand_as(losses))  # type: ignore[no-untyped-call]
         if distributed.several():
             self.optimizer.average_gradients()
         if not self.guard.step(losses.detach()):
