@@ -1,8 +1,9 @@
 """On a GPU: loss kernels by size, steps and epochs of training; torch and numpy are all that is needed there.
 
 python -m benchmarks.device            all cases
-python -m benchmarks.device losses     one of: losses, ragged, steps, without_graph, one_rank, epoch, profile,
-                                       streamed, side_by_side
+python -m benchmarks.device smoke      on a CPU: whether the steps in plain torch run, compiled too
+python -m benchmarks.device losses     one of: losses, ragged, steps, without_graph, epoch, profile, streamed,
+                                       side_by_side
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from benchmarks.device_training import epoch, one_rank, profile, side_by_side, steps, streamed, without_graph
+from benchmarks.device_training import epoch, profile, side_by_side, smoke, steps, streamed, without_graph
 from benchmarks.harness import write
 from bidwise import pairwise_welfare_loss
 from bidwise.losses import dispatch
@@ -202,7 +203,6 @@ CASES = {
     "ragged": ragged,
     "steps": steps,
     "without_graph": without_graph,
-    "one_rank": one_rank,
     "epoch": epoch,
     "profile": profile,
     "streamed": streamed,
@@ -211,6 +211,10 @@ CASES = {
 
 
 def main(wanted: list[str]) -> None:
+    if wanted == ["smoke"]:
+        for _ in smoke():
+            pass
+        return
     if unknown := [name for name in wanted if name not in CASES]:
         raise SystemExit(f"unknown case {unknown[0]}; one of: {', '.join(CASES)}")
     if not torch.cuda.is_available():

@@ -90,25 +90,6 @@ def without_graph(rows: Rows) -> str:
     return "\n".join(lines)
 
 
-def one_rank(rows: Rows) -> str:
-    """A rank on a GPU."""
-    lines = [
-        f"## A rank's own work in a step on {rows[0]['device']}",
-        "",
-        "Loss `log_plus`; the batch is that of the rank. nccl ran in a group of one, so nothing was sent; *to send* is",
-        "what would be. Rows without *graph* are of a commit whose ranks had neither a graph nor kernels for rows.",
-        "",
-        "| model | batch | precision | graph | a step | rows a second | to send |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for r in rows:
-        graph = "yes" if r.get("graph") == "True" else ""
-        cells = (r["model"], f"{int(r['batch']):,}", r["precision"], graph, f"{float(r['ms']):.2f} ms")
-        rate, sent = float(r["rows_per_second"]) / 1e6, r["mb_per_step"]
-        lines.append(f"| {' | '.join(cells)} | {rate:.2f} M | {f'{float(sent):.1f} MB' if sent else ''} |")
-    return "\n".join(lines)
-
-
 def epoch(rows: Rows) -> str:
     """Whole epochs."""
     lines = [
@@ -195,7 +176,6 @@ SECTIONS = {
     "device_ragged": (ragged, "device ragged"),
     "device_steps": (steps, "device steps"),
     "device_without_graph": (without_graph, "device without_graph"),
-    "device_one_rank": (one_rank, "device one_rank"),
     "device_epoch": (epoch, "device epoch"),
     "device_side_by_side": (side_by_side, "device side_by_side"),
     "precision": (precision, "precision"),

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.categories import cardinalities
-from bidwise import distributed, fit
+from bidwise import fit
 from bidwise.data import Ads
 from bidwise.data.store import Field, StoreWriter
 from bidwise.losses.named import named_loss
@@ -40,16 +39,16 @@ COLUMNS = ("features", "clicks", "bids", "teacher")
 WHOLE = "the whole step, without a profiler"
 
 
-def simulated(ads: int) -> tuple[Ads, list[int]]:
+def simulated(ads: int, vocabulary: int = VOCABULARY, device: str = "cuda") -> tuple[Ads, list[int]]:
     """Ads with as many values as Criteo has, about 1 / k as many of the k-th as of the first, on the device."""
-    values = cardinalities(VOCABULARY)
-    most = torch.tensor(values, dtype=torch.float64, device="cuda")
-    features = torch.empty(ads, len(values), dtype=torch.int32, device="cuda")
-    random = torch.Generator("cuda").manual_seed(0)
+    values = cardinalities(vocabulary)
+    most = torch.tensor(values, dtype=torch.float64, device=device)
+    features = torch.empty(ads, len(values), dtype=torch.int32, device=device)
+    random = torch.Generator(device).manual_seed(0)
     for part in features.split(2**21):
-        uniform = torch.rand(part.shape, generator=random, dtype=torch.float64, device="cuda")
+        uniform = torch.rand(part.shape, generator=random, dtype=torch.float64, device=device)
         part.copy_(torch.minimum((most + 1) ** uniform - 1, most - 1))
-    ctr, chance, bids = (torch.rand(ads, generator=random, device="cuda") for _ in range(3))
+    ctr, chance, bids = (torch.rand(ads, generator=random, device=device) for _ in range(3))
     return Ads(features, (chance < ctr / 2).float(), bids + 0.5, teacher=ctr / 2), values
 
 
@@ -82,11 +81,11 @@ class Plain(nn.Module):
 
     def __init__(self, values: Sequence[int], embedding: int, hidden: Sequence[int], dropout: float) -> None:
         super().__init__()
-        self.starts = torch.tensor([0, *values[:-1]], device="cuda").cumsum(0)
-        self.linear, self.vectors = (nn.Embedding(sum(values), width, device="cuda") for width in (1, embedding))
+        self.register_buffer("starts", torch.tensor([0, *values[:-1]]).cumsum(0))
+        self.linear, self.vectors = (nn.Embedding(sum(values), width) for width in (1, embedding))
         widths = [len(values) * embedding, *hidden]
         layers = [[nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)] for a, b in pairwise(widths)]
-        self.deep = nn.Sequential(*(part for layer in layers for part in layer), nn.Linear(widths[-1], 1)).cuda()
+        self.deep = nn.Sequential(*(part for layer in layers for part in layer), nn.Linear(widths[-1], 1))
 
     def forward(self, features: Tensor) -> Tensor:
         rows = features + self.starts
@@ -96,25 +95,36 @@ class Plain(nn.Module):
 
 
 class PlainSteps:
-    """Steps of a loop over batches: gather, forward, log loss, backward, torch's fused Adam; or these as a graph."""
+    """Steps of a loop over batches: gather, forward, log loss, backward, torch's fused Adam on all rows.
 
-    def __init__(self, ads: Ads, values: Sequence[int], batch: int, precision: str, *, graph: bool) -> None:
-        ours = MODELS["deepfm"]
+    ``graph``: as one CUDA graph. ``compiled``: model and loss through torch.compile, with their gradient.
+    """
+
+    def __init__(
+        self, ads: Ads, values: Sequence[int], batch: int, precision: str, *, graph: bool, compiled: bool = False
+    ) -> None:
+        ours, device = MODELS["deepfm"], ads.features.device
         options = {key: inspect.signature(ours).parameters[key].default for key in ("embedding", "hidden", "dropout")}
-        self.model, self.ads = Plain(values, **options), ads
+        torch.manual_seed(0)
+        self.model, self.ads = Plain(values, **options).to(device), ads
         self.optimizer = torch.optim.Adam(self.model.parameters(), fused=True, capturable=graph)
-        self.order, self.at, self.precision = torch.randperm(len(ads), device="cuda"), 0, MATMUL[precision]
-        self.batch = self.order[:batch].clone()
-        self.advance = self._step
+        self.order, self.at, self.precision = torch.randperm(len(ads), device=device), 0, MATMUL[precision]
+        self.batch, self.last = self.order[:batch].clone(), torch.zeros((), device=device)
+        self.loss = torch.compile(self._loss, dynamic=False) if compiled else self._loss
+        self.advance: Callable[[], object] = self._step
         self.ms(3)
         if graph:
             self.advance = self._captured().replay
 
+    def _loss(self, features: Tensor, clicks: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(self.model(features), clicks)
+
     def _step(self) -> None:
         self.optimizer.zero_grad()
-        logits = self.model(self.ads.features[self.batch])
-        nn.functional.binary_cross_entropy_with_logits(logits, self.ads.clicks[self.batch]).backward()
+        loss = self.loss(self.ads.features[self.batch], self.ads.clicks[self.batch])
+        loss.backward()
         self.optimizer.step()
+        self.last.copy_(loss.detach())
 
     def _captured(self) -> torch.cuda.CUDAGraph:
         stream = torch.cuda.Stream()
@@ -130,26 +140,44 @@ class PlainSteps:
 
     def ms(self, steps: int) -> float:
         torch.set_float32_matmul_precision(self.precision)
-        torch.cuda.synchronize()
+        _wait(self.order.device)
         start = time.perf_counter()
         for _ in range(steps):
             self.batch.copy_(self.order[self.at : self.at + len(self.batch)])
             self.at = (self.at + len(self.batch)) % (len(self.ads) - len(self.batch))
             self.advance()
-        torch.cuda.synchronize()
+        _wait(self.order.device)
         return 1e3 * (time.perf_counter() - start) / steps
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def smoke() -> Iterator[Row]:
+    """A few steps in plain torch on a CPU, called from Python and compiled: whether they run, and their losses (dropout differs)."""
+    ads, values = simulated(2_000, vocabulary=2_000, device="cpu")
+    for compiled in (False, True):
+        timed = PlainSteps(ads, values, 64, "float32", graph=False, compiled=compiled)
+        ms = timed.ms(20)
+        way = "plain torch, compiled" if compiled else "plain torch"
+        print(f"{way:22} {ms:8.2f} ms, loss {float(timed.last):.4f}", flush=True)
+        yield {"case": "smoke", "way": way, "ms": ms, "loss": float(timed.last)}
 
 
 def without_graph() -> Iterator[Row]:
     """What a step of DeepFM takes called from Python and in a graph: in plain torch, and ours."""
     ads, values = simulated(4_000_000)
     model = MODELS["deepfm"](values).cuda()
-    for batch in (256, 10_000):
+    for batch in (256, 4096, 10_000, 65_536):
         for precision in PRECISIONS:
             log_loss = named_loss("log_loss")
             ways: dict[str, Steps | PlainSteps] = {
                 "plain torch": PlainSteps(ads, values, batch, precision, graph=False),
                 "plain torch, in a graph": PlainSteps(ads, values, batch, precision, graph=True),
+                # the strongest that one could write in forty lines
+                "compiled, in a graph": PlainSteps(ads, values, batch, precision, graph=True, compiled=True),
                 "ours, without a graph": Steps(model, ads, batch, log_loss, precision, graph=False),
                 "ours": Steps(model, ads, batch, log_loss, precision),
             }
@@ -163,40 +191,6 @@ def without_graph() -> Iterator[Row]:
                 row |= {"way": way, "ms": ms, "ms_low": min(times), "ms_high": max(times)}
                 yield row | {"rows_per_second": 1e3 * batch / ms}
                 print(f"{batch:6,} {precision:8} {way:22} {1e3 * ms:9.1f} us", flush=True)
-
-
-class RankSteps(Steps):
-    """What a rank does in a step, with its exchanges through nccl in a group of one: all but what travels."""
-
-    def megabytes(self) -> float:
-        """What this rank sends for a batch: gradients, of embeddings those of rows it looked up, and three columns."""
-        optimizer, batch = self.run.optimizer, self.run.source.batch(self.number)
-        dense = sum(p.numel() for p in optimizer._dense())
-        rows = 0
-        for sums in optimizer.sums:
-            ids = batch.features[:, sums.table.fields] + sums.table.starts
-            rows += len(ids.unique()) * (1 + sums.table.weight.shape[1])
-        return 4 * (dense + rows + 3 * batch.ads) / 1e6
-
-
-def one_rank() -> Iterator[Row]:
-    """What a step takes on one of several GPUs before anything travels between them, and how much would."""
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29541"}
-    torch.distributed.init_process_group("nccl")
-    distributed.several = lambda: True  # what ranks do, in a group of one
-    ads, values = simulated(4_000_000)
-    for model in ("deepfm", "dcn", "dcnv2"):
-        untrained = MODELS[model](values).cuda()
-        for batch in (256, 10_000, 65_536):
-            for precision in PRECISIONS:
-                timed = RankSteps(untrained, ads, batch, named_loss("log_plus", lam=3.0, sigma=3.0), precision, True)
-                times = [timed.ms(20) for _ in range(5)]
-                ms = statistics.median(times)
-                row: Row = {"case": "one_rank", "model": model, "batch": batch, "precision": precision, "ms": ms}
-                row |= {"ms_low": min(times), "ms_high": max(times), "rows_per_second": 1e3 * batch / ms}
-                yield row | {"mb_per_step": timed.megabytes(), "graph": timed.run.graph is not None}
-                print(f"{model} {batch:6,} {precision:8} {ms:8.2f} ms", flush=True)
-    torch.distributed.destroy_process_group()
 
 
 def profile() -> Iterator[Row]:

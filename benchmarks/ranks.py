@@ -67,7 +67,7 @@ def timed(run: Run, wire: Wire) -> dict[str, float]:
         run.advance(number)
     steps = torch.tensor(SECONDS / (time.perf_counter() - start))
     steps = max(3, int(distributed.stacked(steps)[0] if distributed.count() > 1 else steps))  # as many on every rank
-    batches = len(run.shuffle) - 1  # the last one is smaller
+    batches = (run.shuffle.count - 1) // run.shuffle.batch_size  # the last one is smaller
     wire.bytes, wire.seconds, start = 0, 0.0, time.perf_counter()
     for number in range(steps):
         run.advance((WARM + number) % batches)

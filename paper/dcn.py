@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bidwise import models
 from bidwise.checks import InputError, check_whole
 from bidwise.models.bags import Values, values_and_slots
-from bidwise.models.layers import Cross, Embeddings, Perceptron, glorot
+from bidwise.models.layers import Embeddings, Perceptron, glorot
 
 
 class GroupedEmbeddings(nn.Module):
@@ -61,6 +61,24 @@ def embedding_width(values: int) -> int:
     return 6 * math.isqrt(math.isqrt(values))  # exact, where values**0.25 may miss a whole number
 
 
+class Cross(nn.Module):
+    """Cross layers of DCN: x_{l+1} = x_0 (x_l · w_l) + b_l + x_l, ``(ads, width) -> (ads, width)``."""
+
+    static = True
+
+    def __init__(self, width: int, layers: int, *, random: torch.Generator) -> None:
+        super().__init__()
+        check_whole("cross", layers, 1)
+        self.weights = nn.ParameterList(glorot(width, 1, random) for _ in range(layers))
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(layers))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        crossed = inputs
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            crossed = torch.addcmul(crossed + bias, inputs, crossed @ weight)
+        return crossed
+
+
 class DCN(nn.Module):
     """Cross layers and a perceptron side by side over the same embeddings, ids ``(ads, columns) -> (ads,)``.
 
@@ -96,7 +114,7 @@ class DCN(nn.Module):
         random = torch.Generator().manual_seed(seed)
         widths = list(map(embedding_width, values_and_slots(cardinalities)[0])) if widths is None else list(widths)
         self.tables = GroupedEmbeddings(cardinalities, widths, std=std, random=random)
-        self.cross = Cross(self.tables.width, cross, matrix=False, random=random)
+        self.cross = Cross(self.tables.width, cross, random=random)
         self.deep = Perceptron(self.tables.width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)
         self.last = glorot(self.tables.width + [self.tables.width, *hidden][-1], 1, random)
         self.bias = nn.Parameter(torch.zeros(()))

@@ -73,7 +73,7 @@ def assert_near(left, right):
 def test_dense_updates_are_those_of_torch(name):
     batches = [batch(seed) for seed in range(6)]
     ours, theirs = (MODELS[name](CARDINALITIES, seed=1) for _ in range(2))
-    train(ours, Adam(ours, learning_rate=RATE, updates="dense"), batches)
+    train(ours, Adam(ours, lr=RATE, updates="dense"), batches)
     train(theirs, torch.optim.Adam(theirs.parameters(), lr=RATE, fused=True), batches)
     assert equal(ours.state_dict(), theirs.state_dict())
 
@@ -81,7 +81,7 @@ def test_dense_updates_are_those_of_torch(name):
 def test_dense_updates_are_those_of_torch_without_kernels_too():
     batches = [batch(seed) for seed in range(6)]
     ours, theirs = deepfm().double(), deepfm().double()
-    train(ours, Adam(ours, learning_rate=RATE, updates="dense"), batches)
+    train(ours, Adam(ours, lr=RATE, updates="dense"), batches)
     train(theirs, torch.optim.Adam(theirs.parameters(), lr=RATE, foreach=False, fused=False), batches)
     assert_near(ours, theirs)
 
@@ -89,9 +89,9 @@ def test_dense_updates_are_those_of_torch_without_kernels_too():
 def test_dense_l2_is_a_term_of_the_loss():
     batches = [batch(seed) for seed in range(6)]
     ours, theirs, without = deepfm().double(), deepfm().double(), deepfm().double()
-    train(ours, Adam(ours, learning_rate=RATE, updates="dense", l2=0.01), batches)
+    train(ours, Adam(ours, lr=RATE, updates="dense", l2=0.01), batches)
     train(theirs, torch.optim.Adam(theirs.parameters(), lr=RATE), batches, l2=0.01)
-    train(without, Adam(without, learning_rate=RATE, updates="dense"), batches)
+    train(without, Adam(without, lr=RATE, updates="dense"), batches)
     assert_near(ours, theirs)
     assert not torch.allclose(ours.table.weight, without.table.weight, atol=1e-3)
 
@@ -104,16 +104,16 @@ def test_dense_l2_is_a_term_of_the_loss():
 def test_lazy_is_dense_where_every_row_is_in_every_batch(name, l2):
     batches = [all_rows(seed) for seed in range(8)]
     lazy, dense = (MODELS[name](CARDINALITIES, seed=1, std=0.3).double() for _ in range(2))
-    train(lazy, Adam(lazy, learning_rate=RATE, l2=l2), batches)
-    train(dense, Adam(dense, learning_rate=RATE, updates="dense", l2=l2), batches)
+    train(lazy, Adam(lazy, lr=RATE, l2=l2), batches)
+    train(dense, Adam(dense, lr=RATE, updates="dense", l2=l2), batches)
     assert_near(lazy, dense)
 
 
 def test_the_first_step_is_the_same_for_rows_of_the_batch():
     ids, labels = batch(0)
     lazy, dense, start = deepfm().double(), deepfm().double(), deepfm().double()
-    train(lazy, Adam(lazy, learning_rate=RATE), [(ids, labels)])
-    train(dense, Adam(dense, learning_rate=RATE, updates="dense"), [(ids, labels)])
+    train(lazy, Adam(lazy, lr=RATE), [(ids, labels)])
+    train(dense, Adam(dense, lr=RATE, updates="dense"), [(ids, labels)])
     assert_near(lazy, dense)  # the others have no moments yet that could move them
     moved = (lazy.table.weight - start.table.weight).abs()
     rows = (ids + torch.tensor([0, 4, 34])).unique()
@@ -123,7 +123,7 @@ def test_the_first_step_is_the_same_for_rows_of_the_batch():
 def test_rows_that_no_batch_looked_up_are_bit_for_bit_the_same():
     batches = [batch(seed, ads=5) for seed in range(4)]
     model = deepfm()
-    optimizer = Adam(model, learning_rate=RATE, l2=0.1)
+    optimizer = Adam(model, lr=RATE, l2=0.1)
     for ids, labels in batches:
         before = model.table.weight.detach().clone()
         state = {key: x.clone() for key, x in optimizer.state[model.table.weight].items()}
@@ -148,7 +148,7 @@ def test_dense_updates_go_on_moving_rows_that_were_looked_up_before():
     rows = 4 + first[0][:, 1]
     for updates, still in (("lazy", True), ("dense", False)):
         model = deepfm()
-        optimizer = Adam(model, learning_rate=RATE, updates=updates)
+        optimizer = Adam(model, lr=RATE, updates=updates)
         train(model, optimizer, [first])
         before = model.table.weight[rows].detach().clone()
         train(model, optimizer, [second])
@@ -178,7 +178,7 @@ def rows_by_hand(weight, gradients, l2):
 @pytest.mark.parametrize("l2", [0.0, 0.05])
 def test_lazy_updates_are_adam_by_hand_for_the_rows_of_the_batch(l2):
     model = SparseLogisticRegression([3, 4], std=0.5, seed=2).double()
-    optimizer = Adam(model, learning_rate=RATE, l2=l2)
+    optimizer = Adam(model, lr=RATE, l2=l2)
     start = model.table.weight.tolist()
     batches = [  # ids that come twice in a batch, rows that rest for a step, and one that never comes
         [[0, 0], [0, 1], [1, 0], [0, 0]],
@@ -209,7 +209,7 @@ def test_lazy_updates_are_adam_by_hand_for_the_rows_of_the_batch(l2):
 def test_lazy_l2_is_a_term_of_the_loss_over_the_rows_of_the_batch():
     ids, labels = batch(0)
     ours, theirs = deepfm().double(), deepfm().double()
-    train(ours, Adam(ours, learning_rate=RATE, l2=0.3), [(ids, labels)])
+    train(ours, Adam(ours, lr=RATE, l2=0.3), [(ids, labels)])
     rows = (ids + torch.tensor([0, 4, 34])).unique()
     optimizer = torch.optim.Adam(theirs.parameters(), lr=RATE)
     looked_up = theirs.table.weight[rows]
@@ -222,7 +222,7 @@ def test_lazy_l2_is_a_term_of_the_loss_over_the_rows_of_the_batch():
 def test_lazy_l2_pulls_rare_and_frequent_rows_alike():
     """With plain gradient steps in Adam's place: g's L2 part, added over the steps, is 2 l2 w for each step so far."""
     model = SparseLogisticRegression([2, 3], std=0.5, seed=2).double()
-    optimizer = Adam(model, learning_rate=1e-12, l2=0.05)  # weights stay where they are
+    optimizer = Adam(model, lr=1e-12, l2=0.05)  # weights stay where they are
     weight = model.table.weight.detach().clone()
     pulled, means = torch.zeros_like(weight), torch.zeros_like(weight)
     for step in range(1, 13):
@@ -242,9 +242,9 @@ def test_a_state_without_counts_goes_on_as_if_every_step_had_looked_up_every_row
     found = {}
     for l2 in (0.0, 0.05):
         model = deepfm().double()
-        optimizer = Adam(model, learning_rate=RATE)
+        optimizer = Adam(model, lr=RATE)
         train(model, optimizer, [(ids, labels)] * 5)
-        again = Adam(model, learning_rate=RATE, l2=l2)
+        again = Adam(model, lr=RATE, l2=l2)
         again.load_state_dict(optimizer.state_dict())
         before = again.state[model.table.weight]["exp_avg"].clone()
         train(model, again, [(ids, labels)])
@@ -260,7 +260,7 @@ def test_l2_is_for_embeddings_alone():
         found = {}
         for l2 in (0.0, 0.5):
             model = deepfm()
-            train(model, Adam(model, learning_rate=RATE, updates=updates, l2=l2), [batch(0)])
+            train(model, Adam(model, lr=RATE, updates=updates, l2=l2), [batch(0)])
             found[l2] = model.state_dict()
         differing = [name for name in found[0.0] if not torch.equal(found[0.0][name], found[0.5][name])]
         assert differing == ["table.weight"]
@@ -269,7 +269,7 @@ def test_l2_is_for_embeddings_alone():
 def test_everything_but_embeddings_is_updated_by_torch():
     model, twin = deepfm(), deepfm()
     ids, labels = batch(0)
-    train(model, Adam(model, learning_rate=RATE), [(ids, labels)])
+    train(model, Adam(model, lr=RATE), [(ids, labels)])
     train(twin, torch.optim.Adam(twin.parameters(), lr=RATE, fused=True), [(ids, labels)])
     for name, tensor in twin.state_dict().items():
         if name != "table.weight":
@@ -278,7 +278,7 @@ def test_everything_but_embeddings_is_updated_by_torch():
 
 def test_the_rate_may_change_between_steps():
     model, slow = deepfm(), deepfm()
-    optimizer, other = Adam(model, learning_rate=RATE), Adam(slow, learning_rate=RATE)
+    optimizer, other = Adam(model, lr=RATE), Adam(slow, lr=RATE)
     start = copy.deepcopy(model.state_dict())
     optimizer.param_groups[0]["lr"] = 0.0
     other.param_groups[0]["lr"] = 1e-6
@@ -314,7 +314,7 @@ class Dense(TorchDispatchMode):
 def made_in_a_step(updates, l2):
     cardinalities = [20_000, 10_000]
     model = DeepFM(cardinalities, embedding=3, hidden=(4,))
-    optimizer = Adam(model, learning_rate=RATE, updates=updates, l2=l2)
+    optimizer = Adam(model, lr=RATE, updates=updates, l2=l2)
     batches = [batch(seed, ads=16, cardinalities=cardinalities) for seed in range(3)]
     train(model, optimizer, batches[:1])  # makes the moments, once
     with Dense(10_000) as dense:
@@ -331,7 +331,9 @@ def test_a_lazy_step_makes_nothing_of_the_size_of_a_table(l2):
 @pytest.mark.parametrize("model", [deepfm, lambda: DCN(CARDINALITIES, hidden=(4,))])
 def test_gradients_have_the_rows_of_the_batch_alone(model):
     model = model()
-    tables = Adam(model, learning_rate=RATE).tables
+    optimizer = Adam(model, lr=RATE)
+    optimizer.zero_grad()
+    tables = optimizer.tables
     ids, labels = batch(0, ads=7)
     objective(model, ids, labels).backward()
     assert sum(len(table.starts) for table in tables) == 3
@@ -341,17 +343,52 @@ def test_gradients_have_the_rows_of_the_batch_alone(model):
         assert gradient._values().shape == (7 * len(table.starts), table.weight.shape[1])
 
 
-def test_the_last_optimizer_decides_how_tables_are_updated():
+def test_making_an_optimizer_does_not_change_the_model():
     model = DCN(CARDINALITIES, hidden=(4,))
-    assert not any(table.sparse for table in Adam(model, learning_rate=RATE, updates="dense").tables)
-    assert all(table.sparse for table in Adam(model, learning_rate=RATE).tables)
-    assert not any(table.sparse for table in Adam(model, learning_rate=RATE, updates="dense").tables)
+    optimizer = Adam(model)
+    objective(model, *batch(0)).backward()
+    assert not any(table.weight.grad.is_sparse for table in optimizer.tables)
+    optimizer.zero_grad()
+    assert all(table.sparse for table in optimizer.tables)
+    Adam(model, updates="dense").zero_grad()
+    assert not any(table.sparse for table in optimizer.tables)
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_a_loop_that_clears_gradients_after_each_step_trains_as_one_that_does_before(l2):
+    """Of its first backward pass the tables are not prepared, so their gradients are dense."""
+    before, after = deepfm().double(), deepfm().double()
+    train(before, Adam(before, RATE, l2=l2), [batch(seed) for seed in range(3)])
+    optimizer = Adam(after, RATE, l2=l2)
+    for seed in range(3):
+        objective(after, *batch(seed)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert_near(after, before)
+
+
+@pytest.mark.parametrize("updates", ["lazy", "dense"])
+def test_step_calls_the_closure_and_returns_its_loss(updates):
+    plain, ours = deepfm(), deepfm()
+    train(plain, Adam(plain, lr=RATE, updates=updates), [batch(0)])
+    optimizer, found = Adam(ours, lr=RATE, updates=updates), []
+    optimizer.zero_grad()
+
+    def closure():
+        found.append(objective(ours, *batch(0)))
+        found[0].backward()
+        return found[0]
+
+    with torch.no_grad():
+        assert optimizer.step(closure) is found[0]
+    assert len(found) == 1
+    assert equal(ours.state_dict(), plain.state_dict())
 
 
 def test_a_table_without_a_gradient_is_left_alone():
     model = deepfm()
     start = model.table.weight.detach().clone()
-    optimizer = Adam(model, learning_rate=RATE, l2=0.1)
+    optimizer = Adam(model, lr=RATE, l2=0.1)
     (2 * model.bias).backward()
     optimizer.step()
     assert torch.equal(model.table.weight, start)
@@ -366,13 +403,13 @@ def test_a_table_without_a_gradient_is_left_alone():
 def test_an_optimizer_goes_on_from_its_state(name, updates):
     batches = [batch(seed) for seed in range(6)]
     whole = MODELS[name](CARDINALITIES, seed=1)
-    optimizer = Adam(whole, learning_rate=RATE, updates=updates, l2=0.01)
+    optimizer = Adam(whole, lr=RATE, updates=updates, l2=0.01)
     train(whole, optimizer, batches[:3])
     file = io.BytesIO()
     torch.save({"model": whole.state_dict(), "optimizer": optimizer.state_dict()}, file)
     train(whole, optimizer, batches[3:])
     resumed = MODELS[name](CARDINALITIES, seed=1, std=0.5)
-    again = Adam(resumed, learning_rate=1.0, updates=updates, l2=0.01)
+    again = Adam(resumed, lr=1.0, updates=updates, l2=0.01)
     there = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
     resumed.load_state_dict(there["model"])
     again.load_state_dict(there["optimizer"])
@@ -388,4 +425,4 @@ def test_bad_options_are_refused():
         ({"l2": -1.0}, "l2 must be finite and no less than 0, found -1.0"),
     ):
         with pytest.raises(InputError, match=message):
-            Adam(deepfm(), learning_rate=RATE, **options)
+            Adam(deepfm(), lr=RATE, **options)

@@ -15,8 +15,8 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 import bidwise
-from bidwise.kernels import fused_clicks, fused_panels
-from bidwise.kernels.fused_clicks import click_sums
+from bidwise.kernels import fused_panels
+from bidwise.kernels.fused_panels import panel_sums
 from bidwise.losses import dispatch
 from bidwise.losses.definition import PairOptions
 from bidwise.losses.dispatch import kernel_stage
@@ -31,7 +31,7 @@ def interpreter(monkeypatch):
         return
     read_bounds_of_loops(monkeypatch)
     monkeypatch.setattr(fused_panels, "FIELD_WORKERS", 8)
-    monkeypatch.setattr(fused_clicks, "PAIR_PROGRAMS", 8)
+    monkeypatch.setattr(fused_panels, "PAIR_PROGRAMS", 8)
 
 
 def make(ads, seed=0, share=0.25, scale=1.0, spread=1.0, shift=-1.0):
@@ -69,7 +69,7 @@ def clicks_of(columns, sigma=1.0, kappa: float | None = 3.0, offsets=None, size=
     if offsets is not None:
         offsets = torch.tensor(offsets, device=DEVICE)
     return (
-        click_sums(*columns, offsets, size, PairOptions(gap="positive", sigma=sigma, weighting=kappa)).double().sum(0)
+        panel_sums(*columns, offsets, size, PairOptions(gap="positive", sigma=sigma, weighting=kappa)).double().sum(0)
     )
 
 
@@ -135,7 +135,7 @@ def test_a_tiny_value_alone_in_its_panel(kappa):
     _, clicks, bids, _ = columns
     bids.clamp_(max=20.0)
     columns[0][0], clicks[0], bids[0] = 0.0, 1e-25, 60.0
-    found = click_sums(*columns, None, 300, PairOptions(gap="positive", weighting=kappa))[0, 1, 0]
+    found = panel_sums(*columns, None, 300, PairOptions(gap="positive", weighting=kappa))[0, 1, 0]
     others = clicks == 0
     others[0] = True
     truth = definition(*(x[others] for x in columns), sigma=1.0, kappa=kappa)[1, 0]
@@ -269,8 +269,8 @@ def test_bits_repeat():
 @pytest.mark.parametrize("programs", [1, 3, 100])
 def test_any_number_of_programs_shares_the_pairs(programs, monkeypatch):
     """Of 400 clicked ads, with 8 partners at a time: from one share to as many as there may be."""
-    monkeypatch.setattr(fused_clicks, "PAIR_PROGRAMS", programs)
-    monkeypatch.setattr(fused_clicks, "PARTNERS", 8)
+    monkeypatch.setattr(fused_panels, "PAIR_PROGRAMS", programs)
+    monkeypatch.setattr(fused_panels, "PARTNERS", 8)
     columns = make(800, share=0.02)
     assert_as_good_as_pairs(columns, clicks_of(columns))
     columns = make(300, share=0.5)
@@ -304,7 +304,7 @@ def test_the_loss_by_clicks_is_the_loss(repeats, reduction, kappa, monkeypatch):
     monkeypatch.setattr(dispatch, "CLICKS_FROM", 20)
     columns = tuple(x.view(repeats, -1).squeeze(0) for x in make(100 * repeats))
     called = []
-    monkeypatch.setattr(fused_clicks, "click_sums", lambda *x: called.append(True) or click_sums(*x))
+    monkeypatch.setattr(fused_panels, "panel_sums", lambda *x: called.append(True) or panel_sums(*x))
     for offsets in (None, torch.tensor([0, 60, 60, 100], device=DEVICE)):
         run = partial(loss_and_gradient, offsets=offsets, sigma=3.0, weighting=kappa, reduction=reduction)
         called.clear()
@@ -377,16 +377,16 @@ def test_a_graph_holds_all_of_it(kappa):
     """Replayed with other ads, wide ones among them and other clicks, it gives the bits of a plain call."""
     columns, options = make(5000), PairOptions(gap="positive", weighting=kappa)
     offsets = torch.tensor([0, 10, 3000, 5000], device=DEVICE)
-    click_sums(*columns, offsets, None, options)  # makes the tables and compiles
+    panel_sums(*columns, offsets, None, options)  # makes the tables and compiles
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = click_sums(*columns, offsets, None, options)
+        found = panel_sums(*columns, offsets, None, options)
     for scale, share in ((1.0, 0.25), (30.0, 0.0), (1.0, 1.0), (1e5, 0.05), (1.0, 0.01)):
         for held, new in zip(columns, make(5000, seed=9, scale=scale, share=share), strict=True):
             held.copy_(new)
         graph.replay()
-        assert torch.equal(found, click_sums(*columns, offsets, None, options))
+        assert torch.equal(found, panel_sums(*columns, offsets, None, options))
 
 
 @needs_gpu

@@ -25,8 +25,9 @@ from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, World, stack
 from bidwise.losses import api
 from bidwise.models import MLP, DeepFM, LogisticRegression, SparseLogisticRegression
+from bidwise.study.recipe import Recipe
 from bidwise.training import METRICS, Variants, fit, loop, mixing, predict, run, validation
-from bidwise.training.batches import Orders, Shuffle
+from bidwise.training.batches import Shuffle
 from bidwise.training.run import matmul_precision, repeats_in_a_graph
 from bidwise.training.validation import Metric, logits_of, mean_welfare
 from paper.dcn import DCN
@@ -84,7 +85,7 @@ def history_of(fitted, name):
 @pytest.mark.parametrize("loss", ["log_loss", "bid_weighted", "log", "log_plus", "log_teacher", "hinge_plus_teacher"])
 def test_repeats_at_once_are_repeats_one_by_one(loss):
     train, valid, alone = repeats(3)
-    options = {"loss": loss, "batch_size": 64, "learning_rate": 3e-3}
+    options = {"loss": loss, "batch_size": 64, "learning_rate": 3e-3, "metric": "welfare"}
     hidden = (6,)
     seeds = [11, 12, 13]
 
@@ -108,7 +109,7 @@ def test_variants_at_once_are_variants_one_by_one(hidden):
     both = bidwise.WelfareLoss(gap="positive", lam=torch.tensor(lams)[:, None])
     teacher = bidwise.WelfareLoss(value="teacher", weighting=3.0, lam=torch.tensor([[0.3, 2.0]]))  # one per repeat
     loss = Variants([(bidwise.LOSSES["log_loss"], 1), (both, 2), (teacher, 1)])
-    options = {"batch_size": 64, "learning_rate": 3e-3}
+    options = {"batch_size": 64, "learning_rate": 3e-3, "metric": "welfare"}
 
     def single(v, r):
         if v == 0:
@@ -132,35 +133,12 @@ def test_variants_at_once_are_variants_one_by_one(hidden):
             assert found == pytest.approx(expected, abs=1e-3)
 
 
-def test_variants_start_alike_and_end_apart():
-    train, _, _ = repeats(2, ads=300)
-    loss = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log"], 1)])
-    model = MLP(8, (6,), members=(2, 2), seed=[0, 1])
-    assert all(torch.equal(tensor[0], tensor[1]) for tensor in model.state_dict().values())
-    fitted = fit(model, train, loss=loss, epochs=1, batch_size=64)
-    assert not any(torch.equal(tensor[0], tensor[1]) for tensor in fitted.last.values())
-
-
-def test_variants_must_be_as_many_as_the_model_has():
-    train, _, _ = repeats(2, ads=100)
-    loss = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log"], 2)])
-    with pytest.raises(InputError, match="logits must have 3 variants first"):
-        fit(MLP(8, members=(2, 2)), train, loss=loss)
-
-
-def test_whole_auctions_train_at_once_too():
-    alone = [repeat(seed)[1] for seed in range(3)]
-    options = {"loss": "log_plus", "epochs": 1, "batch_size": 64, "seed": 4}
+@pytest.mark.parametrize("auctions", [True, False], ids=["whole auctions", "a last batch of one ad"])
+def test_auctions_and_short_batches_train_at_once_too(auctions):
+    alone = [repeat(seed, ads=65)[auctions] for seed in range(3)]
+    options = {"loss": "log_plus", "epochs": 2, "batch_size": 64, "seed": 4}
     together = fit(LogisticRegression(8, members=(3,), seed=range(3)), stack(alone), **options)
     for k, ads in enumerate(alone):
-        assert close(member(together.last, k), fit(LogisticRegression(8, seed=k), ads, **options).last, 1e-5)
-
-
-def test_a_last_batch_of_one_ad_trains_as_it_does_alone():
-    train, _, alone = repeats(3, ads=65)
-    options = {"loss": "log_plus", "epochs": 2, "batch_size": 64}
-    together = fit(LogisticRegression(8, members=(3,), seed=range(3)), train, **options)
-    for k, (ads, _) in enumerate(alone):
         assert close(member(together.last, k), fit(LogisticRegression(8, seed=k), ads, **options).last, 1e-5)
 
 
@@ -251,16 +229,6 @@ def test_a_metric_of_ones_own_selects():
     assert equal(fitted.model.state_dict(), fitted.best["worst"].state)
 
 
-@pytest.mark.parametrize(("every", "epochs", "expected"), [(1, 3, [1, 2, 3]), (3, 7, [3, 6, 7]), (5, 2, [2])])
-def test_every_so_many_epochs_and_the_last_are_evaluated(every, epochs, expected):
-    train, valid = repeat(0, ads=100)
-    done = []
-    fitted = fit(LogisticRegression(8), train, valid=valid, every=every, epochs=epochs, progress=done.append)
-    assert [entry["epoch"] for entry in fitted.history] == expected
-    assert done == list(range(1, epochs + 1))
-    assert fitted.best["welfare"].epoch.item() in expected
-
-
 def test_without_validation_the_last_weights_stay():
     train, _ = repeat(0, ads=100)
     model = LogisticRegression(8)
@@ -268,33 +236,6 @@ def test_without_validation_the_last_weights_stay():
     assert fitted.best == {}
     assert equal(model.state_dict(), fitted.last)
     assert [sorted(entry) for entry in fitted.history] == [["epoch", "loss"]] * 2
-
-
-def test_the_loss_of_an_epoch_is_the_mean_over_its_batches():
-    train, _ = repeat(0, ads=130)
-    seen = []
-
-    def loss(logits, clicks, bids, offsets, teacher):
-        found = bidwise.LOSSES["log_plus"](logits, clicks, bids, offsets)
-        seen.append(found.item())
-        return found
-
-    fitted = fit(LogisticRegression(8), train, loss=loss, epochs=2, batch_size=50)
-    assert len(seen) == 6
-    assert history_of(fitted, "loss").tolist() == pytest.approx([sum(seen[:3]) / 3, sum(seen[3:]) / 3], rel=1e-6)
-
-
-def test_training_helps():
-    train, valid = repeat(1, ads=2000, auctions=200)
-    model = MLP(8, (20,))
-    before = METRICS["expected_welfare"].of(logits_of(model, valid.features), valid).item()
-    best = METRICS["expected_welfare"].of(torch.logit(valid.truth), valid).item()
-    for loss in ("log_loss", "log_plus"):
-        fitted = fit(
-            MLP(8, (20,)), train, loss=loss, valid=valid, metric="expected_welfare", epochs=15, learning_rate=1e-2
-        )
-        after = fitted.best["expected_welfare"].value.item()
-        assert after > before + 0.8 * (best - before)
 
 
 # learning rate
@@ -315,20 +256,21 @@ def rates_of(monkeypatch, train, **options):
     return torch.tensor(rates, dtype=torch.float64), fitted
 
 
-def test_cosine_falls_from_the_rate_to_about_0(monkeypatch):
+@pytest.mark.parametrize(("epochs", "every", "steps"), [(5, 1, 100), (2.5, 0.3, 50)])
+def test_cosine_falls_from_the_rate_to_about_0(monkeypatch, epochs, every, steps):
     train, _ = repeat(0, ads=400)
-    rates, falling = rates_of(monkeypatch, train, schedule="cosine", epochs=5, batch_size=20)
-    expected = 0.02 * (1 + torch.cos(math.pi * torch.arange(100, dtype=torch.float64) / 100)) / 2
+    options = {"epochs": epochs, "every": every, "batch_size": 20}
+    rates, falling = rates_of(monkeypatch, train, schedule="cosine", **options)
+    expected = 0.02 * (1 + torch.cos(math.pi * torch.arange(steps, dtype=torch.float64) / steps)) / 2
     torch.testing.assert_close(rates, expected)
-    flat, constant = rates_of(monkeypatch, train, epochs=5, batch_size=20)
+    flat, constant = rates_of(monkeypatch, train, **options)
     assert flat.unique().tolist() == [0.02]
     assert not close(falling.last, constant.last, 1e-3)
 
 
 def test_cosine_reaches_0_where_auctions_are_longer_than_batches(monkeypatch):
     sizes = [20, 31, 7, 25, 40, 12, 9, 16] * 5
-    train, _ = repeat(0, ads=sum(sizes))
-    train = replace(train, offsets=torch.tensor([0, *sizes]).cumsum(0))
+    train = replace(repeat(0, ads=sum(sizes))[0], offsets=torch.tensor([0, *sizes]).cumsum(0))
     rates, _ = rates_of(monkeypatch, train, schedule="cosine", epochs=4, batch_size=2)
     assert len(rates) == 4 * len(sizes)
     assert rates[0] == 0.02
@@ -421,10 +363,8 @@ def test_long_tables_are_mixed_from_a_few_blocks_at_a_time(monkeypatch):
 def test_ranks_share_the_batches_of_a_long_table(monkeypatch, sizes):
     in_short_blocks(monkeypatch)
     epoch = Shuffle(numbered(sizes, ads=100), 12, [seeded(0)]).epoch()
-    cuts = epoch.cuts(3)
-    parts = [epoch.part(cuts[:, rank], cuts[:, rank + 1]) for rank in range(3)]
     for number in range(len(epoch.ends)):
-        rows = [part.rows(*part.bounds(number))[0] for part in parts]
+        rows = [epoch.rows(*epoch.bounds(number, rank, 3))[0] for rank in range(3)]
         assert torch.equal(torch.cat(rows), epoch.rows(*epoch.bounds(number))[0])
 
 
@@ -444,10 +384,18 @@ def test_a_training_on_a_long_table_resumes_exactly(tmp_path, monkeypatch):
     assert all(torch.equal(x, again.last[name]) for name, x in through.last.items())
 
 
-def test_batches_are_as_many_as_they_say():
-    for sizes, batch_size in ((None, 4), (None, 5), ([3] * 7, 4), ([3] * 7, 3)):
-        shuffle = Shuffle(numbered(sizes), batch_size, [seeded(0)])
-        assert len(list(shuffle)) == len(shuffle)
+def test_threads_that_read_ahead_end_with_their_epoch(monkeypatch):
+    in_short_blocks(monkeypatch)
+    shuffle, read = Shuffle(numbered(ads=120), 12, [seeded(0)]), []
+    monkeypatch.setattr(shuffle, "_read", lambda repeat, rows: read.append(len(rows)))
+    before = threading.active_count()
+    for _ in range(5):
+        assert len(list(shuffle)) == 10
+    for thread in threading.enumerate():
+        if thread.name == "bidwise-ahead":
+            thread.join(5)
+    assert read == [12] * 45  # all but the first of ten parts
+    assert threading.active_count() == before
 
 
 def test_every_epoch_has_its_own_order_and_every_repeat_too():
@@ -461,14 +409,13 @@ def test_every_epoch_has_its_own_order_and_every_repeat_too():
 
 
 def test_orders_that_are_drawn_ahead_are_those_that_are_not():
-    plain, ahead = (Orders(Shuffle(numbered(ads=30, lead=(2,)), 10, [seeded(1), seeded(2)])) for _ in range(2))
+    plain, ahead, again = (Shuffle(numbered(ads=30, lead=(2,)), 10, [seeded(1), seeded(2)]) for _ in range(3))
     states = []
     for _ in range(4):
         states.append(plain.states)
         assert all(torch.equal(a, b) for a, b in zip(plain.states, ahead.states, strict=True))
         assert torch.equal(plain.next(ahead=False).order, ahead.next(ahead=True).order)
     ahead.restart(states[1])
-    again = Orders(Shuffle(numbered(ads=30, lead=(2,)), 10, [seeded(1), seeded(2)]))
     again.next(ahead=False)
     assert torch.equal(ahead.next(ahead=False).order, again.next(ahead=True).order)
 
@@ -496,21 +443,9 @@ def test_the_loss_sees_the_columns_of_its_ads():
         assert offsets.tolist() == [0, 4, 8]
 
 
-def test_losses_with_a_teacher_ask_for_one(tmp_path):
-    train, _ = repeat(0, ads=100)
-    for loss in ("log_plus_teacher", "distilled", WelfareLoss(weighting=3.0)):
-        with pytest.raises(bidwise.InputError, match=r"train must have a teacher for this loss.*with_teacher"):
-            fit(LogisticRegression(8), replace(train, teacher=None), loss=loss, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_welfare_is_that_of_auctions():
+def test_log_loss_needs_no_auctions_and_is_what_epochs_are_chosen_by():
     train, valid = repeat(0, ads=100)
-    unbound = replace(valid, offsets=None)
-    for metric in ("welfare", "expected_welfare"):
-        with pytest.raises(bidwise.InputError, match=r"valid must have offsets, .* or auction_size for"):
-            fit(LogisticRegression(8), train, valid=unbound, metric=metric)
-    assert fit(LogisticRegression(8), train, valid=unbound, metric="log_loss", epochs=1).best
+    assert fit(LogisticRegression(8), train, valid=replace(valid, offsets=None), epochs=1).best.keys() == {"log_loss"}
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -577,26 +512,9 @@ def test_parts_that_were_frozen_stay_frozen():
     assert [part.training for part in model.layers] == [True, False, True, True, True]
 
 
-def test_a_column_of_logits_is_refused():
-    train, _ = repeat(0, ads=100)
-    message = r"model must return one logit per ad, \(50,\), found \(50, 1\); end its forward with .squeeze\(-1\)"
-    with pytest.raises(InputError, match=message):
-        fit(Plain(squeeze=False), train, batch_size=50)
+def test_a_column_of_logits_is_refused_by_predict_too():
     with pytest.raises(InputError, match=r"model must return one logit per ad, .*squeeze\(-1\)"):
-        predict(Plain(squeeze=False), train.features)
-
-
-def test_one_model_is_not_many():
-    train, _, _ = repeats(3, ads=100)
-    with pytest.raises(InputError, match=r"model must return one logit per ad, \(50,\), found \(3, 50\)"):
-        fit(LogisticRegression(8), train, batch_size=50)
-
-
-@pytest.mark.parametrize("loss", [lambda z, y, b, o, p: b * z, lambda z, y, b, o, p: z.mean()])
-def test_a_loss_is_one_number_per_member(loss):
-    train, _, _ = repeats(3, ads=100)
-    with pytest.raises(InputError, match=r"loss must return one number per member, \(3,\), found shape"):
-        fit(LogisticRegression(8, members=(3,)), train, loss=loss)
+        predict(Plain(squeeze=False), torch.zeros(5, 8))
 
 
 def swapped(logits, clicks, bids, teacher=None, offsets=None):
@@ -612,32 +530,67 @@ def swapped(logits, clicks, bids, teacher=None, offsets=None):
         (swapped, "in this order, found teacher in the place of offsets"),
         (3.0, "a name or a function, found float"),
         (nn.BCEWithLogitsLoss, "found the class BCEWithLogitsLoss; create an instance"),
-        (lambda z, y, b, o, p: 1.5, "loss must return one number, found float"),
+        (lambda z, y, b, o, p: 1.5, "one number, found float"),
+        (lambda z, y, b, o, p: b * z, r"one number, found shape \(50,\)"),
         (lambda z, y, b, o, p: z.detach().mean(), "found a loss without a gradient"),
     ],
 )
 def test_a_loss_that_cannot_be_trained_with_is_refused(loss, found):
-    train, _ = repeat(0, ads=50)
-    with pytest.raises(InputError, match=found):
-        fit(LogisticRegression(8), train, loss=loss)
+    with pytest.raises(InputError, match=f"^loss must .*{found}"):
+        fit(LogisticRegression(8), repeat(0, ads=50)[0], loss=loss)
 
 
-def test_parts_that_are_something_else_are_refused():
-    train, valid = repeat(0, ads=50)
-    for model, found in (
-        (LogisticRegression, "the class LogisticRegression; create an instance"),
-        (len, "builtin_function"),
-    ):
-        with pytest.raises(InputError, match=f"model must be a torch\\.nn\\.Module, found {found}"):
-            fit(model, train)
-    with pytest.raises(InputError, match="train must be Ads, found tuple; use bidwise"):
-        fit(LogisticRegression(8), (train.features, train.clicks, train.bids))
-    with pytest.raises(InputError, match="valid must be Ads, found Tensor"):
-        fit(LogisticRegression(8), train, valid=valid.features)
+TRAIN, VALID = repeat(0, ads=50, auctions=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"model": LogisticRegression}, "model must be .* the class LogisticRegression; create an instance"),
+        ({"model": len}, "model must be .* found builtin_function"),
+        ({"model": nn.Identity()}, "model must have parameters"),
+        ({"model": Plain(squeeze=False)}, r"model must return .*\(50,\), found \(50, 1\); .*squeeze\(-1\)"),
+        ({"model": LogisticRegression(8), "train": stack([TRAIN] * 3)}, r"model must return .*, found \(3, 50\)"),
+        ({"model": LogisticRegression(8).requires_grad_(False)}, "loss must depend .* all parameters .* frozen"),
+        ({"model": LogisticRegression(8, members=(1,)), "loss": lambda z, *_: z.mean()}, "loss must return .* member"),
+        (
+            {"model": MLP(8, members=(2, 1)), "loss": Variants([(WelfareLoss(), 1), (WelfareLoss(), 2)])},
+            "logits must have 3 variants first",
+        ),
+        ({"train": (TRAIN.features, TRAIN.clicks, TRAIN.bids)}, "train must be Ads, found tuple"),
+        ({"train": Ads(torch.zeros(0, 8), torch.zeros(0), torch.zeros(0))}, "train must hold ads, found none"),
+        ({"train": replace(TRAIN, teacher=None), "loss": "log_plus_teacher"}, "train must have a teacher"),
+        ({"train": replace(TRAIN, teacher=None), "loss": WelfareLoss(weighting=3.0)}, "train must have a teacher"),
+        ({"valid": VALID.features}, "valid must be Ads, found Tensor"),
+        ({"valid": replace(VALID, offsets=None), "metric": "welfare"}, "valid must have offsets"),
+        ({"valid": replace(VALID, truth=None), "metric": "expected_welfare"}, "valid must have truth"),
+        ({"valid": replace(VALID, clicks=torch.zeros(20)), "metric": "auc"}, "valid must have .* can compare"),
+        ({"loss": "log_plsu"}, "loss must be one of .*did you mean 'log_plus'"),
+        ({"metric": "welfar"}, "metric must be one of .*did you mean 'welfare'"),
+        ({"metric": ()}, "metric must name at least one"),
+        ({"batch_size": 1}, "batch_size must be at least 2"),
+        ({"learning_rate": 0.0}, "learning_rate must be finite and above 0"),
+        ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
+        ({"patience": 2, "valid": None}, "patience needs valid"),
+        ({"seed": [1, 2]}, "seed must be one number or 1, one per repeat, found 2"),
+        ({"graph": True}, "graph=True needs a GPU with triton"),
+        *(
+            ({option: found}, f"{option} must be finite and above 0, found {found}")
+            for option in ("epochs", "every", "patience")
+            for found in (0, -0.5, math.inf, math.nan)
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(tmp_path, changes, found):
+    asked = {"model": LogisticRegression(8), "train": TRAIN, "valid": VALID, "epochs": 1} | changes
+    with pytest.raises(InputError, match=f"^{found}"):
+        fit(asked.pop("model"), asked.pop("train"), **asked)
+
+
+def test_predict_takes_tensors_and_ads():
     with pytest.raises(InputError, match="features must be a tensor or Ads, found ndarray"):
-        predict(LogisticRegression(8), valid.features.numpy())
-    with pytest.raises(InputError, match="found all parameters of model are frozen"):
-        fit(LogisticRegression(8).requires_grad_(False), train)
+        predict(LogisticRegression(8), VALID.features.numpy())
+    assert torch.equal(predict(LogisticRegression(8), VALID), predict(LogisticRegression(8), VALID.features))
 
 
 def test_weights_need_a_loss_that_takes_them():
@@ -858,54 +811,46 @@ def test_a_run_folder_says_what_was_found(tmp_path):
     assert json.loads((tmp_path / "environment.json").read_text())["torch"] == torch.__version__
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"learning_rate": 0.01}, "learning_rate = 0.02 there and 0.01 here"),
-        ({"loss": "log"}, "loss = 'log_plus' there and 'log' here"),
-        ({"epochs": 7}, "epochs = 6 there and 7 here"),
-        ({"seed": 4}, r"seed = \[3, 3\] there and \[4, 4\] here"),
-        ({"patience": None}, "patience = 5 there and None here"),
-        ({"metric": "auc"}, r"metric = \['welfare', 'log_loss'\] there and \['auc'\] here"),
-    ],
-)
-def test_a_folder_of_another_run_is_refused(tmp_path, changes, words):
-    a_run(tmp_path, epochs=6, every=6)
-    with pytest.raises(InputError, match=f"out must be a new folder or one of the same run, found .* with {words};"):
-        a_run(tmp_path, **({"every": 6} | changes))
-
-
 def lam(number):
-    return bidwise.WelfareLoss(lam=torch.tensor([number, 1.0]))
+    return {"model": MLP(8, members=(2,)), "loss": WelfareLoss(lam=torch.tensor([number, 1.0]))}
+
+
+def other(name, **changes):
+    return {name: replace(repeat(0)[name == "valid"], **changes)}
 
 
 @pytest.mark.parametrize(
     ("left", "right", "word"),
     [
-        ({"model": MLP(8, (6,), seed=1)}, {"model": MLP(8, (6,), seed=2)}, "model"),
-        ({"model": MLP(8, (6,))}, {"model": MLP(8, (7,))}, "model"),
-        ({"model": MLP(8, (6,))}, {"model": MLP(8, (6,), init="glorot")}, "model"),
-        ({"train": repeat(1)[0]}, {"train": repeat(2)[0]}, "train"),
-        ({}, {"train": replace(repeat(0)[0], features=2 * repeat(0)[0].features)}, "train"),
-        ({}, {"train": replace(repeat(0)[0], teacher=None)}, "train"),
-        ({}, {"valid": replace(repeat(0)[1], truth=repeat(0)[1].clicks)}, "valid"),
-        (
-            {"model": MLP(8, members=(2,)), "loss": lam(1.00001)},
-            {"model": MLP(8, members=(2,)), "loss": lam(1)},
-            "loss",
-        ),
+        ({"learning_rate": 0.02}, {"learning_rate": 0.01}, "learning_rate = 0.02 there and 0.01 here"),
+        ({"loss": "log_plus"}, {"loss": "log"}, "loss = 'log_plus' there and 'log' here"),
+        ({"epochs": 2}, {"epochs": 3}, "epochs = 2 there and 3 here"),
+        ({"seed": 3}, {"seed": 4}, r"seed = \[3\] there and \[4\] here"),
+        ({"patience": 5}, {"patience": None}, "patience = 5 there and None here"),
+        ({"metric": "welfare"}, {"metric": "auc"}, r"metric = \['welfare'\] there and \['auc'\] here"),
+        ({"embeddings": "lazy"}, {"embeddings": "dense"}, "embeddings = 'lazy' there and 'dense' here"),
+        ({"l2": 0.0}, {"l2": 0.1}, "l2 = 0.0 there and 0.1 here"),
+        ({"every": 0.5}, {"every": 0.25}, "every = 0.5 there and 0.25 here"),
+        ({"precision": "float32"}, {"precision": "mixed"}, "precision = "),
+        ({"model": MLP(8, (6,), seed=1)}, {"model": MLP(8, (6,), seed=2)}, "model = "),
+        ({"model": MLP(8, (6,))}, {"model": MLP(8, (7,))}, "model = "),
+        ({"model": MLP(8, (6,))}, {"model": MLP(8, (6,), init="glorot")}, "model = "),
+        ({"train": repeat(1)[0]}, {"train": repeat(2)[0]}, "train = "),
+        ({}, other("train", features=2 * repeat(0)[0].features), "train = "),
+        ({}, other("train", teacher=None), "train = "),
+        ({}, other("train", weights=torch.ones(500)), "train = "),
+        ({}, other("train", exposure=torch.ones(500)), "train = "),
+        ({}, other("valid", truth=repeat(0)[1].clicks), "valid = "),
+        (lam(1.00001), lam(1.0), "loss = "),
     ],
 )
-def test_a_folder_of_other_ads_models_or_losses_is_refused(tmp_path, left, right, word):
+def test_a_folder_of_another_run_is_refused(tmp_path, left, right, word):
     train, valid = repeat(0)
-    default = {"model": LogisticRegression(8), "train": train, "valid": valid}
-    for changes in (left, right):
-        asked = default | left | changes
-        if changes is left:
-            fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
-        else:
-            with pytest.raises(InputError, match=f"with {word} = "):
-                fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
+    default = {"model": LogisticRegression(8), "train": train, "valid": valid, "epochs": 1, "out": tmp_path} | left
+    first, second = dict(default), default | right
+    fit(first.pop("model"), first.pop("train"), **first)
+    with pytest.raises(InputError, match=f"out must be a new folder or one of the same run, found .* with {word}"):
+        fit(second.pop("model"), second.pop("train"), **second)
 
 
 def test_variants_of_other_counts_are_another_run():
@@ -953,6 +898,9 @@ def counted(batches):
         (2.1, 1, [1, 2, 2.1], [10, 20, 21]),
         (3.0, 1.5, [1.5, 3], [15, 30]),
         (1, 0.3, [0.3, 0.6, 0.9, 1], [3, 6, 9, 10]),
+        (3, 1, [1, 2, 3], [10, 20, 30]),
+        (7, 3, [3, 6, 7], [30, 60, 70]),
+        (2, 5, [2], [20]),
     ],
 )
 def test_parts_of_epochs_are_trained_and_evaluated(epochs, every, evaluated, steps):
@@ -979,17 +927,6 @@ def test_evaluations_that_fall_into_one_batch_are_one():
     fitted = fit(LogisticRegression(8), train, valid=valid, loss=counted(batches), **options)
     assert [entry["epoch"] for entry in fitted.history] == [0.2, 0.5, 0.7, 1, 1.2, 1.5, 1.7, 2]
     assert len(batches) == 8
-
-
-def test_part_of_an_epoch_is_the_beginning_of_a_whole_one():
-    train, _ = repeat(0, ads=100)
-    states = []
-    model = MLP(8, (6,))
-    options = {"batch_size": 10, "learning_rate": 0.02, "every": 0.5}
-    fit(model, train, epochs=2, progress=lambda _: states.append(deepcopy(model.state_dict())), **options)
-    part = fit(MLP(8, (6,)), train, epochs=1.5, **options)
-    assert equal(part.last, states[2])
-    assert not equal(part.last, states[3])
 
 
 def test_the_loss_of_an_evaluation_is_the_mean_since_the_last_or_since_the_pass_began():
@@ -1027,28 +964,13 @@ def test_patience_may_be_part_of_an_epoch(patience, best):
     assert not equal(fitted.last, seen[best - 1])
 
 
-def test_cosine_falls_over_parts_of_epochs_too(monkeypatch):
-    train, _ = repeat(0, ads=100)
-    rates, _ = rates_of(monkeypatch, train, schedule="cosine", epochs=2.5, every=0.3, batch_size=10)
-    expected = 0.02 * (1 + torch.cos(math.pi * torch.arange(25, dtype=torch.float64) / 25)) / 2
-    torch.testing.assert_close(rates, expected)
-
-
-@pytest.mark.parametrize("option", ["epochs", "every", "patience"])
-def test_parts_of_epochs_are_above_0(option):
-    train, valid = repeat(0, ads=20, auctions=2)
-    for found in (-0.5, math.inf, math.nan):
-        with pytest.raises(InputError, match=f"{option} must be finite and above 0, found {found}"):
-            fit(LogisticRegression(8), train, valid=valid, **{option: found})
-
-
 def test_whole_numbers_may_be_written_as_fractions(tmp_path):
     train, valid = repeat(0, ads=100)
     options = {"valid": valid, "out": tmp_path}
     whole = fit(LogisticRegression(8), train, epochs=2, every=1, patience=1, **options)
     again = fit(LogisticRegression(8), train, epochs=2.0, every=1.0, patience=1.0, **options)
     same_fit(again, whole)
-    assert again.best["welfare"].epoch.dtype == torch.int64
+    assert again.best["log_loss"].epoch.dtype == torch.int64
 
 
 # runs that are cut off inside of an epoch
@@ -1180,6 +1102,61 @@ def test_progress_comes_about_once_a_second_and_after_each_epoch(monkeypatch):
     assert done == [0.4, 0.8, 1, 1.4, 1.8, 2]
 
 
+# L2 per unit of log loss
+
+
+def without_pairs(ads=160):
+    """Auctions of one ad each: the rank term is 0."""
+    return replace(categories(ads=ads), offsets=torch.arange(ads + 1))
+
+
+@pytest.mark.parametrize("options", [{}, {"embeddings": "dense"}, {"clip": 0.01}], ids=str)
+def test_a_rank_term_of_0_gives_the_same_weights_for_every_lam(options):
+    def last(loss):
+        model = DeepFM(CARDINALITIES, hidden=(6,), dropout=0.0, std=0.1)
+        return fit(model, without_pairs(), loss=loss, epochs=3, batch_size=16, l2=1e-2, **options).last
+
+    expected = last(WelfareLoss(lam=1.0))
+    for lam in (0.25, 32.0):  # powers of 2 are not rounded
+        assert equal(last(WelfareLoss(lam=lam)), expected)
+    for loss in ("log_loss", WelfareLoss(lam=0.1), WelfareLoss(lam=300.0), WelfareLoss(value="teacher", lam=3.0)):
+        assert close(last(loss), expected, 1e-5)
+    assert not close(last(WelfareLoss(lam=0.0)), expected, 1e-3)  # only the penalty is left
+
+
+def test_members_of_every_lam_take_the_same_steps_of_log_loss():
+    train = repeat(0, ads=100)[0]
+    train = stack([replace(train, offsets=torch.arange(101))])
+    lams = torch.tensor([[0.25], [1.0], [64.0]])
+    loss = Variants([(bidwise.LOSSES["log_loss"], 1), (WelfareLoss(lam=lams), 3), (WelfareLoss(lam=32.0), 1)])
+    last = fit(MLP(8, (6,), members=(5, 1)), train, loss=loss, epochs=3, batch_size=20).last
+    for tensor in last.values():
+        assert all(torch.equal(tensor[1], tensor[k]) for k in (2, 3))
+        torch.testing.assert_close(tensor, tensor[:1].expand_as(tensor), atol=1e-6, rtol=1e-5)
+
+
+def test_the_solver_and_every_lam_agree_on_the_penalty():
+    def logits(recipe, loss):
+        model = SparseLogisticRegression(CARDINALITIES)
+        options = {"epochs": 400, "batch_size": 160, "learning_rate": 0.05, "schedule": "cosine", "l2": 1e-2}
+        return predict(Recipe(embeddings=recipe, **options).fit(model, without_pairs(), loss=loss).model, features)
+
+    features = without_pairs().features
+    expected = logits("exact", bidwise.LOSSES["log_loss"])
+    for lam in (0.1, 30.0):
+        torch.testing.assert_close(logits("dense", WelfareLoss(lam=lam)), expected, atol=1e-3, rtol=0)
+
+
+def test_the_history_has_the_loss_and_not_its_share():
+    train = without_pairs()
+    options = {"epochs": 1, "batch_size": 16}
+    one, many = (
+        fit(SparseLogisticRegression(CARDINALITIES), train, loss=WelfareLoss(lam=lam), **options).history[0]["loss"]
+        for lam in (1.0, 8.0)
+    )
+    assert many.item() == pytest.approx(8 * one.item())
+
+
 # ids, bytes and files
 
 
@@ -1247,26 +1224,6 @@ def test_a_last_batch_of_one_ad_trains_batch_norm_too(ads):
     assert fitted.last["deep.norms.0.num_batches_tracked"].item() == 2 * (ads // 16)
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "word"),
-    [
-        ({"embeddings": "lazy"}, {"embeddings": "dense"}, "embeddings = 'lazy' there and 'dense' here"),
-        ({"l2": 0.0}, {"l2": 0.1}, "l2 = 0.0 there and 0.1 here"),
-        ({"every": 0.5}, {"every": 0.25}, "every = 0.5 there and 0.25 here"),
-        ({"model": SparseLogisticRegression(CARDINALITIES, seed=1)}, {}, "model = "),
-        ({"train": replace(categories(), weights=torch.ones(120))}, {}, "train = "),
-        ({"train": replace(categories(), exposure=torch.ones(120))}, {}, "train = "),
-    ],
-)
-def test_a_folder_of_other_embeddings_weights_or_steps_is_refused(tmp_path, left, right, word):
-    default = {"model": SparseLogisticRegression(CARDINALITIES), "train": categories()}
-    asked = default | left
-    fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
-    asked = default | right
-    with pytest.raises(InputError, match=f"with {word}"):
-        fit(asked.pop("model"), asked.pop("train"), epochs=1, out=tmp_path, **asked)
-
-
 # values are checked once
 
 
@@ -1303,20 +1260,12 @@ def test_global_random_state_is_untouched(tmp_path):
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
     assert python_random.getstate() == before[2]
-    torch.manual_seed(1)
-    expected = a_run(epochs=2).last
-    torch.manual_seed(2)
-    assert equal(a_run(epochs=2).last, expected)
-    torch.set_rng_state(before[0])
-
-
-def test_dropout_reads_and_leaves_no_global_state():
-    before = torch.get_rng_state()
-    expected = a_network("deepfm, lazy")
-    assert torch.equal(torch.get_rng_state(), before)
-    with torch.random.fork_rng():
-        torch.manual_seed(99)
-        same_fit(a_network("deepfm, lazy"), expected)
+    for made in (lambda: a_run(epochs=2), lambda: a_network("dcn")):  # which has dropout
+        expected = made().last
+        assert torch.equal(torch.get_rng_state(), before[0])
+        with torch.random.fork_rng():
+            torch.manual_seed(99)
+            assert equal(made().last, expected)
 
 
 def test_arguments_are_not_changed():
@@ -1344,44 +1293,6 @@ def test_a_loss_that_is_not_finite_is_explained():
         fit(LogisticRegression(8), train)
 
 
-def test_a_metric_that_is_nan_is_explained():
-    train, valid = repeat(0, ads=100)
-    with pytest.raises(InputError, match="valid must have ads that metric='auc' can compare"):
-        fit(LogisticRegression(8), train, valid=replace(valid, clicks=torch.zeros(len(valid))), metric="auc")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"loss": "log_plsu"}, "loss must be one of .*did you mean 'log_plus'"),
-        ({"metric": "welfar"}, "metric must be one of .*did you mean 'welfare'"),
-        ({"metric": ()}, "metric must name at least one"),
-        ({"epochs": 0}, "epochs must be finite and above 0"),
-        ({"batch_size": 1}, "batch_size must be at least 2"),
-        ({"every": 0}, "every must be finite and above 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be finite and above 0"),
-        ({"schedule": "linear"}, "schedule must be one of constant, cosine"),
-        ({"patience": 0}, "patience must be finite and above 0"),
-        ({"patience": 2, "valid": None}, "patience needs valid"),
-        ({"seed": [1, 2]}, "seed must be one number or 1, one per repeat, found 2"),
-    ],
-)
-def test_bad_arguments_are_refused(options, message):
-    train, valid = repeat(0, ads=20, auctions=2)
-    with pytest.raises(InputError, match=message):
-        fit(LogisticRegression(8), train, **({"valid": valid} | options))
-
-
-def test_things_that_cannot_be_trained_are_refused():
-    train, valid = repeat(0, ads=20, auctions=2)
-    with pytest.raises(InputError, match="model must have parameters"):
-        fit(nn.Identity(), train)
-    with pytest.raises(InputError, match="train must hold ads, found none"):
-        fit(LogisticRegression(8), Ads(torch.zeros(0, 8), torch.zeros(0), torch.zeros(0)))
-    with pytest.raises(InputError, match="valid must have truth for metric='expected_welfare'"):
-        fit(LogisticRegression(8), train, valid=replace(valid, truth=None), metric="expected_welfare")
-
-
 # graphs and precision: what can be told without a GPU
 
 
@@ -1401,13 +1312,6 @@ def test_only_parts_of_bidwise_are_captured_unasked():
     model = bidwise.models.DeepFM([3, 4], embedding=2, hidden=(4,))
     model.deep = type("Mine", (type(model.deep),), {"__module__": "mine"})(4, (4,), seed=0, random=torch.Generator())
     assert not repeats_in_a_graph(model, bidwise.LOSSES["log_plus"])
-
-
-def test_a_graph_is_refused_where_there_is_none():
-    ads = numbered(ads=20)
-    for graph, message in ((True, "graph=True needs a GPU with triton"), ("yes", "graph must be True, False or None")):
-        with pytest.raises(bidwise.InputError, match=message):
-            bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, epochs=1, batch_size=10, graph=graph)
 
 
 def test_mixed_precision_ends_with_the_last_thread():
@@ -1434,11 +1338,3 @@ def test_mixed_precision_ends_with_the_last_thread():
             assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def test_precision_is_part_of_a_run(tmp_path):
-    ads = numbered(ads=20)
-    options = {"epochs": 1, "batch_size": 10, "out": tmp_path / "run"}
-    bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, **options)
-    with pytest.raises(bidwise.InputError, match="precision"):
-        bidwise.fit(bidwise.models.LogisticRegression(ads.width), ads, **options, precision="mixed")

@@ -85,10 +85,9 @@ def test_without_auctions_all_that_could_be_drawn_are_measured(tmp_path):
 
 
 def test_a_missing_column_is_named(tmp_path):
-    with pytest.raises(
-        bidwise.InputError, match="validation_step must return auction or offsets too, found logits, clicks"
-    ):
+    with pytest.raises(bidwise.InputError, match="auction or offsets, found logits, clicks") as raised:
         trained(tmp_path, bidwise.WelfareCallback(), Model(auction=False))
+    assert raised.value.argument == "validation_step"
 
 
 def test_checkpoints_can_watch_welfare(tmp_path):

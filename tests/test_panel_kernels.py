@@ -7,7 +7,7 @@ from itertools import pairwise as neighbours
 
 import pytest
 import torch
-from helpers import CUDA, DEVICE, gpu_or_interpreter, needs_gpu
+from helpers import CUDA, DEVICE, gpu_or_interpreter, needs_gpu, read_bounds_of_loops
 from torch import Tensor
 
 pytest.importorskip("triton")
@@ -24,7 +24,9 @@ pytestmark = gpu_or_interpreter
 @pytest.fixture(autouse=True)
 def few_programs(monkeypatch):
     if not CUDA:  # the interpreter takes a millisecond for a program without work
+        read_bounds_of_loops(monkeypatch)
         monkeypatch.setattr(fused_panels, "FIELD_WORKERS", 8)
+        monkeypatch.setattr(fused_panels, "PAIR_PROGRAMS", 8)
 
 
 def make(ads, seed=0, value="clicks", scale=1.0, shift=-2.0):

@@ -94,14 +94,14 @@ def test_the_state_of_adam_moves_with_its_rows():
     ids = torch.tensor([[0, 0], [2, 1], [2, 0], [1, 1]])
     ads = Ads(ids, torch.tensor([0.0, 1, 1, 0]), torch.ones(4))
     old = MODELS["deepfm"]([3, 2], hidden=(4,), embedding=2)
-    adam = Adam(old, learning_rate=0.01, l2=0.1)
+    adam = Adam(old, lr=0.01, l2=0.1)
     for _ in range(3):
         adam.zero_grad()
         torch.nn.functional.binary_cross_entropy_with_logits(old(ads.features), ads.clicks).backward()
         adam.step()
     model = MODELS["deepfm"]([5, 2], hidden=(4,), embedding=2)
     state = widened_adam(model, adam.state_dict(), [3, 2], [torch.full((5,), 0.5), torch.ones(2)])
-    restored = Adam(model, learning_rate=0.01, l2=0.1)
+    restored = Adam(model, lr=0.01, l2=0.1)
     restored.load_state_dict(state)
     there, here = adam.state[old.table.weight], restored.state[model.table.weight]
     for key in ("exp_avg", "exp_avg_sq", "seen"):

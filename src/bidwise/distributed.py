@@ -10,10 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -142,11 +140,6 @@ def agree(problem: str | None) -> None:
             raise InputError(message) if rank() == 0 else ElsewhereError(message)
 
 
-def all_of(here: bool) -> bool:
-    """Whether it is so on all ranks."""
-    return all(_of_all(here))
-
-
 def check_same(**values: Any) -> None:
     """Raise unless these are the same on all ranks."""
     everywhere = _of_all(values)
@@ -166,155 +159,52 @@ def copy_first(tensors: Sequence[Tensor]) -> None:
             dist.broadcast(tensor.detach(), src=0)
 
 
-@dataclass(frozen=True)
-class Share:
-    """How a batch is divided: its ads on each rank, and the bounds of its auctions over all ranks."""
-
-    sizes: tuple[int, ...]
-    offsets: Tensor | None = None
-
-    @property
-    def ads(self) -> int:
-        """Ads of the whole batch."""
-        return sum(self.sizes)
-
-    @property
-    def begin(self) -> int:
-        """Where the ads of this rank begin in the batch."""
-        return sum(self.sizes[: rank()])
-
-
-def position_in_batch(ads: int) -> tuple[int, int]:
-    """The size of the batch that these ads belong to, and where they begin in it.
-
-    In a training loop other than `fit` nothing says how batches are divided: ranks are assumed to have equally many.
-    """
-    batch = share()
-    return (count() * ads, rank() * ads) if batch is None else (batch.ads, batch.begin)
-
-
-_share: ContextVar[Share | None] = ContextVar("share", default=None)
-
-
-def share() -> Share | None:
-    """How the current batch is divided; ``None`` where all of it is on this rank."""
-    return _share.get()
-
-
-@contextmanager
-def sharing(batch: Share | None) -> Iterator[None]:
-    """Tell the layers that look at whole batches, batch norm and dropout, how this one is divided."""
-    before = _share.set(batch)
-    try:
-        yield
-    finally:
-        _share.reset(before)
-
-
-Recorder = Callable[[Callable[[], Any]], None]
-_recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
-
-
-def exchange(work: Callable[[], Any]) -> None:
-    """Do ``work`` in which ranks exchange tensors; while a step is recorded, leave it to the recorder.
-
-    It must read tensors that are there and write into others that are: a replay finds them in the same places.
-    """
-    recorder = _recorder.get()
-    if recorder is None:
-        work()
-    else:
-        recorder(work)
-
-
-@contextmanager
-def recording(recorder: Recorder) -> Iterator[None]:
-    """Give the exchanges of this thread to ``recorder``, which does them later, between what was recorded."""
-    before = _recorder.set(recorder)
-    try:
-        yield
-    finally:
-        _recorder.reset(before)
+def position_in_batch(part: Tensor) -> tuple[int, int]:
+    """The ads of the batch that this part of a rank belongs to, and where the part begins."""
+    if count() == 1:
+        return len(part), 0
+    sizes = stacked(torch.tensor(len(part), device=part.device)).tolist()
+    return sum(sizes), sum(sizes[: rank()])
 
 
 def stacked(local: Tensor) -> Tensor:
     """The tensors of all ranks, ``(...) -> (ranks, ...)``; without a gradient."""
     local = local.detach().contiguous()
     everywhere = local.new_empty(count(), *local.shape)
-    places = everywhere.detach()  # of which no gradient is known, whatever becomes of the other
-    exchange(lambda: gather_into(places, local))
-    return everywhere
-
-
-def gather_into(everywhere: Tensor, local: Tensor) -> None:
-    """Fill ``(ranks, ...)`` with the tensors of all ranks, at once."""
     dist.all_gather(list(everywhere.unbind(0)), local)
+    return everywhere
 
 
 def concatenated(local: Tensor, sizes: Sequence[int]) -> Tensor:
     """The tensors of all ranks one after the other in the last dimension, where they differ; without a gradient."""
-    if local.shape[-1] != sizes[rank()]:
-        raise InputError(f"ads must be as many as the batch has on this rank, {sizes[rank()]}, found {local.shape[-1]}")
     longest = max(*sizes, 1)
     padded = stacked(F.pad(local.detach(), (0, longest - local.shape[-1])))
     return torch.cat([part[..., :size] for part, size in zip(padded, sizes, strict=True)], dim=-1)
 
 
-def columns_of_all(columns: Sequence[Tensor | None], sizes: Sequence[int]) -> list[Tensor | None]:
-    """Columns of ads, each ``(..., ads)`` or none, of all ranks one after the other; the first says the shape."""
-    there = [x for x in columns if x is not None]
-    dtype = torch.float32
-    for column in there:
-        dtype = torch.promote_types(dtype, column.dtype)
-    together = joined(torch.stack([x.to(dtype).expand_as(there[0]) for x in there]), sizes)
-    parts = iter([part.to(x.dtype) for part, x in zip(together, there, strict=True)])
-    return [None if x is None else next(parts) for x in columns]
+def gathered(local: Tensor, *, alike: bool = False) -> Tensor:
+    """The tensors of all ranks, ``(...) -> (ranks, ...)``; the gradients that ranks have for them add up.
 
-
-def add_up(tensor: Tensor) -> None:
-    """Replace ``tensor`` by the sum over ranks."""
-    numbers = tensor.detach()
-    exchange(lambda: dist.all_reduce(numbers))
-
-
-def gathered(local: Tensor) -> Tensor:
-    """The tensors of all ranks, ``(...) -> (ranks, ...)``; each may use them in its own way: gradients add up."""
-    everywhere: Tensor = _Gathered.apply(local)  # type: ignore[no-untyped-call]
-    return everywhere
-
-
-def joined(local: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The tensors of all ranks one after the other in the last dimension, from which all compute the same loss.
-
-    Each rank has the gradient for its own part already; it counts once for every rank, since gradients are averaged.
+    Where all compute the same from them, and so have gradients ``alike``, nothing travels back.
     """
-    together: Tensor = _Joined.apply(local, tuple(sizes))  # type: ignore[no-untyped-call]
-    return together
+    everywhere: Tensor = _Gathered.apply(local, alike)  # type: ignore[no-untyped-call]
+    return everywhere
 
 
 class _Gathered(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, local: Tensor) -> Tensor:
+    def forward(ctx: Any, local: Tensor, alike: bool) -> Tensor:
+        ctx.alike = alike
         return stacked(local)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.contiguous()
-        add_up(total)
-        return total[rank()]
-
-
-class _Joined(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, local: Tensor, sizes: tuple[int, ...]) -> Tensor:
-        ctx.begin, ctx.length = sum(sizes[: rank()]), local.shape[-1]
-        return concatenated(local, sizes)
-
-    @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return count() * gradient.narrow(-1, ctx.begin, ctx.length), None
+        if ctx.alike:
+            return count() * gradient[rank()], None
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total[rank()], None
 
 
 class AcrossRanks(nn.Module):
@@ -352,51 +242,33 @@ class AcrossRanks(nn.Module):
     ) -> Tensor:
         """The loss of the ads of all ranks."""
         if several():
-            batch = share() or _divided(logits, offsets)
-            columns = columns_of_all((logits, clicks, bids, teacher, weights), batch.sizes)
-            logits, clicks, bids, teacher, weights = columns  # type: ignore[assignment]
-            offsets = None if batch.offsets is None else batch.offsets.to(logits.device)
+            given = (logits, clicks, bids, teacher, weights)
+            logits, clicks, bids, teacher, weights, offsets = _of_all_ads(given, offsets)  # type: ignore[assignment]
         return self.loss(logits, clicks, bids, offsets, teacher, **({} if weights is None else {"weights": weights}))
 
 
-def _divided(logits: Tensor, offsets: Tensor | None) -> Share:
-    """How the ads that the ranks have brought are divided; they tell each other."""
-    auctions = -1 if offsets is None else len(offsets) - 1
-    brought = stacked(torch.tensor([logits.shape[-1], auctions], device=logits.device)).tolist()
-    sizes, counts = tuple(size for size, _ in brought), [number for _, number in brought]
-    if min(counts) < 0:
-        if max(counts) >= 0:
-            raise InputError("offsets must be given on all ranks or on none, found them on some")
-        return Share(sizes)
-    assert offsets is not None
-    lengths = concatenated(offsets.to(logits.device).diff(), counts).cpu()
-    return Share(sizes, F.pad(lengths.cumsum(0), (1, 0)))
+def _of_all_ads(columns: Sequence[Tensor | None], offsets: Tensor | None) -> list[Tensor | None]:
+    """Columns of ads, each ``(..., ads)`` or none, of all ranks one after the other, and the offsets; the first column
+    has the shape of all, and a gradient."""
+    there = [x for x in columns if x is not None]
+    logits, dtype = there[0], torch.float32
+    for column in there:
+        dtype = torch.promote_types(dtype, column.dtype)
+    ads, auctions = logits.shape[-1], -1 if offsets is None else len(offsets) - 1
+    brought = stacked(torch.tensor([ads, auctions], device=logits.device)).tolist()
+    sizes, counts = [size for size, _ in brought], [number for _, number in brought]
+    if min(counts) < 0 <= max(counts):
+        raise InputError("offsets must be given on all ranks or on none, found them on some")
+    stack = torch.stack([x.to(dtype).expand_as(logits) for x in there])
+    padded = gathered(F.pad(stack, (0, max(sizes) - ads)), alike=True)
+    together = torch.cat([part[..., :size] for part, size in zip(padded, sizes, strict=True)], dim=-1)
+    parts = iter([part.to(x.dtype) for part, x in zip(together, there, strict=True)])
+    if offsets is not None:
+        offsets = F.pad(concatenated(offsets.to(logits.device).diff(), counts).cumsum(0), (1, 0))
+    return [*(None if x is None else next(parts) for x in columns), offsets]
 
 
-class Average:
-    """The mean over ranks of gradients that are complete, under way while the rest of the backward pass goes on."""
-
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.parameters = parameters
-        self.flat = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]).div_(count())
-        self.under_way: Any = None
-        exchange(self._begin)
-
-    def _begin(self) -> None:
-        self.under_way = dist.all_reduce(self.flat, async_op=True)
-
-    def arrive(self) -> None:
-        """Wait for it, inside of an exchange."""
-        self.under_way.wait()
-
-    def assign(self) -> None:
-        """The means as gradients."""
-        means = torch.split(self.flat, [p.numel() for p in self.parameters])
-        for p, mean in zip(self.parameters, means, strict=True):
-            p.grad = mean.view(p.shape)
-
-
-def average_gradients(parameters: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
+def average_gradients(parameters: Iterable[Tensor], rows: Sequence[Tensor]) -> None:
     """Replace gradients by their mean over ranks; of ``rows``, tables of embeddings, only rows are sent that some rank
     has looked up.
     """
@@ -407,16 +279,12 @@ def average_gradients(parameters: Sequence[Tensor], rows: Sequence[Tensor]) -> N
         flat = torch.cat([*((torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in some), there])
         dist.all_reduce(flat)
         *means, there = torch.split(flat, [*(p.numel() for p in some), len(some)])
-        unused = [p for p, ranks_with in zip(some, there.tolist(), strict=True) if not ranks_with]
-        for p, total in zip(some, means, strict=True):  # laid out in memory as the parameter, which Adam walks
-            p.grad = torch.empty_like(p).copy_(total.view_as(p)).div_(count())
-        for p in unused:
-            p.grad = None
-    if not rows:
-        return
-    looked_up = [_rows(table) for table in rows]
-    sizes = stacked(torch.tensor([len(at) for at, _ in looked_up], device=rows[0].device)).T.tolist()
-    for table, (at, values), lengths in zip(rows, looked_up, sizes, strict=True):
+        for p, total, ranks_with in zip(some, means, there.tolist(), strict=True):
+            # laid out in memory as the parameter, which Adam walks
+            p.grad = torch.empty_like(p).copy_(total.view_as(p)).div_(count()) if ranks_with else None
+    for table in rows:
+        at, values = _rows(table)
+        lengths = stacked(torch.tensor(len(at), device=table.device)).tolist()
         at, values = concatenated(at, lengths), concatenated(values.T, lengths).T
         with warnings.catch_warnings():  # torch 2.11 warns whether or not one says that rows need no check
             warnings.filterwarnings("ignore", "Sparse invariant checks")

@@ -139,7 +139,8 @@ def train(table: str, /, *, out: Path, options: TrainOptions | None = None, devi
         cpu, cuda, or auto for a GPU if there is one.
     """
     options = options or TrainOptions()
-    _check_first(table, options)
+    if int(os.environ.get("WORLD_SIZE") or 1) == 1:  # of several processes the first looks, for all of them
+        _check_first(table, options)
     device = device_of(device)
 
     from bidwise import distributed

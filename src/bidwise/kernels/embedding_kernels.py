@@ -2,50 +2,36 @@
 
 Each is the formula of :mod:`bidwise.models.layers` with its gradient. A small step is launches more than arithmetic;
 these take away two of three. Gradients of embeddings do not become tensors as long as the table: they go to a
-:class:`Sums`, which an optimizer provides.
+:class:`~bidwise.kernels.adam_kernels.RowSums` of the optimizer.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bidwise.kernels.gpu import side_stream
 from bidwise.kernels.triton_or_none import jit, tl, triton
+
+if TYPE_CHECKING:
+    from bidwise.kernels.adam_kernels import RowSums
 
 PEAKS = 64  # places for the largest gradient, so that programs do not wait for one another
 ROWS = 256  # ads of a tile of a hidden layer
 
 
-class Sums(Protocol):
-    """Where gradients of embeddings are added up."""
-
-    peak: Tensor  # (PEAKS,) int32, bits of the largest absolute gradient of the batch
-
-    def expect(self, ids: Tensor) -> None:
-        """The vectors of ``ids`` are about to be read."""
-
-    def start(self) -> None:
-        """The gradients of the vectors are about to be found: the largest of them is 0 so far."""
-
-    def add(self, ids: Tensor, gradient: Tensor) -> None:
-        """Add the gradients ``(ads, fields, width)`` of the vectors of ``ids``; `peak` knows the largest."""
-
-
-def looked_up(weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> Tensor:
+def looked_up(weight: Tensor, ids: Tensor, starts: Tensor, sums: RowSums) -> Tensor:
     """The vectors of ids: ``(ads, fields) -> (ads, fields, width)``."""
     vectors: Tensor = _LookUp.apply(weight, ids, starts, sums)  # type: ignore[no-untyped-call]
     return vectors
 
 
 def factorized(
-    weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums, *, padded: bool = False
+    weight: Tensor, ids: Tensor, starts: Tensor, sums: RowSums, *, padded: bool = False
 ) -> tuple[Tensor, Tensor]:
     """First-order weights and factorization machine, ``(ads,)``, and vectors side by side, ``(ads, fields * width)``.
 
@@ -57,57 +43,27 @@ def factorized(
     return linear, flat
 
 
-class Aside:
-    """Gradients of weights, found on a stream beside the backward pass: nothing in it waits for them.
-
-    They end up where autograd would put them. Whoever reads them calls :meth:`join` first.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.needed: list[Tensor] = []  # tensors that are still read there: their memory must not be used again
-        self.stream: torch.cuda.Stream | None = None
-
-    def add(self, parameter: Tensor, gradient: Callable[[], Tensor], *needed: Tensor) -> None:
-        """Add ``gradient()``, which reads the tensors that are ``needed``, to that of ``parameter``."""
-        self.stream = side_stream(self.device, "gradients")
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self.stream):
-            parameter.grad = gradient() if parameter.grad is None else parameter.grad + gradient()
-        self.needed += needed
-
-    def join(self) -> None:
-        """Let the current stream wait for the gradients."""
-        if self.stream is not None:
-            torch.cuda.current_stream(self.device).wait_stream(self.stream)
-            self.stream = None
-            self.needed.clear()
-
-
-def product(inputs: Tensor, weight: Tensor, aside: Aside | None = None) -> Tensor:
+def product(inputs: Tensor, weight: Tensor) -> Tensor:
     """``inputs @ weight``; ``inputs`` may have more columns than ``weight`` has rows, all of them zeros."""
-    found: Tensor = _Product.apply(inputs, weight, aside)  # type: ignore[no-untyped-call]
+    found: Tensor = _Product.apply(inputs, weight)  # type: ignore[no-untyped-call]
     return found
 
 
-def activated(
-    inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor, begin: int = 0, aside: Aside | None = None
-) -> Tensor:
+def activated(inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor, begin: int = 0) -> Tensor:
     """relu(inputs + bias), of which ``dropout`` are left out and the others scaled up, ``(ads, units)``.
 
     Which are left out depends on ``seed`` and ``steps``, a number on the device that may change between replays of a
     graph; these are the ads from ``begin`` on of a batch that several ranks share.
     """
-    active: Tensor = _Activated.apply(inputs, bias, dropout, seed, steps, begin, aside)  # type: ignore[no-untyped-call]
+    active: Tensor = _Activated.apply(inputs, bias, dropout, seed, steps, begin)  # type: ignore[no-untyped-call]
     return active
 
 
 class _LookUp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, starts: Tensor, sums: RowSums) -> Tensor:
         ctx.save_for_backward(ids)
         ctx.sums = sums
-        sums.expect(ids)
         return F.embedding(ids + starts, weight)
 
     @staticmethod
@@ -116,7 +72,7 @@ class _LookUp(torch.autograd.Function):
         (ids,) = ctx.saved_tensors
         gradient = gradient.contiguous()
         size = 1024
-        ctx.sums.start()
+        ctx.sums.peak.zero_()
         _peak[(triton.cdiv(gradient.numel(), 4 * size),)](
             gradient, ctx.sums.peak, gradient.numel(), SIZE=size, PEAKS=PEAKS
         )
@@ -127,13 +83,12 @@ class _LookUp(torch.autograd.Function):
 class _Factorized(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, ids: Tensor, starts: Tensor, sums: Sums, padded: bool
+        ctx: Any, weight: Tensor, ids: Tensor, starts: Tensor, sums: RowSums, padded: bool
     ) -> tuple[Tensor, Tensor]:
         (ads, fields), width = ids.shape, weight.shape[1]
         columns = fields * (width - 1)
         # rows begin at multiples of 16 bytes, without which products of matrices are slower by half
         linear, flat = weight.new_empty(ads), weight.new_empty(ads, -(-columns // 4) * 4)
-        sums.expect(ids)
         if ads:
             _gather[(ads,)](ids, starts, weight, linear, flat, flat.stride(0), **_tile(fields, width))
         ctx.save_for_backward(weight, ids, starts)
@@ -146,7 +101,7 @@ class _Factorized(torch.autograd.Function):
         weight, ids, starts = ctx.saved_tensors
         (ads, fields), width = ids.shape, weight.shape[1]
         gradient = weight.new_empty(ads, fields, width)
-        ctx.sums.start()
+        ctx.sums.peak.zero_()
         if ads:
             tile = _tile(fields, width)
             d_flat = d_flat.contiguous()
@@ -158,8 +113,8 @@ class _Factorized(torch.autograd.Function):
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, aside: Aside | None) -> Tensor:
-        ctx.weight, ctx.aside = weight, aside
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
+        ctx.rows, ctx.dtype = len(weight), weight.dtype
         if inputs.shape[1] > len(weight):
             weight = F.pad(weight, (0, 0, 0, inputs.shape[1] - len(weight)))
         ctx.save_for_backward(inputs, weight)
@@ -170,28 +125,17 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
         kind = gradient.dtype  # that of the product, which autocast may have chosen
-
-        def d_weight() -> Tensor:
-            whole: Tensor = inputs.to(kind).t() @ gradient
-            return whole[: len(ctx.weight)].to(ctx.weight.dtype)
-
-        found = _gradient(ctx, ctx.weight, d_weight, inputs, gradient)
-        d_inputs = (gradient @ weight.to(kind).t()).to(inputs.dtype) if ctx.needs_input_grad[0] else None
-        return d_inputs, found, None
+        wanted, d_inputs, d_weight = ctx.needs_input_grad, None, None
+        if wanted[1]:
+            d_weight = (inputs.to(kind).t() @ gradient)[: ctx.rows].to(ctx.dtype)
+        if wanted[0]:
+            d_inputs = (gradient @ weight.to(kind).t()).to(inputs.dtype)
+        return d_inputs, d_weight
 
 
 class _Activated(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        inputs: Tensor,
-        bias: Tensor,
-        dropout: float,
-        seed: int,
-        steps: Tensor,
-        begin: int,
-        aside: Aside | None,
-    ) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, bias: Tensor, dropout: float, seed: int, steps: Tensor, begin: int) -> Tensor:
         inputs = inputs.contiguous()
         out = torch.empty_like(inputs)
         ads, units = inputs.shape
@@ -201,7 +145,6 @@ class _Activated(torch.autograd.Function):
         # models also run without `fit`, which sees to the device
         with torch.cuda.device_of(inputs):  # type: ignore[no-untyped-call]
             _activate[grid](inputs, bias, out, steps, seed, ads, units, dropout, begin, **tile)
-        ctx.bias, ctx.aside = bias, aside
         ctx.save_for_backward(out)
         ctx.dropout = dropout
         return out
@@ -221,18 +164,8 @@ class _Activated(torch.autograd.Function):
             _pass_back[grid](
                 gradient, out, d_inputs, d_bias, ads, units, 1 / (1 - ctx.dropout), ROWS=ROWS, COLUMNS=columns
             )
-        found = _gradient(ctx, ctx.bias, lambda: d_bias[0] if len(d_bias) == 1 else d_bias.sum(0), d_bias)
-        return d_inputs, found, None, None, None, None, None
-
-
-def _gradient(ctx: Any, parameter: Tensor, gradient: Callable[[], Tensor], *needed: Tensor) -> Tensor | None:
-    """The gradient of the second input, ``parameter``; none where it is not wanted or found aside."""
-    if not ctx.needs_input_grad[1]:
-        return None
-    if ctx.aside is None or not parameter.is_leaf:
-        return gradient()
-    ctx.aside.add(parameter, gradient, *needed)
-    return None
+        found = d_bias[0] if len(d_bias) == 1 else d_bias.sum(0)
+        return d_inputs, found if ctx.needs_input_grad[1] else None, None, None, None, None
 
 
 def _tile(fields: int, width: int) -> dict[str, int]:

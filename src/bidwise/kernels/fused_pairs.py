@@ -7,7 +7,7 @@ and adds the log loss. Every number is added in an order that shapes alone decid
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,21 +63,19 @@ def fused_loss(
     reduction: str,
     gradient: bool,
     stage: str = "pairs",
-    part: Any = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Rank term plus ``lam`` times the log loss, and the derivative for every logit, ``(..., ads)``.
 
     ``options`` are None for the log loss alone, and the weights of the batch multiply the log loss of each ad.
     ``stage`` is where the pair sums come from: ``pairs``; ``covariance`` for the signed, unweighted gap; ``panels`` for
     signed logistic; ``clicks`` for positive logistic of ads of which few have a value.
-    ``reduction="none"`` is of the rank term alone. Of a ``part`` the loss and derivatives of its own ads alone.
+    ``reduction="none"`` is of the rank term alone.
     """
     logits, offsets = batch.logits, batch.offsets
     if options is None or (offsets is not None and len(offsets) == 2):
         offsets = None  # one auction of all ads
     n, lead = logits.shape[-1], logits.shape[:-1]
     auctions = 1 if offsets is None else len(offsets) - 1
-    whole = (n, auctions) if part is None else (part.ads, part.auctions)
     summed = reduction != "none"
     shape = lead if summed else (*lead, auctions)
     if logits.numel() == 0 or auctions == 0:
@@ -87,27 +85,21 @@ def fused_loss(
     # in their own dtypes: kernels turn what they load into float32
     flat = type(batch)(*(None if x is None else x.detach().reshape(-1).contiguous() for x in given))  # type: ignore[arg-type]
     z, ads, repeats = flat.logits, logits.numel(), logits.numel() // n
-    each = float(lam) / whole[0] if reduction == "mean" else float(lam)
-    own = None if part is None or (part.begin, part.end) == (0, n) else (part.begin, part.end)  # of one auction
+    each = float(lam) / n if reduction == "mean" else float(lam)
     with torch.cuda.device(z.device) if z.is_cuda else nullcontext():
         sums, kappa, pair_mean = None, None, False
         if options is not None:
             kappa, pair_mean = options.weighting, options.pair_mean
-            if stage == "pairs" and offsets is None and n <= SMALL_TO and summed and part is None:
+            if stage == "pairs" and offsets is None and n <= SMALL_TO and summed:
                 loss, slope = _small_loss(flat, options, n, each, gradient)
                 return loss.view(shape), None if slope is None else slope.view(logits.shape)
             if stage == "pairs":
-                sums = _pair_sums(flat, options, n, gradient, own)
+                sums = _pair_sums(flat, options, n, gradient)
             else:
-                sums = _other_sums(stage, flat, options, Auctions.of(logits, offsets), own)
-        share = 1 / whole[1] if reduction == "mean" else 1.0
+                sums = _other_sums(stage, flat, options, Auctions.of(logits, offsets))
+        share = 1 / auctions if reduction == "mean" else 1.0
         if pair_mean and offsets is None:
             share /= n * n
-        if own is not None:  # all ads of the auction are known by now to the sums of these
-            flat = type(batch)(*(None if x is None else x[slice(*own)] for x in flat))  # type: ignore[arg-type]
-            z, ads, n = flat.logits, own[1] - own[0], own[1] - own[0]
-            if not n:
-                return z.new_zeros((), dtype=torch.float32), z.new_zeros(0, dtype=torch.float32) if gradient else None
         block = triton.next_power_of_2(min(n, ONE_PROGRAM_TO))
         if n > ONE_PROGRAM_TO:  # many programs, but no more than the second axis of a grid has
             block = max(min(1024, block), triton.next_power_of_2(-(-n // 65535)))
@@ -128,7 +120,7 @@ def fused_loss(
             total[(repeats,)](parts, loss, blocks, BLOCK=1024, num_warps=4)
     if costs is not None:
         loss = Auctions.of(logits, offsets).sum(costs)
-    return loss.view(shape), None if slope is None else slope.view(*lead, n)
+    return loss.view(shape), None if slope is None else slope.view(logits.shape)
 
 
 def _columns(batch: Batch, options: PairOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -169,13 +161,8 @@ def _surrogate(options: PairOptions) -> tuple[str, float]:
     return options.surrogate, options.sigma * 1.4426950408889634 if options.surrogate == "logistic" else 1.0
 
 
-def _pair_sums(
-    batch: Batch, options: PairOptions, per_repeat: int, gradient: bool, own: tuple[int, int] | None
-) -> Tensor:
-    """Cost and slope of every ad in parts, ``(parts, 2, ads)``: `PairSums` but for right_k, which costs lack.
-
-    Of the one auction that ``own`` bound ads of, only those of these ads, with all others.
-    """
+def _pair_sums(batch: Batch, options: PairOptions, per_repeat: int, gradient: bool) -> Tensor:
+    """Cost and slope of every ad in parts, ``(parts, 2, ads)``: `PairSums` but for right_k, which costs lack."""
     columns, offsets, kappa = _columns(batch, options), batch.offsets, options.weighting
     z, (surrogate, scale) = batch.logits, _surrogate(options)
     ads, auctions = z.numel(), 1 if offsets is None else len(offsets) - 1
@@ -186,13 +173,10 @@ def _pair_sums(
             *columns, table, ads, scale, float(kappa or 0), WEIGHTED=weighted, BLOCK=512, enable_fp_fusion=False
         )
         columns = (table, table, table, table)
-    begin, number = (0, ads) if own is None else (own[0], own[1] - own[0])
-    cut, shares = tiles(max(number, 1), per_repeat, auctions)
-    sums = z.new_empty((shares, 2, number), dtype=torch.float32)
-    if not number:
-        return sums
-    pairs[(-(-number // cut.ads), shares)](
-        *(*columns, z if offsets is None else offsets, sums, ads, begin, number, per_repeat, auctions, _steps(batch)),
+    cut, shares = tiles(ads, per_repeat, auctions)
+    sums = z.new_empty((shares, 2, ads), dtype=torch.float32)
+    pairs[(-(-ads // cut.ads), shares)](
+        *(*columns, z if offsets is None else offsets, sums, ads, per_repeat, auctions, _steps(batch)),
         *(scale, options.sigma, float(kappa or 0)),
         GAP=options.gap, SURROGATE=surrogate, WEIGHTED=weighted, RAGGED=offsets is not None, PREPARED=prepared,
         GRADIENT=gradient, COMPILED=not interpreted(), BK=cut.ads, BI=cut.partners,
@@ -201,19 +185,14 @@ def _pair_sums(
     return sums
 
 
-def _other_sums(
-    stage: str, batch: Batch, options: PairOptions, auctions: Auctions, own: tuple[int, int] | None
-) -> Tensor:
+def _other_sums(stage: str, batch: Batch, options: PairOptions, auctions: Auctions) -> Tensor:
     """The same sums without pairs, or with few."""
     z, label, bids, teacher = (x.float() for x in _columns(batch, options))
     if stage in ("panels", "clicks"):
-        from bidwise.kernels.fused_clicks import click_sums
         from bidwise.kernels.fused_panels import panel_sums
 
-        columns = (z, label, bids, teacher, auctions.bounds, auctions.size, options)
-        sums = panel_sums(*columns) if stage == "panels" else click_sums(*columns, own)
-    else:  # `bidwise.losses.without_pairs.covariance`, of one auction in each repeat
-        v, s = ((bids * x).view(auctions.count, -1) for x in (label, z.sigmoid()))
-        slope = (v - v.mean(-1, keepdim=True)) * (-options.sigma * v.shape[-1])
-        sums = torch.stack([slope * (s - s.mean(-1, keepdim=True)), slope]).view(1, 2, -1)
-    return sums if own is None else sums[..., slice(*own)].contiguous()
+        return panel_sums(z, label, bids, teacher, auctions.bounds, auctions.size, options)
+    # `bidwise.losses.without_pairs.covariance`, of one auction in each repeat
+    v, s = ((bids * x).view(auctions.count, -1) for x in (label, z.sigmoid()))
+    slope = (v - v.mean(-1, keepdim=True)) * (-options.sigma * v.shape[-1])
+    return torch.stack([slope * (s - s.mean(-1, keepdim=True)), slope]).view(1, 2, -1)

@@ -1,4 +1,13 @@
-"""The signed logistic pair loss without pairs on a GPU: the panels of `panels.py` as five Triton kernels.
+"""The logistic pair loss of large auctions on a GPU: the panels of `panels.py` as Triton kernels, and few pairs.
+
+The signed gap needs no pairs. Of the positive gap, an ad without a click has value 0: a clicked and an unclicked ad
+have the value of the clicked one at stake, and
+
+    L = sum_(i clicked, j not) w_ij v_i phi(s_i - s_j)  +  sum_(i, j clicked) w_ij max(v_i - v_j, 0) phi(s_i - s_j)
+
+The first sum is one of products of a source and a target, as those of the signed gap. The second has a pair for every
+two clicked ads: of 100,000 ads with 5 % clicks 25 million instead of 10 billion. An ad counts as clicked if its value
+is above 0, be it a soft label or one above 1; the fewer, the faster.
 
 Nothing is sorted and nothing waits for the host: grids depend on shapes alone, so that a CUDA graph can hold them all.
 """
@@ -7,11 +16,13 @@ Nothing is sorted and nothing waits for the host: grids depend on shapes alone, 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from bidwise.kernels.gpu import interpreted
+from bidwise.kernels.pair_kernels import pairs_of_list, pairs_of_table, shares_of
 from bidwise.kernels.triton_or_none import jit, tl, triton
 from bidwise.losses.panels import chebyshev, coefficients
 
@@ -20,58 +31,15 @@ if TYPE_CHECKING:
 
 DEGREE = 8  # of the Chebyshev series: interpolation errs by 12.6^-DEGREE
 REACH = 17  # panels farther apart see softplus(y) as y or 0: an error of e^-REACH
-CHARGES = 4  # left, left v, right, right v
-FIELDS = 6  # softplus of left, left v; sigmoid of left, left v; mirrored sigmoid of right, right v
+TAIL = 128  # panels beyond reach that are added up at once; of clicks, their e^y counts: e^-145 of the last is 0
 MOST_PANELS = 8192  # of one auction
 LEAST_PANELS = 32  # of an auction among many, which share
 ALL_PANELS = 65_536
-READ_TILE, MOMENT_TILE, VALUE_TILE = 512, 64, 128  # ads of a program
-PAIR_TILE, OTHERS, PAIR_WORKERS = 64, 32, 2048  # pairs at a time, and programs, where panels do not reach
+READ_TILE, VALUE_TILE = 512, 128  # ads of a program
 FIELD_WORKERS = 2048  # programs that go through the panels of all auctions
 HOT_PANELS = 4  # panels that a program adds up before it writes: without it, a million ads queue for one address
-
-
-class Panels:
-    """Memory and grids of one call: what `panel_sums` and `fused_clicks.click_sums` share.
-
-    Args:
-        z: logits, flat.
-        offsets: bounds of the auctions, int64 on the device; ``None``: auctions of ``size`` ads.
-        width: moments of a panel.
-        fields: Chebyshev series of a panel.
-    """
-
-    def __init__(self, z: Tensor, offsets: Tensor | None, size: int | None, width: int, fields: int) -> None:
-        if triton is None:
-            raise RuntimeError("these sums need triton, which is not installed")
-        self.ads = len(z)
-        self.auctions = len(offsets) - 1 if offsets is not None else self.ads // size if size else 0
-        self.panels, self.bits, self.steps, self.workers = cut(self.ads, max(self.auctions, 1))
-        cells = self.auctions * self.panels
-        zeros = torch.zeros(cells * width + 2 * self.auctions + 1, dtype=torch.int64, device=z.device)
-        self.moments, self.state = zeros[: cells * width], zeros[cells * width :].view(torch.int32)
-        self.fields = torch.empty(cells * fields * DEGREE, dtype=torch.float64, device=z.device)
-        self.read = z.new_empty(4, self.ads)  # t, v, left, right
-        self.where = (offsets, self.ads, self.auctions, size or 0)
-
-    def tiles(self, tile: int) -> tuple[int]:
-        """Grid of programs that take ``tile`` ads each."""
-        return (triton.cdiv(self.ads, tile),)
-
-    def read_ads(self, columns: tuple[Tensor | None, ...], options: PairOptions, counts: Tensor | None = None) -> None:
-        """`_read_ads` of logits, labels, bids and teacher."""
-        _read_ads[self.tiles(READ_TILE)](
-            *columns, self.read, self.state, counts, *self.where, options.sigma, options.weighting,
-            self.steps, self.panels, READ_TILE,
-        )  # fmt: skip
-
-    def take_pairs(self, sums: Tensor, options: PairOptions) -> None:
-        """`_take_pairs`, of auctions too wide for panels."""
-        workers = min(PAIR_WORKERS, *self.tiles(PAIR_TILE))
-        _take_pairs[(workers,)](
-            self.read, self.state, sums, *self.where, options.sigma, workers,
-            options.gap == "positive", self.steps, PAIR_TILE, OTHERS, num_warps=8,
-        )  # fmt: skip
+PAIR_ADS, PARTNERS, PAIR_PROGRAMS, PAIR_REGISTERS = 16, 128, 2112, 128  # as `fused_pairs.TILES` cuts large auctions
+SHARES = 32  # of an ad's partners, at most
 
 
 def panel_sums(
@@ -87,35 +55,76 @@ def panel_sums(
 
     With s = b sigmoid(z), t = sigma s and v = b label, ad k gets
 
-        cost_k  = sum_i left_i (v_i - v_k) softplus(t_k - t_i)
-        slope_k = sigma (right_k sum_i left_i (v_i - v_k) sigmoid(t_k - t_i)
-                         - left_k sum_j right_j (v_k - v_j) sigmoid(t_j - t_k))
+        cost_k  = sum_i left_i gap(v_i - v_k) softplus(t_k - t_i)
+        slope_k = sigma (right_k sum_i left_i gap(v_i - v_k) sigmoid(t_k - t_i)
+                         - left_k sum_j right_j gap(v_k - v_j) sigmoid(t_j - t_k))
 
-    where left = sigmoid(kappa b teacher) and right = sigmoid(kappa s), or 1 without kappa. All per-ad tensors are flat,
-    contiguous float32. ``offsets`` are the auctions' bounds, int64 on the device; ``None``: auctions of ``size`` ads.
+    where left = sigmoid(kappa b teacher) and right = sigmoid(kappa s), or 1 without kappa, and the gap is signed or
+    positive. All per-ad tensors are flat, contiguous float32. ``offsets`` are the auctions' bounds, int64 on the
+    device; ``None``: auctions of ``size`` ads.
 
-    Linear in the ads as long as sigma * eCPM of an auction stays below its number of panels: 8,192 for one auction,
-    65,536 divided among many, at least 32. An auction beyond that, or with numbers that are not finite or below 0, is
-    evaluated pair by pair on the device. Equal input gives equal bits: charges are added up as integers.
+    Linear in the ads, but for pairs of clicked ones, as long as sigma * eCPM of an auction stays below its number of
+    panels: 8,192 for one auction, 65,536 divided among many, at least 32. An auction beyond that, or with numbers that
+    are not finite or below 0, is evaluated pair by pair on the device. Charges are added up as integers: equal input
+    gives equal bits.
+
+    Where an auction is in order, clicked ads far above all others, every t_j - t_i is far below 0 and of a positive gap
+    only sums of e^(t_j - t_i) are left. Panels beyond reach add them by a series of their own, in float64, and no sum
+    over panels has terms of two signs: a small loss keeps its digits.
     """
-    call = Panels(z, offsets, size, CHARGES * DEGREE, FIELDS)
-    sums = z.new_empty(1, 2, call.ads)
-    if call.ads == 0 or call.auctions == 0:
+    ads = len(z)
+    auctions = len(offsets) - 1 if offsets is not None else ads // size if size else 0
+    sums = z.new_empty(1, 2, ads)
+    if ads == 0 or auctions == 0:
         return sums
-    call.read_ads((z, label, bids, teacher), options)
-    _add_moments[call.tiles(MOMENT_TILE)](
-        call.read, call.state, call.moments, *call.where, 2.0**call.bits,
-        call.steps, call.panels, DEGREE, CHARGES, HOT_PANELS, MOMENT_TILE, num_warps=8,
+    weighted, clicks = options.weighting is not None, options.gap == "positive"
+    charges = 2 if clicks else 4  # of a panel: left v, right; and without clicks left, right v
+    panels, bits, steps, workers = cut(ads, auctions)
+    cells = auctions * panels * charges * DEGREE
+    zeros = torch.zeros(cells + 2 * auctions + 1, dtype=torch.int64, device=z.device)
+    moments, state = zeros[:cells], zeros[cells:].view(torch.int32)
+    fields = torch.empty(3 * cells // 2, dtype=torch.float64, device=z.device)
+    read = z.new_empty(4, ads)  # t, v, left, right
+    where = (offsets, ads, auctions, size or 0)
+    # `read` of clicked ads, as many columns as there are; where each ad is among them, and their auctions; how many
+    # each program of `_read_ads` has seen; how many there are before each auction, up to its end, and in all
+    clicked = places = owners = counts = bounds = parts = None
+    room = max(ads, min(SHARES * ads, PAIR_PROGRAMS * PAIR_ADS))
+    if clicks:
+        clicked, parts = z.new_empty(4, ads), z.new_empty(2, room)
+        # multiples of 4, or each batch would be compiled again
+        lengths = [4 * triton.cdiv(x, 4) for x in (ads, ads, triton.cdiv(ads, READ_TILE), 2 * auctions + 1)]
+        flat = torch.empty(sum(lengths), dtype=torch.int32, device=z.device)
+        places, owners, counts, bounds = torch.split(flat, lengths)
+    cuts = (PAIR_PROGRAMS, SHARES, PAIR_ADS, PARTNERS)
+    pair_options: dict[str, Any] = {"num_warps": 4, "maxnreg": PAIR_REGISTERS, "enable_fp_fusion": False}
+
+    _read_ads[(triton.cdiv(ads, READ_TILE),)](
+        z, label, bids, teacher, read, state, counts, *where, options.sigma, options.weighting,
+        steps, panels, READ_TILE,
     )  # fmt: skip
-    _find_fields[(call.auctions * call.workers,)](
-        call.moments, call.state, _tables(z.device), call.fields, 0.5**call.bits, call.workers,
-        call.panels, DEGREE, CHARGES, FIELDS, REACH, 64, 128,
+    tile, warps = (128, 4) if clicks else (64, 8)
+    _add_moments[(triton.cdiv(ads, tile),)](
+        read, state, moments, counts, clicked, places, owners, bounds, *where, 2.0**bits,
+        clicks, weighted, steps, panels, DEGREE, HOT_PANELS, READ_TILE, tile, num_warps=warps,
     )  # fmt: skip
-    _take_values[call.tiles(VALUE_TILE)](
-        call.read, call.state, call.fields, sums, *call.where, options.sigma,
-        call.steps, call.panels, DEGREE, FIELDS, VALUE_TILE,
+    _find_fields[(auctions * workers,)](
+        moments, state, _tables(z.device), fields, 0.5**bits, workers,
+        clicks, panels, DEGREE, charges, REACH, 64, TAIL,
     )  # fmt: skip
-    call.take_pairs(sums, options)
+    if clicks:
+        pairs_of_list[(min(PAIR_PROGRAMS, SHARES * triton.cdiv(ads, PAIR_ADS)),)](
+            clicked, owners, bounds, parts, ads, auctions, room, options.sigma,
+            weighted, not interpreted(), *cuts, **pair_options,
+        )  # fmt: skip
+    _take_values[(triton.cdiv(ads, VALUE_TILE),)](
+        read, state, fields, parts, places, bounds, sums, *where, options.sigma, room,
+        clicks, steps, panels, DEGREE, *cuts, VALUE_TILE,
+    )  # fmt: skip
+    _take_wide[(min(PAIR_PROGRAMS, triton.cdiv(ads, PAIR_ADS)),)](
+        read, state, sums, *where, options.sigma,
+        options.gap, weighted, not interpreted(), steps, PAIR_ADS, PARTNERS, **pair_options,
+    )  # fmt: skip
     return sums
 
 
@@ -132,13 +141,17 @@ def cut(ads: int, auctions: int) -> tuple[int, int, int, int]:
 def _tables(device: torch.device) -> Tensor:
     """Chebyshev coefficients of softplus(y) and sigmoid(y), y = d + (u - u') / 2 from source to target, in float64.
 
-    (function, d + reach, degree in u', degree in u). Made on the CPU by the first call, which no graph can capture.
+    (function, d + reach, degree in u', degree in u); then e^-d of panels beyond reach, and the series of e^(u / 2) and
+    e^(-u / 2). Made on the CPU by the first call, which no graph can capture.
     """
-    node, _ = chebyshev(DEGREE)
+    node, analysis = chebyshev(DEGREE)
     d = torch.arange(-REACH, REACH + 1, dtype=torch.float64, device="cpu")
     y = d[:, None, None] + (node[:, None] - node[None, :]) / 2  # (d, u, u')
     kernels = torch.stack([-torch.nn.functional.logsigmoid(-y), torch.sigmoid(y)])
-    return coefficients(kernels).contiguous().to(device)
+    decay = torch.exp(-torch.arange(REACH + 1, REACH + 1 + TAIL, dtype=torch.float64, device="cpu"))
+    tails = [decay, analysis @ torch.exp(node / 2), analysis @ torch.exp(-node / 2)]
+    # one copy, which is waited for: another stream may read the table as soon as it is there
+    return torch.cat([coefficients(kernels).flatten(), *tails]).to(device)
 
 
 @jit
@@ -195,20 +208,19 @@ def _read_ads(
     b = tl.load(bids + ad, mask=inside, other=0.0)
     s = b * tl.sigmoid(tl.load(z + ad, mask=inside, other=0.0))
     t, v = sigma * s, b * tl.load(label + ad, mask=inside, other=0.0)
+    left = tl.full([TILE], 1.0, tl.float32)
+    right = left
     fits = (t >= 0) & (t < PANELS) & (v >= 0) & (v < 1e37)
-    tl.store(read + ad, t, mask=inside)
-    tl.store(read + ads + ad, v, mask=inside)
-    if counts is not None:
-        tl.store(counts + tl.program_id(0), tl.sum((inside & (v > 0)).to(tl.int32), axis=0))
-    if kappa is None:
-        tl.store(read + 2 * ads + ad, tl.full([TILE], 1.0, tl.float32), mask=inside)
-        tl.store(read + 3 * ads + ad, tl.full([TILE], 1.0, tl.float32), mask=inside)
-    else:
+    if kappa is not None:
         left = tl.sigmoid(kappa * b * tl.load(teacher + ad, mask=inside, other=0.0))
         right = tl.sigmoid(kappa * s)
         fits &= (left >= 0) & (right >= 0)  # false for NaN
-        tl.store(read + 2 * ads + ad, left, mask=inside)
-        tl.store(read + 3 * ads + ad, right, mask=inside)
+    tl.store(read + ad, tl.where(v == v, t, v), mask=inside)  # of NaN, all pairs are NaN
+    tl.store(read + ads + ad, v, mask=inside)
+    tl.store(read + 2 * ads + ad, left, mask=inside)
+    tl.store(read + 3 * ads + ad, right, mask=inside)
+    if counts is not None:
+        tl.store(counts + tl.program_id(0), tl.sum((inside & (v > 0)).to(tl.int32), axis=0))
 
     auction = _auction(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
     usable = inside & fits
@@ -235,31 +247,73 @@ def _read_ads(
 
 @jit
 def _add_moments(
-    read, state, moments, offsets, ads, auctions, size, scale,
-    STEPS: tl.constexpr, PANELS: tl.constexpr, DEGREE: tl.constexpr, CHARGES: tl.constexpr, HOT: tl.constexpr,
-    TILE: tl.constexpr,
+    read, state, moments, counts, clicked, places, owners, bounds, offsets, ads, auctions, size, scale,
+    CLICKS: tl.constexpr, WEIGHTED: tl.constexpr, STEPS: tl.constexpr, PANELS: tl.constexpr, DEGREE: tl.constexpr,
+    HOT: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """sum of q T_k(u) over every panel, as integers: (auction, panel, k, charge)."""
-    place = tl.arange(0, TILE)
-    ad = tl.program_id(0) * TILE + place
+    """sum of q T_k(u) over every panel, as integers: (auction, panel, charge, k); and the list of clicked ads."""
+    ad = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = ad < ads
     auction = _auction(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
+    t = tl.load(read + ad, mask=inside, other=0.0)
+    value = tl.load(read + ads + ad, mask=inside, other=0.0)
+    left = tl.load(read + 2 * ads + ad, mask=inside, other=0.0)
+    right = tl.load(read + 3 * ads + ad, mask=inside, other=0.0)
+    if CLICKS:
+        place, upto = _list_clicks(read, counts, clicked, places, t, value, left, right, ad, ads, WEIGHTED, BLOCK, TILE)
+        tl.store(owners + place, auction, mask=value > 0)
+        first, end = _bounds_of(auction, offsets, size)
+        tl.store(bounds + auction, place, mask=inside & (ad == first))
+        tl.store(bounds + auctions + auction, upto, mask=inside & (ad == end - 1))
+        tl.store(bounds + 2 * auctions + 0 * ad, upto, mask=ad == ads - 1)
+
     rest = inside & (tl.load(state + 4 * auction + 3) == 0)
-    t = tl.load(read + ad, mask=rest, other=0.0)
-    v, _power = _scaled(tl.load(read + ads + ad, mask=rest, other=0.0), state, auction, rest)
-    left = tl.load(read + 2 * ads + ad, mask=rest, other=0.0)
-    right = tl.load(read + 3 * ads + ad, mask=rest, other=0.0)
+    v, _power = _scaled(value, state, auction, rest)  # of unclicked ads the least value is 0
+    t = tl.where(rest, t, 0.0)
     panel = t.to(tl.int32)
     u = 2 * (t - panel.to(tl.float32)) - 1
     cell = auction.to(tl.int64) * PANELS + panel
+    if CLICKS:
+        cell = 2 * cell + (value <= 0).to(tl.int32)
+        charge = tl.where(rest, tl.where(value > 0, left * v, right), 0.0) * scale
+        column = tl.arange(0, DEGREE)[None, :]
+        fixed = (charge[:, None] * _basis(u, column, DEGREE, TILE, DEGREE)).to(tl.int64)
+        fixed = tl.where(column == 0, tl.maximum(fixed, 1), fixed)  # a panel with a tiny charge is not an empty one
+        _add_up(moments, cell, fixed, rest, HOT, TILE, DEGREE)
+    else:
+        column = tl.arange(0, 4 * DEGREE)[None, :]
+        charge = column // DEGREE  # left v, right, left, right v
+        product = tl.where(charge % 2 == 0, left[:, None], right[:, None]) * scale
+        product = tl.where(charge % 3 == 0, product * v[:, None], product)
+        basis = _basis(u, column % DEGREE, DEGREE, TILE, 4 * DEGREE)
+        _add_up(moments, cell, tl.where(rest[:, None], product * basis, 0.0).to(tl.int64), rest, HOT, TILE, 4 * DEGREE)
 
-    column = tl.arange(0, DEGREE * CHARGES)[None, :]
-    charge = column % CHARGES
-    product = tl.where(charge < 2, left[:, None], right[:, None]) * scale
-    product = tl.where(charge % 2 == 0, product, product * v[:, None])
-    basis = _basis(u, column // CHARGES, DEGREE, TILE, DEGREE * CHARGES)
-    fixed = (product * basis).to(tl.int64)  # (ads, k and charge)
-    _add_up(moments, cell, fixed, rest, HOT, TILE, DEGREE * CHARGES)
+
+@jit
+def _list_clicks(
+    read, counts, clicked, places, t, value, left, right, ad, ads,
+    WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Copies clicked ads to their list; how many there are before each ad, and up to it."""
+    begin = tl.program_id(0) * TILE
+    block = begin // BLOCK  # clicked ads were counted in earlier blocks, and are seen in its own
+    earlier = block * BLOCK + tl.arange(0, BLOCK)
+    before = (tl.load(read + ads + earlier, mask=earlier < begin, other=0.0) > 0).to(tl.int32)
+    bottom = block * 0
+    while bottom < block:
+        other = bottom + tl.arange(0, BLOCK)
+        before += tl.load(counts + other, mask=other < block, other=0)
+        bottom += BLOCK
+    flag = (value > 0).to(tl.int32)
+    upto = tl.sum(before, axis=0) + tl.cumsum(flag, axis=0)
+    place = upto - flag
+    tl.store(places + ad, place, mask=value > 0)
+    tl.store(clicked + place, t * 1.4426950408889634, mask=value > 0)  # for exp2
+    tl.store(clicked + ads + place, value, mask=value > 0)
+    if WEIGHTED:
+        tl.store(clicked + 2 * ads + place, left, mask=value > 0)
+        tl.store(clicked + 3 * ads + place, right, mask=value > 0)
+    return place, upto
 
 
 @jit
@@ -292,93 +346,121 @@ def _add_up(moments, cell, fixed, rest, HOT: tl.constexpr, TILE: tl.constexpr, W
 @jit
 def _find_fields(
     moments, state, tables, fields, unit, workers,
-    PANELS: tl.constexpr, DEGREE: tl.constexpr, CHARGES: tl.constexpr, FIELDS: tl.constexpr, REACH: tl.constexpr,
-    WINDOW: tl.constexpr, CHUNK: tl.constexpr,
+    CLICKS: tl.constexpr, PANELS: tl.constexpr, DEGREE: tl.constexpr, CHARGES: tl.constexpr, REACH: tl.constexpr,
+    WINDOW: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
-    """Chebyshev series of what all ads of an auction do to those of a panel: (auction, panel, field, k)."""
+    """Chebyshev series of what all ads of an auction do to those of a panel: (auction, panel, field, k).
+
+    Fields: softplus of left v, sigmoid of left v, mirrored sigmoid of right; then softplus of left, sigmoid of left,
+    mirrored sigmoid of right v, which clicks do not need.
+    """
     auction = tl.program_id(0) // workers
     last = tl.load(state + 4 * auction + 2)
     wide = tl.load(state + 4 * auction + 3)
-    begin = moments + auction.to(tl.int64) * PANELS * (DEGREE * CHARGES)
-    out = fields + auction.to(tl.int64) * PANELS * (FIELDS * DEGREE)
-    k = tl.arange(0, DEGREE)
+    values = moments + auction.to(tl.int64) * PANELS * (CHARGES * DEGREE)
+    rights = values + DEGREE
+    lefts = values + 2 * DEGREE
+    right_values = values + 3 * DEGREE
+    out = fields + auction.to(tl.int64) * PANELS * (3 * CHARGES // 2 * DEGREE)
+    k, beyond = tl.arange(0, DEGREE), tl.arange(0, TAIL)
     zeroth = (k == 0).to(tl.float64)
+    half = (k == 1).to(tl.float64) * 0.5
+    if CLICKS:
+        decays = tables + 2 * (2 * REACH + 1) * DEGREE * DEGREE
+        decay = tl.load(decays + beyond)
+        rising = tl.load(decays + TAIL + k)
+        falling = tl.load(decays + TAIL + DEGREE + k)
     panel = tl.program_id(0) % workers
     while (panel <= last) & (wide == 0):
-        if tl.load(begin + panel * (DEGREE * CHARGES)) != 0:  # left is never 0, so an empty panel alone has none
+        filled = tl.load(rights + panel * (CHARGES * DEGREE))  # right is never 0, so only an empty panel has none
+        if CLICKS:
+            filled |= tl.load(values + panel * (CHARGES * DEGREE))
+        if filled != 0:
             d = tl.arange(0, WINDOW) - REACH
             source = panel - d
             near = (d <= REACH) & (source >= 0) & (source <= last)
-            softplus_left = tl.zeros([WINDOW, DEGREE], tl.float64)
-            softplus_value = tl.zeros([WINDOW, DEGREE], tl.float64)
-            sigmoid_left = tl.zeros([WINDOW, DEGREE], tl.float64)
-            sigmoid_value = tl.zeros([WINDOW, DEGREE], tl.float64)
-            mirror_right = tl.zeros([WINDOW, DEGREE], tl.float64)
-            mirror_value = tl.zeros([WINDOW, DEGREE], tl.float64)
+            cost = tl.zeros([WINDOW, DEGREE], tl.float64)
+            up = tl.zeros([WINDOW, DEGREE], tl.float64)
+            down = tl.zeros([WINDOW, DEGREE], tl.float64)
+            cost_left = tl.zeros([WINDOW, DEGREE], tl.float64)
+            up_left = tl.zeros([WINDOW, DEGREE], tl.float64)
+            down_value = tl.zeros([WINDOW, DEGREE], tl.float64)
             for l in tl.static_range(DEGREE):
-                row = begin + source * (DEGREE * CHARGES) + l * CHARGES
-                left = tl.load(row, mask=near, other=0).to(tl.float64)[:, None]
-                left_value = tl.load(row + 1, mask=near, other=0).to(tl.float64)[:, None]
-                right = tl.load(row + 2, mask=near, other=0).to(tl.float64)[:, None]
-                right_value = tl.load(row + 3, mask=near, other=0).to(tl.float64)[:, None]
+                at = source * (CHARGES * DEGREE) + l
                 entry = tables + ((d + REACH) * DEGREE + l)[:, None] * DEGREE + k[None, :]
                 softplus = tl.load(entry, mask=near[:, None], other=0.0)
                 sigmoid = tl.load(entry + (2 * REACH + 1) * DEGREE * DEGREE, mask=near[:, None], other=0.0)
-                softplus_left += softplus * left
-                softplus_value += softplus * left_value
-                sigmoid_left += sigmoid * left
-                sigmoid_value += sigmoid * left_value
                 mirror = -sigmoid  # sigmoid(-y) = 1 - sigmoid(y)
                 if l == 0:
                     mirror += zeroth[None, :]
-                mirror_right += mirror * right
-                mirror_value += mirror * right_value
+                value = _charge(values + at, near)[:, None]
+                cost += softplus * value
+                up += sigmoid * value
+                down += mirror * _charge(rights + at, near)[:, None]
+                if not CLICKS:
+                    left = _charge(lefts + at, near)[:, None]
+                    cost_left += softplus * left
+                    up_left += sigmoid * left
+                    down_value += mirror * _charge(right_values + at, near)[:, None]
 
             # softplus(y) = y = (panel - source) + (u - u') / 2 and sigmoid(y) = 1 from far below
-            mass_left = tl.zeros([CHUNK], tl.float64)
-            mass_value = tl.zeros([CHUNK], tl.float64)
-            lever_left = tl.zeros([CHUNK], tl.float64)
-            lever_value = tl.zeros([CHUNK], tl.float64)
+            mass, lever = tl.zeros([TAIL], tl.float64), tl.zeros([TAIL], tl.float64)
+            mass_left, lever_left = tl.zeros([TAIL], tl.float64), tl.zeros([TAIL], tl.float64)
             bottom = panel * 0
             while bottom < panel - REACH:
-                below = bottom + tl.arange(0, CHUNK)
+                below = bottom + beyond
                 far = below < panel - REACH
-                cell = begin + below * (DEGREE * CHARGES)
-                mass = tl.load(cell, mask=far, other=0).to(tl.float64)
-                skew = tl.load(cell + CHARGES, mask=far, other=0).to(tl.float64)
-                mass_left += mass
-                lever_left += (panel - below) * mass - 0.5 * skew
-                mass = tl.load(cell + 1, mask=far, other=0).to(tl.float64)
-                skew = tl.load(cell + CHARGES + 1, mask=far, other=0).to(tl.float64)
-                mass_value += mass
-                lever_value += (panel - below) * mass - 0.5 * skew
-                bottom += CHUNK
+                cell = below * (CHARGES * DEGREE)
+                some = _charge(values + cell, far)
+                mass += some
+                lever += (panel - below) * some - 0.5 * _charge(values + cell + 1, far)
+                if not CLICKS:
+                    some = _charge(lefts + cell, far)
+                    mass_left += some
+                    lever_left += (panel - below) * some - 0.5 * _charge(lefts + cell + 1, far)
+                bottom += TAIL
 
             # sigmoid(-y) = 1 from far above
-            mass_right = tl.zeros([CHUNK], tl.float64)
-            mass_right_value = tl.zeros([CHUNK], tl.float64)
+            mass_right, mass_right_value = tl.zeros([TAIL], tl.float64), tl.zeros([TAIL], tl.float64)
             low = panel + REACH + 1
             while low <= last:
-                above = low + tl.arange(0, CHUNK)
-                there = begin + above * (DEGREE * CHARGES)
-                mass_right += tl.load(there + 2, mask=above <= last, other=0).to(tl.float64)
-                mass_right_value += tl.load(there + 3, mask=above <= last, other=0).to(tl.float64)
-                low += CHUNK
+                above = low + beyond
+                mass_right += _charge(rights + above * (CHARGES * DEGREE), above <= last)
+                if not CLICKS:
+                    mass_right_value += _charge(right_values + above * (CHARGES * DEGREE), above <= last)
+                low += TAIL
 
-            half = (k == 1).to(tl.float64) * 0.5
-            left_far, value_far = tl.sum(mass_left, axis=0), tl.sum(mass_value, axis=0)
-            found = tl.sum(softplus_left, axis=0) + zeroth * tl.sum(lever_left, axis=0) + half * left_far
-            here = out + panel * (FIELDS * DEGREE) + k
-            tl.store(here, found * unit)
-            found = tl.sum(softplus_value, axis=0) + zeroth * tl.sum(lever_value, axis=0) + half * value_far
-            tl.store(here + DEGREE, found * unit)
-            tl.store(here + 2 * DEGREE, (tl.sum(sigmoid_left, axis=0) + zeroth * left_far) * unit)
-            tl.store(here + 3 * DEGREE, (tl.sum(sigmoid_value, axis=0) + zeroth * value_far) * unit)
-            found = tl.sum(mirror_right, axis=0) + zeroth * tl.sum(mass_right, axis=0)
-            tl.store(here + 4 * DEGREE, found * unit)
-            found = tl.sum(mirror_value, axis=0) + zeroth * tl.sum(mass_right_value, axis=0)
-            tl.store(here + 5 * DEGREE, found * unit)
+            here = out + panel * (3 * CHARGES // 2 * DEGREE) + k
+            value_far = tl.sum(mass, axis=0)
+            cost_all = tl.sum(cost, axis=0) + zeroth * tl.sum(lever, axis=0) + half * value_far
+            up_all = tl.sum(up, axis=0) + zeroth * value_far
+            down_all = tl.sum(down, axis=0) + zeroth * tl.sum(mass_right, axis=0)
+            if CLICKS:
+                # far above, clicks: softplus(y) = sigmoid(y) = e^y; far below, no clicks: sigmoid(-y) = e^-y
+                above = panel + REACH + 1 + beyond
+                some = _charge(values + above[:, None] * (CHARGES * DEGREE) + k[None, :], (above <= last)[:, None])
+                tail = rising * tl.sum(tl.sum(some * falling[None, :], axis=1) * decay, axis=0)
+                cost_all += tail
+                up_all += tail
+                below = panel - REACH - 1 - beyond
+                some = _charge(rights + below[:, None] * (CHARGES * DEGREE) + k[None, :], (below >= 0)[:, None])
+                down_all += falling * tl.sum(tl.sum(some * rising[None, :], axis=1) * decay, axis=0)
+            else:
+                left_far = tl.sum(mass_left, axis=0)
+                left_all = tl.sum(cost_left, axis=0) + zeroth * tl.sum(lever_left, axis=0) + half * left_far
+                tl.store(here + 3 * DEGREE, left_all * unit)
+                tl.store(here + 4 * DEGREE, (tl.sum(up_left, axis=0) + zeroth * left_far) * unit)
+                right_all = tl.sum(down_value, axis=0) + zeroth * tl.sum(mass_right_value, axis=0)
+                tl.store(here + 5 * DEGREE, right_all * unit)
+            tl.store(here, cost_all * unit)
+            tl.store(here + DEGREE, up_all * unit)
+            tl.store(here + 2 * DEGREE, down_all * unit)
         panel += workers
+
+
+@jit
+def _charge(address, mask):
+    return tl.load(address, mask=mask, other=0).to(tl.float64)
 
 
 @jit
@@ -392,77 +474,66 @@ def _series(coefficients, u, mask, DEGREE: tl.constexpr):
 
 @jit
 def _take_values(
-    read, state, fields, sums, offsets, ads, auctions, size, sigma,
-    STEPS: tl.constexpr, PANELS: tl.constexpr, DEGREE: tl.constexpr, FIELDS: tl.constexpr, TILE: tl.constexpr,
+    read, state, fields, parts, places, bounds, sums, offsets, ads, auctions, size, sigma, room,
+    CLICKS: tl.constexpr, STEPS: tl.constexpr, PANELS: tl.constexpr, DEGREE: tl.constexpr, PROGRAMS: tl.constexpr,
+    SHARES: tl.constexpr, ADS: tl.constexpr, PARTNERS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The series of its panel at every ad, in float64: the two terms of a signed sum cancel."""
+    """The series of its panel at every ad, in float64: terms of a signed sum cancel. And the pairs of clicked ads."""
     ad = tl.program_id(0) * TILE + tl.arange(0, TILE)
     auction = _auction(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
     mine = (ad < ads) & (tl.load(state + 4 * auction + 3) == 0)
     t = tl.load(read + ad, mask=mine, other=0.0)
-    v, power = _scaled(tl.load(read + ads + ad, mask=mine, other=0.0), state, auction, mine)
+    value = tl.load(read + ads + ad, mask=mine, other=0.0)
     left = tl.load(read + 2 * ads + ad, mask=mine, other=0.0)
     right = tl.load(read + 3 * ads + ad, mask=mine, other=0.0)
+    v, power = _scaled(value, state, auction, mine)
     panel = t.to(tl.int32)
     u = (2 * (t - panel.to(tl.float32)) - 1).to(tl.float64)
-    here = fields + (auction.to(tl.int64) * PANELS + panel) * (FIELDS * DEGREE)
-    cost = _series(here + DEGREE, u, mine, DEGREE) - v * _series(here, u, mine, DEGREE)
-    tl.store(sums + ad, (cost * power).to(tl.float32), mask=mine)
-    as_j = _series(here + 3 * DEGREE, u, mine, DEGREE) - v * _series(here + 2 * DEGREE, u, mine, DEGREE)
-    as_i = _series(here + 5 * DEGREE, u, mine, DEGREE) - v * _series(here + 4 * DEGREE, u, mine, DEGREE)
-    slope = (right * as_j + left * as_i) * power * sigma
+    cell = auction.to(tl.int64) * PANELS + panel
+    if CLICKS:
+        here = fields + cell * (3 * DEGREE)
+        clicked = mine & (value > 0)
+        cost = _series(here, u, mine & (value <= 0), DEGREE) * power
+        slope = _series(here + tl.where(clicked, 2 * DEGREE, DEGREE), u, mine, DEGREE)
+        slope *= tl.where(clicked, -left * value, right * power) * sigma
+        number = tl.load(bounds + 2 * auctions)
+        shares = shares_of(number, auctions, PROGRAMS, SHARES, ADS, PARTNERS)
+        place = tl.load(places + ad, mask=clicked, other=0)
+        share = number * 0
+        while share < shares:
+            cost += tl.load(parts + share * number + place, mask=clicked, other=0.0)
+            slope += tl.load(parts + room + share * number + place, mask=clicked, other=0.0)
+            share += 1
+    else:
+        here = fields + cell * (6 * DEGREE)
+        cost = (_series(here, u, mine, DEGREE) - v * _series(here + 3 * DEGREE, u, mine, DEGREE)) * power
+        as_j = _series(here + DEGREE, u, mine, DEGREE) - v * _series(here + 4 * DEGREE, u, mine, DEGREE)
+        as_i = _series(here + 5 * DEGREE, u, mine, DEGREE) - v * _series(here + 2 * DEGREE, u, mine, DEGREE)
+        slope = (right * as_j + left * as_i) * power * sigma
+    tl.store(sums + ad, cost.to(tl.float32), mask=mine)
     tl.store(sums + ads + ad, slope.to(tl.float32), mask=mine)
 
 
 @jit
-def _take_pairs(
-    read, state, sums, offsets, ads, auctions, size, sigma, workers,
-    CLICKS: tl.constexpr, STEPS: tl.constexpr, TILE: tl.constexpr, OTHERS: tl.constexpr,
+def _take_wide(
+    read, state, sums, offsets, ads, auctions, size, sigma,
+    GAP: tl.constexpr, WEIGHTED: tl.constexpr, COMPILED: tl.constexpr, STEPS: tl.constexpr, ADS: tl.constexpr,
+    PARTNERS: tl.constexpr,
 ):  # fmt: skip
-    """The definition, pair by pair, for auctions too wide for their panels; where there are none, one look.
-
-    ``CLICKS``: of the positive gap, and without the pairs of two ads that both have a value above 0.
-    """
-    start = tl.program_id(0) * TILE
+    """All pairs of auctions too wide for their panels; one look if there are none."""
+    begin = tl.program_id(0) * ADS
     any_wide = tl.load(state + 4 * auctions)
-    while (start < ads) & (any_wide != 0):
-        ad = start + tl.arange(0, TILE)
-        auction = _auction(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
-        mine = (ad < ads) & (tl.load(state + 4 * auction + 3) != 0)
-        begin, end = _bounds_of(auction, offsets, size)
-        t = tl.load(read + ad, mask=mine, other=0.0)[:, None]
-        v = tl.load(read + ads + ad, mask=mine, other=0.0)[:, None]
-        left = tl.load(read + 2 * ads + ad, mask=mine, other=0.0)
-        right = tl.load(read + 3 * ads + ad, mask=mine, other=0.0)
-        cost = tl.zeros([TILE], tl.float64)
-        as_j = tl.zeros([TILE], tl.float64)
-        as_i = tl.zeros([TILE], tl.float64)
-        first = tl.min(tl.where(mine, begin, ads), axis=0)
-        last = tl.max(tl.where(mine, end, 0), axis=0)
-        while first < last:
-            other = first + tl.arange(0, OTHERS)
-            known = other < last
-            pair = (other[None, :] >= begin[:, None]) & (other[None, :] < end[:, None])
-            y = tl.where(pair, t - tl.load(read + other, mask=known, other=0.0)[None, :], 0.0)
-            value = tl.load(read + ads + other, mask=known, other=0.0)[None, :]
-            left_gap = value - v
-            right_gap = left_gap
-            if CLICKS:
-                pair = pair & ~((value > 0) & (v > 0))
-                right_gap = tl.where(left_gap > 0, 0.0, left_gap)  # keeps what is not a number
-                left_gap = tl.where(left_gap < 0, 0.0, left_gap)
-            left_other = tl.load(read + 2 * ads + other, mask=known, other=0.0)[None, :]
-            right_other = tl.load(read + 3 * ads + other, mask=known, other=0.0)[None, :]
-            left_gap = tl.where(pair, left_gap * left_other, 0.0)
-            right_gap = tl.where(pair, right_gap * right_other, 0.0)
-            small = tl.exp(-tl.abs(y))
-            log = tl.where(small < 2e-4, small - 0.5 * small * small, tl.log(1 + small))
-            sigmoid = tl.where(y >= 0, 1.0, small) / (1 + small)
-            mirror = tl.where(y >= 0, small, 1.0) / (1 + small)
-            cost += tl.sum(left_gap * (tl.maximum(y, 0.0) + log), axis=1).to(tl.float64)
-            as_j += tl.sum(left_gap * sigmoid, axis=1).to(tl.float64)
-            as_i += tl.sum(right_gap * mirror, axis=1).to(tl.float64)
-            first += OTHERS
-        tl.store(sums + ad, cost.to(tl.float32), mask=mine)
-        tl.store(sums + ads + ad, ((right * as_j + left * as_i) * sigma).to(tl.float32), mask=mine)
-        start += workers * TILE
+    while (begin < ads) & (any_wide != 0):
+        row = begin + tl.arange(0, ADS)[:, None]
+        k = tl.minimum(row, ads - 1)
+        auction = _auction(k, offsets, auctions, size, STEPS)
+        mine = (row < ads) & (tl.load(state + 4 * auction + 3) != 0)
+        start, end = _bounds_of(auction, offsets, size)
+        start = tl.where(mine, start, end)
+        cost, slope = pairs_of_table(
+            read, k, start, end, 0, 1, ads - 1, ads, sigma,
+            1.4426950408889634, GAP, WEIGHTED, COMPILED, ADS, PARTNERS,
+        )  # fmt: skip
+        tl.store(sums + row, cost, mask=mine)
+        tl.store(sums + ads + row, slope, mask=mine)
+        begin += tl.num_programs(0) * ADS

@@ -6,14 +6,12 @@ from __future__ import annotations
 import gc
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from bidwise import distributed
 from bidwise.kernels.gpu import side_stream
 from bidwise.kernels.triton_or_none import jit, tl, triton
 
@@ -26,16 +24,12 @@ CAPTURE = threading.Lock()  # other threads keep training meanwhile
 class Graph:
     """The step of a run on batches of one size. `advance` repeats what a capture recorded, for the next batch."""
 
-    def __init__(self, run: Run, size: int, share: distributed.Share | None = None) -> None:
+    def __init__(self, run: Run, size: int) -> None:
         assert run.epoch is not None
-        if share is not None:  # offsets where a loss of others would copy them to, which a capture cannot do
-            size = share.sizes[distributed.rank()]
-            share = replace(share, offsets=None if share.offsets is None else share.offsets.to(run.device))
         self.size, self.next = size, -1
         shuffle, source = run.shuffle, run.source
         self.at = torch.zeros(1, dtype=torch.int64, device=run.device)
-        assert source.epoch is not None  # of this rank
-        offsets = source.epoch.offsets_of(0)
+        offsets = run.epoch.offsets_of(0)
         offsets = None if offsets is None else offsets.to(run.device)
         repeats, width, columns = len(run.epoch.order), shuffle.features.shape[1], shuffle.columns.shape[1]
         features = source.features.new_empty(repeats * size, width)
@@ -44,10 +38,17 @@ class Graph:
         ads = triton.next_power_of_2(max(1, min(64, 4096 // triton.next_power_of_2(width))))
 
         def fetch() -> None:
-            apart = source.order.shape[1]  # orders of repeats, of which a rank has its part
             _fetch[(triton.cdiv(size, ads), repeats)](
-                *(source.order, self.at, source.features, source.columns, features, numbers, apart, size),
-                *(width, columns, ads, triton.next_power_of_2(width), triton.next_power_of_2(columns)),
+                *(source.order, self.at, source.features, source.columns, features, numbers),
+                *(
+                    source.order.shape[1],
+                    size,
+                    width,
+                    columns,
+                    ads,
+                    triton.next_power_of_2(width),
+                    triton.next_power_of_2(columns),
+                ),
             )
 
         def step() -> None:
@@ -58,27 +59,25 @@ class Graph:
             self.at += size
 
         fetch()  # compiled before it is captured
-        self.recorded = Recorder()
+        self.graph = torch.cuda.CUDAGraph()
         # not the one stream that torch has for it: cuBLAS has a workspace for each, which graphs at once must not share
         stream = side_stream(run.device, "capture")
-        # backward in this thread: it, too, is cut where ranks exchange
-        alone = torch.autograd.set_multithreading_enabled(False)
-        with CAPTURE, alone, _nothing_freed(), distributed.sharing(share), distributed.recording(self.recorded):
+        # backward in this thread, the one that captures
+        with CAPTURE, torch.autograd.set_multithreading_enabled(False), _nothing_freed():
             torch.cuda.synchronize(run.device)
             with torch.cuda.stream(stream):
-                self.recorded.begin()
+                self.graph.capture_begin(capture_error_mode="thread_local")
                 try:
                     step()
                 finally:
-                    self.recorded.end()
+                    self.graph.capture_end()
 
     def advance(self, start: int) -> None:
         """The step on the batch whose first ad is ``start`` in the order of the epoch."""
         if start != self.next:
             self.at.fill_(start)
         self.next = start + self.size
-        for part in self.recorded.parts:
-            part()
+        self.graph.replay()
 
 
 @contextmanager
@@ -93,31 +92,10 @@ def _nothing_freed() -> Iterator[None]:
             gc.enable()
 
 
-class Recorder:
-    """What is captured, cut into graphs where ranks exchange: gloo cannot be captured, and NCCL need not be."""
-
-    def __init__(self) -> None:
-        self.parts: list[Callable[[], Any]] = []
-        self.pool = torch.cuda.graph_pool_handle()
-
-    def begin(self) -> None:
-        self.graph = torch.cuda.CUDAGraph()
-        self.graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
-
-    def end(self) -> None:
-        self.graph.capture_end()
-        self.parts.append(self.graph.replay)
-
-    def __call__(self, exchange: Callable[[], Any]) -> None:
-        self.end()
-        self.parts.append(exchange)
-        self.begin()
-
-
-def captured(run: Run, size: int, share: distributed.Share | None = None) -> Graph | None:
-    """The step of ``run`` as a graph, on batches that ranks ``share``; ``None``, with a warning, where it cannot be."""
+def captured(run: Run, size: int) -> Graph | None:
+    """The step of ``run`` as a graph; ``None``, with a warning, if it cannot be captured."""
     try:
-        return Graph(run, size, share)
+        return Graph(run, size)
     except RuntimeError as error:
         run.optimizer.zero_grad()
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -15,7 +15,7 @@ from bidwise.kernels.triton_or_none import jit, tl
 
 def _kernel(function: Any) -> Any:
     """``function`` as a kernel; numbers are not built into it, or every batch size would be compiled anew."""
-    numbers = ("ads", "begin", "number", "per_repeat", "auctions", "steps", "parts", "blocks")
+    numbers = ("ads", "per_repeat", "auctions", "steps", "parts", "blocks")
     return jit(do_not_specialize=[x for x in inspect.signature(function).parameters if x in numbers])(function)
 
 
@@ -194,24 +194,20 @@ def _add_tile(
     return cost, shown, lost
 
 
-@_kernel
-def pairs(
-    z, label, bid, teacher, offsets, sums, ads, begin, number, per_repeat, auctions, steps, scale, sigma, kappa,
-    GAP: tl.constexpr, SURROGATE: tl.constexpr, WEIGHTED: tl.constexpr, RAGGED: tl.constexpr, PREPARED: tl.constexpr,
-    GRADIENT: tl.constexpr, COMPILED: tl.constexpr, BK: tl.constexpr, BI: tl.constexpr,
+@jit
+def _add_share(
+    z, label, bid, teacher, s_k, v_k, start, end, share, shares, last, ads, scale, kappa,
+    GAP: tl.constexpr, SURROGATE: tl.constexpr, WEIGHTED: tl.constexpr, PREPARED: tl.constexpr, GRADIENT: tl.constexpr,
+    COMPILED: tl.constexpr, APART: tl.constexpr, BK: tl.constexpr, BI: tl.constexpr,
 ):  # fmt: skip
-    """Cost and slope of BK ads over their share of the partners; the second axis of the grid counts the shares.
+    """Sums of `_add_tile` for the ads k and one of ``shares`` of their partners, which go from ``start`` to ``end``.
 
-    The ads are ``number`` from ``begin`` on, their partners all.
+    ``last`` is the last ad. ``APART``: eCPM of a table is not yet scaled, and NaN stays in its auction.
     """
-    row = tl.program_id(0) * BK + tl.arange(0, BK)[:, None]
-    k = begin + tl.minimum(row, number - 1)
-    start, end = _bounds(k, offsets, per_repeat, auctions, steps, RAGGED)
-    s_k, v_k, left_k, right_k = _ads(z, label, bid, teacher, k, ads, scale, kappa, WEIGHTED, PREPARED, False)
     first = tl.min(start)
     after = tl.max(end)
-    chunks = tl.cdiv(tl.cdiv(after - first, BI), tl.num_programs(1))
-    low = first + tl.program_id(1) * chunks * BI
+    chunks = tl.cdiv(tl.cdiv(after - first, BI), shares)
+    low = first + share * chunks * BI
     high = tl.minimum(after, low + chunks * BI)
     # in a block of one auction all whole chunks are pairs of it: no pair has to be looked at
     whole = low
@@ -225,23 +221,50 @@ def pairs(
     column = tl.arange(0, BI)[None, :]
     for at in range(low, whole, BI):
         s_i, v_i, left, right = _ads(z, label, bid, teacher, at + column, ads, scale, kappa, WEIGHTED, PREPARED, False)
+        if APART:
+            s_i *= scale
         cost, shown, lost = _add_tile(
             s_k - s_i, v_i - v_k, left, right, cost, shown, lost, GAP, SURROGATE, WEIGHTED, GRADIENT, COMPILED
         )
     for at in range(whole, high, BI):
         i = at + column
         s_i, v_i, left, right = _ads(
-            z, label, bid, teacher, tl.minimum(i, ads - 1), ads, scale, kappa, WEIGHTED, PREPARED, False
+            z, label, bid, teacher, tl.minimum(i, last), ads, scale, kappa, WEIGHTED, PREPARED, False
         )
-        stake = tl.where((i >= start) & (i < end), v_i - v_k, 0.0)
+        pair = (i >= start) & (i < end)
+        stake = tl.where(pair, v_i - v_k, 0.0)
+        if APART:
+            lag = tl.where(pair, s_k - s_i * scale, 0.0)
+            left = tl.where(pair, left, 0.0)
+            right = tl.where(pair, right, 0.0)
+        else:
+            lag = s_k - s_i
         cost, shown, lost = _add_tile(
-            s_k - s_i, stake, left, right, cost, shown, lost, GAP, SURROGATE, WEIGHTED, GRADIENT, COMPILED
+            lag, stake, left, right, cost, shown, lost, GAP, SURROGATE, WEIGHTED, GRADIENT, COMPILED
         )
+    return cost, shown, lost
+
+
+@_kernel
+def pairs(
+    z, label, bid, teacher, offsets, sums, ads, per_repeat, auctions, steps, scale, sigma, kappa,
+    GAP: tl.constexpr, SURROGATE: tl.constexpr, WEIGHTED: tl.constexpr, RAGGED: tl.constexpr, PREPARED: tl.constexpr,
+    GRADIENT: tl.constexpr, COMPILED: tl.constexpr, BK: tl.constexpr, BI: tl.constexpr,
+):  # fmt: skip
+    """Cost and slope of BK ads over their share of the partners; the second axis of the grid counts the shares."""
+    row = tl.program_id(0) * BK + tl.arange(0, BK)[:, None]
+    k = tl.minimum(row, ads - 1)
+    start, end = _bounds(k, offsets, per_repeat, auctions, steps, RAGGED)
+    s_k, v_k, left_k, right_k = _ads(z, label, bid, teacher, k, ads, scale, kappa, WEIGHTED, PREPARED, False)
+    cost, shown, lost = _add_share(
+        z, label, bid, teacher, s_k, v_k, start, end, tl.program_id(1), tl.num_programs(1), ads - 1, ads, scale, kappa,
+        GAP, SURROGATE, WEIGHTED, PREPARED, GRADIENT, COMPILED, False, BK, BI,
+    )  # fmt: skip
     total, slope = _over_partners(cost, shown, lost, left_k, right_k, sigma, SURROGATE, WEIGHTED)
-    here = sums + tl.program_id(1) * 2 * number + row
-    tl.store(here, total, mask=row < number)
+    here = sums + tl.program_id(1) * 2 * ads + row
+    tl.store(here, total, mask=row < ads)
     if GRADIENT:
-        tl.store(here + number, slope, mask=row < number)
+        tl.store(here + ads, slope, mask=row < ads)
 
 
 @jit
@@ -258,6 +281,64 @@ def _over_partners(cost, shown, lost, left_k, right_k, sigma, SURROGATE: tl.cons
     elif SURROGATE == "product":
         total *= 0.5 * sigma
     return total.to(tl.float32), (slope * sigma).to(tl.float32)
+
+
+@jit
+def pairs_of_table(
+    table, k, start, end, share, shares, last, ads, sigma,
+    SCALE: tl.constexpr, GAP: tl.constexpr, WEIGHTED: tl.constexpr, COMPILED: tl.constexpr, ADS: tl.constexpr,
+    PARTNERS: tl.constexpr,
+):  # fmt: skip
+    """Logistic cost and slope of ads k of a table of sigma eCPM log2(e) / SCALE, value, left and right factor."""
+    s_k = tl.load(table + k) * SCALE
+    v_k = tl.load(table + ads + k)
+    cost, shown, lost = _add_share(
+        table, table, table, table, s_k, v_k, start, end, share, shares, last, ads, SCALE, 1.0,
+        GAP, "logistic", WEIGHTED, True, True, COMPILED, True, ADS, PARTNERS,
+    )  # fmt: skip
+    left_k = s_k
+    right_k = s_k
+    if WEIGHTED:  # loaded here: before the loops they would take registers from them
+        left_k = tl.load(table + 2 * ads + k)
+        right_k = tl.load(table + 3 * ads + k)
+    return _over_partners(cost, shown, lost, left_k, right_k, sigma, "logistic", WEIGHTED)
+
+
+@jit
+def shares_of(
+    number, auctions, PROGRAMS: tl.constexpr, SHARES: tl.constexpr, ADS: tl.constexpr, PARTNERS: tl.constexpr
+):
+    """Into how many shares the partners of each of ``number`` ads are cut, so that all programs have work."""
+    few = PROGRAMS // tl.maximum(tl.cdiv(number, ADS), 1)
+    return tl.maximum(tl.minimum(tl.minimum(few, number // auctions // PARTNERS), SHARES), 1)
+
+
+@jit
+def pairs_of_list(
+    table, owners, bounds, parts, ads, auctions, room, sigma,
+    WEIGHTED: tl.constexpr, COMPILED: tl.constexpr, PROGRAMS: tl.constexpr, SHARES: tl.constexpr, ADS: tl.constexpr,
+    PARTNERS: tl.constexpr,
+):  # fmt: skip
+    """`pairs` of the positive gap for a list whose length only the GPU knows: a task has a share of the partners."""
+    number = tl.load(bounds + 2 * auctions)
+    tiles = tl.cdiv(number, ADS)
+    shares = shares_of(number, auctions, PROGRAMS, SHARES, ADS, PARTNERS)
+    task = tl.program_id(0)
+    while task < tiles * shares:
+        share = task // tiles
+        row = (task - share * tiles) * ADS + tl.arange(0, ADS)[:, None]
+        k = tl.minimum(row, number - 1)
+        auction = tl.load(owners + k)
+        start = tl.load(bounds + auction)
+        end = tl.load(bounds + auctions + auction)
+        cost, slope = pairs_of_table(
+            table, k, start, end, share, shares, number - 1, ads, sigma,
+            1.0, "positive", WEIGHTED, COMPILED, ADS, PARTNERS,
+        )  # fmt: skip
+        here = parts + share * number + row
+        tl.store(here, cost, mask=row < number)
+        tl.store(here + room, slope, mask=row < number)
+        task += tl.num_programs(0)
 
 
 @jit

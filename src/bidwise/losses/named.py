@@ -73,6 +73,11 @@ class WelfareLoss(nn.Module):
         else:
             self.lam = lam
 
+    @property
+    def log_losses(self) -> float | Tensor:
+        """How many log losses there are in the loss: `fit` counts an L2 penalty for each."""
+        return self.lam
+
     def forward(
         self,
         logits: Tensor,

@@ -136,7 +136,7 @@ class DCNv2(nn.Module):
         random = torch.Generator().manual_seed(seed)
         width = embedding * len(cardinalities)
         self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random, first=DCN_FIRST)
-        self.cross = Cross(width, cross, matrix=True, random=random)
+        self.cross = Cross(width, cross, random=random)
         self.deep = Perceptron(width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)
         self.last = glorot(width + [width, *hidden][-1], 1, random)
         self.bias = nn.Parameter(torch.zeros(()))

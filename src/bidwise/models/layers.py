@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from bidwise import distributed
 from bidwise.checks import InputError, check_positive, check_whole
@@ -161,28 +161,20 @@ def paired(vectors: Tensor) -> Tensor:
 
 
 class Cross(nn.Module):
-    """Cross layers of DCN: x_{l+1} = x_0 (x_l · w_l) + b_l + x_l; with ``matrix`` those of DCNv2,
-    x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l.
-    """
+    """Cross layers of DCNv2: x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l, ``(ads, width) -> (ads, width)``."""
 
     static = True
 
-    def __init__(self, width: int, layers: int, *, matrix: bool, random: torch.Generator) -> None:
+    def __init__(self, width: int, layers: int, *, random: torch.Generator) -> None:
         super().__init__()
         check_whole("cross", layers, 1)
-        self.matrix = matrix
-        shape = (width, width) if matrix else (width, 1)
-        self.weights = nn.ParameterList(glorot(*shape, random) for _ in range(layers))
+        self.weights = nn.ParameterList(glorot(width, width, random) for _ in range(layers))
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(layers))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(ads, width) -> (ads, width)``."""
         crossed = inputs
         for weight, bias in zip(self.weights, self.biases, strict=True):
-            if self.matrix:
-                crossed = torch.addcmul(crossed, inputs, torch.addmm(bias, crossed, weight))
-            else:
-                crossed = torch.addcmul(crossed + bias, inputs, crossed @ weight)
+            crossed = torch.addcmul(crossed, inputs, torch.addmm(bias, crossed, weight))
         return crossed
 
 
@@ -218,7 +210,6 @@ class Perceptron(nn.Module):
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(units)) for units in hidden if not batch_norm)
         self.norms = nn.ModuleList(BatchNorm(units) for units in hidden) if batch_norm else None
         self.hidden, self.dropout, self.seed = tuple(hidden), float(dropout), seed
-        self.aside: Any = None  # where an optimizer wants gradients of weights to be found on a GPU
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
@@ -245,12 +236,12 @@ class Perceptron(nn.Module):
         from bidwise.kernels.embedding_kernels import activated, product
 
         active, dropout = inputs, self.dropout if self.training else 0.0
-        begin = distributed.position_in_batch(len(inputs))[1]
+        begin = distributed.position_in_batch(inputs)[1] if dropout else 0
         for k, weight in enumerate(self.weights):
             seed = self.seed * 1_000_003 % 2**44 + (k << 48)
-            active = product(active, weight, self.aside)
+            active = product(active, weight)
             if self.norms is None:
-                active = activated(active, self.biases[k], dropout, seed, self.steps, begin, self.aside)
+                active = activated(active, self.biases[k], dropout, seed, self.steps, begin)
             elif dropout:
                 active = self.norms[k](active)
                 active = activated(active, active.new_zeros(active.shape[1]), dropout, seed, self.steps, begin)
@@ -264,9 +255,8 @@ class Perceptron(nn.Module):
         """For each layer 0 or 1 / (1 - dropout), drawn at once."""
         random = torch.Generator(like.device).manual_seed((self.seed * 1_000_003 + int(self.steps)) % 2**32)
         self.steps += 1
-        ads, begin = distributed.position_in_batch(
-            len(like)
-        )  # drawn for the whole batch: the same on any number of ranks
+        ads, begin = distributed.position_in_batch(like)
+        # drawn for the whole batch: the same on any number of ranks
         drawn = torch.rand(ads, sum(self.hidden), generator=random, device=like.device, dtype=torch.float32)
         drawn = drawn[begin : begin + len(like)]
         kept = (drawn >= self.dropout).to(like.dtype).mul_(1 / (1 - self.dropout))
@@ -285,54 +275,44 @@ class BatchNorm(nn.BatchNorm1d):
 
     static = True
 
+    def __init__(self, units: int) -> None:
+        super().__init__(units)
+
     def forward(self, active: Tensor) -> Tensor:
         """The normed units."""
-        if not self.training:
-            return super().forward(active)
-        batch = distributed.share()
-        if batch is None and distributed.several():
-            sizes = distributed.stacked(torch.tensor(len(active), device=active.device))
-            batch = distributed.Share(tuple(sizes.tolist()))
-        if (len(active) if batch is None else batch.ads) < 2 and self.running_mean is not None:
-            return F.batch_norm(
-                active, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
-            )
-        if batch is not None:
-            return self._across(active, batch)
-        alone = active.device.type == "cpu" and self.affine and self.momentum is not None
-        return self._alone(active) if alone and active.dim() == 2 else super().forward(active)
+        if self.training and distributed.several():
+            return self._across(active)
+        if self.training and len(active) < 2:
+            return self._by_running(active)
+        if self.training and active.device.type == "cpu":  # torch adds up a part per thread, and rounds accordingly
+            found = _Normed.apply(active, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+            normed, mean, variance = found
+            self._remember(mean, variance, len(active))
+            return normed  # type: ignore[no-any-return]
+        return super().forward(active)
 
-    def _alone(self, active: Tensor) -> Tensor:
-        """On the CPU, where torch's own adds up as many parts as there are threads and rounds accordingly."""
-        normed, mean, variance = _Normed.apply(active, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
-        self._remember(mean, variance, len(active))
-        return normed  # type: ignore[no-any-return]
+    def _by_running(self, active: Tensor) -> Tensor:
+        return F.batch_norm(active, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, ads: int) -> None:
-        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
-            self.num_batches_tracked += 1
-            share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-            self.running_mean.lerp_(mean.to(self.running_mean), share)
-            self.running_var.lerp_((variance * ads / (ads - 1)).to(self.running_var), share)
+        self.num_batches_tracked += 1  # type: ignore[operator, assignment]
+        for running, new in ((self.running_mean, mean), (self.running_var, variance * ads / (ads - 1))):
+            running.lerp_(new.to(running), self.momentum)  # type: ignore[union-attr, arg-type]
 
-    def _across(self, active: Tensor, batch: distributed.Share) -> Tensor:
+    def _across(self, active: Tensor) -> Tensor:
         """Mean and variance from those of each rank: Σ (x - mean)² = Σ_r [Σ (x - mean_r)² + n_r (mean_r - mean)²]."""
-        mean = active.sum(0) / max(len(active), 1)
-        sums = distributed.gathered(torch.stack([mean, (active - mean).square().sum(0)]))
-        means, squares = sums.unbind(1)  # (ranks, units)
-        sizes = _column(batch.sizes, active.dtype, active.device)
-        mean = (sizes * means).sum(0) / batch.ads
-        variance = (squares + sizes * (means - mean).square()).sum(0) / batch.ads
-        self._remember(mean, variance, batch.ads)
-        normed = (active - mean) * torch.rsqrt(variance + self.eps)
-        return normed * self.weight + self.bias if self.affine else normed
-
-
-@lru_cache
-def _column(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers as a column; kept, since a step that is being recorded could not copy them to a GPU."""
-    return torch.tensor(numbers, dtype=dtype, device=device)[:, None]
+        x = active.to(torch.promote_types(active.dtype, torch.float32))
+        mean = x.sum(0) / max(len(x), 1)
+        squares, size = (x - mean).square().sum(0), torch.full_like(mean, len(x))
+        sizes, means, squares = distributed.gathered(torch.stack([size, mean, squares])).unbind(1)  # (ranks, units)
+        ads = int(sizes[:, 0].sum())
+        if ads < 2:
+            return self._by_running(active)
+        mean = (sizes * means).sum(0) / ads
+        variance = (squares + sizes * (means - mean).square()).sum(0) / ads
+        self._remember(mean, variance, ads)
+        return ((x - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias).to(active.dtype)
 
 
 class _Normed(torch.autograd.Function):
@@ -349,6 +329,7 @@ class _Normed(torch.autograd.Function):
         return torch.addcmul(bias, centred, weight * scale), mean, variance
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         """dx = weight scale (g - mean(g) - normed mean(g normed)), normed = scale centred."""
         centred, scale, weight = ctx.saved_tensors

@@ -1,8 +1,10 @@
-"""Adam that leaves alone what a batch did not look up."""
+"""Adam that updates only the rows of embeddings that a batch looked up."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -11,115 +13,60 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError, check_name, check_positive
 from bidwise.kernels.gpu import available
-from bidwise.models.layers import Embeddings, Perceptron, is_static
+from bidwise.models.layers import Embeddings
 
 UPDATES = ("lazy", "dense")
 
 
 class Adam(torch.optim.Adam):
-    """Adam with torch's defaults; rows of embeddings are updated when a batch has looked them up.
+    """Adam with torch's defaults for a model; rows of embeddings are updated when a batch has looked them up.
 
     ``lazy``: rows without a gradient keep their weights and moments, so that a step takes as long for a million values
-    as for ten thousand. ``dense`` is Adam itself, which goes on moving all rows by their moments. ``l2`` adds l2 Σ w²
-    over the embeddings to the loss. Lazy updates have its gradient for rows that were looked up alone, divided by the
+    as for ten thousand. ``dense`` is torch's Adam, which keeps moving all rows by their moments. ``l2`` adds l2 Σ w²
+    over the embeddings to the loss. Lazy updates add its gradient only to rows that were looked up, divided by the
     share of the steps so far that looked the row up: 2 l2 w in the mean over steps, however rare a value is.
 
-    On a GPU kernels do all that (:mod:`bidwise.kernels.adam_kernels`), and a step can be part of a graph; ``dense``
-    then makes up for missed steps when a row is looked up again: call :meth:`flush` before reading weights. Without
-    ``kernels`` torch does it, from gradients that are tensors: what clips them or leaves a step out needs that.
+    The first :meth:`zero_grad` or :meth:`step` prepares the tables of the model: their gradients then contain looked-up
+    rows only. :meth:`release` undoes this for the next optimizer.
 
-    Ranks have kernels where ``exchanges`` says that :meth:`average_gradients` is called after each backward pass, as
-    `fit` does: what else averages gradients, such as DistributedDataParallel, wants them as tensors.
+    On one GPU, lazy updates are kernels (:mod:`bidwise.kernels.adam_kernels`), and a step can be part of a graph.
+    Without ``kernels``, and on several ranks, gradients are tensors that can be clipped, checked and averaged.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        *,
-        learning_rate: float,
-        updates: str = "lazy",
-        l2: float = 0.0,
-        kernels: bool = True,
-        exchanges: bool = False,
+        self, model: nn.Module, lr: float = 1e-3, *, updates: str = "lazy", l2: float = 0.0, kernels: bool = True
     ) -> None:
         check_name("embeddings", updates, UPDATES)
         check_positive("l2", l2, or_zero=True)
         parameters = list(model.parameters())
-        on = {parameter.device.type for parameter in parameters}
         if not parameters:
             raise InputError("model must have parameters to train, found none")
-        device, gpu = parameters[0].device, on == {"cuda"}
         self.tables = [part for part in model.modules() if isinstance(part, Embeddings)]
-        self.l2 = float(l2)
-        single = {(parameter.device, parameter.dtype) for parameter in parameters} == {(device, torch.float32)}
-        single &= len({id(table.weight) for table in self.tables}) == len(self.tables)  # each its own gradients
-        # dense updates would have to send rows that were not looked up
-        single &= not distributed.several() or (exchanges and updates == "lazy")
-        # with l2, dense updates give every row a gradient in every step: nothing to make up for
-        kernels = kernels and single and available(device) and not (self.tables and updates == "dense" and l2)
-        self.rate = torch.tensor(learning_rate, device=device).float() if gpu or kernels else learning_rate
+        self.lazy, self.l2 = updates == "lazy", float(l2)
+        device, on = parameters[0].device, {parameter.device.type for parameter in parameters}
+        gpu = on == {"cuda"}
+        kernels = kernels and self.lazy and _take_kernels(parameters, self.tables)
+        self.rate = torch.tensor(lr, device=device).float() if gpu or kernels else lr  # a graph reads it on the GPU
         # of this device, whatever state is loaded
         self.device_options: dict[str, Any] = {"fused": on <= {"cpu", "cuda"}, "capturable": gpu}
         super().__init__(parameters, lr=self.rate, **self.device_options)
-        self.clock: Any = None
-        self.sums: list[Any] = []
-        self.average: distributed.Average | None = None
-        # gradients of a parameter of ours are there as soon as they are complete, and on all ranks alike
-        self.overlaps = distributed.several() and is_static(model)
-        if kernels:
-            self._use_kernels(dense=updates == "dense")
+        self.kernels = Kernels(self) if kernels else None
+        self.sums: list[Any] = self.kernels.sums if self.kernels else []
+
+    def prepare(self) -> None:
+        """From now on, gradients of the tables contain the rows that a batch looked up."""
+        for table, sums in zip_longest(self.tables, self.sums):
+            table.sparse, table.sums = self.lazy, sums
+
+    def release(self) -> None:
+        """Give the tables back: their gradients are dense tensors again, for whatever trains the model next."""
         for table in self.tables:
-            table.sparse, table.sums = updates == "lazy", None
-        for sums in self.sums:
-            sums.table.sums = sums
-            sums.begins = self._average_begins if self.overlaps else None
-        # only the step of `fit` reads gradients, and joins them first
-        self.aside: Any = None
-        self.hidden = [part for part in model.modules() if isinstance(part, Perceptron)]
-        if kernels and gpu and exchanges and not distributed.several():
-            from bidwise.kernels.embedding_kernels import Aside
-
-            self.aside = Aside(device)
-        for part in self.hidden:
-            part.aside = self.aside
-
-    def _average_begins(self) -> None:
-        """Called in the backward pass when only the rows of tables are left, as soon as all else is complete."""
-        dense = self._dense()
-        if dense and self.average is None and all(p.grad is not None for p in dense):
-            self.average = distributed.Average(dense)
-
-    def _dense(self) -> list[Tensor]:
-        rows = [sums.table.weight for sums in self.sums]
-        return [p for p in self.param_groups[0]["params"] if p.requires_grad and not any(p is x for x in rows)]
+            table.sparse, table.sums, table.trusted = False, None, False
 
     def average_gradients(self) -> None:
         """Replace gradients by their means over ranks, after a backward pass."""
-        if not self.sums:
-            rows = [table.weight for table in self.tables if table.sparse]
-            distributed.average_gradients(self.param_groups[0]["params"], rows)
-            return
-        from bidwise.kernels.adam_kernels import exchange_rows
-
-        average, self.average = self.average, None
-        if average is None:
-            distributed.average_gradients(self._dense(), [])
-        exchange_rows(self.sums, (lambda: None) if average is None else average.arrive)
-        if average is not None:
-            average.assign()
-
-    def _use_kernels(self, *, dense: bool) -> None:
-        from bidwise.kernels.adam_kernels import Clock, RowSums
-
-        assert isinstance(self.rate, Tensor)
-        group = self.param_groups[0]
-        self.clock = Clock(self.rate.device, group["betas"], self.rate)
-        for parameter in group["params"]:
-            self.state[parameter] = _fresh(parameter)
-        for table in self.tables:
-            state = self.state[table.weight]
-            state["seen"] = self._seen(table.weight, state)
-            self.sums.append(RowSums(table, state, self.clock, dense=dense, l2=self.l2))
+        rows = [table.weight for table in self.tables if table.sparse]
+        distributed.average_gradients(self.param_groups[0]["params"], rows)
 
     def set_rate(self, rate: float) -> None:
         if isinstance(self.rate, Tensor):
@@ -127,38 +74,16 @@ class Adam(torch.optim.Adam):
         else:
             self.param_groups[0]["lr"] = rate
 
-    def release(self) -> None:
-        """Give the tables back: their gradients are tensors again, for whoever trains the model next."""
-        self.flush()
-        for table in self.tables:
-            table.sparse, table.sums, table.trusted = False, None, False
-        self.join()
-        for part in self.hidden:
-            part.aside = None
-
-    def join(self) -> None:
-        """Wait for gradients that are found beside the backward pass, before anyone reads them."""
-        if self.aside is not None:
-            self.aside.join()
-
     def zero_grad(self, set_to_none: bool = True) -> None:
-        self.join()
         super().zero_grad(set_to_none)
-        self.average = None
         for sums in self.sums:
             sums.forget()
-
-    def flush(self) -> None:
-        """Bring all rows to where Adam has them by now."""
-        for sums in self.sums:
-            sums.flush()
+        self.prepare()
 
     def state_dict(self) -> Any:
         """All that :meth:`load_state_dict` needs, on any device."""
-        self.flush()
-        if self.clock is not None:
-            for state in self.state.values():
-                state["step"].copy_(self.clock.step.squeeze(0))
+        if self.kernels:
+            self.kernels.save()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
@@ -167,79 +92,119 @@ class Adam(torch.optim.Adam):
         if isinstance(self.rate, Tensor):  # what graphs and kernels read
             self.rate.copy_(torch.as_tensor(self.param_groups[0]["lr"]))
             self.param_groups[0]["lr"] = self.rate
-        if self.clock is not None:
-            for parameter in self.param_groups[0]["params"]:  # those without a gradient may have no state
-                for name, empty in _fresh(parameter).items():
-                    self.state[parameter].setdefault(name, empty)
-            self.clock.set(max(int(state["step"]) for state in self.state.values()))
-        for sums in self.sums:
-            sums.state = self.state[sums.table.weight]
-            sums.state["seen"] = self._seen(sums.table.weight, sums.state)
-            sums.restart()
-        for table in self.tables:
-            state = self.state.get(table.weight)
-            if state and table.sparse and not self.sums:  # to where it is read: one of a GPU would make it wait
-                state["step"] = state["step"].cpu()
+        if self.kernels:
+            self.kernels.load()
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step; ``closure`` is not called: `fit` never needs one."""
-        group = self.param_groups[0]
-        if self.clock is not None:
-            from bidwise.kernels.adam_kernels import update_tensors
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; the loss of ``closure``, which is called first if it is given."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self.kernels:
+            self.kernels.step()
+        else:
+            self._step_tables()
+            super().step()
+        self.prepare()
+        return loss
 
-            self.clock.tick()
-            for sums in self.sums:
-                sums.update()
-            self.join()
-            update_tensors(group["params"], [self.state[parameter] for parameter in group["params"]], self.clock)
-            return
+    def _step_tables(self) -> None:
         for table in self.tables:
-            gradient = table.weight.grad
-            if gradient is None:
+            if table.weight.grad is None:
                 continue
-            if gradient.is_sparse:
-                self._step_rows(table, gradient.coalesce())
-                table.weight.grad = None  # Adam itself has nothing to do
-            elif self.l2:
-                gradient.addcmul_(table.weight, table.penalty, value=2 * self.l2)
-        super().step()
+            if not self.lazy:
+                if self.l2:
+                    table.weight.grad.addcmul_(table.weight, table.penalty, value=2 * self.l2)
+                continue
+            state = self.state[table.weight]
+            if not state:
+                state |= _fresh(table.weight)
+            state["step"] = state["step"].cpu()  # where it is read: reading it from a GPU would wait
+            _count_rows(table.weight, state, self.l2)
+            state["step"] += 1
+            _step_rows(table, state, state["step"].item(), self)
 
-    def _seen(self, weight: Tensor, state: dict[str, Any]) -> Tensor:
-        """In how many steps each row was looked up, where L2 needs it; in all of them where the state does not say."""
-        rows = len(weight) if self.l2 else 0
-        there: Tensor | None = state.get("seen")
-        if there is not None and len(there) == rows:
-            return there
-        return torch.full((rows,), float(state["step"]), dtype=weight.dtype, device=weight.device)
 
-    def _step_rows(self, table: Embeddings, gradient: Tensor) -> None:
-        """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + eps), for these rows.
+class Kernels:
+    """Adam's updates by kernels, which read the number of the step and the rate on the GPU."""
 
-        With l2, g <- g + 2 l2 w / share, share being that of the steps so far which looked the row up.
-        """
-        weight, (rate, betas, eps) = table.weight, (self.param_groups[0][key] for key in ("lr", "betas", "eps"))
-        state = self.state[weight]
-        if not state:  # steps are counted where they are read
-            state |= _fresh(weight) | {"step": torch.zeros((), dtype=torch.float32, device="cpu")}
-        state["seen"] = self._seen(weight, state)
-        state["step"] += 1
-        rows, g = gradient.indices()[0], gradient.values()
-        if self.l2:
-            seen = state["seen"].index_select(0, rows).add_(1)
-            state["seen"].index_copy_(0, rows, seen)
-            strength = (2 * self.l2 * state["step"].item() / seen).unsqueeze(1)
-            g = torch.addcmul(g, weight.index_select(0, rows), strength * table.penalty)
-        mean = state["exp_avg"].index_select(0, rows).lerp_(g, 1 - betas[0])
-        square = state["exp_avg_sq"].index_select(0, rows).mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
-        state["exp_avg"].index_copy_(0, rows, mean)
-        state["exp_avg_sq"].index_copy_(0, rows, square)
-        first, second = (1 - beta ** state["step"].item() for beta in betas)
-        size = square.sqrt_().div_(math.sqrt(second)).add_(eps)
-        weight.index_add_(0, rows, mean.div_(size), alpha=-float(rate) / first)
+    def __init__(self, optimizer: Adam) -> None:
+        from bidwise.kernels.adam_kernels import Clock, RowSums
+
+        assert isinstance(optimizer.rate, Tensor)
+        self.optimizer, self.parameters = optimizer, optimizer.param_groups[0]["params"]
+        self.clock = Clock(optimizer.rate, optimizer.param_groups[0]["betas"])
+        self.sums = [RowSums(table, self.clock, optimizer.l2) for table in optimizer.tables]
+        self.load()
+
+    def save(self) -> None:
+        """Write the number of the step to the state."""
+        for parameter in self.parameters:
+            self.optimizer.state[parameter]["step"].copy_(self.clock.step.squeeze(0))
+
+    def load(self) -> None:
+        """Read the number of the step from the state; parameters without a gradient so far may have no state."""
+        for parameter in self.parameters:
+            self.optimizer.state[parameter] = _fresh(parameter) | self.optimizer.state[parameter]
+        self.clock.step.fill_(max(int(state["step"]) for state in self.optimizer.state.values()))
+        for sums in self.sums:
+            _count_rows(sums.table.weight, self.optimizer.state[sums.table.weight], self.optimizer.l2)
+            sums.forget()
+
+    def step(self) -> None:
+        from bidwise.kernels.adam_kernels import update_tensors
+
+        states = [self.optimizer.state[parameter] for parameter in self.parameters]
+        self.clock.tick()
+        for sums in self.sums:
+            weight = sums.table.weight
+            sums.update(self.optimizer.state[weight])
+            if weight.grad is not None:  # of a backward pass before `prepare`
+                _step_rows(sums.table, self.optimizer.state[weight], float(self.clock.step), self.optimizer)
+        update_tensors(self.parameters, states, self.clock)
+
+
+def _take_kernels(parameters: list[nn.Parameter], tables: list[Embeddings]) -> bool:
+    """Whether kernels can train these: on one rank, in float32 on one device, each table with gradients of its own."""
+    kinds = {(parameter.device, parameter.dtype) for parameter in parameters}
+    alone = len({id(table.weight) for table in tables}) == len(tables) and not distributed.several()
+    return alone and kinds == {(parameters[0].device, torch.float32)} and available(parameters[0].device)
 
 
 def _fresh(parameter: Tensor) -> dict[str, Tensor]:
-    """What Adam knows of a parameter before the first step."""
+    """Adam's state of a parameter before the first step."""
     moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
-    return {"step": torch.zeros((), device=parameter.device), **moments}
+    return {"step": torch.zeros((), dtype=torch.float32, device=parameter.device), **moments}
+
+
+def _count_rows(weight: Tensor, state: dict[str, Tensor], l2: float) -> None:
+    """In how many steps each row was looked up, which L2 needs: in all of them if the state has no counts."""
+    rows = len(weight) if l2 else 0
+    if "seen" not in state or len(state["seen"]) != rows:
+        state["seen"] = torch.full((rows,), float(state["step"]), dtype=weight.dtype, device=weight.device)
+
+
+def _step_rows(table: Embeddings, state: dict[str, Tensor], step: float, optimizer: Adam) -> None:
+    """m <- β1 m + (1 - β1) g, v <- β2 v + (1 - β2) g², w <- w - rate m̂ / (√v̂ + eps), for the rows of the gradient.
+
+    With l2, g <- g + 2 l2 w / share, share being that of the steps so far which looked the row up.
+    """
+    weight, (rate, betas, eps) = table.weight, (optimizer.param_groups[0][key] for key in ("lr", "betas", "eps"))
+    assert weight.grad is not None
+    gradient = (weight.grad if weight.grad.is_sparse else weight.grad.to_sparse(1)).coalesce()
+    weight.grad = None  # Adam itself has nothing left to do
+    rows, g = gradient.indices()[0], gradient.values()
+    if optimizer.l2:
+        seen = state["seen"].index_select(0, rows).add_(1)
+        state["seen"].index_copy_(0, rows, seen)
+        strength = (2 * optimizer.l2 * step / seen).unsqueeze(1)
+        g = torch.addcmul(g, weight.index_select(0, rows), strength * table.penalty)
+    mean = state["exp_avg"].index_select(0, rows).lerp_(g, 1 - betas[0])
+    square = state["exp_avg_sq"].index_select(0, rows).mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+    state["exp_avg"].index_copy_(0, rows, mean)
+    state["exp_avg_sq"].index_copy_(0, rows, square)
+    first, second = (1 - beta**step for beta in betas)
+    size = square.sqrt_().div_(math.sqrt(second)).add_(eps)
+    weight.index_add_(0, rows, mean.div_(size), alpha=-float(rate) / first)

@@ -132,6 +132,20 @@ def check_loss(loss: object, *, weighted: bool) -> None:
             raise InputError(f"loss must take ({wanted}) in this order, found {name} in the place of {meant}; {fix}")
 
 
+def log_losses(loss: object, members: torch.Size) -> Tensor:
+    """How many log losses a loss contains, in a shape that broadcasts with ``members``; 1 where it does not say so.
+
+    >>> import bidwise
+    >>> log_losses(bidwise.WelfareLoss(lam=30.0), torch.Size()).item()
+    30.0
+    """
+    if isinstance(loss, Variants):
+        counts = (torch.Size([count, *members[1:]]) for count in loss.counts)
+        return torch.cat([log_losses(part, own).expand(own) for part, own in zip(loss.losses, counts, strict=True)])
+    number = torch.as_tensor(getattr(loss, "log_losses", 1.0), dtype=torch.float64)
+    return torch.where(number > 0, number, 1.0)
+
+
 def check_no_sigmoid(logits: Tensor) -> None:
     """Raise where a model returns what a sigmoid made, whatever its shape was afterwards."""
     node: Any = logits.grad_fn

@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.kernels.gpu import side_stream
 from bidwise.training import mixing
 from bidwise.training.mixing import Mixed
-from bidwise.training.permutation import NEEDED, permutations
 
 SHARE = 0.7  # of the GPU's free memory that tables may take
 CHUNK = 2**18  # ads of every repeat that are gathered and copied at once
@@ -59,52 +60,37 @@ class Epoch:
         """Rows of the ads from ``start`` to ``stop``, ``(repeats, ads)``."""
         return self.order[:, start:stop] if self.draw is None else self.draw(start, stop)
 
-    def bounds(self, number: int) -> tuple[int, int]:
-        """First ad of batch ``number``, and the one after its last."""
-        return (self.ends[number - 1] if number else 0), self.ends[number]
+    def bounds(self, number: int, rank: int = 0, ranks: int = 1) -> tuple[int, int]:
+        """First ad of batch ``number``, and the one after its last; of the part of a rank, which is as long as the
+        others or has whole auctions."""
+        if self.offsets is not None and ranks > 1:
+            first, last = self.offsets[list(self._auctions(number, rank, ranks))].tolist()
+            return first, last
+        start, stop = (self.ends[number - 1] if number else 0), self.ends[number]
+        first, last = (start + (stop - start) * part // ranks for part in (rank, rank + 1))
+        return first, last
 
-    def cuts(self, ranks: int) -> Tensor:
-        """Where the parts of ranks begin in every batch, and the end, ``(batches, ranks + 1)``: equally many ads, or
-        whole auctions."""
-        ends = torch.tensor(self.ends, device="cpu")
-        begins = torch.nn.functional.pad(ends[:-1], (1, 0))
-        at = begins[:, None] + (ends - begins)[:, None] * torch.arange(ranks + 1, device="cpu") // ranks
-        return at if self.offsets is None else self.offsets[torch.searchsorted(self.offsets, at)]
+    def _auctions(self, number: int, rank: int, ranks: int) -> tuple[int, int]:
+        """First auction of a rank's part of batch ``number``, and the one after its last."""
+        assert self.offsets is not None
+        assert self.auctions is not None
+        first, last = (self.auctions[number - 1] if number else 0), self.auctions[number]
+        start, stop = self.bounds(number)
+        cuts = torch.tensor([start + (stop - start) * part // ranks for part in (rank, rank + 1)])
+        begin, end = torch.searchsorted(self.offsets, cuts).clamp(first, last).tolist()
+        return begin if rank else first, end if rank + 1 < ranks else last
 
-    def part(self, begins: Tensor, ends: Tensor) -> Epoch:
-        """The ads from ``begins`` to ``ends`` of every batch, as a pass of one rank."""
-        sizes = ends - begins
-        there = sizes.cumsum(0)
-        offsets, auctions = None, None
-        if self.offsets is not None:
-            first, last = (torch.searchsorted(self.offsets, at.contiguous()) for at in (begins, ends))
-            counts = last - first
-            until = counts.cumsum(0)
-            own = torch.arange(int(until[-1]), device="cpu") + (first - until + counts).repeat_interleave(counts)
-            offsets, auctions = torch.nn.functional.pad(self.offsets.diff()[own].cumsum(0), (1, 0)), until.tolist()
-        if self.draw is not None:
-            draw = partial(self._some, begins, there - sizes)
-            return Epoch(self.order, there.tolist(), offsets, auctions, draw)
-        rows = torch.arange(int(there[-1]), device="cpu") + (begins - there + sizes).repeat_interleave(sizes)
-        return Epoch(self.order.index_select(1, rows.to(self.order.device)), there.tolist(), offsets, auctions)
-
-    def _some(self, begins: Tensor, there: Tensor, start: int, stop: int) -> Tensor:
-        """Rows of one rank, whose part of each batch begins at ``begins`` in all and at ``there`` in its own."""
-        if start == stop:
-            return torch.empty(len(self.order), 0, dtype=torch.int64)
-        places = torch.arange(start, stop, device="cpu")
-        batch = torch.searchsorted(there, places, right=True) - 1
-        places += (begins - there)[batch]
-        return self.rows(int(places[0]), int(places[-1]) + 1)[:, places - places[0]]
-
-    def offsets_of(self, number: int) -> Tensor | None:
-        """Bounds of the auctions of batch ``number``."""
-        if self.offsets is None or self.auctions is None:
+    def offsets_of(self, number: int, rank: int = 0, ranks: int = 1) -> Tensor | None:
+        """Bounds of the auctions of batch ``number``, or of a rank's part of it."""
+        if self.offsets is None:
             start, stop = self.bounds(number)
+            if stop - start > 1:
+                return None
             # repeats of a single ad look like a column of logits: offsets say that they are not
-            return torch.tensor([0, 1]) if stop - start == 1 else None
-        first = self.auctions[number - 1] if number else 0
-        offsets = self.offsets[first : self.auctions[number] + 1]
+            start, stop = self.bounds(number, rank, ranks)
+            return torch.arange(stop - start + 1)
+        first, last = self._auctions(number, rank, ranks)
+        offsets = self.offsets[first : last + 1]
         return offsets - offsets[0]
 
 
@@ -112,26 +98,25 @@ class Shuffle:
     """Batches of ``ads`` in an order that each repeat's own generator draws anew in every epoch.
 
     Without offsets a batch is ``batch_size`` random ads, one auction (as in the paper); with offsets it is whole
-    auctions, as many as begin within ``batch_size`` ads. The last batch of an epoch is smaller. ``device`` may draw
-    the order, wherever the ads are.
+    auctions, as many as begin within ``batch_size`` ads. The last batch of an epoch is smaller. ``states`` are those of
+    the generators before the epoch that `next` gives.
     """
 
-    def __init__(
-        self, ads: Ads, batch_size: int, randoms: Sequence[torch.Generator], device: torch.device | None = None
-    ) -> None:
+    def __init__(self, ads: Ads, batch_size: int, randoms: Sequence[torch.Generator]) -> None:
         self.repeats, self.count, self.batch_size = ads.repeats, len(ads), batch_size
         number = ads.repeats.numel()
         if len(randoms) != number:
             raise InputError(f"seed must be one number or {number}, one per repeat, found {len(randoms)}")
         if not self.count:
             raise InputError("train must hold ads, found none")
-        self.randoms = randoms
+        self.randoms, self.states = randoms, [random.get_state() for random in randoms]
+        self.thread = ThreadPoolExecutor(1, "bidwise-order")
+        self.coming: Future[Epoch] | None = None
         columns = Columns(ads)
         self.names = columns.names
         # one table of rows each: a single look-up serves all repeats and columns
         self.features = ads.features.reshape(number * self.count, -1)
         self.device = ads.features.device
-        self.draws_on = device or self.device
         self.columns: Any = columns.index_select(0) if self.device.type == "cuda" else columns
         self.offsets = None if ads.offsets is None else ads.offsets.cpu()
         self.size = None
@@ -150,14 +135,29 @@ class Shuffle:
             return self.batch_size
         return None if not self.size else self.size * -(-self.batch_size // self.size)
 
-    def __len__(self) -> int:
-        # a bound where sizes differ: an auction longer than a batch may fill several
-        return max(1, -(-self.count // (self.whole or self.batch_size)))
-
     def __iter__(self) -> Iterator[Batch]:
         epoch, source = self.epoch(), Resident(self)
         source.begin(epoch)
         return (source.batch(number) for number in range(len(epoch.ends)))
+
+    def next(self, *, ahead: bool = False) -> Epoch:
+        """The next epoch; with ``ahead`` the one after it is drawn meanwhile, on a thread.
+
+        The order of 37 million ads takes a second, in which a GPU trains half an epoch.
+        """
+        epoch = self.epoch() if self.coming is None else self.coming.result()
+        self.states = [random.get_state() for random in self.randoms]
+        self.coming = self.thread.submit(self.epoch) if ahead else None
+        return epoch
+
+    def restart(self, states: Sequence[Tensor]) -> None:
+        """Return to where the generators had these states."""
+        if self.coming is not None:
+            self.coming.result()
+            self.coming = None
+        for random, state in zip(self.randoms, states, strict=True):
+            random.set_state(state)
+        self.states = list(states)
 
     def gathered(self, features: Tensor, columns: Tensor, offsets: Tensor | None) -> Batch:
         """Rows of the tables as a batch."""
@@ -166,66 +166,52 @@ class Shuffle:
         return Batch(features, offsets=None if offsets is None else offsets.to(features.device), **named)
 
     def epoch(self) -> Epoch:
-        """The next pass, the same on every device."""
-        if self.count > mixing.LARGE:
-            return self._mixed()
-        if self.offsets is None:
-            ends = list(range(self.batch_size, self.count, self.batch_size))
-            roomy = self.draws_on.type == "cuda" and fits(NEEDED * self.count, self.draws_on)
-            where = self.draws_on if roomy else torch.device("cpu")
-            order = permutations(self.count, self.randoms, where)
-            return Epoch(order if self.device.type == "cuda" else order.cpu(), [*ends, self.count])
-        things = len(self.offsets) - 1
-        order = torch.stack([torch.randperm(things, generator=random, device="cpu") for random in self.randoms])
-        starts = self.count * torch.arange(len(self.randoms), device="cpu")[:, None]
-        if self.size is not None:
-            rows = self.offsets[order].unsqueeze(-1) + torch.arange(self.size, device="cpu") + starts.unsqueeze(-1)
-            offsets, auctions = self._batches(order[0])
-            return Epoch(rows.flatten(1), [self.size * end for end in auctions], offsets, auctions)
-        sizes = self.offsets.diff()[order[0]]
-        offsets, auctions = self._batches(sizes)
-        shift = (self.offsets[order[0]] - offsets[:-1]).repeat_interleave(sizes)
-        rows = torch.arange(self.count, device="cpu") + shift
-        return Epoch(rows[None], offsets[auctions].tolist(), offsets, auctions)
-
-    def _mixed(self) -> Epoch:
-        """The next pass over more ads than are shuffled at once: see :mod:`bidwise.training.mixing`."""
+        """The next pass, the same on every device; a long one is mixed (:mod:`bidwise.training.mixing`)."""
         things = self.count if self.offsets is None else len(self.offsets) - 1
-        each = max(1, mixing.BLOCK * things // self.count)
-        ahead = [None if self.offsets is not None else partial(self._read, at) for at in range(len(self.randoms))]
-        orders = [Mixed(things, each, random, read) for read, random in zip(ahead, self.randoms, strict=True)]
-        starts, nothing = self.count * torch.arange(len(orders), device="cpu")[:, None], torch.empty(len(orders), 0)
+        starts = self.count * torch.arange(len(self.randoms), device="cpu")[:, None]
+        long, order = self.count > mixing.LARGE, torch.empty(len(self.randoms), 0, dtype=torch.int64)
+        if long:
+            read = [None if self.offsets is not None else partial(self._read, at) for at in range(len(self.randoms))]
+            each = max(1, mixing.BLOCK * things // self.count)
+            mixed = [Mixed(things, each, random, ahead) for random, ahead in zip(self.randoms, read, strict=True)]
+        else:
+            drawn = torch.stack([torch.randperm(things, generator=random, device="cpu") for random in self.randoms])
+
+        def some(start: int, stop: int) -> Tensor:
+            return torch.stack([each(start, stop) for each in mixed]) if long else drawn[:, start:stop]
+
         if self.offsets is None:
             ends = [*range(self.batch_size, self.count, self.batch_size), self.count]
+            if long:
+                return Epoch(order, ends, draw=lambda start, stop: some(start, stop) + starts)
+            return Epoch(drawn.add_(starts), ends)
+        order_of_auctions = some(0, things)
+        offsets, auctions = self._batches(self.offsets.diff()[order_of_auctions[0]])
+        shift = self.offsets[order_of_auctions].sub_(offsets[:-1]).add_(starts)
 
-            def ads(start: int, stop: int) -> Tensor:
-                return torch.stack([order(start, stop) for order in orders]) + starts
-
-            return Epoch(nothing, ends, draw=ads)
-        order = torch.stack([order(0, things) for order in orders])
-        offsets, auctions = self._batches(self.offsets.diff()[order[0]])
-        shift = self.offsets[order].sub_(offsets[:-1]).add_(starts)
-
-        def of_auctions(start: int, stop: int) -> Tensor:
+        def rows(start: int, stop: int) -> Tensor:
             first = int(torch.searchsorted(offsets, start, right=True)) - 1
-            some = offsets[first : int(torch.searchsorted(offsets, stop)) + 1].clamp(start, stop)
-            return torch.arange(start, stop) + shift[:, first : first + len(some) - 1].repeat_interleave(some.diff(), 1)
+            bounds = offsets[first : int(torch.searchsorted(offsets, stop)) + 1].clamp(start, stop)
+            shifts = shift[:, first : first + len(bounds) - 1].repeat_interleave(bounds.diff(), 1)
+            return torch.arange(start, stop, device="cpu") + shifts
 
-        return Epoch(nothing, offsets[auctions].tolist(), offsets, auctions, of_auctions)
+        ends = offsets[auctions].tolist()
+        return (
+            Epoch(order, ends, offsets, auctions, rows) if long else Epoch(rows(0, ends[-1]), ends, offsets, auctions)
+        )
 
     def _batches(self, sizes: Tensor) -> tuple[Tensor, list[int]]:
         """Bounds of auctions of these sizes, and how many of them end with each batch."""
+        offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
         if self.size is not None:
             number, at_once = len(sizes), max(1, -(-self.batch_size // max(self.size, 1)))
-            return self.size * torch.arange(number + 1, device="cpu"), [*range(at_once, number, at_once), number]
-        offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+            return offsets, [*range(at_once, number, at_once), number]
         begin = offsets[:-1].clamp(max=int(offsets[:-1][sizes > 0].max()))  # empty auctions at the end are no batch
         _, counts = torch.unique_consecutive(begin // self.batch_size, return_counts=True)
         return offsets, counts.cumsum(0).tolist()
 
-    def _read(self, repeat: int, things: Tensor) -> None:
+    def _read(self, repeat: int, rows: Tensor) -> None:
         """Look at the features of ads that are wanted soon: the system reads them from the disk where it has to."""
-        rows = things if self.offsets is None else self.offsets[things]
         if not self.features.is_cuda:
             self.features[:, 0].index_select(0, rows + repeat * self.count).sum()
 
@@ -254,38 +240,6 @@ class Columns:
         return torch.stack([column.to(self.dtype) for column in found.values()], dim=-1)
 
 
-class Orders:
-    """The epochs of a shuffle, one after the other; the next one may be drawn on a thread while the last is used.
-
-    The order of 37 million ads takes a quarter of a second, in which a GPU makes a seventh of an epoch.
-    """
-
-    def __init__(self, shuffle: Shuffle) -> None:
-        self.shuffle = shuffle
-        self.states = self._states()  # of the generators, before the epoch that `next` gives
-        self.thread = ThreadPoolExecutor(1, "bidwise-order")
-        self.coming: Future[Epoch] | None = None
-
-    def next(self, *, ahead: bool) -> Epoch:
-        """The next epoch; with ``ahead`` the one after it is drawn meanwhile."""
-        epoch = self.shuffle.epoch() if self.coming is None else self.coming.result()
-        self.states = self._states()
-        self.coming = self.thread.submit(self.shuffle.epoch) if ahead else None
-        return epoch
-
-    def restart(self, states: Sequence[Tensor]) -> None:
-        """Return to where the generators had these states."""
-        if self.coming is not None:
-            self.coming.result()
-            self.coming = None
-        for random, state in zip(self.shuffle.randoms, states, strict=True):
-            random.set_state(state)
-        self.states = list(states)
-
-    def _states(self) -> list[Tensor]:
-        return [random.get_state() for random in self.shuffle.randoms]
-
-
 class Resident:
     """Both tables are where the model is."""
 
@@ -294,6 +248,7 @@ class Resident:
         self.features, self.columns, self.count = shuffle.features, shuffle.columns, shuffle.count
         self.order: Tensor = torch.empty(0)
         self.epoch: Epoch | None = None
+        self.part = distributed.rank(), distributed.count()
 
     def begin(self, epoch: Epoch) -> None:
         """Begin ``epoch``; its order goes to where a graph looks for it."""
@@ -304,22 +259,21 @@ class Resident:
             self.order = order.to(self.features.device)
         else:
             self.order.copy_(order)
-        if order.is_cuda:  # made on another stream, by which its memory must not be used again too early
-            order.record_stream(torch.cuda.current_stream(order.device))
         self.epoch = replace(epoch, order=self.order)
 
     def locate(self, number: int) -> int:
-        """Where batch ``number`` begins in `order`."""
+        """Where this rank's part of batch ``number`` begins in `order`."""
         assert self.epoch is not None
-        return self.epoch.bounds(number)[0]
+        return self.epoch.bounds(number, *self.part)[0]
 
     def batch(self, number: int) -> Batch:
+        """This rank's part of batch ``number``."""
         assert self.epoch is not None
-        first, (start, stop) = self.locate(number), self.epoch.bounds(number)
+        first, (start, stop) = self.locate(number), self.epoch.bounds(number, *self.part)
         rows = self.order[:, first : first + stop - start] if self.order.numel() else self.epoch.rows(start, stop)
         rows = rows.reshape(-1)
         features, columns = self.features.index_select(0, rows), self.columns.index_select(0, rows)
-        return self.shuffle.gathered(features, columns, self.epoch.offsets_of(number))
+        return self.shuffle.gathered(features, columns, self.epoch.offsets_of(number, *self.part))
 
 
 class Streamed(Resident):
@@ -334,13 +288,14 @@ class Streamed(Resident):
         self.stream = side_stream(device, "copy")
         self.coming: Future[tuple[list[Tensor], torch.cuda.Event]] | None = None
         self.chunks: list[int] = []
-        self.chunk = -1
+        self.chunk, self.places = -1, [0]
 
     def begin(self, epoch: Epoch) -> None:
         """Begin ``epoch``."""
         self.epoch, self.chunk, self.coming = epoch, -1, None
         self.chunks = _chunks(epoch)  # first batch of each, and the end
-        longest = max(self._bounds(k)[1] - self._bounds(k)[0] for k in range(len(self.chunks) - 1))
+        ends = [epoch.ends[number - 1] if number else 0 for number in self.chunks]
+        longest = max(stop - start for start, stop in pairwise(ends))
         if longest > self.count:
             repeats, self.count = len(epoch.order), longest
             self.features, self.columns = (
@@ -349,10 +304,10 @@ class Streamed(Resident):
             )
             self.order = torch.arange(repeats * longest, device=self.device).view(repeats, longest)
 
-    def _bounds(self, chunk: int) -> tuple[int, int]:
+    def _bounds(self, chunk: int) -> list[tuple[int, int]]:
+        """Bounds of this rank's part of every batch of a chunk."""
         assert self.epoch is not None
-        first, last = self.chunks[chunk], self.chunks[chunk + 1] - 1
-        return self.epoch.bounds(first)[0], self.epoch.bounds(last)[1]
+        return [self.epoch.bounds(number, *self.part) for number in range(*self.chunks[chunk : chunk + 2])]
 
     def locate(self, number: int) -> int:
         """Where batch ``number`` begins in `order`, after its chunk has arrived."""
@@ -370,15 +325,18 @@ class Streamed(Resident):
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record()
             self.chunk = wanted
+            self.places = list(accumulate((stop - start for start, stop in self._bounds(wanted)), initial=0))
             more = wanted + 2 < len(self.chunks)
             self.coming = self.thread.submit(self._fetch, wanted + 1, done) if more else None
-        return self.epoch.bounds(number)[0] - self._bounds(self.chunk)[0]
+        return self.places[number - self.chunks[self.chunk]]
 
     def _fetch(self, chunk: int, after: torch.cuda.Event | None = None) -> tuple[list[Tensor], torch.cuda.Event]:
         """The rows of a chunk on the device, and the event of their arrival; ``after`` frees the memory of the last."""
         assert self.epoch is not None
-        start, stop = self._bounds(chunk)
-        rows = self.epoch.rows(start, stop).reshape(-1)
+        bounds = self._bounds(chunk)
+        if self.part[1] == 1:
+            bounds = [(bounds[0][0], bounds[-1][1])]
+        rows = torch.cat([self.epoch.rows(*part) for part in bounds], 1).reshape(-1)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self.stream):
             if after is not None:
@@ -403,10 +361,6 @@ def _chunks(epoch: Epoch) -> list[int]:
             firsts.append(number)
             start = epoch.bounds(number)[0]
     return [*firsts, len(epoch.ends)]
-
-
-def source(shuffle: Shuffle, device: torch.device) -> Resident | Streamed:
-    return Resident(shuffle) if shuffle.device == device else Streamed(shuffle, device)
 
 
 def fits(tables: int, device: torch.device) -> bool:

@@ -39,7 +39,6 @@ class Guard:
     def step(self, losses: Tensor) -> bool:
         """Update the weights; ``False`` if the run must stop."""
         if self.watching:
-            self.optimizer.join()
             # a sum is the fastest to be not finite where one of its numbers is; and x - x is 0 unless x is not
             total = torch.stack([losses.sum(), *(each.sum() for each in self._gradients())]).sum()
             if total - total != 0:

@@ -32,7 +32,7 @@ def fit(
     *,
     loss: str | Callable[..., Tensor] = "log_loss",
     valid: Ads | None = None,
-    metric: str | Metric | Sequence[str | Metric] = "welfare",
+    metric: str | Metric | Sequence[str | Metric] = "log_loss",
     epochs: float = 10,
     batch_size: int = 256,
     learning_rate: float = 1e-3,
@@ -49,7 +49,7 @@ def fit(
     out: str | Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Fit:
-    """Train ``model`` with Adam, and keep the weights of its best epoch on validation auctions.
+    """Train ``model`` with Adam, and keep the weights of its best epoch on validation ads.
 
     A model with ``members`` is many models trained at once; each has the batches, the best epoch and the weights that
     it would have if trained alone. Everything runs on the device of the model.
@@ -67,19 +67,20 @@ def fit(
         loss: a name in :data:`bidwise.LOSSES`, or what is called as they are: ``loss(logits, clicks, bids, offsets,
             teacher)``, with ``weights=`` if ``train`` has them. Losses with a teacher take it from ``train.teacher``.
         valid: ads to choose the epoch by; ``None`` keeps the last weights.
-        metric: what to choose by: ``welfare`` (clicked), ``expected_welfare`` (by ``valid.truth``), ``log_loss`` or
-            ``auc``, or a :class:`~bidwise.training.Metric` of your own. Of several the first decides; ``best`` has the
-            weights by each.
+        metric: what to choose by: ``log_loss``, which lost the least welfare in simulations, ``auc``, ``welfare``
+            (clicked), ``expected_welfare`` (by ``valid.truth``), or a :class:`~bidwise.training.Metric` of your own. Of
+            several the first decides; ``best`` has the weights by each.
         epochs: passes over the ads; 2.1 ends a tenth into the third.
         learning_rate: of Adam; its other parameters are torch's defaults.
         schedule: ``constant``, or ``cosine`` from ``learning_rate`` to 0.
         patience: stop after so many epochs without a better metric, each metric for itself; ``None`` trains all epochs.
         every: epochs between evaluations, 0.25 for four in each; the end is always evaluated.
         embeddings: :class:`~bidwise.training.Adam` updates rows that a batch looked up (``lazy``) or all (``dense``).
-        l2: adds l2 times the sum of squared embeddings to the loss; first-order weights bear a small part of it.
+        l2: adds l2 times the sum of squared embeddings to each log loss; first-order weights bear a small part of it.
+            Of rank + lam * log loss, steps take rank / lam + log loss + penalty: its strength does not depend on lam.
         precision: ``float32``, or ``mixed``: products of matrices in TF32, on the tensor cores of a GPU, in any thread.
-        clip: shrink gradients whose Euclidean norm, over all parameters, is above it; ``None``: leave them. The penalty
-            of ``l2`` is added afterwards.
+        clip: shrink gradients whose Euclidean norm, over all parameters, is above it; ``None``: leave them. They are
+            those of rank / lam + log loss; the penalty of ``l2`` is added afterwards.
         graph: on a GPU, repeat the step as a CUDA graph, without Python; ``None``: where model and loss are of bidwise.
             ``True`` asks for it with others too, which must not do in Python what changes from step to step.
         seed: of the batches, one for all repeats or one for each.
@@ -206,15 +207,13 @@ def save_checkpoint(folder: Path, run: Run) -> None:
 
 
 def load_checkpoint(folder: Path, run: Run) -> bool:
-    """Restore ``run`` if the folder has a checkpoint; rank 0 sends it to ranks that cannot see the file."""
+    """Restore ``run`` if the folder has a checkpoint, which all ranks must see."""
     path = folder / "checkpoint.pt"
-    known = distributed.first(lambda: checksum(path) if path.exists() else None, tell=True)
+    known = checksum(path) if path.exists() else None
+    distributed.check_same(checkpoint=known)
     if known is None:
         return False
-    if distributed.all_of(path.exists() and checksum(path) == known):
-        there = load(path)  # each for itself: sending would hold several copies
-    else:
-        there = distributed.first(lambda: load(path), tell=True)
+    there = load(path)
     try:
         _restore(run, there)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:

@@ -9,8 +9,8 @@ table; two ads of one stretch meet in a batch more often than others do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from threading import Thread
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ class Mixed:
         self.seeds = torch.randint(2**62, (parts,), generator=random, device="cpu").tolist()
         self.ends = (self.last - self.first).cumsum(0)[torch.arange(1, parts + 1).mul(MIX).clamp(max=len(order)) - 1]
         self.ahead = ahead
-        self.thread = ThreadPoolExecutor(1, "bidwise-ahead")
         self._part = lru_cache(2)(self._shuffled)
 
     def __call__(self, start: int, stop: int) -> Tensor:
@@ -48,7 +47,7 @@ class Mixed:
     def _shuffled(self, part: int) -> Tensor:
         """The things of ``MIX`` blocks; those of the next are read meanwhile."""
         if self.ahead is not None and part + 1 < len(self.seeds):
-            self.thread.submit(self.ahead, self._things(part + 1))
+            Thread(target=self.ahead, args=[self._things(part + 1)], name="bidwise-ahead", daemon=True).start()
         things = self._things(part)
         random = torch.Generator().manual_seed(self.seeds[part])
         return things[torch.randperm(len(things), generator=random, device="cpu")]

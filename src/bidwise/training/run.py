@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,10 +18,18 @@ from bidwise.checks import InputError
 from bidwise.data.ads import Ads, fingerprint
 from bidwise.kernels.gpu import available
 from bidwise.losses.named import LOSSES, BidWeightedLogLoss, WelfareLoss, unchecked
-from bidwise.models.layers import BatchNorm, is_static, trust
+from bidwise.models.layers import is_static, trust
 from bidwise.training.adam import Adam
-from bidwise.training.arguments import Options, Variants, check_no_sigmoid, check_ranks, one_line, whole
-from bidwise.training.batches import Batch, Epoch, Orders, Shuffle, fits, source
+from bidwise.training.arguments import (
+    Options,
+    Variants,
+    check_no_sigmoid,
+    check_ranks,
+    log_losses,
+    one_line,
+    whole,
+)
+from bidwise.training.batches import Batch, Epoch, Resident, Shuffle, Streamed, fits
 from bidwise.training.guard import Guard, NotFiniteError, not_finite
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
 
@@ -77,23 +84,23 @@ class Run:
         self.own_loss = isinstance(self.loss, OWN_LOSSES)
         if isinstance(self.loss, nn.Module):
             self.loss.to(self.device)
+        randoms = [torch.Generator().manual_seed(k) for k in seeds]
+        self.shuffle = Shuffle(self.train, options.batch_size, randoms)
+        self.members = getattr(model, "members", torch.Size())
+        self.share = 1 / log_losses(self.loss, self.members).to(self.device, first.dtype)  # of a loss that steps take
         if distributed.several():
             self.loss = distributed.AcrossRanks(self.loss)
-        randoms = [torch.Generator().manual_seed(k) for k in seeds]
-        self.shuffle = Shuffle(self.train, options.batch_size, randoms, self.device)
-        self.members = getattr(model, "members", torch.Size())
         if self.members and options.clip is not None:
             raise InputError(f"is for one model, found members {tuple(self.members)}", argument="clip")
-        adam = {"learning_rate": options.learning_rate, "updates": options.embeddings, "l2": options.l2}
-        self.optimizer = Adam(model, **adam, kernels=options.clip is None, exchanges=True)  # type: ignore[arg-type]
+        adam = {"updates": options.embeddings, "l2": options.l2, "kernels": options.clip is None}
+        self.optimizer = Adam(model, options.learning_rate, **adam)  # type: ignore[arg-type]
         self.guard = Guard(model, self.optimizer, clip=options.clip)
         self.fit = Fit(model)
         if (self.optimizer.sums or self.device.type == "cuda") and is_static(model):
             trust(self.optimizer.tables, self.train.features)  # ids are features there, and a graph sees them all
-        self.source, self.orders = source(self.shuffle, self.device), Orders(self.shuffle)
-        self.position = Position(randoms=self.orders.states)
+        self.source = Streamed(self.shuffle, self.device) if stays else Resident(self.shuffle)
+        self.position = Position(randoms=self.shuffle.states)
         self.epoch: Epoch | None = None  # the pass under way
-        self.cuts: list[list[int]] = []  # where the parts of ranks begin in its batches
         self.graph: Any = None
         self.wants_graph = self._wants_graph(graph)
         self.taken = 0  # steps since this object was made
@@ -124,19 +131,14 @@ class Run:
     def resume(self, position: Position) -> None:
         """Continue from ``position``: the pass is drawn again, and what was seen of it is skipped."""
         self.position = position
-        self.orders.restart(position.randoms)
+        self.shuffle.restart(position.randoms)
         self.begin()
 
     def begin(self) -> None:
         """Draw the order of a pass; a GPU need not wait for that of the next."""
         more = self.position.passes + 1 < self.options.epochs
-        self.epoch = self.orders.next(ahead=more and self.device.type == "cuda")
-        if not distributed.several():
-            self.source.begin(self.epoch)
-            return
-        cuts, here = self.epoch.cuts(distributed.count()), distributed.rank()
-        self.cuts = cuts.tolist()
-        self.source.begin(self.epoch.part(cuts[:, here], cuts[:, here + 1]))
+        self.epoch = self.shuffle.next(ahead=more and self.device.type == "cuda")
+        self.source.begin(self.epoch)
 
     def train_on(self) -> None:
         """Train until the pass ends, an evaluation is due, or a second has gone by."""
@@ -167,7 +169,7 @@ class Run:
                 position.passes + 1,
                 evaluations=position.evaluations,
                 total=total,
-                randoms=self.orders.states,
+                randoms=self.shuffle.states,
             )
             self.epoch = None
         if self.epoch is None:
@@ -184,50 +186,34 @@ class Run:
 
     def _wants_graph(self, asked: bool | None) -> bool:
         """Whether the step is to be a graph, which must have nothing that waits for the GPU."""
-        if asked is not None and not isinstance(asked, bool):
-            raise InputError(f"graph must be True, False or None, found {asked!r}")
         missing = {
             "a GPU with triton": self.device.type == "cuda" and available(self.device),
+            "one rank": not distributed.several(),
             "auctions of one size": self.shuffle.whole is not None,
             "tables that kernels update": len(self.optimizer.tables) == len(self.optimizer.sums),
         }
         if asked and not all(missing.values()):
             lacking = " and ".join(name for name, there in missing.items() if not there)
             raise InputError(f"graph=True needs {lacking}, found none; graph=None takes what there is")
-        if asked is None and isinstance(self.loss, distributed.AcrossRanks):
-            # batch norm exchanges in the middle of both passes, which no test has yet seen a recorded step do
-            norms = any(isinstance(part, BatchNorm) for part in self.model.modules())
-            asked = not norms and repeats_in_a_graph(self.model, self.loss.loss)
         return all(missing.values()) and (repeats_in_a_graph(self.model, self.loss) if asked is None else asked)
 
     def advance(self, number: int) -> None:
         assert self.epoch is not None
         self.taken += 1
         start, stop = self.epoch.bounds(number)
-        share = self.share(number)
-        everyone = share is None or min(share.sizes) > 0
-        if self.wants_graph and stop - start == self.shuffle.whole and everyone:
+        if self.wants_graph and stop - start == self.shuffle.whole:
             if self.graph is None and self.taken > WARM:
                 from bidwise.kernels.graph import captured
 
-                self.graph = captured(self, stop - start, share)
+                self.graph = captured(self, stop - start)
                 self.wants_graph = self.graph is not None
             if self.graph is not None:
                 self.graph.advance(self.source.locate(number))
                 return
-        with distributed.sharing(share):
-            loss = self.step(self.source.batch(number))
+        loss = self.step(self.source.batch(number))
         if self.position.total is None:
             self.position.total = torch.zeros_like(loss)
         self.position.total += loss
-
-    def share(self, number: int) -> distributed.Share | None:
-        """How batch ``number`` is shared out between ranks; ``None`` for one rank, which has all of it."""
-        if not distributed.several():
-            return None
-        assert self.epoch is not None
-        bounds = self.cuts[number]
-        return distributed.Share(tuple(b - a for a, b in pairwise(bounds)), self.epoch.offsets_of(number))
 
     def step(self, batch: Batch) -> Tensor:
         """Forward, loss, backward and update; the loss, which no one has waited for."""
@@ -246,7 +232,7 @@ class Run:
         if not losses.requires_grad:
             why = "all parameters of model are frozen" if not logits.requires_grad else "a loss without a gradient"
             raise InputError(f"loss must depend on parameters of model that can be trained, found {why}")
-        (losses.sum() if losses.dim() else losses).backward()  # type: ignore[no-untyped-call]
+        losses.backward(self.share.to(losses.dtype).expand_as(losses))  # type: ignore[no-untyped-call]
         if distributed.several():
             self.optimizer.average_gradients()
         if not self.guard.step(losses.detach()):
@@ -284,7 +270,6 @@ class Run:
 
     def evaluate(self) -> None:
         """The metrics of this epoch, and the weights where they are the best so far."""
-        self.optimizer.flush()
         distributed.copy_first(list(self.model.buffers()))  # parts of others may keep what each rank has seen
         self.check()
         epoch = self._evaluated()
