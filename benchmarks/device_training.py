@@ -156,7 +156,7 @@ def _wait(device: torch.device) -> None:
 
 
 def smoke() -> Iterator[Row]:
-    """A few steps in plain torch on a CPU, called from Python and compiled: whether they run, and their losses (dropout differs)."""
+    """A few steps in plain torch on a CPU, called from Python and compiled: whether they run, and their losses."""
     ads, values = simulated(2_000, vocabulary=2_000, device="cpu")
     for compiled in (False, True):
         timed = PlainSteps(ads, values, 64, "float32", graph=False, compiled=compiled)

@@ -16,13 +16,13 @@ Nothing is sorted and nothing waits for the host: grids depend on shapes alone, 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bidwise.kernels.gpu import interpreted
-from bidwise.kernels.pair_kernels import pairs_of_list, pairs_of_table, shares_of
+from bidwise.kernels.pair_kernels import auction_of, bounds_of, list_clicks, pairs_of_list, pairs_of_wide, shares_of
 from bidwise.kernels.triton_or_none import jit, tl, triton
 from bidwise.losses.panels import chebyshev, coefficients
 
@@ -46,7 +46,7 @@ def panel_sums(
     z: Tensor,
     label: Tensor,
     bids: Tensor,
-    teacher: Tensor | None,
+    teacher: Tensor,
     offsets: Tensor | None,
     size: int | None,
     options: PairOptions,
@@ -63,10 +63,9 @@ def panel_sums(
     positive. All per-ad tensors are flat, contiguous float32. ``offsets`` are the auctions' bounds, int64 on the
     device; ``None``: auctions of ``size`` ads.
 
-    Linear in the ads, but for pairs of clicked ones, as long as sigma * eCPM of an auction stays below its number of
-    panels: 8,192 for one auction, 65,536 divided among many, at least 32. An auction beyond that, or with numbers that
-    are not finite or below 0, is evaluated pair by pair on the device. Charges are added up as integers: equal input
-    gives equal bits.
+    Linear in the ads, but for pairs of clicked ones, as long as sigma * eCPM of an auction is below its panels: 8,192
+    for one auction, 65,536 divided among many, at least 32. An auction beyond that, or with numbers that are not finite
+    or below 0, is evaluated pair by pair on the device. Charges are integers: equal input gives equal bits.
 
     Where an auction is in order, clicked ads far above all others, every t_j - t_i is far below 0 and of a positive gap
     only sums of e^(t_j - t_i) are left. Panels beyond reach add them by a series of their own, in float64, and no sum
@@ -79,15 +78,16 @@ def panel_sums(
         return sums
     weighted, clicks = options.weighting is not None, options.gap == "positive"
     charges = 2 if clicks else 4  # of a panel: left v, right; and without clicks left, right v
-    panels, bits, steps, workers = cut(ads, auctions)
+    panels = max(LEAST_PANELS, min(MOST_PANELS, ALL_PANELS // auctions))
+    bits = min(48, 62 - ads.bit_length())  # after the point of a charge: sums of charges up to 1 fit into int64
+    steps, workers = (auctions - 1).bit_length(), max(8, FIELD_WORKERS // auctions)
     cells = auctions * panels * charges * DEGREE
     zeros = torch.zeros(cells + 2 * auctions + 1, dtype=torch.int64, device=z.device)
     moments, state = zeros[:cells], zeros[cells:].view(torch.int32)
     fields = torch.empty(3 * cells // 2, dtype=torch.float64, device=z.device)
     read = z.new_empty(4, ads)  # t, v, left, right
     where = (offsets, ads, auctions, size or 0)
-    # `read` of clicked ads, as many columns as there are; where each ad is among them, and their auctions; how many
-    # each program of `_read_ads` has seen; how many there are before each auction, up to its end, and in all
+    # of clicked ads: `read`; where each ad is among them; their auctions; how many `_read_ads` counts; their bounds
     clicked = places = owners = counts = bounds = parts = None
     room = max(ads, min(SHARES * ads, PAIR_PROGRAMS * PAIR_ADS))
     if clicks:
@@ -97,7 +97,6 @@ def panel_sums(
         flat = torch.empty(sum(lengths), dtype=torch.int32, device=z.device)
         places, owners, counts, bounds = torch.split(flat, lengths)
     cuts = (PAIR_PROGRAMS, SHARES, PAIR_ADS, PARTNERS)
-    pair_options: dict[str, Any] = {"num_warps": 4, "maxnreg": PAIR_REGISTERS, "enable_fp_fusion": False}
 
     _read_ads[(triton.cdiv(ads, READ_TILE),)](
         z, label, bids, teacher, read, state, counts, *where, options.sigma, options.weighting,
@@ -115,26 +114,18 @@ def panel_sums(
     if clicks:
         pairs_of_list[(min(PAIR_PROGRAMS, SHARES * triton.cdiv(ads, PAIR_ADS)),)](
             clicked, owners, bounds, parts, ads, auctions, room, options.sigma,
-            weighted, not interpreted(), *cuts, **pair_options,
+            weighted, not interpreted(), *cuts, num_warps=4, maxnreg=PAIR_REGISTERS, enable_fp_fusion=False,
         )  # fmt: skip
     _take_values[(triton.cdiv(ads, VALUE_TILE),)](
         read, state, fields, parts, places, bounds, sums, *where, options.sigma, room,
         clicks, steps, panels, DEGREE, *cuts, VALUE_TILE,
     )  # fmt: skip
-    _take_wide[(min(PAIR_PROGRAMS, triton.cdiv(ads, PAIR_ADS)),)](
+    pairs_of_wide[(min(PAIR_PROGRAMS, triton.cdiv(ads, PAIR_ADS)),)](
         read, state, sums, *where, options.sigma,
-        options.gap, weighted, not interpreted(), steps, PAIR_ADS, PARTNERS, **pair_options,
+        options.gap, weighted, not interpreted(), steps, PAIR_ADS, PARTNERS,
+        num_warps=4, maxnreg=PAIR_REGISTERS, enable_fp_fusion=False,
     )  # fmt: skip
     return sums
-
-
-def cut(ads: int, auctions: int) -> tuple[int, int, int, int]:
-    """Panels of an auction, bits of a charge after the point, steps to find an ad's auction, programs of an auction.
-
-    A sum of charges, none above 1, over all ads fits into int64.
-    """
-    panels = max(LEAST_PANELS, min(MOST_PANELS, ALL_PANELS // auctions))
-    return panels, min(48, 62 - ads.bit_length()), (auctions - 1).bit_length(), max(8, FIELD_WORKERS // auctions)
 
 
 @lru_cache
@@ -152,34 +143,6 @@ def _tables(device: torch.device) -> Tensor:
     tails = [decay, analysis @ torch.exp(node / 2), analysis @ torch.exp(-node / 2)]
     # one copy, which is waited for: another stream may read the table as soon as it is there
     return torch.cat([coefficients(kernels).flatten(), *tails]).to(device)
-
-
-@jit
-def _auction(ad, offsets, auctions, size, STEPS: tl.constexpr):
-    """Auction of each ad: the last that begins at it or before."""
-    if offsets is None:
-        low = ad // size
-    else:
-        low = tl.zeros_like(ad)
-        high = low + auctions
-        for _ in tl.static_range(STEPS):
-            middle = (low + high) // 2
-            before = tl.load(offsets + middle) <= ad
-            low = tl.where(before, middle, low)
-            high = tl.where(before, high, middle)
-    return low
-
-
-@jit
-def _bounds_of(auction, offsets, size):
-    """First ad of each auction, and the ad after its last."""
-    if offsets is None:
-        begin = auction * size
-        end = begin + size
-    else:
-        begin = tl.load(offsets + auction).to(tl.int32)
-        end = tl.load(offsets + auction + 1).to(tl.int32)
-    return begin, end
 
 
 @jit
@@ -222,7 +185,7 @@ def _read_ads(
     if counts is not None:
         tl.store(counts + tl.program_id(0), tl.sum((inside & (v > 0)).to(tl.int32), axis=0))
 
-    auction = _auction(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
+    auction = auction_of(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
     usable = inside & fits
     bits = tl.abs(tl.where(usable, v, 0.0)).to(tl.int32, bitcast=True)  # floats from 0 up are ordered as their bits
     complement = tl.where(usable, 0x7F800000 - bits, 0)
@@ -254,15 +217,15 @@ def _add_moments(
     """sum of q T_k(u) over every panel, as integers: (auction, panel, charge, k); and the list of clicked ads."""
     ad = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = ad < ads
-    auction = _auction(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
+    auction = auction_of(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
     t = tl.load(read + ad, mask=inside, other=0.0)
     value = tl.load(read + ads + ad, mask=inside, other=0.0)
     left = tl.load(read + 2 * ads + ad, mask=inside, other=0.0)
     right = tl.load(read + 3 * ads + ad, mask=inside, other=0.0)
     if CLICKS:
-        place, upto = _list_clicks(read, counts, clicked, places, t, value, left, right, ad, ads, WEIGHTED, BLOCK, TILE)
+        place, upto = list_clicks(read, counts, clicked, places, t, value, left, right, ad, ads, WEIGHTED, BLOCK, TILE)
         tl.store(owners + place, auction, mask=value > 0)
-        first, end = _bounds_of(auction, offsets, size)
+        first, end = bounds_of(auction, offsets, size)
         tl.store(bounds + auction, place, mask=inside & (ad == first))
         tl.store(bounds + auctions + auction, upto, mask=inside & (ad == end - 1))
         tl.store(bounds + 2 * auctions + 0 * ad, upto, mask=ad == ads - 1)
@@ -287,33 +250,6 @@ def _add_moments(
         product = tl.where(charge % 3 == 0, product * v[:, None], product)
         basis = _basis(u, column % DEGREE, DEGREE, TILE, 4 * DEGREE)
         _add_up(moments, cell, tl.where(rest[:, None], product * basis, 0.0).to(tl.int64), rest, HOT, TILE, 4 * DEGREE)
-
-
-@jit
-def _list_clicks(
-    read, counts, clicked, places, t, value, left, right, ad, ads,
-    WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """Copies clicked ads to their list; how many there are before each ad, and up to it."""
-    begin = tl.program_id(0) * TILE
-    block = begin // BLOCK  # clicked ads were counted in earlier blocks, and are seen in its own
-    earlier = block * BLOCK + tl.arange(0, BLOCK)
-    before = (tl.load(read + ads + earlier, mask=earlier < begin, other=0.0) > 0).to(tl.int32)
-    bottom = block * 0
-    while bottom < block:
-        other = bottom + tl.arange(0, BLOCK)
-        before += tl.load(counts + other, mask=other < block, other=0)
-        bottom += BLOCK
-    flag = (value > 0).to(tl.int32)
-    upto = tl.sum(before, axis=0) + tl.cumsum(flag, axis=0)
-    place = upto - flag
-    tl.store(places + ad, place, mask=value > 0)
-    tl.store(clicked + place, t * 1.4426950408889634, mask=value > 0)  # for exp2
-    tl.store(clicked + ads + place, value, mask=value > 0)
-    if WEIGHTED:
-        tl.store(clicked + 2 * ads + place, left, mask=value > 0)
-        tl.store(clicked + 3 * ads + place, right, mask=value > 0)
-    return place, upto
 
 
 @jit
@@ -480,7 +416,7 @@ def _take_values(
 ):  # fmt: skip
     """The series of its panel at every ad, in float64: terms of a signed sum cancel. And the pairs of clicked ads."""
     ad = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    auction = _auction(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
+    auction = auction_of(tl.minimum(ad, ads - 1), offsets, auctions, size, STEPS)
     mine = (ad < ads) & (tl.load(state + 4 * auction + 3) == 0)
     t = tl.load(read + ad, mask=mine, other=0.0)
     value = tl.load(read + ads + ad, mask=mine, other=0.0)
@@ -512,28 +448,3 @@ def _take_values(
         slope = (right * as_j + left * as_i) * power * sigma
     tl.store(sums + ad, cost.to(tl.float32), mask=mine)
     tl.store(sums + ads + ad, slope.to(tl.float32), mask=mine)
-
-
-@jit
-def _take_wide(
-    read, state, sums, offsets, ads, auctions, size, sigma,
-    GAP: tl.constexpr, WEIGHTED: tl.constexpr, COMPILED: tl.constexpr, STEPS: tl.constexpr, ADS: tl.constexpr,
-    PARTNERS: tl.constexpr,
-):  # fmt: skip
-    """All pairs of auctions too wide for their panels; one look if there are none."""
-    begin = tl.program_id(0) * ADS
-    any_wide = tl.load(state + 4 * auctions)
-    while (begin < ads) & (any_wide != 0):
-        row = begin + tl.arange(0, ADS)[:, None]
-        k = tl.minimum(row, ads - 1)
-        auction = _auction(k, offsets, auctions, size, STEPS)
-        mine = (row < ads) & (tl.load(state + 4 * auction + 3) != 0)
-        start, end = _bounds_of(auction, offsets, size)
-        start = tl.where(mine, start, end)
-        cost, slope = pairs_of_table(
-            read, k, start, end, 0, 1, ads - 1, ads, sigma,
-            1.4426950408889634, GAP, WEIGHTED, COMPILED, ADS, PARTNERS,
-        )  # fmt: skip
-        tl.store(sums + row, cost, mask=mine)
-        tl.store(sums + ads + row, slope, mask=mine)
-        begin += tl.num_programs(0) * ADS

@@ -1,4 +1,6 @@
-"""The kernels of `fused_pairs`. Ads a program owns are k, their partners i; a tile of pairs is (k, i).
+"""Kernels that evaluate pairs, of `fused_pairs` and `fused_panels`.
+
+Ads a program owns are k, their partners i; a tile of pairs is (k, i).
 
 They are compiled without fusing products into sums (`fma` is written where it is meant): a fused b_i f_i - s_j differs
 from s_i - s_j in the last digit, and two equal ads would no longer tie.
@@ -70,6 +72,34 @@ def _bounds(k, offsets, per_repeat, auctions, steps, RAGGED: tl.constexpr):
         end = start + tl.minimum(tl.load(offsets + low + 1).to(tl.int32), per_repeat)
         start += tl.maximum(tl.load(offsets + low).to(tl.int32), 0)
     return start, end
+
+
+@jit
+def auction_of(ad, offsets, auctions, size, STEPS: tl.constexpr):
+    """Auction of each ad: the last that begins at it or before."""
+    if offsets is None:
+        low = ad // size
+    else:
+        low = tl.zeros_like(ad)
+        high = low + auctions
+        for _ in tl.static_range(STEPS):
+            middle = (low + high) // 2
+            before = tl.load(offsets + middle) <= ad
+            low = tl.where(before, middle, low)
+            high = tl.where(before, high, middle)
+    return low
+
+
+@jit
+def bounds_of(auction, offsets, size):
+    """First ad of each auction, and the ad after its last."""
+    if offsets is None:
+        begin = auction * size
+        end = begin + size
+    else:
+        begin = tl.load(offsets + auction).to(tl.int32)
+        end = tl.load(offsets + auction + 1).to(tl.int32)
+    return begin, end
 
 
 @jit
@@ -284,7 +314,7 @@ def _over_partners(cost, shown, lost, left_k, right_k, sigma, SURROGATE: tl.cons
 
 
 @jit
-def pairs_of_table(
+def _pairs_of_table(
     table, k, start, end, share, shares, last, ads, sigma,
     SCALE: tl.constexpr, GAP: tl.constexpr, WEIGHTED: tl.constexpr, COMPILED: tl.constexpr, ADS: tl.constexpr,
     PARTNERS: tl.constexpr,
@@ -302,6 +332,33 @@ def pairs_of_table(
         left_k = tl.load(table + 2 * ads + k)
         right_k = tl.load(table + 3 * ads + k)
     return _over_partners(cost, shown, lost, left_k, right_k, sigma, "logistic", WEIGHTED)
+
+
+@jit
+def list_clicks(
+    read, counts, clicked, places, t, value, left, right, ad, ads,
+    WEIGHTED: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Copies clicked ads to their list; how many there are before each ad, and up to it."""
+    begin = tl.program_id(0) * TILE
+    block = begin // BLOCK  # clicked ads were counted in earlier blocks, and are seen in its own
+    earlier = block * BLOCK + tl.arange(0, BLOCK)
+    before = (tl.load(read + ads + earlier, mask=earlier < begin, other=0.0) > 0).to(tl.int32)
+    bottom = block * 0
+    while bottom < block:
+        other = bottom + tl.arange(0, BLOCK)
+        before += tl.load(counts + other, mask=other < block, other=0)
+        bottom += BLOCK
+    flag = (value > 0).to(tl.int32)
+    upto = tl.sum(before, axis=0) + tl.cumsum(flag, axis=0)
+    place = upto - flag
+    tl.store(places + ad, place, mask=value > 0)
+    tl.store(clicked + place, t * 1.4426950408889634, mask=value > 0)  # for exp2
+    tl.store(clicked + ads + place, value, mask=value > 0)
+    if WEIGHTED:
+        tl.store(clicked + 2 * ads + place, left, mask=value > 0)
+        tl.store(clicked + 3 * ads + place, right, mask=value > 0)
+    return place, upto
 
 
 @jit
@@ -331,7 +388,7 @@ def pairs_of_list(
         auction = tl.load(owners + k)
         start = tl.load(bounds + auction)
         end = tl.load(bounds + auctions + auction)
-        cost, slope = pairs_of_table(
+        cost, slope = _pairs_of_table(
             table, k, start, end, share, shares, number - 1, ads, sigma,
             1.0, "positive", WEIGHTED, COMPILED, ADS, PARTNERS,
         )  # fmt: skip
@@ -339,6 +396,31 @@ def pairs_of_list(
         tl.store(here, cost, mask=row < number)
         tl.store(here + room, slope, mask=row < number)
         task += tl.num_programs(0)
+
+
+@jit
+def pairs_of_wide(
+    read, state, sums, offsets, ads, auctions, size, sigma,
+    GAP: tl.constexpr, WEIGHTED: tl.constexpr, COMPILED: tl.constexpr, STEPS: tl.constexpr, ADS: tl.constexpr,
+    PARTNERS: tl.constexpr,
+):  # fmt: skip
+    """All pairs of auctions too wide for their panels; one look if there are none."""
+    begin = tl.program_id(0) * ADS
+    any_wide = tl.load(state + 4 * auctions)
+    while (begin < ads) & (any_wide != 0):
+        row = begin + tl.arange(0, ADS)[:, None]
+        k = tl.minimum(row, ads - 1)
+        auction = auction_of(k, offsets, auctions, size, STEPS)
+        mine = (row < ads) & (tl.load(state + 4 * auction + 3) != 0)
+        start, end = bounds_of(auction, offsets, size)
+        start = tl.where(mine, start, end)
+        cost, slope = _pairs_of_table(
+            read, k, start, end, 0, 1, ads - 1, ads, sigma,
+            1.4426950408889634, GAP, WEIGHTED, COMPILED, ADS, PARTNERS,
+        )  # fmt: skip
+        tl.store(sums + row, cost, mask=mine)
+        tl.store(sums + ads + row, slope, mask=mine)
+        begin += tl.num_programs(0) * ADS
 
 
 @jit

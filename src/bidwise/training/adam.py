@@ -21,10 +21,10 @@ UPDATES = ("lazy", "dense")
 class Adam(torch.optim.Adam):
     """Adam with torch's defaults for a model; rows of embeddings are updated when a batch has looked them up.
 
-    ``lazy``: rows without a gradient keep their weights and moments, so that a step takes as long for a million values
-    as for ten thousand. ``dense`` is torch's Adam, which keeps moving all rows by their moments. ``l2`` adds l2 Σ w²
-    over the embeddings to the loss. Lazy updates add its gradient only to rows that were looked up, divided by the
-    share of the steps so far that looked the row up: 2 l2 w in the mean over steps, however rare a value is.
+    ``lazy``: other rows keep their weights and moments, so a step takes as long for a million values as for ten
+    thousand. ``dense`` is torch's Adam, which keeps moving all rows by their moments. ``l2`` adds l2 Σ w² over the
+    embeddings to the loss; lazy updates add its gradient to rows that were looked up, divided by the share of the steps
+    so far that looked the row up: 2 l2 w in the mean over steps, however rare a value is.
 
     The first :meth:`zero_grad` or :meth:`step` prepares the tables of the model: their gradients then contain looked-up
     rows only. :meth:`release` undoes this for the next optimizer.
@@ -44,11 +44,13 @@ class Adam(torch.optim.Adam):
         self.tables = [part for part in model.modules() if isinstance(part, Embeddings)]
         self.lazy, self.l2 = updates == "lazy", float(l2)
         device, on = parameters[0].device, {parameter.device.type for parameter in parameters}
-        gpu = on == {"cuda"}
-        kernels = kernels and self.lazy and _take_kernels(parameters, self.tables)
-        self.rate = torch.tensor(lr, device=device).float() if gpu or kernels else lr  # a graph reads it on the GPU
-        # of this device, whatever state is loaded
-        self.device_options: dict[str, Any] = {"fused": on <= {"cpu", "cuda"}, "capturable": gpu}
+        # in float32 on one device and one rank, where each table has gradients of its own
+        single = {(parameter.device, parameter.dtype) for parameter in parameters} == {(device, torch.float32)}
+        single &= len({table.weight for table in self.tables}) == len(self.tables) and not distributed.several()
+        kernels = kernels and self.lazy and single and available(device)
+        # a graph reads the rate on the GPU; options are those of this device, whatever state is loaded
+        self.rate: Any = torch.tensor(lr, device=device).float() if kernels or on == {"cuda"} else lr
+        self.device_options: dict[str, Any] = {"fused": on <= {"cpu", "cuda"}, "capturable": on == {"cuda"}}
         super().__init__(parameters, lr=self.rate, **self.device_options)
         self.kernels = Kernels(self) if kernels else None
         self.sums: list[Any] = self.kernels.sums if self.kernels else []
@@ -65,14 +67,11 @@ class Adam(torch.optim.Adam):
 
     def average_gradients(self) -> None:
         """Replace gradients by their means over ranks, after a backward pass."""
-        rows = [table.weight for table in self.tables if table.sparse]
-        distributed.average_gradients(self.param_groups[0]["params"], rows)
+        tables = [table.weight for table in self.tables if table.sparse]
+        distributed.average_gradients(self.param_groups[0]["params"], tables)
 
     def set_rate(self, rate: float) -> None:
-        if isinstance(self.rate, Tensor):
-            self.rate.fill_(rate)
-        else:
-            self.param_groups[0]["lr"] = rate
+        self.param_groups[0]["lr"] = self.rate.fill_(rate) if isinstance(self.rate, Tensor) else rate
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
@@ -83,25 +82,21 @@ class Adam(torch.optim.Adam):
     def state_dict(self) -> Any:
         """All that :meth:`load_state_dict` needs, on any device."""
         if self.kernels:
-            self.kernels.save()
+            for state in self.state.values():
+                state["step"].copy_(self.kernels.clock.step.squeeze(0))
         return super().state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
         super().load_state_dict(state_dict)
         self.param_groups[0].update(self.device_options)
-        if isinstance(self.rate, Tensor):  # what graphs and kernels read
-            self.rate.copy_(torch.as_tensor(self.param_groups[0]["lr"]))
-            self.param_groups[0]["lr"] = self.rate
+        self.set_rate(float(self.param_groups[0]["lr"]))  # graphs and kernels read that of this optimizer
         if self.kernels:
             self.kernels.load()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step; the loss of ``closure``, which is called first if it is given."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         if self.kernels:
             self.kernels.step()
         else:
@@ -133,16 +128,10 @@ class Kernels:
     def __init__(self, optimizer: Adam) -> None:
         from bidwise.kernels.adam_kernels import Clock, RowSums
 
-        assert isinstance(optimizer.rate, Tensor)
         self.optimizer, self.parameters = optimizer, optimizer.param_groups[0]["params"]
         self.clock = Clock(optimizer.rate, optimizer.param_groups[0]["betas"])
         self.sums = [RowSums(table, self.clock, optimizer.l2) for table in optimizer.tables]
         self.load()
-
-    def save(self) -> None:
-        """Write the number of the step to the state."""
-        for parameter in self.parameters:
-            self.optimizer.state[parameter]["step"].copy_(self.clock.step.squeeze(0))
 
     def load(self) -> None:
         """Read the number of the step from the state; parameters without a gradient so far may have no state."""
@@ -156,21 +145,13 @@ class Kernels:
     def step(self) -> None:
         from bidwise.kernels.adam_kernels import update_tensors
 
-        states = [self.optimizer.state[parameter] for parameter in self.parameters]
         self.clock.tick()
         for sums in self.sums:
             weight = sums.table.weight
             sums.update(self.optimizer.state[weight])
             if weight.grad is not None:  # of a backward pass before `prepare`
                 _step_rows(sums.table, self.optimizer.state[weight], float(self.clock.step), self.optimizer)
-        update_tensors(self.parameters, states, self.clock)
-
-
-def _take_kernels(parameters: list[nn.Parameter], tables: list[Embeddings]) -> bool:
-    """Whether kernels can train these: on one rank, in float32 on one device, each table with gradients of its own."""
-    kinds = {(parameter.device, parameter.dtype) for parameter in parameters}
-    alone = len({id(table.weight) for table in tables}) == len(tables) and not distributed.several()
-    return alone and kinds == {(parameters[0].device, torch.float32)} and available(parameters[0].device)
+        update_tensors(self.parameters, [self.optimizer.state[p] for p in self.parameters], self.clock)
 
 
 def _fresh(parameter: Tensor) -> dict[str, Tensor]:
@@ -205,6 +186,5 @@ def _step_rows(table: Embeddings, state: dict[str, Tensor], step: float, optimiz
     square = state["exp_avg_sq"].index_select(0, rows).mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
     state["exp_avg"].index_copy_(0, rows, mean)
     state["exp_avg_sq"].index_copy_(0, rows, square)
-    first, second = (1 - beta**step for beta in betas)
-    size = square.sqrt_().div_(math.sqrt(second)).add_(eps)
-    weight.index_add_(0, rows, mean.div_(size), alpha=-float(rate) / first)
+    size = square.sqrt_().div_(math.sqrt(1 - betas[1] ** step)).add_(eps)
+    weight.index_add_(0, rows, mean.div_(size), alpha=-float(rate) / (1 - betas[0] ** step))
