@@ -68,7 +68,7 @@ def test_evaluate_prints_a_verdict_and_writes_its_files(ads, tmp_path, monkeypat
 def test_the_command_is_the_twin_of_the_function(ads, tmp_path, monkeypatch):
     words = ["--auction", "auction", "--truth", "truth", "--baseline", "model_b", "--slots", "1,0.8,0.6,0.4,0.3,0.2"]
     words += ["--pricing", "vcg", "--reserve", "0.5", "--squash", "0.9", "--calibrate", "platt", "--position", "slot"]
-    words += ["--sampling-rate", "0.5", "--weight", "bid", "--rounds", "150", "--seed", "3"]
+    words += ["--sampling-rate", "0.5", "--weight", "bid"]
     evaluate(monkeypatch, ads, *words, "--out", tmp_path / "out")
     found = bidwise.evaluate(
         ads,
@@ -86,8 +86,6 @@ def test_the_command_is_the_twin_of_the_function(ads, tmp_path, monkeypatch):
         position="slot",
         sampling_rate=0.5,
         weight="bid",
-        rounds=150,
-        seed=3,
     )
     written = json.loads((tmp_path / "out" / "result.json").read_text())
     assert written["models"] == json.loads(found.to_json())["models"]
@@ -162,7 +160,6 @@ def test_calibration_table(ads, tmp_path, monkeypatch):
         ({}, ["--auction", "auction", "--slots", "1,2"], "--slots must be positive and must not rise"),
         ({}, ["--auction", "auction", "--slots", "1,x"], "--slots must be numbers such as 1,0.8,0.6, found '1,x'"),
         ({}, ["--auction", "auction", "--baseline", "c"], "--baseline must be one of the ctr columns"),
-        ({}, ["--auction", "auction", "--rounds", "9"], "bidwise: --rounds must be at least 100, found 9"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, change, words, message):

@@ -40,7 +40,7 @@ def world(models, auctions=150, size=6, seed=0, noise=0.7):
 def result_of(models, *, changes=None, auctions=150, **options):
     table = world(models, auctions) | (changes or {})
     which = {} if "auction_size" in options else {"auction": "auction"}
-    return bidwise.evaluate(table, ctr=models, click="click", bid="bid", rounds=199, **which, **options)
+    return bidwise.evaluate(table, ctr=models, click="click", bid="bid", **which, **options)
 
 
 def page_of(result):
@@ -284,7 +284,7 @@ def test_segments_are_tables_of_the_page(results, pages):
 def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
     table = world(["first", "second"])
     columns = {"ctr": ["first", "second"], "click": "click", "bid": "bid", "auction": "auction"}
-    found = bidwise.evaluate(table, **columns, rounds=199, out=tmp_path / "made")
+    found = bidwise.evaluate(table, **columns, out=tmp_path / "made")
     made = json.loads((tmp_path / "made/environment.json").read_text())
     assert (tmp_path / "made/report.html").read_text("utf-8") == runs_page([Run("made", found, environment=made)])
     assert read_result(tmp_path / "made", Evaluation) == found

@@ -136,7 +136,7 @@ def test_predict_for_a_url(host, local, tmp_path, monkeypatch):
 
 
 def test_evaluate_a_url_is_evaluate_the_file(host, local, tmp_path, monkeypatch):
-    options = ["--ctr", "old", "new", *OPTIONS, "--rounds", "199"]
+    options = ["--ctr", "old", "new", *OPTIONS]
     sources = [str(local[0] / "log.parquet"), "s3://ads/log.csv", f"{host}/ads/log.csv"]
     found = []
     for number, source in enumerate(sources):
@@ -162,7 +162,7 @@ def test_a_secret_is_used_and_not_written_down(name, host, tmp_path, monkeypatch
 def test_a_signature_is_used_and_not_kept(host, local, tmp_path, monkeypatch):
     url = f"{host}/ads/log.parquet?{SECRET}"
     assert typed(monkeypatch, "train", url, "--out", tmp_path / "run", *OPTIONS, *QUICK) == 0
-    found = bidwise.evaluate(url, ctr=["old", "new"], **ROLES, rounds=100)
+    found = bidwise.evaluate(url, ctr=["old", "new"], **ROLES)
     assert found.options["table"] == f"{host}/ads/log.parquet"
     with pytest.raises(bidwise.InputError) as refused:
         read_table(f"{host}/ads/none.parquet?{SECRET}")

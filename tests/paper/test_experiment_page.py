@@ -162,7 +162,7 @@ def evaluation():
         "bid": np.exp(random.normal(0, 0.5, 1800)),
         "auction": np.repeat(np.arange(300), 6),
     }
-    return bidwise.evaluate(table, ctr=["old", "new"], click="click", bid="bid", auction="auction", rounds=199)
+    return bidwise.evaluate(table, ctr=["old", "new"], click="click", bid="bid", auction="auction")
 
 
 def fitted(members=False):

@@ -5,10 +5,10 @@ from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import compared
 from bidwise.evaluation.intervals import (
     Interval,
-    auction_intervals,
     difference_to_average,
     repeat_interval,
     student_quantile,
+    unit_interval,
 )
 from bidwise.evaluation.metrics import Metrics
 
@@ -18,11 +18,11 @@ __all__ = [
     "Metrics",
     "auc",
     "auction_auc",
-    "auction_intervals",
     "calibrator",
     "compared",
     "cross_fitted",
     "difference_to_average",
     "repeat_interval",
     "student_quantile",
+    "unit_interval",
 ]

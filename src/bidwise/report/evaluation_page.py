@@ -63,7 +63,7 @@ def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:
     facts = [("all", "auctions that could be drawn") if auctions is None else (f"{auctions:,}", "auctions")]
     facts.append((f"{evaluation.ads:,}", f"ads, {size} in an auction"))
     facts += [(f"{evaluation.pools:,}", "pools inside which auctions are drawn")] if evaluation.pools else []
-    facts += [(f"{evaluation.clusters:,}", "clusters that intervals draw anew")] if evaluation.clusters else []
+    facts += [(f"{evaluation.clusters:,}", "clusters that intervals are taken over")] if evaluation.clusters else []
     return facts
 
 
@@ -272,12 +272,10 @@ def _comparisons(evaluation: Evaluation) -> Section:
     ]
     caption = f"{len(evaluation.pairs)} {'pair' if len(evaluation.pairs) == 1 else 'pairs'} of models"
     table = Table(caption, "Comparison", headings, rows, folded=len(rows) > OPEN, explained=True)
-    how = (
-        "the symmetric studentised bootstrap over auctions"
-        if evaluation.auctions is not None
-        else "the jackknife: how much the difference would change without each ad, pool or cluster"
+    lead = (
+        f"Intervals are Student’s t over {evaluation.units}. They cover what this data can say about ads like these, "
+        "not about other markets."
     )
-    lead = f"Intervals are by {how}. They hold what this data can say about ads like these, not about other markets."
     return Section("All comparisons", lead, tables=[table])
 
 

@@ -10,9 +10,10 @@ from typing import Self
 import numpy as np
 
 from bidwise.checks import check_name
-from bidwise.evaluation.comparison import AuctionEstimate, Units, compared, sizes_of
+from bidwise.evaluation.comparison import AuctionEstimate, compared
 from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.intervals import unit_interval
+from bidwise.evaluation.units import Units
 from bidwise.values import Floats
 
 ERROR = 0.05  # chance that any candidate of no worth is taken for better
@@ -126,15 +127,7 @@ class Choice:
     candidates: tuple[Candidate, ...]
 
 
-def choose(
-    seen: Mapping[str, Units],
-    baseline: str,
-    *,
-    of: int | None = None,
-    unit: float = 1.0,
-    rounds: int = 1999,
-    seed: int = 0,
-) -> Choice:
+def choose(seen: Mapping[str, Units], baseline: str, *, of: int | None = None, unit: float = 1.0) -> Choice:
     """The candidate with the highest welfare among those that are better than the baseline; the baseline if none is.
 
     Better: the interval of the paired difference is above 0. With k candidates beside the baseline each interval has
@@ -147,31 +140,31 @@ def choose(
         baseline: the name that is kept in doubt.
         of: how many candidates the intervals are to hold for at once; by default all that are there.
         unit: of bids, in which welfare is said.
-        rounds, seed: of the bootstrap over real auctions.
 
     >>> import numpy as np
+    >>> from bidwise.evaluation.units import Kind
     >>> random = np.random.default_rng(0)
-    >>> base, one = random.exponential(size=400), {"weight": np.ones(400), "winners": np.zeros((400, 1))}
-    >>> welfare = {"log_loss": base, "noise": base + random.normal(size=400), "good": base + 0.1}
-    >>> found = choose({name: {"welfare": each, **one} for name, each in welfare.items()}, "log_loss")
+    >>> base, noise = random.exponential(size=400), random.normal(size=400)
+    >>> welfare = {"log_loss": base, "noise": base + noise, "good": base + 0.1}
+    >>> one = {"kind": Kind.AUCTIONS, "shown": np.zeros((400, 1))}
+    >>> found = choose({name: Units(sums={"welfare": each}, **one) for name, each in welfare.items()}, "log_loss")
     >>> found.chosen, [each.outcome.value for each in found.candidates]
     ('good', ['same', 'unclear', 'better'])
     """
     check_name("baseline", baseline, seen)
     pairs = [(name, baseline) for name in seen if name != baseline]
     level = 1 - ERROR / max(of or len(pairs), 1)
-    sizes = {name: sizes_of(each) for name, each in seen.items()}
-    welfare = {name: unit * mean for name, (mean, _, _) in sizes.items()}
+    welfare = {name: unit * each.mean("welfare") for name, each in seen.items()}
     same = {"difference": 0, "ci_low": 0, "ci_high": 0, "changed_auctions": 0}
     candidates = [Candidate(name=baseline, welfare=welfare[baseline], **same)]
-    for each in compared(seen, pairs, level=level, rounds=rounds, seed=seed, metrics=("welfare",)):
+    for each in compared(seen, pairs, level=level, metrics=("welfare",)):
         counts = {name: getattr(each, name) for name in ("changed_auctions", "effective_clicks")}
         bounds = {name: getattr(each, name) * unit for name in ("difference", "ci_low", "ci_high")}
         candidates.append(Candidate(name=each.model, welfare=welfare[each.model], **bounds, **counts))
     better = [each for each in candidates if each.outcome is Outcome.BETTER]
     chosen = max(better, key=lambda each: each.welfare).name if better else baseline
-    _, auctions, ads = sizes[baseline]
-    return Choice(chosen, baseline, auctions, ads, level, tuple(candidates))
+    base = seen[baseline]
+    return Choice(chosen, baseline, base.auctions, base.count, level, tuple(candidates))
 
 
 @dataclass(frozen=True)
@@ -188,18 +181,19 @@ class Power:
         return self.half_width <= WIDEST
 
 
-def power(baseline: Units, rival: Units, candidates: int, *, rounds: int = 1999, seed: int = 0) -> Power:
+def power(baseline: Units, rival: Units, candidates: int) -> Power:
     """What a comparison of so many candidates with the baseline could tell, by that of a comparable model.
 
     >>> import numpy as np
+    >>> from bidwise.evaluation.units import Kind
     >>> random = np.random.default_rng(0)
-    >>> base, one = random.exponential(size=400), {"weight": np.ones(400), "winners": np.zeros((400, 1))}
-    >>> models = [{"welfare": base + each, **one} for each in (0, random.normal(size=400))]
+    >>> base, one = random.exponential(size=400), {"kind": Kind.AUCTIONS, "shown": np.zeros((400, 1))}
+    >>> models = [Units(sums={"welfare": base + each}, **one) for each in (0, random.normal(size=400))]
     >>> found = power(*models, candidates=3)
     >>> round(found.half_width, 2), found.enough
     (0.11, False)
     """
-    found = choose({"baseline": baseline, "rival": rival}, "baseline", of=candidates, rounds=rounds, seed=seed)
+    found = choose({"baseline": baseline, "rival": rival}, "baseline", of=candidates)
     base, other = found.candidates
     told = other.enough and base.welfare > 0
     half = (other.ci_high - other.ci_low) / (2 * base.welfare) if told else math.nan
