@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
@@ -52,30 +54,34 @@ def auc_values(ctr: Floats, clicked: NDArray[np.bool_], weights: Floats | None =
     >>> auc_values(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True]))
     (0.875, array([1.125, 0.625, 0.625, 1.125]))
     """
-    up = clicked.astype(np.float64) if weights is None else np.where(clicked, weights, 0.0)
-    down = 1 - up if weights is None else np.where(clicked, 0.0, weights)
-    clicks, others = float(up.sum()), float(down.sum())
+    ups, downs = np.flatnonzero(clicked), np.flatnonzero(~clicked)
+    others_below: NDArray[Any]
+    clicked_below: NDArray[Any]
+    if weights is None and not (ctr[1:] == ctr[:-1]).any():  # whole numbers, and a tenth of the memory
+        clicks, others = float(len(ups)), float(len(downs))
+        others_below, clicked_below = ups - np.arange(len(ups)), downs - np.arange(len(downs))
+    else:
+        mass = np.ones(len(ctr)) if weights is None else weights
+        starts = np.flatnonzero(np.append(True, ctr[1:] != ctr[:-1])) if len(ctr) else ups
+        clicks, others = float(mass[ups].sum()), float(mass[downs].sum())
+        others_below = _below(np.where(clicked, 0.0, mass), starts)[ups]
+        clicked_below = _below(np.where(clicked, mass, 0.0), starts)[downs]
+    values = np.full(len(ctr), np.nan)
     if not clicks or not others:
-        return float("nan"), np.full(len(ctr), np.nan)
-    ties = ctr[1:] == ctr[:-1]
-    starts = np.flatnonzero(np.append(True, ~ties)) if ties.any() else None
-    values = np.where(clicked, _below(down, starts) / others, 1 - _below(up, starts) / clicks)
-    area = float((values * up).sum()) / clicks
-    values -= area
-    values *= np.where(clicked, (clicks + others) / clicks, (clicks + others) / others)
-    values += area
+        return float("nan"), values
+    area = float((others_below if weights is None else others_below * weights[ups]).sum()) / (clicks * others)
+    share = clicks / (clicks + others)
+    values[ups] = area + (others_below / others - area) / share
+    values[downs] = area + (1 - area - clicked_below / clicks) / (1 - share)
     return area, values
 
 
-def _below(mass: Floats, starts: NDArray[np.int64] | None) -> Floats:
+def _below(mass: Floats, starts: NDArray[np.int64]) -> Floats:
     """Mass of smaller scores and half of that of equal ones, along the order of scores; runs begin at ``starts``."""
-    sums = mass.cumsum()
-    if starts is None:
-        sums -= mass / 2
-        return sums
+    sums = np.append(0.0, mass.cumsum())
     ends = np.append(starts[1:], len(mass))
-    middle = (sums[starts] - mass[starts] + sums[ends - 1]) / 2
-    return np.repeat(middle, ends - starts)
+    middle: Floats = np.repeat((sums[starts] + sums[ends]) / 2, ends - starts)
+    return middle
 
 
 def auction_auc(

@@ -12,7 +12,7 @@ from torch import Tensor
 from bidwise.auctions import ad_numbers, auctions_of
 from bidwise.checks import InputError, check_between, check_bids, check_weights
 from bidwise.evaluation.auc import clicked_ads
-from bidwise.evaluation.bins import BID_BINS, Bin, curve
+from bidwise.evaluation.bins import BID_BINS, Bin, curve, equal_mass
 from bidwise.evaluation.units import Kind
 from bidwise.segments import Auctions
 from bidwise.values import Floats
@@ -103,8 +103,14 @@ class LoggedAds:
 
     @cached_property
     def _by_bid(self) -> tuple[NDArray[np.intp], Floats, Floats, Floats | None]:
-        order = np.argsort(self.bids)
-        return order, self.bids[order], self.label[order], None if self.weights is None else self.weights[order]
+        if self.weights is not None:
+            order = np.argsort(self.bids)
+            return order, self.bids[order], self.label[order], self.weights[order]
+        ranked = np.sort(self.bids)
+        starts = equal_mass(ranked, BID_BINS)
+        bins = np.searchsorted(ranked[starts[1:]], self.bids, side="right").astype(np.uint8)
+        order = np.argsort(bins, kind="stable")  # the order inside a bin does not matter, and bytes are sorted at once
+        return order, ranked, self.label[order], None
 
 
 def _share(argument: str, numbers: Tensor) -> Tensor:

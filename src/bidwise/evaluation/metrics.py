@@ -297,11 +297,12 @@ def log_losses(ctr: Floats, label: Floats) -> Floats:
     >>> log_losses(np.array([0.5, 1.0]), np.array([0.0, 1.0])).round(4)
     array([0.6931, 0.    ])
     """
-    p = np.clip(ctr, EPSILON, 1 - EPSILON)
-    losses = -np.log1p(-p)
+    losses = np.negative(ctr)  # in place from here on: fresh memory costs more than the logarithms
+    losses = np.log1p(losses.clip(EPSILON - 1, -EPSILON, out=losses), out=losses)
+    np.negative(losses, out=losses)
     clicked = np.flatnonzero(label)
-    label = label[clicked]
-    losses[clicked] = (1 - label) * losses[clicked] - label * np.log(p[clicked])
+    label, p = label[clicked], ctr[clicked].clip(EPSILON, 1 - EPSILON)
+    losses[clicked] = (1 - label) * losses[clicked] - label * np.log(p)
     return losses
 
 

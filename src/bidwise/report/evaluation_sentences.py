@@ -15,7 +15,7 @@ from bidwise.report.sections import Cell, Measure, Table, by_column, measure_col
 
 FEW_CLUSTERS = 30
 ABSURD = 100  # medians; the cap of bids in training too
-HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world
+HEAVY = 1.5  # standard deviation of log bids; at 2, intervals covered the truth in 80 % of one simulated market
 IN_THE_AUCTION: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
     "welfare": (
         "Welfare",
