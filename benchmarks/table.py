@@ -142,12 +142,14 @@ def evaluation(rows: list[dict[str, str]]) -> str:
         "",
         "Methods are timed only after they agree to 1e-9.",
         "",
-        "| case | method | ads | seconds | peak memory of the process |",
-        "|---|---|---|---|---|",
+        "| case | method | ads | seconds | CPU seconds | peak memory of the process |",
+        "|---|---|---|---|---|---|",
     ]
     for r in rows:
         memory = "" if r["peak_mb"] == "nan" else f"{float(r['peak_mb']):,.0f} MB"
-        lines.append(f"| {r['case']} | {r['method']} | {int(r['ads']):,} | {float(r['ms']) / 1e3:.2f} | {memory} |")
+        cpu = "" if r["cpu_s"] == "nan" else f"{float(r['cpu_s']):.1f}"
+        seconds = f"{float(r['ms']) / 1e3:.2f}"
+        lines.append(f"| {r['case']} | {r['method']} | {int(r['ads']):,} | {seconds} | {cpu} | {memory} |")
     return "\n".join(lines)
 
 

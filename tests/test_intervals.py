@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 
 import bidwise
-from bidwise.evaluation import difference_to_average, repeat_interval, student_quantile, unit_interval
+from bidwise.evaluation import student_quantile, unit_interval
 
 SIMULATIONS, AT_ONCE, ADS = 2_000, 100, 5
 
@@ -135,19 +135,3 @@ def test_student_quantiles_are_those_of_scipy(probability, freedom):
     assert student_quantile(probability, freedom) == pytest.approx(
         student.ppf(probability, freedom), rel=1e-9, abs=1e-12
     )
-
-
-@pytest.mark.parametrize("d", [[], [1.0], [[1.0, 2.0]]])
-def test_an_interval_over_repeats_needs_two(d):
-    with pytest.raises(ValueError, match="differences must have one number per repeat and at least 2, found shape"):
-        repeat_interval(d)
-
-
-def test_difference_to_average_cancels_what_models_share():
-    random = np.random.default_rng(6)
-    own, common = random.normal(size=(3, 40)), 100 * random.normal(size=40)
-    means, errors = difference_to_average(own + common)
-    expected = own - own.mean(0)
-    np.testing.assert_allclose(means, expected.mean(1), atol=1e-12)
-    np.testing.assert_allclose(errors, expected.std(1, ddof=1) / math.sqrt(40), rtol=1e-9)
-    assert means.sum() == pytest.approx(0, abs=1e-12)

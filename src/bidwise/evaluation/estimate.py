@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
-from bidwise.evaluation.intervals import Interval, repeat_interval
+from bidwise.evaluation.intervals import Interval, unit_interval
 
 
 class Outcome(StrEnum):
@@ -51,9 +51,7 @@ class Estimate:
     @classmethod
     def over_repeats(cls, differences: list[float]) -> Estimate:
         """Mean paired difference with Student's interval; one repeat has none."""
-        if len(differences) == 1:
-            return Estimate(difference=float(differences[0]))
-        return Estimate.of(repeat_interval(differences))
+        return Estimate.of(unit_interval(differences))
 
     @property
     def known(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -80,38 +79,6 @@ def effective_units(weights: Floats) -> float:
     return float(weights.sum()) ** 2 / float((weights * weights).sum())
 
 
-def repeat_interval(differences: ArrayLike) -> Interval:
-    """Mean paired difference over repeats of an experiment, with Student's t interval.
-
-    >>> interval = repeat_interval([1.0, 2.0, 3.0])
-    >>> round(interval.low, 3), round(interval.high, 3)
-    (-0.484, 4.484)
-    """
-    d = np.asarray(differences, dtype=np.float64)
-    if d.ndim != 1 or len(d) < 2:
-        raise InputError(f"differences must have one number per repeat and at least 2, found shape {d.shape}")
-    return unit_interval(d)
-
-
-def difference_to_average(welfare: Iterable[ArrayLike]) -> tuple[Floats, Floats]:
-    """Mean and standard error of each model's difference to the average model, the paper's way to say how sure it is.
-
-    ``welfare`` is ``(models, repeats)`` or ``(models, auctions)``: what all models share cancels.
-
-    >>> mean, error = difference_to_average([[1.0, 2.0, 3.0], [2.0, 3.0, 7.0]])
-    >>> mean, error.round(3)
-    (array([-1.,  1.]), array([0.5, 0.5]))
-    """
-    rows = [np.asarray(row, dtype=np.float64) for row in welfare]
-    average = sum(rows) / len(rows)
-    means, errors = [], []
-    for row in rows:  # one at a time: a row may have millions of ads
-        to_average = row - average
-        means.append(to_average.mean())
-        errors.append(to_average.std(ddof=1) / math.sqrt(len(row)) if len(row) > 1 else math.nan)
-    return np.array(means), np.array(errors)
-
-
 @lru_cache(maxsize=4096)
 def student_quantile(probability: float, freedom: int) -> float:
     """The quantile of Student's t with ``freedom`` degrees of freedom, by bisection.
@@ -125,42 +92,15 @@ def student_quantile(probability: float, freedom: int) -> float:
         z = NormalDist().inv_cdf(probability)
         return z + (z**3 + z) / (4 * freedom)
     low, high = 0.0, 1.0
-    while _student_share(high, freedom) < probability:
+    while student_share(high, freedom) < probability:
         low, high = high, 2 * high
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if _student_share(middle, freedom) < probability else (low, middle)
+        low, high = (middle, high) if student_share(middle, freedom) < probability else (low, middle)
     return high
 
 
-def holm(p_values: Sequence[float], error: float = 1 - LEVEL) -> list[bool]:
-    """Which of several findings stand after Holm's correction: any wrong one among them has a chance of ``error``.
-
-    >>> holm([0.001, 0.04, 0.02, 0.6])
-    [True, False, False, False]
-    """
-    stand = [False] * len(p_values)
-    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda at: p_values[at])):
-        if not p_values[at] <= error / (len(p_values) - rank):
-            break
-        stand[at] = True
-    return stand
-
-
-def student_p_value(interval: tuple[float, float], freedom: int) -> float:
-    """The chance of a difference as large where there is none, from Student's 95 % interval.
-
-    >>> round(student_p_value((0.0, 2.0), 9), 3)
-    0.05
-    """
-    low, high = interval
-    half = (high - low) / 2
-    if not half > 0:
-        return 1.0 if low == 0 else 0.0
-    return 2 * (1 - _student_share(abs(low + high) / 2 / half * student_quantile(0.5 + LEVEL / 2, freedom), freedom))
-
-
-def _student_share(t: float, freedom: int) -> float:
+def student_share(t: float, freedom: int) -> float:
     """P(T <= t), t >= 0, for whole degrees of freedom: finite sums in theta = atan(t / sqrt(freedom))."""
     theta = math.atan(t / math.sqrt(freedom))
     if freedom == 1:
