@@ -24,9 +24,10 @@ from bidwise.data.worlds import WORLDS
 from bidwise.evaluation.intervals import unit_interval
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.models import MLP
-from bidwise.study.recipe import Recipe, grid
+from bidwise.study.recipe import Recipe
 from bidwise.training.validation import METRICS, Metric, mean_welfare, predict
 from paper.criteo_device import simulated_ads
+from paper.grids import grid
 
 LAMS = (0.1, 1.0, 10.0, 100.0)
 SELECTIONS = ("one cut", "welfare", "log_loss", "expected_welfare")

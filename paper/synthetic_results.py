@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from bidwise.evaluation.estimate import Outcome
 from bidwise.evaluation.intervals import LEVEL, student_quantile, student_share
-from bidwise.study.compare import Gain
+from paper.comparisons import Gain
 
 
 @dataclass(frozen=True, kw_only=True)

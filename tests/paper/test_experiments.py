@@ -25,11 +25,12 @@ from bidwise.json_files import read_json
 from bidwise.losses.named import needs_teacher
 from bidwise.report.build import typed_result
 from bidwise.run_folder import result_json
-from bidwise.study.compare import Gain, gain
-from bidwise.study.recipe import LAMS, Recipe, grid, has_lam, joint_loss, seeds_of
+from bidwise.study.recipe import Recipe, has_lam
 from bidwise.training import METRICS
 from paper import members, regimes, synthetic
+from paper.comparisons import Gain, gain
 from paper.experiment_page import experiment_summary
+from paper.grids import LAMS, grid, joint_loss, seeds_of
 from paper.members import BATCHES, INITIAL, LAST, Students, select, train
 from paper.synthetic import LOSSES, PAPER, measured
 from paper.synthetic_results import (
