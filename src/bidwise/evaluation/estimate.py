@@ -20,11 +20,6 @@ class Outcome(StrEnum):
     SAME = "same"  # nothing differs
 
     @property
-    def mark(self) -> str:
-        """For tables of text: ▲ better, ▼ worse."""
-        return {Outcome.BETTER: "▲", Outcome.WORSE: "▼"}.get(self, " ")
-
-    @property
     def clear(self) -> bool:
         """Better or worse."""
         return self in (Outcome.BETTER, Outcome.WORSE)
