@@ -82,7 +82,7 @@ def beside_sklearn(ads: pl.DataFrame) -> list[dict[str, object]]:
 
 
 def whole_command(ads: pl.DataFrame) -> list[dict[str, object]]:
-    """`bidwise evaluate` from the shell: start, reading, three models, intervals, page; CPU time is the least of 3."""
+    """`bidwise evaluate` from the shell: start, reading, three models, intervals and page, three times."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ads.parquet"

@@ -118,14 +118,6 @@ def test_numbers_are_those_of_the_library(weighted, slots):
     assert "The auctions are not real" in " ".join(notes(found))
 
 
-def test_revenue_with_weights_reserve_and_squash_is_that_of_the_library():
-    table = logged()
-    rules = {"reserve": 0.8, "squash": 0.6, "slots": (1.0, 0.5)}
-    found = drawn(table, weight="w", **rules)
-    expected = bidwise.pooled_revenue(*columns(table, "fine"), 16, weights=table["w"] / table["w"].mean(), **rules)
-    assert found.models["fine"].revenue == pytest.approx(expected)
-
-
 def test_errors_of_differences_are_those_of_paired_ads():
     table = logged()
     found = drawn(table)
@@ -143,19 +135,6 @@ def test_errors_of_differences_are_those_of_paired_ads():
     assert comparison(found).decisive_auctions is None
     one = comparison(found)
     assert one.relative == pytest.approx(one.difference / base[0].mean)
-
-
-def test_all_auctions_tell_more_than_one_cut():
-    table = logged(8_000, rate=-3.0)
-    cut = np.random.default_rng(0).permutation(8_000) // 32
-    errors = [comparison(evaluate(table | {"auction": cut})), comparison(drawn(table, auction_size=32))]
-    assert errors[0].standard_error > 1.5 * errors[1].standard_error
-
-
-def test_equal_models_are_seldom_found_different():
-    found = [comparison(drawn(logged(1_000, seed=seed, noise=(0.7, 0.7)))) for seed in range(300)]
-    assert not any(one.outcome == "few" for one in found)
-    assert np.mean([one.outcome != "unclear" for one in found]) < 0.085  # 0.05 and three standard errors
 
 
 def test_the_truth_is_the_optimum_of_all_auctions():
@@ -222,16 +201,6 @@ def test_shuffled_rows_change_nothing(options):
     table = logged()
     rows = np.random.default_rng(7).permutation(3_000)
     found, expected = (json.loads(drawn(each, **options).to_json()) for each in (taken(table, rows), table))
-    assert_same_json(found, expected)
-
-
-def test_shuffled_rows_change_nothing_in_clustered_auctions():
-    table = ads_of(300)
-    table |= {"site": table["auction"] % 40}
-    rows = np.random.default_rng(7).permutation(1_800)
-    found, expected = (
-        json.loads(evaluate(each, cluster="site", by="site").to_json()) for each in (taken(table, rows), table)
-    )
     assert_same_json(found, expected)
 
 
@@ -470,14 +439,6 @@ def test_clicks_of_exploration_count_as_often_as_they_were_unlikely():
     assert "Clicks count 1 / p, at most 55 times; together they are worth" in " ".join(notes(found))
 
 
-def test_propensities_in_real_auctions():
-    table = ads_of(300) | {"p": np.random.default_rng(0).uniform(0.1, 1, 1_800)}
-    found = evaluate(table, propensity="p")
-    value = table["bid"] * table["click"] / table["p"]
-    shown = (table["bid"] * table["fine"]).reshape(-1, 6).argmax(1) + 6 * np.arange(300)
-    assert found.models["fine"].welfare == pytest.approx(value[shown].mean())
-
-
 def test_tiny_propensities_are_clipped_and_that_is_said():
     table = logged(2_500)
     clicked = np.flatnonzero(table["click"])
@@ -596,19 +557,6 @@ def test_results_are_written_read_and_shown(tmp_path, options):
         assert sentence.text in page
     for each in found.segments:
         assert f"{each.ads:,}" in page
-
-
-def test_clustered_auctions_and_single_ads_are_written_and_shown(tmp_path):
-    table = ads_of(200)
-    found = evaluate(table | {"site": table["auction"] % 20}, cluster="site", by="site", out=tmp_path)
-    assert result_from_json(Evaluation, json.loads(found.to_json())).to_json() == found.to_json()
-    assert "20 clusters by site" in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-def test_results_of_an_older_format_are_refused():
-    found = json.loads(drawn(logged(200)).to_json())
-    with pytest.raises(InputError, match="must be of format"):
-        result_from_json(Evaluation, found | {"format": 2})
 
 
 def test_columns_of_segments_may_be_called_cluster_or_pool():

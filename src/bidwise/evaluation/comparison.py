@@ -153,8 +153,8 @@ def _comparison(seen: Mapping[str, Units], pair: tuple[str, str], metric: str, l
     own = mine.part(metric) - base.part(metric)
     moved = np.abs(own) > ROUNDING * np.abs(base.part(metric))
     if base.shown is not None and mine.shown is not None:
-        decisive, changed = (mine.shown != base.shown).any(axis=1), np.count_nonzero(moved)
-        counts = {"decisive_auctions": np.count_nonzero(decisive), "changed_auctions": changed}
+        decisive, changed = (mine.shown != base.shown).any(axis=1), int(np.count_nonzero(moved))
+        counts = {"decisive_auctions": int(np.count_nonzero(decisive)), "changed_auctions": changed}
         nothing = decisive.any() and not changed  # other ads, and none of them clicked: there is no bound
     else:
         counts = {"effective_clicks": effective(np.where(moved, own, 0.0))}
