@@ -1,4 +1,4 @@
-"""Losses against a baseline over repeats of an experiment: differences and their intervals, in shares of the optimum."""
+"""Losses against a baseline over repeats of an experiment: differences and intervals, in shares of the optimum."""
 
 from __future__ import annotations
 
