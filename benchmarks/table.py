@@ -140,7 +140,7 @@ def evaluation(rows: list[dict[str, str]]) -> str:
     lines = [
         "## Metrics and the whole evaluation",
         "",
-        "Methods are timed only after they agree to 1e-9.",
+        "Methods are timed only after they agree to 1e-9. The command ran on a busy machine: read its CPU seconds.",
         "",
         "| case | method | ads | seconds | CPU seconds | peak memory of the process |",
         "|---|---|---|---|---|---|",
