@@ -29,7 +29,7 @@ from benchmarks.harness import RESULTS, Machine, read, write
 from benchmarks.made_tables import WORLDS, make_table
 from benchmarks.rivals import Rows, target_encoded
 from bidwise.data.splits import split
-from bidwise.evaluation import calibrator, repeat_interval
+from bidwise.evaluation import calibrator, unit_interval
 from bidwise.evaluation.metrics import log_losses
 
 ADS, ROUNDS, EVERY = 120_000, 250, 10
@@ -183,7 +183,7 @@ def markdown() -> Iterator[str]:
         means = [np.mean([share(cell, "by_log_loss") for cell in cells if cell[0] == world]) for world in WORLDS]
         gains = []
         for which in ("by_log_loss", "by_welfare"):
-            apart = repeat_interval([share(cell, which) - share(cell, "by_log_loss", BASELINE) for cell in cells])
+            apart = unit_interval([share(cell, which) - share(cell, "by_log_loss", BASELINE) for cell in cells])
             gains.append(f"{apart.estimate:+.2f} [{apart.low:+.2f}, {apart.high:+.2f}]".replace("-", "−"))
         seconds = np.mean([float(by[(name, *cell)]["seconds_100_rounds"]) for cell in cells])
         if name == BASELINE:

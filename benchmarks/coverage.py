@@ -1,7 +1,7 @@
-"""How often a 95 % interval for the welfare difference holds the true one, in worlds where that is known.
+"""How often a 95 % interval for the welfare difference covers the true one, over real auctions in simulated markets.
 
-Every simulation draws ads, clicks and the predictions of two models, runs their auctions and asks for an interval; the
-truth is the mean over all simulations. Ours is `bidwise.evaluation.auction_intervals`; its rivals use the same draws.
+Every simulation draws ads, clicks and the predictions of two models, runs their auctions and takes an interval; the
+truth is the mean over all simulations. `benchmarks.pooled` measures intervals over ads, pools and clusters.
 
     python -m benchmarks.coverage
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -19,9 +18,10 @@ import torch
 import bidwise
 from benchmarks.harness import write
 from benchmarks.table import write_page
-from bidwise.evaluation import auction_intervals, student_quantile
+from bidwise.evaluation import unit_interval
+from bidwise.evaluation.comparison import CHANGED, DECISIVE
 
-SIMULATIONS, AT_ONCE, ADS, ROUNDS = 2_000, 100, 5, 399
+SIMULATIONS, AT_ONCE, ADS = 2_000, 100, 5
 
 
 @dataclass(frozen=True)
@@ -76,70 +76,32 @@ WORLDS = [
 ]
 
 
-def rivals(d: np.ndarray, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Intervals by other methods, ``(simulations,)`` bounds each."""
-    auctions = len(d)
-    random = np.random.default_rng(seed)
-    times = random.multinomial(auctions, np.full(auctions, 1 / auctions), size=ROUNDS).astype(np.float64)
-    mean, error = d.mean(0), d.std(0, ddof=1) / math.sqrt(auctions)
-    drawn = times @ d / auctions
-    spread = np.sqrt(np.maximum(times @ d**2 / auctions - drawn**2, 0) / auctions)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(drawn == mean, 0, (drawn - mean) / spread)
-    low_t, high_t = np.quantile(t, [0.025, 0.975], axis=0, method="nearest")
-    half = student_quantile(0.975, auctions - 1) * error
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    with np.errstate(invalid="ignore"):
-        studentised = np.nan_to_num(mean - high_t * error, nan=0.0), np.nan_to_num(mean - low_t * error, nan=0.0)
-    return {
-        "studentised": studentised,
-        "bca": bias_corrected(d, drawn),
-        "percentile": (low, high),
-        "t": (mean - half, mean + half),
-    }
-
-
-def bias_corrected(d: np.ndarray, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """BCa: percentiles moved by the bias of the bootstrap means and by the skewness of the differences."""
-    normal = NormalDist()
-    residual = d - d.mean(0)
-    square = (residual**2).sum(0)
-    skewness = np.where(square > 0, (residual**3).sum(0) / (6 * np.where(square > 0, square, 1) ** 1.5), 0)
-    below = ((drawn < d.mean(0)).mean(0) + (drawn <= d.mean(0)).mean(0)) / 2
-    bounds = []
-    for share in (0.025, 0.975):
-        ends = []
-        for column, (part, skew) in enumerate(zip(below.clip(0.5 / ROUNDS, 1 - 0.5 / ROUNDS), skewness, strict=True)):
-            bias = normal.inv_cdf(part)
-            z = bias + normal.inv_cdf(share)
-            ends.append(np.quantile(drawn[:, column], normal.cdf(bias + z / (1 - skew * z))))
-        bounds.append(np.array(ends))
-    return bounds[0], bounds[1]
-
-
 def batches(world: World) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     for seed in range(SIMULATIONS // AT_ONCE):
         yield seed, *world.differences(seed, AT_ONCE)
 
 
 def coverage(world: World) -> dict[str, object]:
-    """Share of the simulations whose interval holds the mean over all simulations, by method."""
+    """Share of the simulations whose interval covers the mean over all simulations: of all, and of those with enough
+    decisive auctions for a verdict."""
     drawn = list(batches(world))
     truth = float(np.mean([d.mean() for _, d, _ in drawn]))
-    held: dict[str, list[np.ndarray]] = {}
-    for seed, d, _ in drawn:
-        ours = auction_intervals(d, rounds=ROUNDS, seed=seed)
-        bounds = {"ours": (np.array([x.low for x in ours]), np.array([x.high for x in ours])), **rivals(d, seed)}
-        for name, (low, high) in bounds.items():
-            held.setdefault(name, []).append((low <= truth) & (truth <= high))
+    intervals = [unit_interval(column) for _, d, _ in drawn for column in d.T]
+    covered = np.array([x.low <= truth <= x.high for x in intervals])
+    decisive, changed = (
+        np.concatenate([x.sum(0) for x in each]) for each in zip(*((c, d != 0) for _, d, c in drawn), strict=True)
+    )
+    enough = (decisive >= DECISIVE) & (changed >= CHANGED)
     return {
         "world": world.name,
         "auctions": world.auctions,
-        "decisive": float(np.mean([decisive.sum(0).mean() for _, _, decisive in drawn])),
-        "changed": float(np.mean([(d != 0).sum(0).mean() for _, d, _ in drawn])),
+        "decisive": float(decisive.mean()),
+        "changed": float(changed.mean()),
         "true_difference": truth,
         "simulations": SIMULATIONS,
-        **{name: float(np.mean(shares)) for name, shares in held.items()},
+        "too_few": 1 - float(enough.mean()),
+        "covered": float(covered.mean()),
+        "covered_where_enough": float(covered[enough].mean()) if enough.any() else math.nan,
     }
 
 

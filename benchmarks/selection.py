@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from benchmarks.harness import write
 from bidwise.data.ads import Ads
 from bidwise.data.worlds import WORLDS
-from bidwise.evaluation.intervals import repeat_interval
+from bidwise.evaluation.intervals import unit_interval
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.models import MLP
-from bidwise.study.recipe import Recipe, grid
+from bidwise.study.recipe import Recipe
 from bidwise.training.validation import METRICS, Metric, mean_welfare, predict
 from paper.criteo_device import simulated_ads
+from paper.grids import grid
 
 LAMS = (0.1, 1.0, 10.0, 100.0)
 SELECTIONS = ("one cut", "welfare", "log_loss", "expected_welfare")
@@ -105,7 +106,7 @@ def measured(case: Case, repeats: int, device: str) -> list[dict[str, Any]]:
                 lost.setdefault((what, selection), []).append(loss)
     rows = []
     for (what, selection), losses in lost.items():
-        interval = repeat_interval(losses)
+        interval = unit_interval(losses)
         row = {"world": case.name, "selected": what, "by": selection, "repeats": repeats, "lost": interval.estimate}
         rows.append(row | {"ci_low": interval.low, "ci_high": interval.high, "worst": float(np.max(losses))})
     return rows

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from bidwise.checks import check_whole, derived_seed
 from bidwise.run_folder import environment, open_folder
-from bidwise.study.compare import Difference, mean_and_error, paired
-from bidwise.study.recipe import BASELINE, best, has_lam
+from bidwise.study.recipe import BASELINE, has_lam
 from bidwise.workers import Progress, threads
+from paper.comparisons import Difference, mean_and_error, paired
 from paper.criteo_results import (
     CONVERGED,
     TUNED,
@@ -32,6 +32,7 @@ from paper.criteo_results import (
     Selected,
 )
 from paper.criteo_trial import Lams, Measured, Trained, Trial, load_dataset, planned, train, trial_of
+from paper.grids import best
 from paper.tasks import Task, TaskCache, here, processes
 
 SELECTIONS = {"by_welfare": "welfare", "by_truth": "expected_welfare"}  # beside validation log loss

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 
 import bidwise
 from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
-from bidwise.study.compare import Difference
-from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, has_lam
+from bidwise.study.recipe import BASELINE, Recipe, has_lam
 from bidwise.training.adam import UPDATES
 from bidwise.training.arguments import PRECISIONS, SCHEDULES
+from paper.comparisons import Difference
 from paper.criteo_world import CRITEO_WORLDS
 from paper.dcn import MODELS
+from paper.grids import LAMS, MOST_REPEATS
 from paper.synthetic_results import Histogram
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")

@@ -15,9 +15,8 @@ from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.data.store import SPLITS, Store
 from bidwise.evaluation.auc import auc
-from bidwise.evaluation.bins import binned, calibration_error, equal_mass_bins
+from bidwise.evaluation.bins import calibration_error
 from bidwise.evaluation.calibration import platt_scaled
-from bidwise.evaluation.metrics import CTR_BINS
 from bidwise.evaluation.pooled import Pool, Pooled, pooled_welfare
 from bidwise.json_files import from_json
 from bidwise.losses.definition import ctr_of
@@ -266,7 +265,7 @@ def measured(model: nn.Module, ads: Ads, valid: Ads) -> Measured:
     pool = Pool(bids * ctr, ads.auction_size)
     scaled = platt_scaled(logits, logits_of(model, valid.features).double(), valid.clicks)
     worth = clicks if ads.truth is None else ads.truth.double()
-    total, arrays = float(clicks.sum()), (ctr.cpu().numpy(), clicks.cpu().numpy())
+    total, ranked = float(clicks.sum()), ctr.argsort()
     return Measured(
         welfare=_grouped(pool.welfare(bids * clicks, (1.0,))),
         expected_welfare=None if ads.truth is None else _grouped(pool.welfare(bids * worth, (1.0,))),
@@ -274,7 +273,7 @@ def measured(model: nn.Module, ads: Ads, valid: Ads) -> Measured:
         auc=auc(ctr, clicks),
         log_loss=float(cross_entropy(logits, clicks, None, "mean")),
         revenue=pool.revenue(worth, bids, ctr, (1.0,)).mean,
-        calibration_error=calibration_error(binned(equal_mass_bins(arrays[0], CTR_BINS), *arrays, None)),
+        calibration_error=calibration_error(*(x[ranked].cpu().numpy() for x in (ctr, clicks))),
         predicted_over_observed=float(ctr.sum()) / total if total else float("nan"),
     )
 

@@ -18,7 +18,7 @@ from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, UNCLEAR, Panel, P
 from bidwise.report.formatting import number
 from bidwise.report.loss_styles import FAMILIES, family_of, in_order, look_of
 from bidwise.report.sections import OUTCOMES
-from bidwise.study.compare import Difference, points
+from paper.comparisons import Difference, points
 from paper.criteo_results import CriteoResult
 from paper.synthetic_results import CellGain, Histogram, MapResult, SyntheticResult
 

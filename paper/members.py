@@ -12,10 +12,11 @@ from torch import Tensor
 
 from bidwise.data.ads import Ads
 from bidwise.models.mlp import MLP
-from bidwise.study.recipe import Recipe, best, joint_loss
+from bidwise.study.recipe import Recipe
 from bidwise.training import Metric
 from bidwise.training.validation import State
 from bidwise.workers import Show
+from paper.grids import best, joint_loss
 from paper.tasks import Task
 
 MEMBERS_AT_ONCE = {"cpu": 18, "cuda": 20_000}  # more do not fit into a cache, and take longer each

@@ -10,9 +10,10 @@ import numpy as np
 import bidwise
 from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.evaluation.estimate import Estimate
-from bidwise.study.recipe import BASELINE, MOST_REPEATS
+from bidwise.study.recipe import BASELINE
 from bidwise.training.arguments import PRECISIONS
 from paper.criteo_world import CRITEO_WORLDS
+from paper.grids import MOST_REPEATS
 
 SMALL, TAUGHT_SMALL = "small", "distilled_small"  # the baseline of small models, and what is compared with it
 

@@ -20,12 +20,13 @@ from bidwise.json_files import from_json, to_json
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import MLP
 from bidwise.run_folder import environment, open_folder
-from bidwise.study.compare import Gain, gain
-from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, seeds_of
+from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
 from bidwise.values import Floats
 from bidwise.workers import Progress, Show, cores, in_order
+from paper.comparisons import Gain, gain
+from paper.grids import LAMS, MOST_REPEATS, grid, seeds_of
 from paper.members import BATCHES, Selected, Students, select, train
 from paper.synthetic import BY_CLICKS, BY_TRUTH, LOSSES, Fits
 from paper.synthetic_results import Axis, CellGain, Counts, MapResult, RegimesConfig, RegimesResult, TunedGain

@@ -23,11 +23,12 @@ from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS, MLP
 from bidwise.run_folder import environment, open_folder
-from bidwise.study.compare import gain, mean_and_error
-from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, has_lam, seeds_of
+from bidwise.study.recipe import BASELINE, Recipe, has_lam
 from bidwise.training.validation import METRICS, logits_of, mean_welfare, predict
 from bidwise.values import Floats
 from bidwise.workers import Progress, threads
+from paper.comparisons import gain, mean_and_error
+from paper.grids import LAMS, MOST_REPEATS, grid, seeds_of
 from paper.members import LAST, Selected, Students, Trained, select, train
 from paper.synthetic_results import (
     Curve,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from bidwise.evaluation.estimate import Outcome
-from bidwise.evaluation.intervals import holm, student_p_value
-from bidwise.study.compare import Gain
+from bidwise.evaluation.intervals import LEVEL, student_quantile, student_share
+from paper.comparisons import Gain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,3 +229,30 @@ class RegimesResult:
         cells = self.cells(loss)
         stand = holm([student_p_value((cell.ci_low, cell.ci_high), self.config.repeats - 1) for cell in cells])
         return Counts.of([cell for cell, stands in zip(cells, stand, strict=True) if stands], len(cells))
+
+
+def holm(p_values: Sequence[float], error: float = 1 - LEVEL) -> list[bool]:
+    """Which of several findings stand after Holm's correction: any wrong one among them has a chance of ``error``.
+
+    >>> holm([0.001, 0.04, 0.02, 0.6])
+    [True, False, False, False]
+    """
+    stand = [False] * len(p_values)
+    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda at: p_values[at])):
+        if not p_values[at] <= error / (len(p_values) - rank):
+            break
+        stand[at] = True
+    return stand
+
+
+def student_p_value(interval: tuple[float, float], freedom: int) -> float:
+    """The chance of a difference as large where there is none, from Student's 95 % interval.
+
+    >>> round(student_p_value((0.0, 2.0), 9), 3)
+    0.05
+    """
+    low, high = interval
+    half = (high - low) / 2
+    if not half > 0:
+        return 1.0 if low == 0 else 0.0
+    return 2 * (1 - student_share(abs(low + high) / 2 / half * student_quantile(0.5 + LEVEL / 2, freedom), freedom))

@@ -199,7 +199,7 @@ def evaluate(table, **options):
     ready = {"ctr": ["rough", "fine"], "click": "click", "bid": "bid"}
     if "auction_size" not in options:
         ready["auction"] = "auction"
-    return bidwise.evaluate(table, **(ready | {"rounds": 199} | options))
+    return bidwise.evaluate(table, **(ready | options))
 
 
 def comparison(found, metric="welfare", model="fine", baseline="rough"):

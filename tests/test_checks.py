@@ -8,7 +8,7 @@ import torch
 
 from bidwise.checks import InputError, Named, check_seed, derived_seed
 from bidwise.data import WORLDS
-from bidwise.study.recipe import seeds_of
+from paper.grids import seeds_of
 from paper.members import BATCHES, INITIAL
 from paper.regimes import TEACHERS_ADS
 

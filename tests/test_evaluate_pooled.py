@@ -118,14 +118,6 @@ def test_numbers_are_those_of_the_library(weighted, slots):
     assert "The auctions are not real" in " ".join(notes(found))
 
 
-def test_revenue_with_weights_reserve_and_squash_is_that_of_the_library():
-    table = logged()
-    rules = {"reserve": 0.8, "squash": 0.6, "slots": (1.0, 0.5)}
-    found = drawn(table, weight="w", **rules)
-    expected = bidwise.pooled_revenue(*columns(table, "fine"), 16, weights=table["w"] / table["w"].mean(), **rules)
-    assert found.models["fine"].revenue == pytest.approx(expected)
-
-
 def test_errors_of_differences_are_those_of_paired_ads():
     table = logged()
     found = drawn(table)
@@ -143,26 +135,6 @@ def test_errors_of_differences_are_those_of_paired_ads():
     assert comparison(found).decisive_auctions is None
     one = comparison(found)
     assert one.relative == pytest.approx(one.difference / base[0].mean)
-
-
-def test_no_seed_decides_anything():
-    table = logged()
-    first, second = (drawn(table, seed=seed) for seed in (0, 1))
-    assert first.models == second.models
-    assert first.comparisons == second.comparisons
-
-
-def test_all_auctions_tell_more_than_one_cut():
-    table = logged(8_000, rate=-3.0)
-    cut = np.random.default_rng(0).permutation(8_000) // 32
-    errors = [comparison(evaluate(table | {"auction": cut})), comparison(drawn(table, auction_size=32))]
-    assert errors[0].standard_error > 1.5 * errors[1].standard_error
-
-
-def test_equal_models_are_seldom_found_different():
-    found = [comparison(drawn(logged(1_000, seed=seed, noise=(0.7, 0.7)))) for seed in range(300)]
-    assert not any(one.outcome == "few" for one in found)
-    assert np.mean([one.outcome != "unclear" for one in found]) < 0.085  # 0.05 and three standard errors
 
 
 def test_the_truth_is_the_optimum_of_all_auctions():
@@ -220,7 +192,7 @@ def test_the_auc_of_real_auctions_varies_by_auction():
         {"pool_by": ["day", "advertiser"], "auction_size": 4},
         {"cluster": "advertiser"},
         {"cluster": "advertiser", "pool_by": "day", "by": ["device", "day"]},
-        {"by": "advertiser", "clip_bids": 0.99},
+        {"by": "advertiser"},
         {"propensity": "p"},
     ],
     ids=str,
@@ -229,16 +201,6 @@ def test_shuffled_rows_change_nothing(options):
     table = logged()
     rows = np.random.default_rng(7).permutation(3_000)
     found, expected = (json.loads(drawn(each, **options).to_json()) for each in (taken(table, rows), table))
-    assert_same_json(found, expected)
-
-
-def test_shuffled_rows_change_nothing_in_clustered_auctions():
-    table = ads_of(300)
-    table |= {"site": table["auction"] % 40}
-    rows = np.random.default_rng(7).permutation(1_800)
-    found, expected = (
-        json.loads(evaluate(each, cluster="site", by="site").to_json()) for each in (taken(table, rows), table)
-    )
     assert_same_json(found, expected)
 
 
@@ -446,7 +408,7 @@ def test_a_handful_of_ads_that_hold_the_welfare_is_said_first():
     assert found.concentration.count == 3
     first = str(found).split("\n\n")[2]
     assert first.startswith("3 ads hold 100 % of the welfare of rough: what follows hangs on them.")
-    assert "--clip-bids 0.999" in first
+    assert "Are some bids absurd?" in first
     assert "would have been seen" not in str(found)
     assert "heavy-tailed" not in str(found)
     assert not drawn(logged()).concentrated
@@ -458,23 +420,6 @@ def test_concentrated_welfare_of_real_auctions():
     found = evaluate(table)
     assert found.concentrated
     assert "1 auction holds 100 % of the welfare of rough" in str(found)
-
-
-def test_clipped_bids_stand_beside_the_others():
-    table = absurd()
-    found, unclipped = drawn(table, clip_bids=0.999), drawn(table)
-    most = np.quantile(table["bid"], 0.999)
-    expected = drawn(table | {"bid": np.minimum(table["bid"], most)})
-    cut = found.clipped_bids
-    assert (cut.most, cut.bids) == (most, (table["bid"] > most).sum())
-    assert {each.metric for each in cut.comparisons} == {"welfare", "revenue"}
-    for each in cut.comparisons:
-        other = comparison(expected, each.metric)
-        assert (each.difference, each.ci_low) == (pytest.approx(other.difference), pytest.approx(other.ci_low))
-    assert found.comparisons == unclipped.comparisons
-    said = str(found)
-    assert f"With 6 bids above {most:.4g} cut down to it: fine does not change welfare measurably" in said
-    assert "Are some bids absurd" not in said
 
 
 # exploration logs
@@ -492,14 +437,6 @@ def test_clicks_of_exploration_count_as_often_as_they_were_unlikely():
     assert found.exploration.clipped == 0
     assert found.exploration.effective_clicks == pytest.approx(counts.sum() ** 2 / (counts**2).sum())
     assert "Clicks count 1 / p, at most 55 times; together they are worth" in " ".join(notes(found))
-
-
-def test_propensities_in_real_auctions():
-    table = ads_of(300) | {"p": np.random.default_rng(0).uniform(0.1, 1, 1_800)}
-    found = evaluate(table, propensity="p")
-    value = table["bid"] * table["click"] / table["p"]
-    shown = (table["bid"] * table["fine"]).reshape(-1, 6).argmax(1) + 6 * np.arange(300)
-    assert found.models["fine"].welfare == pytest.approx(value[shown].mean())
 
 
 def test_tiny_propensities_are_clipped_and_that_is_said():
@@ -602,7 +539,7 @@ def test_what_has_no_answer_is_refused(options, message):
         {"pool_by": ["day", "device"]},
         {"cluster": "advertiser"},
         {"by": ["device", "day"]},
-        {"clip_bids": 0.99, "calibrate": "platt"},
+        {"calibrate": "platt"},
         {"propensity": "p", "truth": None},
         {"truth": "truth", "ctr": ["rough", "fine", "truth"]},
         {"ctr": "rough"},
@@ -620,20 +557,6 @@ def test_results_are_written_read_and_shown(tmp_path, options):
         assert sentence.text in page
     for each in found.segments:
         assert f"{each.ads:,}" in page
-    assert written["format"] == 4
-
-
-def test_clustered_auctions_and_single_ads_are_written_and_shown(tmp_path):
-    table = ads_of(200)
-    found = evaluate(table | {"site": table["auction"] % 20}, cluster="site", by="site", out=tmp_path)
-    assert result_from_json(Evaluation, json.loads(found.to_json())).to_json() == found.to_json()
-    assert "20 clusters by site" in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-def test_results_of_an_older_format_are_refused():
-    found = json.loads(drawn(logged(200)).to_json())
-    with pytest.raises(InputError, match="must be of format 4, found 2, of an older bidwise"):
-        result_from_json(Evaluation, found | {"format": 2})
 
 
 def test_columns_of_segments_may_be_called_cluster_or_pool():

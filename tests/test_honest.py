@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import bidwise
 from bidwise.data.ad_table import auction_ids
 from bidwise.data.splits import split
+from bidwise.evaluation.units import Units
 from bidwise.study.compare import choose
 from bidwise.table import train
 from bidwise.table.config import resolved
@@ -55,7 +56,7 @@ def test_an_evaluation_finds_no_difference_where_there_is_none(auctions, shuffle
     simulations, clear, areas = 400 if LONG else 25, {}, []
     for seed in range(simulations):
         columns = {"ctr": ["first", "second"], "click": "click", "bid": "bid", **auctions}
-        found = bidwise.evaluate(market(seed, shuffled=shuffled), **columns, rounds=199)
+        found = bidwise.evaluate(market(seed, shuffled=shuffled), **columns)
         areas.append(found.models["first"].auc)
         for each in found.comparisons:
             clear[each.metric] = clear.get(each.metric, 0) + each.outcome.clear
@@ -72,12 +73,12 @@ def test_noise_is_chosen_in_5_of_100_choices_at_most_however_many_candidates_the
     simulations, wrong, found = 2_000 if LONG else 100, 0, 0
     for seed in range(simulations):
         random = np.random.default_rng(seed)
-        base, same = random.exponential(size=300), {"weight": np.ones(300), "winners": np.zeros((300, 1))}
+        base, same = random.exponential(size=300), {"kind": "auctions", "shown": np.zeros((300, 1))}
         seen = {"base": base, **{f"noise {k}": base + random.normal(size=300) for k in range(4)}}
-        units = {name: {"welfare": welfare, **same} for name, welfare in seen.items()}
-        wrong += choose(units, "base", rounds=499, seed=seed).chosen != "base"
-        units["good"] = {"welfare": base + 0.4 + random.normal(size=300), **same}
-        found += choose(units, "base", rounds=499, seed=seed).chosen == "good" if seed < 20 else 0
+        units = {name: Units(sums={"welfare": welfare}, **same) for name, welfare in seen.items()}
+        wrong += choose(units, "base").chosen != "base"
+        units["good"] = Units(sums={"welfare": base + 0.4 + random.normal(size=300)}, **same)
+        found += choose(units, "base").chosen == "good" if seed < 20 else 0
     assert at_most(wrong, simulations, 0.05)
     assert found == 20  # what is there is found
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 
 import bidwise
-from bidwise.evaluation import auction_intervals, difference_to_average, repeat_interval, student_quantile
-from bidwise.evaluation.intervals import TIMES_DRAWN
+from bidwise.evaluation import student_quantile, unit_interval
 
 SIMULATIONS, AT_ONCE, ADS = 2_000, 100, 5
 
@@ -39,8 +38,8 @@ def coverage(auctions, noise, truth=None, **world):
     drawn = [simulated(auctions, noise, seed, **world) for seed in range(SIMULATIONS // AT_ONCE)]
     decisive = np.mean([count for _, count in drawn])
     aim = np.mean([d.mean() for d, _ in drawn]) if truth is None else truth
-    found = [auction_intervals(d, rounds=199, seed=seed) for seed, (d, _) in enumerate(drawn)]
-    return np.mean([x.low <= aim <= x.high for part in found for x in part]), decisive
+    found = [unit_interval(column) for d, _ in drawn for column in d.T]
+    return np.mean([x.low <= aim <= x.high for x in found]), decisive
 
 
 @pytest.mark.parametrize(
@@ -64,19 +63,22 @@ def test_equal_noisy_models_are_found_different_in_5_of_100():
     assert 0.03 <= 1 - held <= 0.07
 
 
-def test_estimate_and_error_are_the_sample_mean_and_its_error():
+def test_without_weights_the_interval_is_students():
     d = np.random.default_rng(0).normal(1.0, 2.0, size=500)
-    (interval,) = auction_intervals(d)
-    assert interval.estimate == pytest.approx(d.mean())
-    assert interval.standard_error == pytest.approx(d.std(ddof=1) / math.sqrt(500))
-    assert (interval.low + interval.high) / 2 == pytest.approx(interval.estimate)
-    assert (interval.high - interval.low) / 2 == pytest.approx(1.96 * interval.standard_error, rel=0.1)
+    interval, error = unit_interval(d), d.std(ddof=1) / math.sqrt(500)
+    assert interval.standard_error == pytest.approx(error)
+    assert (interval.low, interval.high) == pytest.approx(student.interval(0.95, 499, loc=d.mean(), scale=error))
 
 
-def test_weights_are_repetitions_of_the_estimate():
-    d, w = np.array([1.0, 4.0, -2.0]), np.array([1.0, 2.0, 3.0])
-    (weighted,) = auction_intervals(d * w, w)
-    assert weighted.estimate == pytest.approx((1 + 8 - 6) / 6)
+def test_weighted_intervals_are_the_loop_that_leaves_out_one_unit():
+    d, w = np.array([0.0, 1.0, 3.0, -1.0, 0.5, 2.0, 0.2]), np.array([1.0, 2.0, 0.5, 1.0, 1.5, 0.7, 1.1])
+    mean = np.average(d, weights=w)
+    without = [np.average(np.delete(d, k), weights=np.delete(w, k)) for k in range(7)]
+    error = math.sqrt(6 / 7 * sum((x - mean) ** 2 for x in without))
+    interval = unit_interval(d * w, w)
+    assert (interval.estimate, interval.standard_error) == pytest.approx((mean, error))
+    freedom = round(w.sum() ** 2 / (w**2).sum()) - 1
+    assert interval.high == pytest.approx(mean + student.ppf(0.975, freedom) * error)
 
 
 def test_weighted_error_is_that_of_a_ratio():
@@ -85,88 +87,46 @@ def test_weighted_error_is_that_of_a_ratio():
     w = random.uniform(0.1, 2.0, size=(300, 2_000))
     d = w * random.normal(1.0 + w, 1.0)
     ratios = d.sum(0) / w.sum(0)
-    (interval,) = auction_intervals(d[:, 0], w[:, 0])
-    assert interval.standard_error == pytest.approx(ratios.std(), rel=0.15)
-
-
-def test_the_interval_is_the_loop_over_draws():
-    """Each draw as a list of auctions, one after the other."""
-    d, w = np.array([0.0, 1.0, 3.0, -1.0, 0.5, 2.0, 0.2]), np.array([1.0, 2.0, 0.5, 1.0, 1.5, 0.7, 1.1])
-    rounds, auctions = 199, len(d)
-    times = TIMES_DRAWN[np.random.default_rng(7).integers(2**16, size=(rounds, auctions), dtype=np.uint16)]
-
-    def mean_and_error(numbers, weights):
-        mean = sum(numbers) / sum(weights)
-        square = sum((x - mean * v) ** 2 for x, v in zip(numbers, weights, strict=True))
-        return mean, math.sqrt(auctions / (auctions - 1) * square) / sum(weights)
-
-    mean, error = mean_and_error(d * w, w)
-    sizes = []
-    for count in times.astype(int):
-        if len(set(np.repeat(d, count))) < 2:
-            sizes.append(math.inf)
-            continue
-        drawn_mean, drawn_error = mean_and_error(np.repeat(d * w, count), np.repeat(w, count))
-        sizes.append(abs(drawn_mean - mean) / drawn_error)
-    half = sorted(sizes)[189] * error
-    (found,) = auction_intervals(d * w, w, rounds=rounds, seed=7)
-    assert (found.low, found.high) == (pytest.approx(mean - half), pytest.approx(mean + half))
-    assert found.standard_error == pytest.approx(error)
-
-
-def test_columns_in_pieces_are_the_same():
-    d = np.random.default_rng(1).normal(size=(500, 2))
-    few, many = auction_intervals(d, rounds=199), auction_intervals(np.tile(d, 400), rounds=199)
-    assert many[0].high == pytest.approx(few[0].high, rel=0.15)
-
-
-def test_columns_do_not_interact():
-    d = np.random.default_rng(1).normal(size=(60, 3))
-    together = auction_intervals(d, seed=3)
-    alone = auction_intervals(d[:, 1], seed=3)[0]
-    assert (together[1].low, together[1].high) == (pytest.approx(alone.low), pytest.approx(alone.high))
+    assert unit_interval(d[:, 0], w[:, 0]).standard_error == pytest.approx(ratios.std(), rel=0.15)
 
 
 @PROPERTY
 @given(st.lists(st.integers(-4, 4), min_size=2, max_size=40), st.integers(-3, 3).filter(bool), st.integers(-5, 5))
 def test_intervals_follow_units_and_shifts(differences, scale, shift):
     d = np.array(differences, dtype=float)
-    (plain,), (moved,) = auction_intervals(d, rounds=199), auction_intervals(scale * d + shift, rounds=199)
+    plain, moved = unit_interval(d), unit_interval(scale * d + shift)
     assert moved.estimate == pytest.approx(scale * plain.estimate + shift)
     assert moved.high - moved.low == pytest.approx(abs(scale) * (plain.high - plain.low), rel=1e-6, abs=1e-9)
 
 
-def test_seeds_decide():
-    d = np.random.default_rng(2).normal(size=80)
-    assert auction_intervals(d, seed=1) == auction_intervals(d, seed=1)
-    assert auction_intervals(d, seed=1) != auction_intervals(d, seed=2)
-
-
 def test_nothing_differs():
-    (interval,) = auction_intervals(np.zeros(50))
+    interval = unit_interval(np.zeros(50))
     assert (interval.estimate, interval.low, interval.high, interval.smallest) == (0, 0, 0, 0)
 
 
-def test_a_single_difference_has_no_bounds():
-    """One auction in ten differs: most draws that matter hold it or do not, and no width can be defended."""
-    (interval,) = auction_intervals([0.0] * 9 + [1.0])
-    assert interval.high == math.inf
-    assert interval.low == -math.inf
-
-
-@pytest.mark.parametrize("d", [[], [0.5]])
-def test_too_little_for_an_interval(d):
-    (interval,) = auction_intervals(np.array(d))
+@pytest.mark.parametrize(
+    ("d", "weights", "estimate"),
+    [
+        ([], None, math.nan),
+        ([0.5], None, 0.5),
+        ([0.5], [2.0], 0.25),
+        ([2.0, 0.0, 0.0], [4.0, 0.0, 0.0], 0.5),  # all the weight in one unit
+        ([2.0, 1e-20], [4.0, 1e-20], 0.5),
+        ([0.0, 0.0], [0.0, 0.0], math.nan),
+    ],
+)
+def test_too_little_for_an_interval(d, weights, estimate):
+    interval = unit_interval(d, weights)
+    assert interval.estimate == pytest.approx(estimate, nan_ok=True)
     assert math.isnan(interval.low)
     assert math.isnan(interval.high)
 
 
 def test_the_smallest_lift_is_found_in_4_of_5_samples():
     random = np.random.default_rng(4)
-    (interval,) = auction_intervals(random.normal(size=400))
-    samples = random.normal(interval.smallest, 1.0, size=(400, 500))
-    found = np.mean([x.low > 0 for x in auction_intervals(samples, rounds=199)])
-    assert found == pytest.approx(0.8, abs=0.06)
+    interval = unit_interval(random.normal(size=400))
+    samples = random.normal(interval.smallest, 1.0, size=(500, 400))
+    assert np.mean([unit_interval(d).low > 0 for d in samples]) == pytest.approx(0.8, abs=0.06)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 10, 29, 30, 100, 1001])
@@ -175,26 +135,3 @@ def test_student_quantiles_are_those_of_scipy(probability, freedom):
     assert student_quantile(probability, freedom) == pytest.approx(
         student.ppf(probability, freedom), rel=1e-9, abs=1e-12
     )
-
-
-def test_repeat_interval_is_students():
-    d = np.random.default_rng(5).normal(size=8)
-    low, high = student.interval(0.95, 7, loc=d.mean(), scale=d.std(ddof=1) / math.sqrt(8))
-    found = repeat_interval(d)
-    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
-
-
-@pytest.mark.parametrize("d", [[], [1.0], [[1.0, 2.0]]])
-def test_an_interval_over_repeats_needs_two(d):
-    with pytest.raises(ValueError, match="differences must have one number per repeat and at least 2, found shape"):
-        repeat_interval(d)
-
-
-def test_difference_to_average_cancels_what_models_share():
-    random = np.random.default_rng(6)
-    own, common = random.normal(size=(3, 40)), 100 * random.normal(size=40)
-    means, errors = difference_to_average(own + common)
-    expected = own - own.mean(0)
-    np.testing.assert_allclose(means, expected.mean(1), atol=1e-12)
-    np.testing.assert_allclose(errors, expected.std(1, ddof=1) / math.sqrt(40), rtol=1e-9)
-    assert means.sum() == pytest.approx(0, abs=1e-12)

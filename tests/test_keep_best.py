@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bidwise
+from bidwise.evaluation.units import Kind, Units
 from bidwise.study.compare import choose, power
 
 SEEDS = 200 if "BIDWISE_LONG" in os.environ else 60  # make test-long simulates more often
@@ -13,9 +14,11 @@ SEEDS = 200 if "BIDWISE_LONG" in os.environ else 60  # make test-long simulates 
 
 def of_auctions(welfare, weights=None):
     """Welfare per auction as `Metrics.per_unit` gives it."""
-    auctions = len(next(iter(welfare.values())))
-    shared = {"weight": np.ones(auctions) if weights is None else weights, "winners": np.zeros((auctions, 1))}
-    return {name: {"welfare": np.asarray(column), **shared} for name, column in welfare.items()}
+    columns = {name: np.asarray(column) * (1.0 if weights is None else weights) for name, column in welfare.items()}
+    return {
+        name: Units(kind=Kind.AUCTIONS, sums={"welfare": column}, weight=weights, shown=np.zeros((len(column), 1)))
+        for name, column in columns.items()
+    }
 
 
 def candidates_of(seed, *, auctions=600, size=6, bid_spread=0.5, click_rate=0.2, candidates=5, better=None):
@@ -50,7 +53,7 @@ NOISE = {
 
 @pytest.mark.parametrize("kind", NOISE)
 def test_log_loss_is_kept_when_all_candidates_are_noise(kind):
-    found = [choose(of_auctions(NOISE[kind](seed)), "log_loss", rounds=399, seed=seed) for seed in range(SEEDS)]
+    found = [choose(of_auctions(NOISE[kind](seed)), "log_loss") for seed in range(SEEDS)]
     assert np.mean([choice.chosen == "log_loss" for choice in found]) >= 0.95
     told = np.mean([entry.outcome != "few" for choice in found for entry in choice.candidates[1:]])
     assert told > 0.5 or kind == "few auctions"  # kept by its interval, not because nothing could be told
@@ -63,7 +66,7 @@ def test_without_the_correction_noise_would_win_too_often():
         found = NOISE["ten candidates"](seed)
         base = found.pop("log_loss")
         pairs = (of_auctions({"log_loss": base, name: welfare}) for name, welfare in found.items())
-        taken += any(choose(pair, "log_loss", rounds=199, seed=seed).chosen != "log_loss" for pair in pairs)
+        taken += any(choose(pair, "log_loss").chosen != "log_loss" for pair in pairs)
     assert taken / seeds > 0.07
 
 
@@ -73,7 +76,6 @@ def test_a_clearly_better_candidate_is_chosen(spread):
         choose(
             of_auctions(candidates_of(seed, auctions=4000, bid_spread=spread, better="candidate_3")),
             "log_loss",
-            rounds=399,
         ).chosen
         for seed in range(20)
     ]
@@ -116,10 +118,10 @@ def test_weights_decide():
 
 
 def test_intervals_agree_with_those_of_the_evaluation():
-    """With a single candidate the level is 95 %, and the interval is that of `auction_intervals`."""
+    """With a single candidate the level is 95 %, and the interval is that of `unit_interval`."""
     base, other = candidates_of(0, candidates=2).values()
-    entry = choose(of_auctions({"a": base, "b": other}), "a", rounds=999, seed=3).candidates[1]
-    (interval,) = bidwise.evaluation.auction_intervals(other - base, rounds=999, seed=3)
+    entry = choose(of_auctions({"a": base, "b": other}), "a").candidates[1]
+    interval = bidwise.evaluation.unit_interval(other - base)
     assert (entry.ci_low, entry.ci_high) == pytest.approx((interval.low, interval.high))
 
 
@@ -171,10 +173,10 @@ def test_the_power_is_half_the_interval_of_a_comparable_model():
     for auctions in (400, 6400, 64_000):
         seen = of_auctions(candidates_of(0, auctions=auctions, candidates=2))
         base, rival = seen.values()
-        found = power(base, rival, candidates=3, rounds=399)
+        found = power(base, rival, candidates=3)
         widths[auctions] = found.half_width
-        entry = choose(seen, "log_loss", of=3, rounds=399).candidates[1]
-        assert found.half_width == pytest.approx((entry.ci_high - entry.ci_low) / 2 / base["welfare"].mean())
+        entry = choose(seen, "log_loss", of=3).candidates[1]
+        assert found.half_width == pytest.approx((entry.ci_high - entry.ci_low) / 2 / base.mean("welfare"))
         assert found.enough == (auctions == 64_000)
     assert widths[400] / widths[6400] == pytest.approx(4, rel=0.25)
 

@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from bidwise.auctions import run_auction, welfare
 from bidwise.evaluation.auc import auc, auction_auc
-from bidwise.evaluation.bins import equal_mass_bins
+from bidwise.evaluation.bins import equal_mass
 from bidwise.evaluation.metrics import Metrics
 
 seeded = settings(derandomize=True, deadline=None, database=None, max_examples=60)
@@ -271,13 +271,12 @@ def test_welfare_is_that_of_the_auction(seed):
     metrics = Metrics(**chosen(log, "truth"), **options)
     sold = run_auction(log["ctr"], log["bids"], log["offsets"], **options)
     kept = metrics.per_unit
-    np.testing.assert_allclose(kept["welfare"], sold.welfare(log["truth"], log["bids"]))
-    np.testing.assert_allclose(kept["revenue"], sold.revenue(log["truth"]))
-    surplus = kept["welfare"] - kept["revenue"]
-    np.testing.assert_allclose(surplus, sold.surplus(log["truth"], log["bids"]), atol=1e-12)
+    np.testing.assert_allclose(kept.sum("welfare"), sold.welfare(log["truth"], log["bids"]))
+    np.testing.assert_allclose(kept.sum("revenue"), sold.revenue(log["truth"]))
+    np.testing.assert_allclose(kept.sum("surplus"), sold.surplus(log["truth"], log["bids"]), atol=1e-12)
     places = torch.where(sold.winners >= 0, sold.winners - torch.tensor(log["offsets"])[:-1, None], -1)
-    assert kept["winners"][~kept["tied"]].tolist() == places[~sold.tied].tolist()
-    assert kept["tied"].tolist() == sold.tied.tolist()
+    assert kept.shown[~sold.tied.numpy()].tolist() == places[~sold.tied].tolist()
+    assert (kept.kind, kept.auctions, kept.weight) == ("auctions", len(places), None)
     assert close(metrics.compute().fill_rate, (sold.winners >= 0).double().mean().item())
     plain = Metrics(**chosen(log, "truth")).compute().welfare
     assert close(plain, welfare(log["ctr"], log["truth"], log["bids"], log["offsets"]).mean().item())
@@ -287,10 +286,19 @@ def test_per_unit_columns_add_up():
     log = random_log(11, sizes=[3, 5, 1, 8])
     metrics = Metrics(**log)
     kept, result = metrics.per_unit, metrics.compute()
-    assert close(kept["log_loss"].sum() / kept["ad_weight"].sum(), result.log_loss)
-    assert close(np.average(kept["revenue"], weights=kept["weight"]), result.revenue)
-    assert close(kept["auc"].sum() / kept["ad_weight"].sum(), result.auc)
-    np.testing.assert_allclose(kept["ad_weight"], kept["weight"] * [3, 5, 1, 8])
+    for metric in ("log_loss", "revenue", "auc", "surplus"):
+        assert close(kept.mean(metric), getattr(result, metric))
+    np.testing.assert_allclose(kept.ad_weight, kept.weight * [3, 5, 1, 8])
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_another_model_of_the_same_ads_is_as_if_measured_alone(size):
+    log, ctr = random_log(12, sizes=[3, 5, 1, 8]), random_log(13, sizes=[17])["ctr"]
+    log |= {"size": size, "offsets": log["offsets"] if size is None else None}
+    first = Metrics(**log)
+    first.compute()
+    assert_same(first.of(ctr).compute(), Metrics(**log | {"ctr": ctr}).compute())
+    assert close(first.welfare, first.compute().welfare)
 
 
 LINEAR = ("welfare", "revenue", "surplus", "log_loss")
@@ -352,7 +360,7 @@ def test_without_ads_there_are_counts_and_nan():
         of_auctions = {"welfare", "revenue", "surplus", "fill_rate", "tied"}  # an auction without ads has welfare 0
         for name in numbers_of(found).keys() - COUNTS - TABLES - (of_auctions if offsets != [0] else set()):
             assert math.isnan(getattr(found, name)), name
-    assert Metrics([], [], [], [0], slots=(1.0, 0.5)).per_unit["winners"].shape == (0, 2)
+    assert Metrics([], [], [], [0], slots=(1.0, 0.5)).per_unit.shown.shape == (0, 2)
 
 
 @pytest.mark.parametrize("click", [0, 1])
@@ -379,7 +387,7 @@ def test_certain_predictions_are_clipped_and_counted():
 
 def test_equal_bids_share_a_decile():
     bids = [1.0] * 15 + [2.0] * 4 + [3.0]
-    assert equal_mass_bins(np.array(bids), 10).tolist() == [0] * 15 + [1] * 4 + [2]
+    assert equal_mass(np.array(bids), 10).tolist() == [0, 15, 19]
     found = Metrics([0.5] * 20, [0, 1] * 10, bids).compute().by_bid
     assert [(row.low, row.high, row.ads) for row in found] == [(1, 1, 15), (2, 2, 4), (3, 3, 1)]
 
@@ -387,8 +395,8 @@ def test_equal_bids_share_a_decile():
 @pytest.mark.parametrize("weight", [0.1, 0.3, 0.7])
 @pytest.mark.parametrize("ads", [20, 60, 1000])
 def test_rounding_of_equal_weights_does_not_move_a_bin(ads, weight):
-    key = np.random.default_rng(0).permutation(ads).astype(float)
-    np.testing.assert_array_equal(equal_mass_bins(key, 10, np.full(ads, weight)), equal_mass_bins(key, 10))
+    key = np.arange(ads, dtype=float)
+    np.testing.assert_array_equal(equal_mass(key, 10, np.full(ads, weight)), equal_mass(key, 10))
 
 
 def test_tensors_of_any_kind_and_arrays_agree():
@@ -460,6 +468,5 @@ def test_models_that_tie_the_same_ads_show_the_same():
             name: Metrics([column[row] for row in rows], [0, 0, 0], [1.0, 1.0, 1.0]).per_unit
             for name, column in ctr.items()
         }
-        assert seen["two"]["winners"] == seen["also"]["winners"]
-        assert len({float(columns["winners"].item()) for columns in seen.values()}) == 3
-        assert [bool(columns["tied"].item()) for columns in seen.values()] == [True, True, True, False]
+        assert seen["two"].shown == seen["also"].shown
+        assert len({float(units.shown.item()) for units in seen.values()}) == 3

@@ -17,7 +17,7 @@ from bidwise.json_files import to_json
 from bidwise.report.build import pictures, read_run, report, runs_page, write_figures
 from bidwise.report.sections import Run
 from bidwise.run_folder import result_from_json, result_json
-from bidwise.study.compare import Difference
+from paper.comparisons import Difference
 from paper.criteo_results import CriteoResult
 from paper.criteo_view import PAPER
 from paper.experiment_page import experiment_summary

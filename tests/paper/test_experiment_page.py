@@ -17,7 +17,7 @@ from bidwise.report.build import pictures, read_run, report, runs_page, typed_re
 from bidwise.report.curves import apart
 from bidwise.report.evaluation_sentences import verdicts
 from bidwise.report.sections import Run
-from bidwise.study.compare import points
+from paper.comparisons import points
 from paper.experiment_views import AXES, FIGURE_2
 
 PAPER = ["log_loss", "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher"]
@@ -162,7 +162,7 @@ def evaluation():
         "bid": np.exp(random.normal(0, 0.5, 1800)),
         "auction": np.repeat(np.arange(300), 6),
     }
-    return bidwise.evaluate(table, ctr=["old", "new"], click="click", bid="bid", auction="auction", rounds=199)
+    return bidwise.evaluate(table, ctr=["old", "new"], click="click", bid="bid", auction="auction")
 
 
 def fitted(members=False):

@@ -32,11 +32,9 @@ class EvaluateOptions:
     pool_by:
         Ads compete only within the same value of these columns, e.g. keyword day; needs --auction-size.
     cluster:
-        Columns that define clusters, such as advertiser; confidence intervals resample clusters instead of ads.
+        Columns that define clusters, such as advertiser; confidence intervals are taken over clusters instead of ads.
     by:
         Columns to compare the models by, value by value, such as device advertiser.
-    seed:
-        Seed of the folds of --calibrate and of the bootstrap over real auctions.
     truth:
         Column of true CTR, if it is known (simulations): welfare and revenue are then expected, not realised.
     baseline:
@@ -66,8 +64,6 @@ class EvaluateOptions:
         Character between the columns of a text file, \\t for a tab [default: comma in .csv, tab in .tsv].
     no_header:
         The first line of a text file is a row; columns are called column_1, column_2, ...
-    rounds:
-        Rounds of the bootstrap over real auctions.
     """
 
     ctr: list[str]
@@ -78,7 +74,6 @@ class EvaluateOptions:
     pool_by: list[str] | None = None
     cluster: list[str] | None = None
     by: list[str] | None = None
-    seed: int = 0
     truth: str | None = None
     baseline: str | None = None
     slots: str = "1"
@@ -93,7 +88,6 @@ class EvaluateOptions:
     propensity: str | None = None
     separator: str | None = None
     no_header: bool = False
-    rounds: int = 999
 
 
 def evaluate(table: str, /, *, options: EvaluateOptions, out: Path) -> None:

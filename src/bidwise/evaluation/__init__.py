@@ -3,13 +3,7 @@
 from bidwise.evaluation.auc import auc, auction_auc
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import compared
-from bidwise.evaluation.intervals import (
-    Interval,
-    auction_intervals,
-    difference_to_average,
-    repeat_interval,
-    student_quantile,
-)
+from bidwise.evaluation.intervals import Interval, student_quantile, unit_interval
 from bidwise.evaluation.metrics import Metrics
 
 __all__ = [
@@ -18,11 +12,9 @@ __all__ = [
     "Metrics",
     "auc",
     "auction_auc",
-    "auction_intervals",
     "calibrator",
     "compared",
     "cross_fitted",
-    "difference_to_average",
-    "repeat_interval",
     "student_quantile",
+    "unit_interval",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from bidwise.auctions import ad_numbers, auctions_of
 from bidwise.checks import InputError, check_between, check_weights
+from bidwise.segments import Auctions
 from bidwise.values import Floats
 
 CHUNK = 2**17  # ads at a time: a few such columns stay in cache
@@ -31,7 +34,8 @@ def auc(ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLike | None = None) 
     """
     score, clicked = _score_and_clicks(ctr, clicks)
     if weights is not None:
-        return auc_values(score.cpu().numpy(), clicked.cpu().numpy(), _weights(weights, score.cpu()))[0]
+        mass, order = _weights(weights, score.cpu()), np.argsort(score.cpu().numpy())
+        return auc_values(score.cpu().numpy()[order], clicked.cpu().numpy()[order], mass[order])[0]
     shown, passed = _ascending(score[clicked]), _ascending(score[~clicked])
     pairs = len(shown) * len(passed)
     below, not_above = (int(torch.searchsorted(passed, shown, right=right).sum()) for right in (False, True))
@@ -41,35 +45,40 @@ def auc(ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLike | None = None) 
 def auc_values(ctr: Floats, clicked: NDArray[np.bool_], weights: Floats | None = None) -> tuple[float, Floats]:
     """The AUC and what every ad has to do with it: numbers whose weighted mean it is and whose spread is its error.
 
-    With V of a clicked ad the chance that it is above an unclicked one, V of an unclicked ad that a clicked one is
-    above it, and s the share (by weight) of its kind (DeLong, DeLong and Clarke-Pearson 1988):
+    Ads come in the order of their CTR. With V of a clicked ad the chance that it is above an unclicked one, V of an
+    unclicked ad that a clicked one is above it, and s the share (by weight) of its kind (DeLong, DeLong and
+    Clarke-Pearson 1988):
 
         AUC + (V - AUC) / s
 
     >>> auc_values(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True]))
     (0.875, array([1.125, 0.625, 0.625, 1.125]))
     """
-    order = np.argsort(ctr)
-    ranked, mine = ctr[order], clicked[order]
-    mass = np.broadcast_to(1.0, len(ctr)) if weights is None else weights[order]
-    up, down = np.where(mine, mass, 0.0), np.where(mine, 0.0, mass)
-    clicks, others = float(up.sum()), float(down.sum())
+    ups, downs = np.flatnonzero(clicked), np.flatnonzero(~clicked)
+    others_below: NDArray[Any]
+    clicked_below: NDArray[Any]
+    if weights is None and not (ctr[1:] == ctr[:-1]).any():  # whole numbers, and a tenth of the memory
+        clicks, others = float(len(ups)), float(len(downs))
+        others_below, clicked_below = ups - np.arange(len(ups)), downs - np.arange(len(downs))
+    else:
+        mass = np.ones(len(ctr)) if weights is None else weights
+        starts = np.flatnonzero(np.append(True, ctr[1:] != ctr[:-1])) if len(ctr) else ups
+        clicks, others = float(mass[ups].sum()), float(mass[downs].sum())
+        others_below = _below(np.where(clicked, 0.0, mass), starts)[ups]
+        clicked_below = _below(np.where(clicked, mass, 0.0), starts)[downs]
+    values = np.full(len(ctr), np.nan)
     if not clicks or not others:
-        return float("nan"), np.full(len(ctr), np.nan)
-    starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
-    values = np.where(mine, _below(down, starts) / others, 1 - _below(up, starts) / clicks)
-    area = float((values * up).sum()) / clicks
-    values = area + (values - area) * np.where(mine, (clicks + others) / clicks, (clicks + others) / others)
-    found = np.empty_like(values)
-    found[order] = values
-    return area, found
+        return float("nan"), values
+    area = float((others_below if weights is None else others_below * weights[ups]).sum()) / (clicks * others)
+    share = clicks / (clicks + others)
+    values[ups] = area + (others_below / others - area) / share
+    values[downs] = area + (1 - area - clicked_below / clicks) / (1 - share)
+    return area, values
 
 
 def _below(mass: Floats, starts: NDArray[np.int64]) -> Floats:
     """Mass of smaller scores and half of that of equal ones, along the order of scores; runs begin at ``starts``."""
-    sums = np.concatenate([[0.0], mass.cumsum()])
-    if len(starts) == len(mass):
-        return sums[:-1] + mass / 2
+    sums = np.append(0.0, mass.cumsum())
     ends = np.append(starts[1:], len(mass))
     middle: Floats = np.repeat((sums[starts] + sums[ends]) / 2, ends - starts)
     return middle
@@ -86,9 +95,16 @@ def auction_auc(
     array([1. , 0.5, nan])
     """
     scores, of_clicks = _score_and_clicks(ctr, clicks)
-    score, clicked = scores.cpu().numpy(), of_clicks.cpu().numpy()
-    auctions = auctions_of(torch.from_numpy(score), offsets)
-    mass = np.ones(len(score)) if weights is None else _weights(weights, torch.from_numpy(score))
+    scores, of_clicks = scores.cpu(), of_clicks.cpu()
+    mass = None if weights is None else _weights(weights, scores)
+    return auction_areas(scores.numpy(), of_clicks.numpy(), auctions_of(scores, offsets), mass)
+
+
+def auction_areas(
+    score: Floats, clicked: NDArray[np.bool_], auctions: Auctions, weights: Floats | None = None
+) -> Floats:
+    """:func:`auction_auc` of checked columns."""
+    mass = np.ones(len(score)) if weights is None else weights
     found = np.full(auctions.count, np.nan)
     for block in auctions.blocks():  # auctions of similar size as rows of a table
         step = max(1, CHUNK // max(block.rows.shape[1], 1))

@@ -1,4 +1,4 @@
-"""Bins of equal mass, and how predictions and clicks compare in them."""
+"""Bins of equal mass along a key, and how predictions and clicks compare in them; ads come in the order of the key."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidwise.values import Floats
+
+CTR_BINS = 20
+BID_BINS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,56 +32,53 @@ class Bin:
         return self.predicted / self.observed if self.observed > 0 else math.nan
 
 
-def equal_mass_bins(key: Floats, bins: int, weights: Floats | None = None) -> NDArray[np.intp]:
-    """The bin of every ad: at most ``bins`` of equal weight from the lowest key up, equal keys together.
+def equal_mass(key: Floats, bins: int, weights: Floats | None = None) -> NDArray[np.intp]:
+    """Where bins begin: at most ``bins`` of equal weight along a rising key, equal keys together.
 
     Bin k ends with the first key at which the weight so far is k / bins of all.
 
-    >>> equal_mass_bins(np.array([4.0, 1.0, 2.0, 3.0]), 2)
-    array([1, 0, 0, 1])
-    >>> equal_mass_bins(np.array([1.0, 1.0, 1.0, 3.0]), 2)
-    array([0, 0, 0, 1])
+    >>> equal_mass(np.array([1.0, 2.0, 3.0, 4.0]), 2), equal_mass(np.array([1.0, 1.0, 1.0, 3.0]), 2)
+    (array([0, 2]), array([0, 3]))
     """
-    share = np.arange(1, bins)
     if len(key) == 0:
         return np.zeros(0, np.intp)
+    share = np.arange(1, bins)
     if weights is None:
-        last = np.unique(-(-share * len(key) // bins) - 1)
-        ends = np.partition(key, last)[last]
+        last = -(-share * len(key) // bins) - 1
     else:
-        order = np.argsort(key)
-        below = weights[order].cumsum()
-        reached = (share / bins - 1e-9) * below[-1]  # whatever the last digits of the running sum
-        ends = key[order[np.searchsorted(below, reached)]]
-    return np.searchsorted(np.unique(ends), key, side="left")
+        below = weights.cumsum()
+        last = np.searchsorted(below, (share / bins - 1e-9) * below[-1])  # whatever the last digits of the running sum
+    ends = np.searchsorted(key, np.unique(key[last]), side="right")
+    return np.append(0, ends[ends < len(key)])
 
 
-def binned(bins: NDArray[np.intp], ctr: Floats, label: Floats, weights: Floats | None) -> dict[str, Floats]:
-    """Sums over every bin."""
-    columns = {"predicted": ctr, "observed": label, "weight": np.ones_like(ctr)}
-    weighted = {name: column if weights is None else column * weights for name, column in columns.items()}
-    return {name: np.asarray(np.bincount(bins, column), np.float64) for name, column in weighted.items()}
-
-
-def calibration_error(sums: dict[str, Floats]) -> float:
-    """sum over bins |predicted - observed| / weight; NaN without weight."""
-    gap, weight = float(np.abs(sums["predicted"] - sums["observed"]).sum()), float(sums["weight"].sum())
-    return gap / weight if weight > 0 else math.nan
-
-
-def curve(bins: NDArray[np.intp], key: Floats, sums: dict[str, Floats]) -> tuple[Bin, ...]:
+def curve(key: Floats, ctr: Floats, label: Floats, weights: Floats | None, bins: int) -> tuple[Bin, ...]:
     """The bins that weigh anything."""
-    ads = np.bincount(bins)
-    low, high = np.full(len(ads), np.inf), np.full(len(ads), -np.inf)
-    np.minimum.at(low, bins, key)
-    np.maximum.at(high, bins, key)
+    starts = equal_mass(key, bins, weights)
+    predicted, observed, weight = _sums(starts, ctr, label, weights)
+    ends = np.append(starts[1:], len(key))
     return tuple(
         Bin(
-            low=float(low[k]),
-            high=float(high[k]),
-            ads=int(ads[k]),
-            predicted=float(sums["predicted"][k] / sums["weight"][k]),
-            observed=float(sums["observed"][k] / sums["weight"][k]),
+            low=float(key[starts[k]]),
+            high=float(key[ends[k] - 1]),
+            ads=int(ends[k] - starts[k]),
+            predicted=float(predicted[k] / weight[k]),
+            observed=float(observed[k] / weight[k]),
         )
-        for k in np.flatnonzero(sums["weight"])
+        for k in np.flatnonzero(weight)
     )
+
+
+def calibration_error(ctr: Floats, label: Floats, weights: Floats | None = None) -> float:
+    """sum over 20 bins of rising CTR |predicted - observed| / weight; NaN without weight."""
+    predicted, observed, weight = _sums(equal_mass(ctr, CTR_BINS, weights), ctr, label, weights)
+    gap, total = float(np.abs(predicted - observed).sum()), float(weight.sum())
+    return gap / total if total > 0 else math.nan
+
+
+def _sums(starts: NDArray[np.intp], ctr: Floats, label: Floats, weights: Floats | None) -> tuple[Floats, ...]:
+    """Predicted and observed clicks and the weight of each bin."""
+    if weights is None:
+        weight = np.diff(starts, append=len(ctr)).astype(np.float64)
+        return np.add.reduceat(ctr, starts), np.add.reduceat(label, starts), weight
+    return tuple(np.add.reduceat(column, starts) for column in (ctr * weights, label * weights, weights))

@@ -187,20 +187,18 @@ def cross_fitted(
     *,
     weights: ArrayLike | None = None,
     folds: int = 5,
-    seed: int = 0,
 ) -> Floats:
     """Calibrated CTR ``(ads,)``, each auction by a calibrator that never saw its clicks.
 
-    Auctions are dealt at random into folds of equal size, and each fold is calibrated by a fit on the other folds.
-    One calibrator serves a whole auction, so the order of CTRs inside an auction never reverses; between auctions of
-    different folds it can. With fewer auctions than folds, each auction is its own fold. A fold is left as predicted
-    where the others have no ad with a weight above 0, as with a single auction.
+    Auctions are dealt at random, always alike, into folds of equal size, and each fold is calibrated by a fit on the
+    other folds. One calibrator serves a whole auction, so the order of CTRs inside an auction never reverses; between
+    auctions of different folds it can. With fewer auctions than folds, each auction is its own fold. A fold is left as
+    predicted where the others have no ad with a weight above 0, as with a single auction.
 
     Args:
         kind, ctr, clicks, weights: as for :func:`calibrator`.
         offsets: bounds of the auctions, ``(auctions + 1,)``; ``None`` for a single auction.
         folds: 2 or more.
-        seed: of the deal.
 
     >>> ctr, clicks = [0.2, 0.3, 0.2, 0.3], [0, 1, 1, 1]
     >>> cross_fitted("isotonic", ctr, clicks, [0, 2, 4], folds=2)  # each auction gets the other's clicks
@@ -213,7 +211,7 @@ def cross_fitted(
         raise InputError(f"folds must be 2 or more, found {folds}")
     ctr, clicks, weights = _ads(ctr, clicks, weights)
     sizes = auctions_of(torch.from_numpy(ctr), offsets).sizes.numpy()
-    fold = np.repeat(np.random.default_rng(seed).permutation(len(sizes)) % folds, sizes)
+    fold = np.repeat(np.random.default_rng(0).permutation(len(sizes)) % folds, sizes)
     order = np.argsort(ctr)  # once: each fold's fit then finds its scores in order
     fold, ctr, clicks, weights = fold[order], ctr[order], clicks[order], weights[order]
     calibrated = np.empty_like(ctr)

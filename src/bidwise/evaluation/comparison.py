@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bidwise.evaluation.estimate import Estimate
-from bidwise.evaluation.intervals import LEVEL, Interval, auction_intervals, effective_units, unit_interval
+from bidwise.evaluation.intervals import LEVEL, Interval, effective_units, unit_interval
+from bidwise.evaluation.units import Units
 from bidwise.values import Floats
 
 ROUNDING = 1e-12  # of a level: sums over the ads of an auction, in any order
 DECISIVE = 100  # auctions with different winners, below which no interval for welfare is to be trusted
 CHANGED = 30  # auctions with another value, below which none for any metric is: clicks may be rare
 EFFECTIVE = 15  # clicks that decide a pooled difference, below which its interval is not to be trusted
-COMPARED = {  # weight of a unit -> metric -> unit of its difference
-    "weight": dict.fromkeys(("welfare", "revenue", "surplus"), "mean per auction"),
-    "ad_weight": {"log_loss": "mean per ad", "auc": "over all ads"},
+METRICS = {  # compared metric -> unit of its difference
+    **dict.fromkeys(("welfare", "revenue", "surplus"), "mean per auction"),
+    "log_loss": "mean per ad",
+    "auc": "over all ads",
 }
-METRICS = tuple(metric for metrics in COMPARED.values() for metric in metrics)
-Units = Mapping[str, NDArray[Any]]  # Metrics.per_unit
-HANDFUL = 10  # ads, or auctions, that are looked at for how much of the welfare they hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,36 +110,6 @@ class Comparison(AuctionEstimate):
         return Estimate(difference=self.relative, ci_low=self.relative_ci_low, ci_high=self.relative_ci_high)
 
 
-def sizes_of(seen: Units) -> tuple[float, int | None, int]:
-    """Mean welfare, how many real auctions there are, and how many units."""
-    welfare = float(np.average(seen["welfare"], weights=seen["weight"]))
-    return welfare, len(seen["winners"]) if "winners" in seen else None, len(seen["weight"])
-
-
-@dataclass(frozen=True)
-class Concentration:
-    """How much of a model's welfare the few ads (real auctions) hold that hold the most."""
-
-    count: int
-    share: float
-
-
-def concentration(seen: Units) -> Concentration:
-    """The fewest of the ten largest parts of the welfare that hold nearly all that those ten hold.
-
-    >>> concentration({"own_welfare": np.array([60.0, 37.0] + [0.1] * 30)})
-    Concentration(count=2, share=0.97)
-    """
-    parts = seen["own_welfare"] if "own_welfare" in seen else seen["welfare"] * seen["weight"]
-    total = float(parts.sum())
-    if not total > 0:
-        return Concentration(0, 0.0)
-    most = min(HANDFUL, len(parts))
-    shares = np.sort(np.partition(parts, -most)[-most:])[::-1].cumsum() / total
-    count = int(np.searchsorted(shares, 0.95 * shares[-1])) + 1
-    return Concentration(count, float(shares[count - 1]))
-
-
 def pairs_of(models: Sequence[str], baseline: str, twins: Mapping[str, str]) -> list[tuple[str, str]]:
     """Who is compared with whom, as (model, baseline).
 
@@ -164,92 +132,63 @@ def compared(
     pairs: Sequence[tuple[str, str]],
     *,
     level: float = LEVEL,
-    rounds: int = 999,
-    seed: int = 0,
-    metrics: Sequence[str] = METRICS,
-    progress: Callable[[float], None] | None = None,
+    metrics: Sequence[str] = tuple(METRICS),
 ) -> list[Comparison]:
-    """The paired differences of all pairs in all compared metrics.
-
-    Over real auctions intervals are those of :func:`bidwise.evaluation.auction_intervals`; over the ads of a pool, and
-    over clusters, those of :func:`bidwise.evaluation.intervals.unit_interval`.
+    """The paired differences of all pairs in all compared metrics, with the intervals of :func:`unit_interval`.
 
     Args:
         seen: ``Metrics.per_unit`` of every model, over the same auctions or ads.
         pairs: (model, baseline); differences are model minus baseline.
         level: of the intervals.
-        rounds, seed: of the bootstrap over auctions.
         metrics: those that are compared.
-        progress: called with the share that is done.
     """
-    comparisons = []
-    for at, (model, baseline) in enumerate(pairs):
-        mine, base = seen[model], seen[baseline]
-        real = len(base.get("winners", ())) == len(base["weight"])  # and in no clusters
-        for weight, units in COMPARED.items():
-            asked = [metric for metric in units if metric in metrics]
-            change = [_weighted(mine, metric) - _weighted(base, metric) for metric in asked]
-            if real and asked:
-                intervals = auction_intervals(np.stack(change, 1), base[weight], level=level, rounds=rounds, seed=seed)
-            else:
-                intervals = [unit_interval(d, base[weight], level=level) for d in change]
-            for metric, interval, d in zip(asked, intervals, change, strict=True):
-                names = {"model": model, "baseline": baseline, "metric": metric, "unit": units[metric]}
-                comparisons.append(_comparison(mine, base, interval, d, base[weight], names))
-        if progress is not None:
-            progress((at + 1) / len(pairs))
-    return comparisons
+    return [_comparison(seen, pair, metric, level) for pair in pairs for metric in metrics]
 
 
-def _comparison(
-    mine: Units, base: Units, interval: Interval, change: Floats, weights: Floats, names: dict[str, Any]
-) -> Comparison:
-    metric = names["metric"]
+def _comparison(seen: Mapping[str, Units], pair: tuple[str, str], metric: str, level: float) -> Comparison:
+    mine, base = (seen[model] for model in pair)
+    weight, change = base.weight_of(metric), mine.sum(metric) - base.sum(metric)
+    interval = unit_interval(change, weight, level=level)
     counts: dict[str, Any]
-    own, level = _own(mine, metric) - _own(base, metric), _own(base, metric)
-    moved = np.abs(own) > ROUNDING * np.abs(level)
-    if "winners" in base:
-        different = (mine["winners"] != base["winners"]).any(axis=1)
-        decisive, changed = (int(np.count_nonzero(x)) for x in (different, moved))
-        counts = {"decisive_auctions": decisive, "changed_auctions": changed}
-        nothing = decisive and not changed  # other ads, and none of them clicked: there is no bound
+    own = mine.part(metric) - base.part(metric)
+    moved = np.abs(own) > ROUNDING * np.abs(base.part(metric))
+    if base.shown is not None and mine.shown is not None:
+        decisive, changed = (mine.shown != base.shown).any(axis=1), int(np.count_nonzero(moved))
+        counts = {"decisive_auctions": int(np.count_nonzero(decisive)), "changed_auctions": changed}
+        nothing = decisive.any() and not changed  # other ads, and none of them clicked: there is no bound
     else:
         counts = {"effective_clicks": effective(np.where(moved, own, 0.0))}
         nothing = not len(own)  # no clicks
     if nothing:
         interval = Interval(0.0, -math.inf, math.inf, math.nan)
     return Comparison(
-        **names,
+        model=pair[0],
+        baseline=pair[1],
+        metric=metric,
+        unit=METRICS[metric],
         **counts,
         difference=interval.estimate,
         ci_low=interval.low,
         ci_high=interval.high,
         standard_error=interval.standard_error,
         smallest_lift=interval.smallest,
-        **_shares(interval, change, _weighted(base, metric), weights),
+        **_shares(interval, change, base.sum(metric), weight, base.mean(metric)),
     )
 
 
-def _own(seen: Units, metric: str) -> Floats:
-    """What each auction, ad or click adds to a metric, also where they are drawn in clusters."""
-    if metric == "surplus":
-        return _own(seen, "welfare") - _own(seen, "revenue")
-    return seen[f"own_{metric}"] if f"own_{metric}" in seen else _weighted(seen, metric)
-
-
-def _shares(interval: Interval, change: Floats, level: Floats, weights: Floats) -> dict[str, Any]:
+def _shares(interval: Interval, change: Floats, level: Floats, weight: Floats | None, mean: float) -> dict[str, Any]:
     """The interval in shares of the baseline, whose level is as uncertain as the difference.
 
     The error of the ratio r = sum d / sum B is that of the mean of d - r B (delta method), but never taken below that
     of d: a model without clicks has r = -1 and d - r B = 0, which is no certainty. Where the two intervals would
     disagree about 0 the difference decides, and no metric falls by more than all of it.
     """
-    mean = float(level.sum() / weights.sum())
     if not mean > 0:
         return {}
     ratio = interval.estimate / mean
+    residual = change - (interval.estimate if weight is None else interval.estimate * weight)
     spread, ratio_spread, size = (
-        math.sqrt(float((x**2).sum())) for x in (change - interval.estimate * weights, change - ratio * level, change)
+        math.sqrt(float(np.square(x).sum())) for x in (residual, change - ratio * level, change)
     )
     wider = max(1.0, ratio_spread / spread) if spread > 1e-9 * size else 1.0
     half = (interval.high - interval.estimate) / mean * wider
@@ -264,11 +203,3 @@ def _shares(interval: Interval, change: Floats, level: Floats, weights: Floats) 
         "relative_ci_high": high,
         "relative_smallest_lift": interval.smallest / mean,
     }
-
-
-def _weighted(seen: Mapping[str, NDArray[Any]], metric: str) -> NDArray[Any]:
-    """The metric times the unit's weight; log losses and AUC are weighted sums already."""
-    if metric in COMPARED["ad_weight"]:
-        return seen[metric]
-    values = seen["welfare"] - seen["revenue"] if metric == "surplus" else seen[metric]
-    return values if seen["weight"].strides == (0,) else values * seen["weight"]  # a broadcast 1 weighs nothing

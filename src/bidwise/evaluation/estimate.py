@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
-from bidwise.evaluation.intervals import Interval, repeat_interval
+from bidwise.evaluation.intervals import Interval, unit_interval
 
 
 class Outcome(StrEnum):
@@ -18,11 +18,6 @@ class Outcome(StrEnum):
     UNCLEAR = "unclear"  # cannot be distinguished
     TOO_FEW = "few"  # the data cannot tell
     SAME = "same"  # nothing differs
-
-    @property
-    def mark(self) -> str:
-        """For tables of text: ▲ better, ▼ worse."""
-        return {Outcome.BETTER: "▲", Outcome.WORSE: "▼"}.get(self, " ")
 
     @property
     def clear(self) -> bool:
@@ -51,9 +46,7 @@ class Estimate:
     @classmethod
     def over_repeats(cls, differences: list[float]) -> Estimate:
         """Mean paired difference with Student's interval; one repeat has none."""
-        if len(differences) == 1:
-            return Estimate(difference=float(differences[0]))
-        return Estimate.of(repeat_interval(differences))
+        return Estimate.of(unit_interval(differences))
 
     @property
     def known(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from bidwise.auctions import slot_multipliers
-from bidwise.checks import InputError, check_name, check_seed, check_whole, look_like_ctr
+from bidwise.checks import InputError, check_name, check_whole, look_like_ctr
 from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.read_table import Table, same_place, table_name, written_as
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
-from bidwise.evaluation.comparison import Comparison, Units, compared, concentration, effective, pairs_of
+from bidwise.evaluation.comparison import compared, effective, pairs_of
 from bidwise.evaluation.intervals import LEVEL
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.pooled import check_closed_form
@@ -42,7 +42,6 @@ def evaluate(
     pool_by: Columns = (),
     cluster: Columns = (),
     by: Columns = (),
-    seed: int = 0,
     truth: str | None = None,
     baseline: str | None = None,
     slots: Sequence[float] = (1.0,),
@@ -57,7 +56,6 @@ def evaluate(
     weight: str | None = None,
     separator: str | None = None,
     header: bool = True,
-    rounds: int = 999,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -70,9 +68,8 @@ def evaluate(
         auction: column, or columns, that say which ads compete. Without one:
         auction_size: all auctions of this many ads that could be drawn (:func:`bidwise.pooled_welfare`).
         pool_by: columns inside whose values auctions are drawn, with ``auction_size``.
-        cluster: columns whose values share their luck (an advertiser, a day): intervals draw clusters anew.
+        cluster: columns whose values share their luck (an advertiser, a day): intervals are taken over clusters.
         by: columns in each of whose values the models are compared.
-        seed: of the folds of ``calibrate``, and of the bootstrap over real auctions.
         truth: column of true CTR, where it is known: welfare and revenue are then expected, not realised.
         baseline: the model that the others are compared with; the first of ``ctr`` by default.
         slots, pricing, reserve, squash: the auction, as in :func:`bidwise.run_auction`.
@@ -86,7 +83,6 @@ def evaluate(
             competes as often as it weighs.
         separator: between columns of a text file, by its ending by default.
         header: whether its first line names the columns; without, they are column_1, column_2 and so on.
-        rounds: of the bootstrap over real auctions.
         out: folder for ``result.json`` and ``report.html``.
         progress: called as ``progress("model_a", 0.4)`` during long work.
 
@@ -111,7 +107,7 @@ def evaluate(
     roles: dict[str, Any] = {"bid": bid, "auction": auctions or None, "truth": truth, "propensity": propensity}
     ads = read_ads(written_as(table, separator, header), keys=keys, **roles, **columns)
     for model, column in ads.ctr.items():
-        if look_like_ctr(torch.logit(torch.from_numpy(column)), torch.from_numpy(ads.clicks)):
+        if column.min() >= 0.5 and look_like_ctr(torch.logit(torch.from_numpy(column)), torch.from_numpy(ads.clicks)):
             warnings.warn(f"{model}: its numbers look like the sigmoid of a CTR: was it taken twice?", stacklevel=2)
     ads = _large_pools(_corrected(ads, sampling_rate), auction_size)
     exploration = None
@@ -126,25 +122,20 @@ def evaluate(
         elif auctions and ads.auctions < 2:
             message = "needs a {} or at least 2 auctions to learn from each other, found 1"
             raise InputError(message, argument="calibrate", others=["calibration_table"])
-        ads = _with_twins(ads, other, calibrate, slots, seed, bool(auctions), progress)
+        ads = _with_twins(ads, other, calibrate, slots, bool(auctions), progress)
     twins = {model: model.removesuffix(f"+{calibrate}") for model in ads.ctr if model not in models}
     pairs = pairs_of(models, base, twins)
-
-    def compare(seen: Mapping[str, Units], **options: Any) -> list[Comparison]:
-        return compared(seen, pairs, rounds=rounds, seed=seed, **options)
-
+    metrics = None
     units, numbers = {}, {}
-    for model in ads.ctr:
+    for model, column in ads.ctr.items():
         _tell(progress, model, 0.0)
-        metrics = metrics_of(model, ads, rules)
+        metrics = metrics_of(column, ads, rules) if metrics is None else metrics.of(column)
         numbers[model] = replace(metrics.compute(), calibrated_from=twins.get(model))
         units[model] = metrics.per_unit
-        del metrics  # and all that it keeps of every ad
         _tell(progress, model, 1.0)
     optimum = None
     if ads.truth is not None:
-        best = metrics_of("truth", replace(ads, ctr={"truth": ads.truth}), rules | {"squash": 1.0})
-        optimum = best.compute().welfare
+        optimum = metrics_of(ads.truth, ads, rules | {"squash": 1.0}).welfare
         numbers = {
             model: replace(each, share_of_optimum=each.welfare / optimum if optimum else math.nan)
             for model, each in numbers.items()
@@ -152,7 +143,7 @@ def evaluate(
     against = [(model, other) for model, other in pairs if other == base and model in models]
     evaluation = Evaluation(
         models=numbers,
-        comparisons=tuple(compare(units, progress=lambda done: _tell(progress, "intervals", done))),
+        comparisons=tuple(compared(units, pairs)),
         auctions=ads.auctions if auctions else None,
         ads=ads.ads,
         pools=len(np.unique(ads.groups["pool"])) if lists["pool_by"] else None,
@@ -164,9 +155,9 @@ def evaluate(
         optimal_welfare=optimum,
         bid_spread=float(np.log(ads.bids).std()),
         largest_bid=float(ads.bids.max() / np.median(ads.bids)),
-        concentration=concentration(units[base]),
+        concentration=units[base].concentration(),
         exploration=exploration,
-        segments=_segments(ads, lists["by"], against, rules, {"rounds": rounds, "seed": seed}),
+        segments=_segments(ads, lists["by"], against, rules),
         options=_options(given | lists),
     )
     if out is not None:
@@ -227,8 +218,6 @@ def _check_options(asked: dict[str, Any], base: str, rules: dict[str, Any]) -> N
         raise InputError(f"must be in (0, 1], found {rate}", argument="sampling_rate")
     if asked["truth"] is not None and asked["propensity"] is not None:
         raise InputError("needs clicks: with {} welfare does not go by them", argument="propensity", others=["truth"])
-    check_whole("rounds", asked["rounds"], 100)
-    check_seed("seed", asked["seed"])
     if asked["out"] is not None:
         check_folder(asked["out"])
 
@@ -273,7 +262,6 @@ def _with_twins(
     other: AdTable | None,
     kind: str,
     slots: Sequence[float],
-    seed: int,
     real: bool,
     progress: Progress | None,
 ) -> AdTable:
@@ -288,7 +276,7 @@ def _with_twins(
     twins = {}
     for model, ctr in ads.ctr.items():
         if other is None:
-            twin = cross_fitted(kind, ctr, labels(ads), offsets, weights=ads.weights, seed=seed)
+            twin = cross_fitted(kind, ctr, labels(ads), offsets, weights=ads.weights)
         else:
             twin = calibrator(kind, other.ctr[model], labels(other), weights=other.weights)(ctr)
         twins[f"{model}+{kind}"] = twin
@@ -296,10 +284,10 @@ def _with_twins(
     return replace(ads, ctr=ads.ctr | twins)
 
 
-def metrics_of(model: str, ads: AdTable, rules: dict[str, Any]) -> Metrics:
+def metrics_of(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
     """One model's predictions in the auctions of a table, or in all that could be drawn."""
     return Metrics(
-        ads.ctr[model],
+        ctr,
         ads.clicks,
         ads.bids,
         ads.offsets if rules.get("size") is None else None,
@@ -313,16 +301,14 @@ def metrics_of(model: str, ads: AdTable, rules: dict[str, Any]) -> Metrics:
     )
 
 
-def _segments(
-    ads: AdTable, by: list[str], pairs: list[tuple[str, str]], rules: dict[str, Any], settings: dict[str, Any]
-) -> tuple[Segment, ...]:
+def _segments(ads: AdTable, by: list[str], pairs: list[tuple[str, str]], rules: dict[str, Any]) -> tuple[Segment, ...]:
     """The models compared by the welfare that the ads of each segment bring.
 
     The welfare of all segments of a column adds up to the whole. Intervals are simultaneous over the segments of a
     column (Bonferroni).
     """
     models = dict.fromkeys(model for pair in pairs for model in pair)
-    metrics = {model: metrics_of(model, ads, rules) for model in models} if by else {}
+    metrics = {model: metrics_of(ads.ctr[model], ads, rules) for model in models} if by else {}
     found = []
     for column in by if pairs else ():
         ids, labels = ads.groups[BY + column], ads.labels[BY + column]
@@ -332,7 +318,7 @@ def _segments(
         for segment in largest.tolist():
             mine = ids == segment
             welfare = {model: each.of_segment(mine) for model, each in metrics.items()}
-            for each in compared(welfare, pairs, level=level, **settings, metrics=("welfare",)):
+            for each in compared(welfare, pairs, level=level, metrics=("welfare",)):
                 each = replace(each, decisive_auctions=None)  # of all ads, not of these
                 clicks = int(ads.clicks[mine].sum())
                 found.append(Segment(column, labels[segment], int(counts[segment]), clicks, each))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
 from bidwise.checks import InputError
@@ -18,10 +16,6 @@ from bidwise.values import Floats
 LEVEL = 0.95  # of every interval that does not say otherwise
 MANY = 10_000  # degrees of freedom
 POWER = 0.8  # share of data sets in which the smallest lift would have been found
-
-_poisson = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(12)])
-TIMES_DRAWN = np.searchsorted(_poisson, (np.arange(2**16) + 0.5) / 2**16).astype(np.float64)
-"""A Poisson(1) number for each of 65,536 equally likely draws: the quickest way to many of them."""
 
 
 @dataclass(frozen=True)
@@ -43,95 +37,35 @@ class Interval:
         return self.high - self.estimate + NormalDist().inv_cdf(POWER) * self.standard_error
 
 
-def auction_intervals(
-    differences: ArrayLike,
-    weights: ArrayLike | None = None,
-    *,
-    level: float = LEVEL,
-    rounds: int = 999,
-    seed: int = 0,
-) -> list[Interval]:
-    """Mean paired differences over auctions, each with an interval by the symmetric studentised bootstrap.
-
-        theta = sum_a d_a / sum_a w_a,   t* = |theta* - theta| / se*,   theta ± (quantile of t* at the level) · se
-
-    where every round draws the auctions anew, each a Poisson(1) number of times. All columns share the draws. The
-    quantile of |t*| keeps the interval honest for differences that are 0 in most auctions and heavy-tailed in others
-    (``docs/benchmarks.md`` has the coverage of this interval and of its rivals).
-
-    Args:
-        differences: ``(auctions,)`` or ``(auctions, columns)``, model minus baseline, times the weight if there is one.
-        weights: what each auction counts, ``(auctions,)``; 1 by default.
-        level: of the intervals.
-        rounds: of the bootstrap.
-
-    >>> (interval,) = auction_intervals([0.0, 1.0, 0.0, 2.0] * 50)
-    >>> interval.estimate, round(interval.low, 2), round(interval.high, 2)
-    (0.75, 0.63, 0.87)
-    """
-    d = np.asarray(differences, dtype=np.float64)
-    d = d[:, None] if d.ndim == 1 else d
-    auctions, columns = d.shape
-    w = np.ones((auctions, 1)) if weights is None else np.asarray(weights, dtype=np.float64)[:, None]
-    if auctions == 0:
-        return [Interval(math.nan, math.nan, math.nan, math.nan)] * columns
-    estimate = d.sum(0) / w.sum()
-    if auctions == 1:
-        return [Interval(float(x), math.nan, math.nan, math.nan) for x in estimate]
-    random = np.random.default_rng(seed)
-    drawn = np.zeros((rounds, 3 * columns + 2))
-    square = np.zeros(columns)
-    at_once = max(1, 2**23 // max(rounds, 3 * columns))
-    for first in range(0, auctions, at_once):
-        v = w[first : first + at_once]
-        e = d[first : first + at_once] - estimate * v  # residuals: their mean is 0, so no digits are lost below
-        times = TIMES_DRAWN[random.integers(2**16, size=(rounds, len(e)), dtype=np.uint16)]
-        sums = torch.from_numpy(np.concatenate([e, e**2, e * v, v, v**2], axis=1))
-        drawn += (torch.from_numpy(times) @ sums).numpy()  # numpy's rounds by the number of threads
-        square += (e**2).sum(0)
-    e, ee, ew = np.split(drawn[:, :-2], 3, axis=1)
-    total, ww = drawn[:, -2:-1], drawn[:, -1:]
-    freedom = auctions / (auctions - 1)
-    error = np.sqrt(freedom * square) / w.sum()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shift = e / total
-        spread = freedom * (ee - 2 * shift * ew + shift**2 * ww)
-        spread = np.sqrt(np.where(spread > 1e-9 * ee, spread, 0)) / total  # below is rounding: all drawn were equal
-        t = np.where((e == 0) & (total > 0), 0, np.abs(shift) / spread)
-    t = np.where(np.isnan(t), np.inf, t)  # nothing was drawn, which says nothing
-    critical = np.sort(t, axis=0)[min(math.ceil(level * (rounds + 1)), rounds) - 1]
-    with np.errstate(invalid="ignore"):
-        half = np.where(error > 0, critical * error, 0)
-    return [
-        Interval(float(x), float(x - h), float(x + h), float(s)) for x, h, s in zip(estimate, half, error, strict=True)
-    ]
-
-
-def unit_interval(differences: Floats, weights: Floats | None = None, *, level: float = LEVEL) -> Interval:
-    """A mean paired difference over ads of a pool, or over clusters of them, with Student's t interval.
+def unit_interval(differences: ArrayLike, weights: ArrayLike | None = None, *, level: float = LEVEL) -> Interval:
+    """A mean paired difference over auctions, ads or clusters, with Student's t interval.
 
         theta = sum_u d_u / sum_u w_u = S / W
         se^2 = (U - 1) / U sum_u (theta without u - theta)^2,   theta without u - theta = -(d_u - theta w_u) / (W - w_u)
 
     the jackknife over units, which sees that a large unit has drawn theta to itself. Degrees of freedom are those of as
-    many units of one weight as have the same effect, W^2 / sum w^2.
+    many units of one weight as have the same effect, W^2 / sum w^2. Without at least two units that weigh anything
+    there are no bounds.
 
     Args:
         differences: of U units, model minus baseline, times the weight if there is one.
         weights: what each unit counts; 1 by default.
         level: of the interval.
+
+    >>> interval = unit_interval([0.0, 1.0, 0.0, 2.0] * 50)
+    >>> interval.estimate, round(interval.low, 2), round(interval.high, 2)
+    (0.75, 0.63, 0.87)
     """
     d = np.asarray(differences, dtype=np.float64)
-    units = len(d)
-    total = units if weights is None else float(weights.sum())
-    estimate = float(d.sum()) / total
-    if units < 2:
+    w = None if weights is None else np.asarray(weights, dtype=np.float64)
+    units, total = len(d), float(len(d) if w is None else w.sum())
+    estimate = float(d.sum()) / total if total > 0 else math.nan
+    rest = total - 1 if w is None else total - w  # what the other units weigh
+    if not np.min(rest, initial=math.inf) > 0 or not total > 0:
         return Interval(estimate, math.nan, math.nan, math.nan)
-    if weights is None:
-        without, alike = (d - estimate) / (total - 1), float(units)
-    else:
-        without, alike = (d - estimate * weights) / (total - weights), effective_units(weights)
+    without = (d - (estimate if w is None else estimate * w)) / rest
     error = math.sqrt(float((without * without).sum()) * (units - 1) / units)
+    alike = units if w is None else effective_units(w)
     half = student_quantile(0.5 + level / 2, max(1, round(alike) - 1)) * error
     return Interval(estimate, estimate - half, estimate + half, error)
 
@@ -143,38 +77,6 @@ def effective_units(weights: Floats) -> float:
     (3.0, 1.52)
     """
     return float(weights.sum()) ** 2 / float((weights * weights).sum())
-
-
-def repeat_interval(differences: ArrayLike) -> Interval:
-    """Mean paired difference over repeats of an experiment, with Student's t interval.
-
-    >>> interval = repeat_interval([1.0, 2.0, 3.0])
-    >>> round(interval.low, 3), round(interval.high, 3)
-    (-0.484, 4.484)
-    """
-    d = np.asarray(differences, dtype=np.float64)
-    if d.ndim != 1 or len(d) < 2:
-        raise InputError(f"differences must have one number per repeat and at least 2, found shape {d.shape}")
-    return unit_interval(d)
-
-
-def difference_to_average(welfare: Iterable[ArrayLike]) -> tuple[Floats, Floats]:
-    """Mean and standard error of each model's difference to the average model, the paper's way to say how sure it is.
-
-    ``welfare`` is ``(models, repeats)`` or ``(models, auctions)``: what all models share cancels.
-
-    >>> mean, error = difference_to_average([[1.0, 2.0, 3.0], [2.0, 3.0, 7.0]])
-    >>> mean, error.round(3)
-    (array([-1.,  1.]), array([0.5, 0.5]))
-    """
-    rows = [np.asarray(row, dtype=np.float64) for row in welfare]
-    average = sum(rows) / len(rows)
-    means, errors = [], []
-    for row in rows:  # one at a time: a row may have millions of ads
-        to_average = row - average
-        means.append(to_average.mean())
-        errors.append(to_average.std(ddof=1) / math.sqrt(len(row)) if len(row) > 1 else math.nan)
-    return np.array(means), np.array(errors)
 
 
 @lru_cache(maxsize=4096)
@@ -190,42 +92,15 @@ def student_quantile(probability: float, freedom: int) -> float:
         z = NormalDist().inv_cdf(probability)
         return z + (z**3 + z) / (4 * freedom)
     low, high = 0.0, 1.0
-    while _student_share(high, freedom) < probability:
+    while student_share(high, freedom) < probability:
         low, high = high, 2 * high
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if _student_share(middle, freedom) < probability else (low, middle)
+        low, high = (middle, high) if student_share(middle, freedom) < probability else (low, middle)
     return high
 
 
-def holm(p_values: Sequence[float], error: float = 1 - LEVEL) -> list[bool]:
-    """Which of several findings stand after Holm's correction: any wrong one among them has a chance of ``error``.
-
-    >>> holm([0.001, 0.04, 0.02, 0.6])
-    [True, False, False, False]
-    """
-    stand = [False] * len(p_values)
-    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda at: p_values[at])):
-        if not p_values[at] <= error / (len(p_values) - rank):
-            break
-        stand[at] = True
-    return stand
-
-
-def student_p_value(interval: tuple[float, float], freedom: int) -> float:
-    """The chance of a difference as large where there is none, from Student's 95 % interval.
-
-    >>> round(student_p_value((0.0, 2.0), 9), 3)
-    0.05
-    """
-    low, high = interval
-    half = (high - low) / 2
-    if not half > 0:
-        return 1.0 if low == 0 else 0.0
-    return 2 * (1 - _student_share(abs(low + high) / 2 / half * student_quantile(0.5 + LEVEL / 2, freedom), freedom))
-
-
-def _student_share(t: float, freedom: int) -> float:
+def student_share(t: float, freedom: int) -> float:
     """P(T <= t), t >= 0, for whole degrees of freedom: finite sums in theta = atan(t / sqrt(freedom))."""
     theta = math.atan(t / math.sqrt(freedom))
     if freedom == 1:

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from bidwise.auctions import Outcome, ad_numbers, auctions_of, run_auction
+from bidwise.auctions import Outcome, ad_numbers, run_auction
 from bidwise.auctions.ranking import power
-from bidwise.checks import InputError, check_between, check_bids, check_weights, check_whole
-from bidwise.evaluation.auc import auc_values, auction_auc, clicked_ads
-from bidwise.evaluation.bins import Bin, binned, calibration_error, curve, equal_mass_bins
+from bidwise.checks import InputError, check_between, check_whole
+from bidwise.evaluation.auc import auc_values, auction_areas
+from bidwise.evaluation.bins import CTR_BINS, Bin, calibration_error, curve
+from bidwise.evaluation.logged_ads import LoggedAds
 from bidwise.evaluation.pooled import Pool, Pooled, WeightedPool, check_closed_form, pool_of, ranking_score
+from bidwise.evaluation.units import Kind, Units
 from bidwise.values import Floats
 
-CTR_BINS = 20
-BID_BINS = 10
-MEANS = {"welfare", "revenue"}  # of a unit; other columns are sums over its ads
-KEPT = {"winners", "tied", "own_welfare", "own_revenue"}  # of auctions and ads, also where clusters are the units
-MANY_POOLS = 30  # from which on pools, not ads, are what may be drawn anew
+EPSILON = float(np.finfo(np.float64).eps)  # predictions are kept so far from 0 and 1 for a log loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +60,16 @@ class ModelMetrics:
     share_of_optimum: float | None = None  # where the true CTR is known
 
 
+class Rules(NamedTuple):
+    """Of an auction; ``size`` if all auctions of that many ads are measured."""
+
+    size: int | None
+    slots: tuple[float, ...]
+    pricing: str
+    reserve: float
+    squash: float
+
+
 class Metrics:
     """Metrics of one model's CTRs.
 
@@ -80,7 +88,7 @@ class Metrics:
         weights: of the ads, no less than 0. A weighted auction weighs the mean weight of its ads, and 1 without ads;
             with a size, an ad competes as often as it weighs.
         pools: whole numbers, with a size: ads compete inside a pool.
-        clusters: whole numbers: ads of a cluster share their luck, so intervals draw clusters anew.
+        clusters: whole numbers: ads of a cluster share their luck, so intervals are taken over clusters.
         size: ads of an auction, where the ads are not in real ones.
         slots, pricing, reserve, squash: rules of the auction, as in :func:`bidwise.run_auction`.
 
@@ -108,189 +116,169 @@ class Metrics:
         reserve: float = 0.0,
         squash: float = 1.0,
     ) -> None:
-        self.size, self.slots, self.pricing = size, tuple(float(alpha) for alpha in slots), pricing
-        self.reserve, self.squash = reserve, squash
         predicted = ad_numbers("ctr", ctr).cpu()
-        bid = ad_numbers("bids", bids, like=predicted)
-        label = clicked_ads(ad_numbers("clicks", clicks, like=predicted)).double()
-        if exposure is not None:
-            label /= _share("exposure", ad_numbers("exposure", exposure, like=predicted))
-        worth = label
-        if truth is not None:
-            worth = ad_numbers("truth", truth, like=predicted)
-            check_between("truth", worth, 0, 1)
-        elif propensity is not None:
-            worth = label / _share("propensity", ad_numbers("propensity", propensity, like=predicted))
-        self.weights: Floats | None = None
-        if weights is not None:
-            weight = ad_numbers("weights", weights, like=predicted)
-            check_weights(weight)
-            self.weights = weight.numpy()
-        self.ctr, self.label, self.bids, self.worth = (x.numpy() for x in (predicted, label, bid, worth))
-        self.pools, self.clusters = (None if x is None else np.asarray(x, np.int64) for x in (pools, clusters))
-        if size is None:
-            self.auctions = auctions_of(predicted, offsets)
-            rules = {"slots": self.slots, "pricing": pricing, "reserve": reserve, "squash": squash}
-            self.sold: Outcome = run_auction(predicted, bid, offsets, **rules)  # type: ignore[arg-type]
+        self.rules = Rules(size, tuple(float(alpha) for alpha in slots), pricing, reserve, squash)
+        if size is not None:
+            check_whole("auction_size", size, 1)
+            check_closed_form(pricing, len(self.rules.slots), reserve=reserve)
+            if offsets is not None:
+                raise InputError("must be None with a size: ads are drawn from all", argument="offsets")
+        columns = (clicks, bids, offsets, truth, exposure, propensity, weights, pools, clusters)
+        self.log = LoggedAds(predicted, *columns, size)
+        self._predict(predicted)
+
+    def of(self, ctr: ArrayLike) -> Metrics:
+        """The metrics of another model over the same ads; what does not depend on predictions is not done again."""
+        other = Metrics.__new__(Metrics)
+        other.rules, other.log = self.rules, self.log
+        other._predict(ad_numbers("ctr", ctr, like=torch.from_numpy(self.log.bids)))
+        return other
+
+    def _predict(self, ctr: Tensor) -> None:
+        log, rules = self.log, self.rules
+        self.ctr = ctr.numpy()
+        if rules.size is not None:
+            check_between("ctr", ctr, 0, 1)
             return
-        check_whole("auction_size", size, 1)
-        check_closed_form(pricing, len(self.slots), reserve=reserve)
-        check_between("ctr", predicted, 0, 1)
-        check_bids(bid)
-        if offsets is not None:
-            raise InputError("must be None with a size: ads are drawn from all", argument="offsets")
+        auction = {"slots": rules.slots, "pricing": rules.pricing, "reserve": rules.reserve, "squash": rules.squash}
+        assert log.auctions is not None
+        self.sold: Outcome = run_auction(ctr, log.bids, log.auctions.offsets, **auction)  # type: ignore[arg-type]
 
     @cached_property
-    def _weight(self) -> Floats:
-        """Of every unit before clustering: of an auction or, with a size, of an ad."""
-        if self.size is not None:
-            return np.broadcast_to(1.0, len(self.ctr)) if self.weights is None else self.weights
-        sizes = self.auctions.sizes.numpy()
-        return np.where(sizes > 0, self._ad_weight / np.maximum(sizes, 1), 1.0)
+    def per_unit(self) -> Units:
+        """What each unit that intervals are taken over adds to welfare, revenue, log loss and AUC: each auction, in the
+        order they came; with a size each ad, or each pool if there are many; or each cluster."""
+        worth = self.log.worth
+        units = self._sold({"welfare": self._welfare(worth), "revenue": self._revenue()}, worth)
+        per_ad = {"log_loss": log_losses(self.ctr, self.log.label), "auc": self._area[1]}
+        sums = units.sums | {metric: self.log.sum(column) for metric, column in per_ad.items()}
+        return self._grouped(replace(units, sums=sums))
 
-    @cached_property
-    def _ad_weight(self) -> Floats:
-        """Of the ads of every unit."""
-        return self._weight if self.size is not None else self._sum(np.ones_like(self.ctr))
-
-    def _sum(self, per_ad: Floats) -> Floats:
-        """Weighted sums of numbers per ad over the ads of each unit, before clustering."""
-        weighted = per_ad if self.weights is None else per_ad * self.weights
-        return weighted if self.size is not None else self.auctions.sum(torch.from_numpy(weighted)).numpy()
-
-    @cached_property
-    def _area(self) -> tuple[float, Floats]:
-        return auc_values(self.ctr, self.label > 0, self.weights)
-
-    @cached_property
-    def per_unit(self) -> dict[str, NDArray[Any]]:
-        """Columns with a row for each unit that may be drawn anew: auctions in the order they came; with a size ads,
-        or pools if there are many; or clusters.
-
-        ``welfare, revenue``, weighted by ``weight``, have the metric as their mean; ``log_loss, auc`` are sums over the
-        ads of a unit, whose weights ``ad_weight`` adds up. Of auctions also ``winners``, ``(auctions, slots)``, the
-        place of the shown ad inside the auction or -1, and where ads tie a number for the set of them, and ``tied``,
-        whether any do; with a size ``own_welfare, own_revenue``, what each ad that is worth anything adds to the mean;
-        of clusters ``own_`` columns with what each auction or ad in them adds.
-        """
-        units = self._welfare(self.worth)
-        if self.size is None:
-            units["revenue"] = self.sold.revenue(self.worth).numpy()
-        else:
-            worth, bids = torch.from_numpy(self.worth), torch.from_numpy(self.bids)
-            paid = self.pool.revenue(worth, bids, self._quality, self.slots, self.pricing, self.reserve)
-            units |= self._of_ads("revenue", paid, self.worth)
-        units |= {"log_loss": self._sum(log_losses(self.ctr, self.label)), "auc": self._sum(self._area[1])}
-        return self._clustered(units | {"ad_weight": self._ad_weight})
-
-    def of_segment(self, mine: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    def of_segment(self, mine: NDArray[np.bool_]) -> Units:
         """:attr:`per_unit` of the welfare that some of the ads bring, in the auctions of all."""
-        return self._clustered(self._welfare(np.where(mine, self.worth, 0.0)))
-
-    def _welfare(self, worth: Floats) -> dict[str, NDArray[Any]]:
-        if self.size is not None:
-            found = self.pool.welfare(self._shown_value(worth), self.slots)
-            return {"weight": self._weight} | self._of_ads("welfare", found, worth)
-        return {
-            "weight": self._weight,
-            "welfare": self.sold.welfare(worth, self.bids).numpy(),
-            "winners": _shown(self.sold, self.auctions.offsets[:-1]).numpy(),
-            "tied": self.sold.tied.numpy(),
-        }
-
-    def _of_ads(self, metric: str, found: Pooled, worth: Floats) -> dict[str, NDArray[Any]]:
-        values, own = found.values.numpy(), found.own.numpy()
-        if self._by_pool:  # a pool's ads have no values where it is a single auction, but what they add has a sum
-            values = own * self._weight.sum() / self._weight
-        return {metric: values, f"own_{metric}": own[worth > 0]}
+        worth = np.where(mine, self.log.worth, 0.0)
+        return self._grouped(self._sold({"welfare": self._welfare(worth)}, worth))
 
     @property
-    def _by_pool(self) -> bool:
-        """Whether pools are what may be drawn anew."""
-        return self.pools is not None and self.clusters is None and len(np.unique(self.pools)) >= MANY_POOLS
+    def welfare(self) -> float:
+        """Mean welfare of an auction."""
+        return self._sold({"welfare": self._welfare(self.log.worth)}, self.log.worth).mean("welfare")
+
+    def _welfare(self, worth: Floats) -> Tensor | Pooled:
+        """Of each auction; with a size of each ad."""
+        if self.rules.size is None:
+            return self.sold.welfare(worth, self.log.bids)
+        return self.pool.welfare(self._shown_value(worth), self.rules.slots)
+
+    def _revenue(self) -> Tensor | Pooled:
+        log, rules = self.log, self.rules
+        if rules.size is None:
+            return self.sold.revenue(log.worth)
+        worth, bids = torch.from_numpy(log.worth), torch.from_numpy(log.bids)
+        return self.pool.revenue(worth, bids, self._quality, rules.slots, rules.pricing, rules.reserve)
+
+    def _sold(self, found: Mapping[str, Tensor | Pooled], worth: Floats) -> Units:
+        """What each auction, or each ad, adds to means per auction."""
+        weight = self.log.weight
+        sums, parts = {}, {}
+        for metric, each in found.items():
+            values = each.values if isinstance(each, Pooled) else each
+            sums[metric] = values.numpy() if weight is None else values.numpy() * weight
+            if isinstance(each, Pooled):
+                own = each.own.numpy()
+                parts[metric] = own[worth > 0]
+                if self.log.groups is not None and self.log.groups[1] is Kind.POOLS:
+                    # ads of a pool that is a single auction have no values, but what they add has a sum
+                    sums[metric] = own * (len(own) if weight is None else weight.sum())
+        if self.log.auctions is None:
+            return Units(kind=Kind.ADS, sums=sums, parts=parts, weight=weight, ad_weight=weight)
+        shown = _shown(self.sold, self.log.auctions.offsets[:-1]).numpy()
+        return Units(kind=Kind.AUCTIONS, sums=sums, weight=weight, ad_weight=self.log.ad_weight, shown=shown)
+
+    def _grouped(self, units: Units) -> Units:
+        return units if self.log.groups is None else units.by(*self.log.groups)
 
     @cached_property
     def _quality(self) -> Tensor:
-        return power(torch.from_numpy(self.ctr), self.squash)
+        return power(torch.from_numpy(self.ctr), self.rules.squash)
 
     def _shown_value(self, worth: Floats) -> Tensor:
         """b truth of ads that may be shown."""
-        return torch.from_numpy(np.where(self.bids >= self.reserve, self.bids * worth, 0.0))
+        bids = self.log.bids
+        return torch.from_numpy(np.where(bids >= self.rules.reserve, bids * worth, 0.0))
 
     @cached_property
     def pool(self) -> Pool | WeightedPool:
         """All ads, ranked; with a size."""
-        if self.size is None or len(self.ctr) <= self.size:
-            message = f"must be below the number of ads, {len(self.ctr):,}, found {self.size:,}"
+        log, size = self.log, self.rules.size
+        if size is None or len(self.ctr) <= size:
+            message = f"must be below the number of ads, {len(self.ctr):,}, found {size:,}"
             raise InputError(message, argument="auction_size")
-        score = ranking_score(torch.from_numpy(self.bids), self._quality, self.reserve)
-        pools, weights = (None if x is None else torch.from_numpy(x) for x in (self.pools, self.weights))
-        return pool_of(score, self.size, len(self.slots) + 1, pools=pools, weights=weights)
+        score = ranking_score(torch.from_numpy(log.bids), self._quality, self.rules.reserve)
+        pools, weights = (None if x is None else torch.from_numpy(x) for x in (log.pools, log.weights))
+        return pool_of(score, size, len(self.rules.slots) + 1, pools=pools, weights=weights)
 
-    def _clustered(self, units: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Units of a cluster, or of one of many pools, as one."""
-        clusters = self.pools if self._by_pool else self.clusters
-        if clusters is None:
-            return units
-        if self.size is None:
-            first = clusters[np.minimum(self.auctions.offsets[:-1].numpy(), len(clusters) - 1)]
-            if not np.array_equal(np.repeat(first, self.auctions.sizes.numpy()), clusters):
-                message = "must be the same for all ads of an auction; without real auctions ({}) ads may be clustered"
-                raise InputError(message, argument="cluster", others=["auction_size"])
-            clusters = first
-        _, of_unit = np.unique(clusters, return_inverse=True)
-        kept = {name: units[name] for name in units if name in KEPT}
-        rest = {name: units[name] for name in units if name not in KEPT}
-        weighted = {name: column * units["weight"] if name in MEANS else column for name, column in rest.items()}
-        sums = {name: np.bincount(of_unit, column) for name, column in weighted.items()}
-        weight = np.where(sums["weight"] > 0, sums["weight"], 1.0)
-        own = {f"own_{name}": column for name, column in weighted.items() if name not in ("weight", "ad_weight")}
-        return own | kept | sums | {name: sums[name] / weight for name in sums.keys() & MEANS}
+    @cached_property
+    def _ranked(self) -> tuple[NDArray[np.intp], Floats, Floats, Floats | None]:
+        """The ads in the order of their CTR: rows, CTR, label and weights."""
+        order = np.argsort(self.ctr)
+        weights = None if self.log.weights is None else self.log.weights[order]
+        return order, self.ctr[order], self.log.label[order], weights
+
+    @cached_property
+    def _area(self) -> tuple[float, Floats]:
+        """The AUC and what every ad has to do with it."""
+        order, ctr, label, weights = self._ranked
+        area, values = auc_values(ctr, label > 0, weights)
+        of_ad = np.empty_like(values)
+        of_ad[order] = values
+        return area, of_ad
 
     def compute(self) -> ModelMetrics:
         """All metrics."""
-        ctr, label, weights, units = self.ctr, self.label, self.weights, self.per_unit
-        log_loss = _ratio(float(units["log_loss"].sum()), float(units["ad_weight"].sum()))
-        ctr_bins, bid_bins = equal_mass_bins(ctr, CTR_BINS, weights), equal_mass_bins(self.bids, BID_BINS, weights)
-        by_ctr, by_bid = (binned(bins, ctr, label, weights) for bins in (ctr_bins, bid_bins))
-        welfare, revenue = (_mean(units[name], units["weight"]) for name in ("welfare", "revenue"))
-        promised, more = self._in_auctions() if self.size is None else self._in_a_pool()
+        log, units = self.log, self.per_unit
+        _, ctr, label, weights = self._ranked
+        log_loss, welfare, revenue = (units.mean(metric) for metric in ("log_loss", "welfare", "revenue"))
+        promised, more = self._in_auctions() if log.auctions is not None else self._in_a_pool()
         return ModelMetrics(
             welfare=welfare,
             revenue=revenue,
             surplus=welfare - revenue,
             auc=self._area[0],
             log_loss=log_loss,
-            normalised_entropy=_ratio(log_loss, _entropy(_mean(label, weights))),
-            calibration_error=calibration_error(by_ctr),
-            predicted_over_observed=_ratio(_total(ctr, weights), _total(label, weights)),
+            normalised_entropy=_ratio(log_loss, _entropy(_mean(log.label, log.weights))),
+            calibration_error=calibration_error(ctr, label, weights),
+            predicted_over_observed=_ratio(_mean(self.ctr, log.weights), _mean(log.label, log.weights)),
             winners_predicted_over_observed=_ratio(promised, welfare),
             ads=len(ctr),
             clicks=int(np.count_nonzero(label)),
-            clipped=int(np.count_nonzero(_clipped(ctr) != ctr)),
-            by_bid=curve(bid_bins, self.bids, by_bid),
-            calibration_curve=curve(ctr_bins, ctr, by_ctr),
+            clipped=int(np.searchsorted(ctr, EPSILON) + len(ctr) - np.searchsorted(ctr, 1 - EPSILON, side="right")),
+            by_bid=log.by_bid(self.ctr),
+            calibration_curve=curve(ctr, ctr, label, weights, CTR_BINS),
             **more,
         )
 
     def _in_auctions(self) -> tuple[float, dict[str, Any]]:
         """Welfare as it was predicted, and what only real auctions have."""
-        area = auction_auc(self.ctr, self.label > 0, self.auctions.offsets, weights=self.weights)
+        log, sold = self.log, self.sold
+        assert log.auctions is not None
+        assert log.ad_weight is not None
+        area = auction_areas(self.ctr, log.label > 0, log.auctions, log.weights)
         ranked = ~np.isnan(area)
-        return _mean(self.sold.welfare(self.ctr, self.bids).numpy(), self._weight), {
-            "auc_in_auctions": _mean(area[ranked], self._ad_weight[ranked]),
-            "fill_rate": _mean((self.sold.winners >= 0).numpy().mean(1), self._weight),
-            "tied": _mean(self.sold.tied.numpy().astype(np.float64), self._weight),
+        return _mean(sold.welfare(self.ctr, log.bids).numpy(), log.weight), {
+            "auc_in_auctions": _mean(area[ranked], log.ad_weight[ranked]),
+            "fill_rate": _mean((sold.winners >= 0).numpy().mean(1), log.weight),
+            "tied": _mean(sold.tied.numpy().astype(np.float64), log.weight),
         }
 
     def _in_a_pool(self) -> tuple[float, dict[str, Any]]:
-        assert self.size is not None
-        filled, shown = min(self.size / len(self.slots), 1.0), self.bids >= self.reserve
+        slots, shown = self.rules.slots, self.log.bids >= self.rules.reserve
+        assert self.rules.size is not None
+        filled = min(self.rules.size / len(slots), 1.0)
         if not shown.all():
-            places = (1.0,) * len(self.slots)
-            filled = self.pool.mean_welfare(torch.from_numpy(shown).double(), places) / len(places)
+            filled = self.pool.mean_welfare(torch.from_numpy(shown).double(), (1.0,) * len(slots)) / len(slots)
         tied = self.pool.tied_share() if isinstance(self.pool, Pool) else None
-        return self.pool.mean_welfare(self._shown_value(self.ctr), self.slots), {"fill_rate": filled, "tied": tied}
+        return self.pool.mean_welfare(self._shown_value(self.ctr), slots), {"fill_rate": filled, "tied": tied}
 
 
 def _shown(sold: Outcome, starts: Tensor) -> Tensor:
@@ -309,27 +297,18 @@ def log_losses(ctr: Floats, label: Floats) -> Floats:
     >>> log_losses(np.array([0.5, 1.0]), np.array([0.0, 1.0])).round(4)
     array([0.6931, 0.    ])
     """
-    p = _clipped(ctr)
-    losses = -np.log1p(-p)
+    losses = np.negative(ctr)  # in place from here on: fresh memory costs more than the logarithms
+    losses = np.log1p(losses.clip(EPSILON - 1, -EPSILON, out=losses), out=losses)
+    np.negative(losses, out=losses)
     clicked = np.flatnonzero(label)
-    label = label[clicked]
-    losses[clicked] = (1 - label) * losses[clicked] - label * np.log(p[clicked])
+    label, p = label[clicked], ctr[clicked].clip(EPSILON, 1 - EPSILON)
+    losses[clicked] = (1 - label) * losses[clicked] - label * np.log(p)
     return losses
 
 
-def _share(argument: str, numbers: Tensor) -> Tensor:
-    check_between(argument, numbers, 0, 1)
-    if not bool(numbers.all()):
-        raise InputError(f"must be above 0, found 0 at [{int(numbers.argmin())}]", argument=argument)
-    return numbers
-
-
-def _total(numbers: NDArray[Any], weights: Floats | None) -> float:
-    return float((numbers if weights is None else numbers * weights).sum())
-
-
 def _mean(numbers: Floats, weights: Floats | None) -> float:
-    return _ratio(_total(numbers, weights), _total(np.ones_like(numbers), weights))  # one rounding: a mean of ones is 1
+    total = len(numbers) if weights is None else float(weights.sum())
+    return _ratio(float((numbers if weights is None else numbers * weights).sum()), total)
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -341,8 +320,3 @@ def _entropy(rate: float) -> float:
     if not 0 < rate < 1:
         return math.nan
     return -(rate * math.log(rate) + (1 - rate) * math.log1p(-rate))
-
-
-def _clipped(ctr: Floats) -> Floats:
-    eps = float(np.finfo(np.float64).eps)
-    return np.clip(ctr, eps, 1 - eps)

@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 import bidwise
 from bidwise.checks import InputError
-from bidwise.evaluation.comparison import Comparison, Concentration
+from bidwise.evaluation.comparison import Comparison
+from bidwise.evaluation.logged_ads import MANY_POOLS
 from bidwise.evaluation.metrics import ModelMetrics
+from bidwise.evaluation.units import Concentration, Kind
 from bidwise.json_files import read_object
 from bidwise.run_folder import (
     check_writable,
@@ -49,7 +51,7 @@ class Evaluation:
 
     kind: ClassVar[str] = "evaluation"
     format: ClassVar[int] = 5
-    written: ClassVar[tuple[str, ...]] = ("best",)
+    written: ClassVar[tuple[str, ...]] = ("best", "units")
 
     models: dict[str, ModelMetrics]
     comparisons: tuple[Comparison, ...]
@@ -76,6 +78,15 @@ class Evaluation:
         welfare = {model: metrics.welfare for model, metrics in self.models.items()}
         best = max(welfare, key=lambda model: welfare[model])
         return best if len(welfare) == 1 or min(welfare.values()) < welfare[best] else None
+
+    @property
+    def units(self) -> Kind:
+        """What intervals are taken over."""
+        if self.clusters is not None:
+            return Kind.CLUSTERS
+        if self.auctions is not None:
+            return Kind.AUCTIONS
+        return Kind.POOLS if (self.pools or 0) >= MANY_POOLS else Kind.ADS
 
     @property
     def concentrated(self) -> bool:

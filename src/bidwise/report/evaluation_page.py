@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from matplotlib.axes import Axes
@@ -63,7 +63,7 @@ def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:
     facts = [("all", "auctions that could be drawn") if auctions is None else (f"{auctions:,}", "auctions")]
     facts.append((f"{evaluation.ads:,}", f"ads, {size} in an auction"))
     facts += [(f"{evaluation.pools:,}", "pools inside which auctions are drawn")] if evaluation.pools else []
-    facts += [(f"{evaluation.clusters:,}", "clusters that intervals draw anew")] if evaluation.clusters else []
+    facts += [(f"{evaluation.clusters:,}", "clusters that intervals are taken over")] if evaluation.clusters else []
     return facts
 
 
@@ -155,17 +155,17 @@ def _calibration(evaluation: Evaluation, key: str) -> Section:
         "after calibration": [twin for twin, model in evaluation.twins.items() if model in kept],
     }
     every = [models[name] for names in groups.values() for name in names]
-    rates = _span([x for each in every for part in each.calibration_curve for x in (part.predicted, part.observed)])
-    ratios = _span([1.0, *(part.ratio for each in every for part in each.by_bid)])
+    rates = [x for each in every for part in each.calibration_curve for x in (part.predicted, part.observed)]
+    ratios = [1.0, *(part.ratio for each in every for part in each.by_bid)]
     drawings = []
     for at, (when, names) in enumerate(groups.items()):
         suffix = f", {when}" if evaluation.twins else ""
-        if any(models[name].calibration_curve for name in names):
-            lines = {name: models[name].calibration_curve for name in names}
+        lines = {name: models[name].calibration_curve for name in names}
+        if any(lines.values()):
             panel = _calibration_curves(f"Observed against predicted CTR{suffix}", lines, style, rates)
             drawings.append(drawing(f"{key}calibration{at}", panel))
-        if any(math.isfinite(part.ratio) for name in names for part in models[name].by_bid):
-            lines = {name: models[name].by_bid for name in names}
+        lines = {name: models[name].by_bid for name in names}
+        if any(math.isfinite(part.ratio) for line in lines.values() for part in line):
             panel = _ratios_by_bid(f"Predicted / observed clicks by bid{suffix}", lines, style, ratios)
             drawings.append(drawing(f"{key}bids{at}", panel))
     lead = (
@@ -186,39 +186,35 @@ def _span(numbers: Sequence[float]) -> tuple[float, float]:
     return min(positive, default=1.0), max(positive, default=1.0)
 
 
-def _calibration_curves(title: str, lines: Lines, style: Mapping[str, Look], scale: tuple[float, float]) -> Panel:
+def _calibration_curves(title: str, lines: Lines, style: Mapping[str, Look], rates: Sequence[float]) -> Panel:
     """Observed against predicted CTR per bin, on the diagonal where a model is right."""
-    wide = scale[1] > 20 * scale[0] and any(part.observed > 0 for line in lines.values() for part in line)
-    bottom, top = (scale[0] / 1.4, scale[1] * 1.4) if wide else (0.0, scale[1] * 1.06)
+    least, most = _span(rates)
+    wide = most > 20 * least and any(part.observed > 0 for line in lines.values() for part in line)
+    ends = (least / 1.4, most * 1.4) if wide else (0.0, most * 1.06)
 
     def paint(axes: Axes) -> None:
-        axes.plot([bottom, top], [bottom, top], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.plot(ends, ends, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
         for model, line in lines.items():  # log axes show 0 at their edge
-            x, y = ([max(getattr(part, of), bottom) for part in line] for of in ("predicted", "observed"))
+            x, y = ([max(getattr(part, of), ends[0]) for part in line] for of in ("predicted", "observed"))
             _draw(axes, x, y, style[model])
         for axis, name in ((axes.xaxis, "predicted CTR"), (axes.yaxis, "observed CTR")):
-            _scaled(axis, (bottom, top), wide)
-            axis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.4g} %"))
+            _scaled(axis, ends, wide, lambda x, _: f"{100 * x:.4g} %")
             axis.set_label_text(name + (" (log scale)" if wide else ""))
-        axes.set_xlim(bottom, top)
-        axes.set_ylim(bottom, top)
 
     return Panel(title, f"{title}: {', '.join(lines)}", 3.9, paint)
 
 
-def _ratios_by_bid(title: str, lines: Lines, style: Mapping[str, Look], scale: tuple[float, float]) -> Panel:
+def _ratios_by_bid(title: str, lines: Lines, style: Mapping[str, Look], ratios: Sequence[float]) -> Panel:
     """Predicted / observed CTR along the bids: above 1 where a model overrates."""
-    (least, most), wide = scale, scale[1] > 4 * scale[0]
-    room = max(0.12 * (most - least), 0.02)
-    bottom, top = (least / 1.3, most * 1.3) if wide else (least - room, most + room)
+    least, most = _span(ratios)
+    wide, room = most > 4 * least, max(0.12 * (most - least), 0.02)
+    ends = (least / 1.3, most * 1.3) if wide else (least - room, most + room)
 
     def paint(axes: Axes) -> None:
         axes.axhline(1, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
         for model, line in lines.items():
             _draw(axes, range(1, len(line) + 1), [part.ratio for part in line], style[model])
-        _scaled(axes.yaxis, (bottom, top), wide)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.4g}"))
-        axes.set_ylim(bottom, top)
+        _scaled(axes.yaxis, ends, wide, lambda x, _: f"{x:.4g}")
         axes.set_xlim(0.5, max(map(len, lines.values()), default=1) + 0.5)
         axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
         axes.set_xlabel("tenth of the ads by bid (1 = lowest bids)")
@@ -231,14 +227,17 @@ def _draw(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> Non
     axes.plot(x, y, color=look.colour, marker=look.marker, linestyle=look.dash, alpha=0.9)
 
 
-def _scaled(axis: Axis, ends: tuple[float, float], wide: bool) -> None:
-    """A log axis where it is wide."""
+def _scaled(axis: Axis, ends: tuple[float, float], wide: bool, words: Callable[[float, int], str]) -> None:
+    """An axis from end to end, with a log scale where it is wide."""
+    across = axis is axis.axes.xaxis
     if wide:
-        (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
+        (axis.axes.set_xscale if across else axis.axes.set_yscale)("log")
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ends[1] < 300 * ends[0] else (1.0,)))
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(ticks(6))
+    axis.set_major_formatter(FuncFormatter(words))
+    (axis.axes.set_xlim if across else axis.axes.set_ylim)(*ends)
 
 
 def _comparisons(evaluation: Evaluation) -> Section:
@@ -272,12 +271,10 @@ def _comparisons(evaluation: Evaluation) -> Section:
     ]
     caption = f"{len(evaluation.pairs)} {'pair' if len(evaluation.pairs) == 1 else 'pairs'} of models"
     table = Table(caption, "Comparison", headings, rows, folded=len(rows) > OPEN, explained=True)
-    how = (
-        "the symmetric studentised bootstrap over auctions"
-        if evaluation.auctions is not None
-        else "the jackknife: how much the difference would change without each ad, pool or cluster"
+    lead = (
+        f"Intervals are Student’s t over {evaluation.units}. They cover what this data can say about ads like these, "
+        "not about other markets."
     )
-    lead = f"Intervals are by {how}. They hold what this data can say about ads like these, not about other markets."
     return Section("All comparisons", lead, tables=[table])
 
 

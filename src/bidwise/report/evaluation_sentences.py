@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from bidwise.evaluation.comparison import CHANGED, DECISIVE, EFFECTIVE, Comparison
 from bidwise.evaluation.estimate import NONE, Outcome
-from bidwise.evaluation.metrics import MANY_POOLS
 from bidwise.evaluation.result import Evaluation, Segment
+from bidwise.evaluation.units import Kind
 from bidwise.report.formatting import counted, number
 from bidwise.report.sections import Cell, Measure, Table, by_column, measure_columns, outcome_cell
 
 FEW_CLUSTERS = 30
 ABSURD = 100  # medians; the cap of bids in training too
-HEAVY = 1.5  # standard deviation of log bids; at 2, intervals held the truth in 85 % of one simulated world
+HEAVY = 1.5  # standard deviation of log bids; at 2, intervals covered the truth in 80 % of one simulated market
 IN_THE_AUCTION: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
     "welfare": (
         "Welfare",
@@ -170,9 +170,9 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         yield f"{left} were left out: no two auctions can be drawn there."
     if evaluation.clusters:
         few = ": few, and intervals are wide for that" if evaluation.clusters < FEW_CLUSTERS else ""
-        yield f"Intervals draw {evaluation.clusters:,} clusters by {_list(options['cluster'])} anew{few}."
+        yield f"Intervals are taken over {evaluation.clusters:,} clusters by {_list(options['cluster'])}{few}."
     elif evaluation.pools:
-        what = "pools" if evaluation.pools >= MANY_POOLS else "ads of the same pools"
+        what = "pools" if evaluation.units is Kind.POOLS else "ads of the same pools"
         yield f"Intervals say what other {what} would show."
     if (found := evaluation.exploration) is not None:
         cut = f" {found.clipped:,} of them would have counted more often." if found.clipped else ""

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from bidwise.evaluation.estimate import NONE, Outcome
 from bidwise.report.drawing import NARROW, Panel, Picture, drawn
 from bidwise.report.formatting import aligned, decimals, number
 
@@ -31,7 +30,6 @@ class Run:
     result: Any
     environment: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -122,12 +120,11 @@ def _number(row: Any, key: str, places: int) -> str:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of the page, with words below its title."""
+    """A figure of the page."""
 
     title: str
     picture: Markup
     narrow: bool = False
-    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,9 +133,7 @@ class Section:
 
     title: str
     lead: str = ""
-    paragraphs: Sequence[str] = ()
     legend: Sequence[tuple[str, str, str]] = ()  # words, colour, marker
-    scale: Drawing | None = None  # above the figures, which share it
     figures: Sequence[Drawing] = ()
     tables: Sequence[Table] = ()
     terms: Sequence[tuple[str, str]] = ()
@@ -148,7 +143,7 @@ class Section:
     def empty(self) -> bool:
         """Whether there is nothing below the heading but words about what would be there, or tables without rows."""
         tables = [table for table in self.tables if table.rows]
-        return not any((self.paragraphs, self.figures, tables, self.terms, self.points))
+        return not any((self.figures, tables, self.terms, self.points))
 
 
 @dataclass(frozen=True)
@@ -164,23 +159,15 @@ class RunPage:
     outcome: str = ""  # of the headline
 
 
-def finding(outcome: Outcome | None) -> Cell:
-    """An outcome in short, for narrow columns; a dash for the baseline."""
-    if outcome is None:
-        return Cell(NONE)
-    words = "the same" if outcome is Outcome.SAME else outcome
-    return Cell(f"{OUTCOMES[outcome][0]} {words}", outcome)
-
-
 def outcome_cell(outcome: str) -> Cell:
     """An outcome as a cell: its sign, its words and its colour."""
     sign, words = OUTCOMES[outcome]
     return Cell(f"{sign} {words}", outcome, word=True)
 
 
-def drawing(key: str, panel: Panel, text: str = "") -> Drawing:
+def drawing(key: str, panel: Panel) -> Drawing:
     """A panel as a figure of a page; ``key`` distinguishes all figures of one page."""
-    return Drawing(panel.title, drawn(key, panel), panel.width <= NARROW, text)
+    return Drawing(panel.title, drawn(key, panel), panel.width <= NARROW)
 
 
 def drawings(key: str, picture: Picture) -> list[Drawing]:

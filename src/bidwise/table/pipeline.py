@@ -220,7 +220,7 @@ def _steps(plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress) 
 
 def _power(config: Config, baseline: Served, second: Served, ads: Ads) -> Power:
     mine, other = (_metrics(each.model, ads, config).per_unit for each in (baseline, second))
-    return power(mine, other, len(config.train.contestants), seed=config.train.seed)
+    return power(mine, other, len(config.train.contestants))
 
 
 def _metrics(model: nn.Module, ads: Ads, config: Config) -> Metrics:
@@ -240,7 +240,7 @@ def _result(
         compared = (BASELINE, *config.train.contestants)
         show("comparing", 0.0)
         seen = {name: _metrics(models[name].model, held_out, config).per_unit for name in compared}
-        choice = choose(seen, BASELINE, unit=facts.mean_bid, seed=config.train.seed)
+        choice = choose(seen, BASELINE, unit=facts.mean_bid)
         chosen = choice.chosen
         show("comparing", 1.0)
     model = models[chosen].model
@@ -283,7 +283,6 @@ def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress)
         **roles,
         slots=config.data.slots,
         baseline=BASELINE if BASELINE in models else names[0],
-        seed=config.train.seed,
         out=prepared.folder / "evaluation",
         progress=lambda work, done: show("testing", done, work),
     ).without_curves()

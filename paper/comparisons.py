@@ -1,0 +1,98 @@
+"""Losses against a baseline over repeats of an experiment: differences and intervals, in shares of the optimum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from bidwise.evaluation.estimate import Estimate
+from bidwise.evaluation.intervals import unit_interval
+from bidwise.values import Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference(Estimate):
+    """Model minus baseline with two sources of chance, and the interval that holds both of theirs.
+
+    ``repeats``: another training, initial weights and order of the ads. ``auctions``: other ads.
+    """
+
+    repeats: Estimate
+    auctions: Estimate
+    few: bool = False  # the auctions cannot tell
+
+    @classmethod
+    def between(cls, repeats: Estimate, auctions: Estimate, few: bool = False) -> Difference:
+        """Both sources; a single repeat has no interval of its own, and then nothing is clear."""
+        low, high = min(repeats.ci_low, auctions.ci_low), max(repeats.ci_high, auctions.ci_high)
+        known = repeats.known and auctions.known
+        return cls(
+            difference=repeats.difference,
+            ci_low=low if known else math.nan,
+            ci_high=high if known else math.nan,
+            repeats=repeats,
+            auctions=auctions,
+            few=few,
+        )
+
+    def __mul__(self, factor: float) -> Self:
+        """The same in other units, with both of its sources."""
+        return replace(super().__mul__(factor), repeats=self.repeats * factor, auctions=self.auctions * factor)
+
+    __rmul__ = __mul__
+
+    @property
+    def enough(self) -> bool:
+        return not self.few
+
+
+def paired(chosen: Sequence[Floats], baseline: Sequence[Floats]) -> Difference:
+    """Mean welfare of the chosen models minus that of the baseline's, repeat by repeat over the same ads.
+
+    Args:
+        chosen, baseline: for each repeat a number for each group of test ads, ``(groups,)``, whose mean is the welfare.
+    """
+    changes = [a - b for a, b in zip(chosen, baseline, strict=True)]
+    repeats = Estimate.over_repeats([float(change.mean()) for change in changes])
+    return Difference.between(repeats, Estimate.of(unit_interval(np.mean(changes, axis=0))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain(Estimate):
+    """A difference in shares of the optimal welfare over repeats; ``ratio`` is the share that the model reaches."""
+
+    ratio: float
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs in any repeat."""
+        return self.difference == self.ci_low == self.ci_high == 0
+
+
+def points(estimate: Estimate) -> str:
+    """A share of the optimal welfare in hundredths, with a third decimal where two would hide the sign of a bound.
+
+    >>> points(Estimate(difference=0.0132, ci_low=0.01, ci_high=0.0164))
+    '+1.32 [+1.00, +1.64]'
+    >>> points(Estimate(difference=0.0021, ci_low=0.00003, ci_high=0.0042))
+    '+0.210 [+0.003, +0.420]'
+    """
+    hundredths = 100 * estimate
+    hidden = any(0 < abs(bound) < 0.005 for bound in (hundredths.ci_low, hundredths.ci_high))
+    return f"{hundredths:.3f}" if hidden else f"{hundredths:.2f}"
+
+
+def gain(welfare: Floats, baseline: Floats, optimal: Floats) -> Gain:
+    """Share of the optimal welfare, and the paired difference to the baseline in its units, over repeats."""
+    estimate = Estimate.over_repeats(((welfare - baseline) / optimal).tolist())
+    return Gain(ratio=float((welfare / optimal).mean()), **vars(estimate))
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean over repeats with its standard error, NaN for one repeat."""
+    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return float(np.mean(values)), error

@@ -1,0 +1,120 @@
+"""Logged ads, checked: what the metrics of all models over them share."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from bidwise.auctions import ad_numbers, auctions_of
+from bidwise.checks import InputError, check_between, check_bids, check_weights
+from bidwise.evaluation.auc import clicked_ads
+from bidwise.evaluation.bins import BID_BINS, Bin, curve, equal_mass
+from bidwise.evaluation.units import Kind
+from bidwise.segments import Auctions
+from bidwise.values import Floats
+
+MANY_POOLS = 30  # from which on intervals are taken over pools instead of ads
+
+
+class LoggedAds:
+    """Columns in float64, with the arguments of :class:`bidwise.evaluation.Metrics`.
+
+    Attributes:
+        label: clicks, or clicks / exposure.
+        worth: what welfare and revenue count: the label, the label / propensity or the true CTR.
+        auctions: that the ads were logged in, without a size; otherwise each ad is a unit.
+    """
+
+    def __init__(
+        self,
+        like: Tensor,
+        clicks: ArrayLike,
+        bids: ArrayLike,
+        offsets: ArrayLike | None,
+        truth: ArrayLike | None,
+        exposure: ArrayLike | None,
+        propensity: ArrayLike | None,
+        weights: ArrayLike | None,
+        pools: ArrayLike | None,
+        clusters: ArrayLike | None,
+        size: int | None,
+    ) -> None:
+        bid = ad_numbers("bids", bids, like=like)
+        label = clicked_ads(ad_numbers("clicks", clicks, like=like)).double()
+        if exposure is not None:
+            label /= _share("exposure", ad_numbers("exposure", exposure, like=like))
+        worth = label
+        if truth is not None:
+            worth = ad_numbers("truth", truth, like=like)
+            check_between("truth", worth, 0, 1)
+        elif propensity is not None:
+            worth = label / _share("propensity", ad_numbers("propensity", propensity, like=like))
+        self.weights: Floats | None = None
+        if weights is not None:
+            weight = ad_numbers("weights", weights, like=like)
+            check_weights(weight)
+            self.weights = weight.numpy()
+        self.label, self.bids, self.worth = (x.numpy() for x in (label, bid, worth))
+        self.pools, self.clusters = (None if x is None else np.asarray(x, np.int64) for x in (pools, clusters))
+        self.auctions: Auctions | None = auctions_of(like, offsets) if size is None else None
+        if size is not None:
+            check_bids(bid)
+
+    @cached_property
+    def weight(self) -> Floats | None:
+        """Of each auction, or each ad, in means per auction."""
+        if self.auctions is None or self.weights is None or self.ad_weight is None:
+            return self.weights
+        sizes = self.auctions.sizes.numpy()
+        return np.where(sizes > 0, self.ad_weight / np.maximum(sizes, 1), 1.0)
+
+    @cached_property
+    def ad_weight(self) -> Floats | None:
+        """Of the ads of each auction, or of each ad."""
+        return self.weights if self.auctions is None else self.sum(np.ones(len(self.bids)))
+
+    def sum(self, per_ad: Floats) -> Floats:
+        """Weighted sums over the ads of each auction; without auctions of each ad."""
+        weighted = per_ad if self.weights is None else per_ad * self.weights
+        return weighted if self.auctions is None else self.auctions.sum(torch.from_numpy(weighted)).numpy()
+
+    @cached_property
+    def groups(self) -> tuple[NDArray[np.int64], Kind] | None:
+        """What auctions or ads are put together for intervals: their clusters, or their pools if there are many."""
+        if self.clusters is None:
+            many = self.pools is not None and len(np.unique(self.pools)) >= MANY_POOLS
+            return (self.pools, Kind.POOLS) if self.pools is not None and many else None
+        if self.auctions is None:
+            return self.clusters, Kind.CLUSTERS
+        first = self.clusters[np.minimum(self.auctions.offsets[:-1].numpy(), len(self.clusters) - 1)]
+        if not np.array_equal(np.repeat(first, self.auctions.sizes.numpy()), self.clusters):
+            message = "must be the same for all ads of an auction; without real auctions ({}) ads may be clustered"
+            raise InputError(message, argument="cluster", others=["auction_size"])
+        return first, Kind.CLUSTERS
+
+    def by_bid(self, ctr: Floats) -> tuple[Bin, ...]:
+        """Predictions and labels along the bids."""
+        order, bids, label, weights = self._by_bid
+        return curve(bids, ctr[order], label, weights, BID_BINS)
+
+    @cached_property
+    def _by_bid(self) -> tuple[NDArray[np.intp], Floats, Floats, Floats | None]:
+        if self.weights is not None:
+            order = np.argsort(self.bids)
+            return order, self.bids[order], self.label[order], self.weights[order]
+        ranked = np.sort(self.bids)
+        starts = equal_mass(ranked, BID_BINS)
+        bins = np.searchsorted(ranked[starts[1:]], self.bids, side="right").astype(np.uint8)
+        order = np.argsort(bins, kind="stable")  # the order inside a bin does not matter, and bytes are sorted at once
+        return order, ranked, self.label[order], None
+
+
+def _share(argument: str, numbers: Tensor) -> Tensor:
+    check_between(argument, numbers, 0, 1)
+    if not bool(numbers.all()):
+        raise InputError(f"must be above 0, found 0 at [{int(numbers.argmin())}]", argument=argument)
+    return numbers
