@@ -9,10 +9,10 @@ import sys
 
 import numpy as np
 import pytest
-from paper.data_commands import prepare_criteo
 
 from bidwise.checks import InputError
 from bidwise.data.store import Store, split_sizes
+from paper import __main__ as commands
 from paper import prepare_criteo as criteo_prepare
 from paper import raw_text as criteo_files
 from paper import sorted_blocks as criteo_runs
@@ -426,16 +426,16 @@ def test_the_command_says_what_it_made_and_what_comes_next(tmp_path, capsys):
     lines = raw_lines(200)
     lines[1] = "bad"
     raw, out = write(tmp_path / "raw.txt", lines), tmp_path / "out"
-    prepare_criteo(raw, out, on_error="skip")
+    commands.prepare(raw, out, on_error="skip")
     shown = capsys.readouterr().out
     for words in ("199 ads", "train           159 ads, click rate 0.", "1 malformed lines", "bids deepfm: mean"):
         assert words in shown
-    assert f"bidwise reproduce criteo --data {out} --models deepfm --repeats 3 --out runs/criteo" in shown
-    prepare_criteo(raw, out, on_error="skip")
+    assert f"python -m paper criteo --data {out} --models deepfm --repeats 3 --out runs/criteo" in shown
+    commands.prepare(raw, out, on_error="skip")
     assert "is complete already" in capsys.readouterr().out
     with pytest.raises(InputError, match="bids = 'deepfm' there and 'none' here"):
-        prepare_criteo(raw, out, on_error="skip", bids="none")
+        commands.prepare(raw, out, on_error="skip", bids="none")
     with pytest.raises(InputError, match="RAW and OUT are needed"):
-        prepare_criteo(raw)
-    with pytest.raises(InputError, match="three whole numbers such as 8,1,1, found '8:1:1'"):
-        prepare_criteo(raw, out, split="8:1:1")
+        commands.prepare(raw)
+    with pytest.raises(InputError, match="split must be whole numbers such as 8,1,1"):
+        commands.prepare(raw, out, split="8:1:1")

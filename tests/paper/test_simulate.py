@@ -1,4 +1,4 @@
-"""``bidwise simulate``: files that are whole or absent, in little memory, and bad input in one line."""
+"""``python -m paper simulate``: files that are whole or absent, in little memory, and bad input in one line."""
 
 import resource
 import tracemalloc
@@ -7,9 +7,9 @@ import pytest
 from paper_helpers import chunks
 
 from bidwise import InputError
+from paper import __main__ as commands
 from paper.criteo_text import chunk_of, lines, simulate
 from paper.criteo_world import CHUNK
-from paper.data_commands import simulate_criteo
 
 SHORT = 5000
 
@@ -80,11 +80,11 @@ def test_the_folder_must_be_writable(tmp_path, monkeypatch):
 
 
 def test_the_command_says_what_it_made(tmp_path, capsys):
-    simulate_criteo(tmp_path / "my ads.tsv", rows=SHORT, seed=4)
+    commands.simulate(tmp_path / "my ads.tsv", rows=SHORT, seed=4)
     said = capsys.readouterr().out
     (chunk,) = chunks(SHORT, 4)
     assert said == (
         f"5,000 ads, {chunk.clicks.mean():.2%} of them clicked\n"
         f"Written: {tmp_path / 'my ads.tsv'}; {tmp_path / 'my ads.tsv.ctr.npy'}, the true CTR of every line\n"
-        f"Next: bidwise prepare criteo '{tmp_path / 'my ads.tsv'}' STORE\n"
+        f"Next: python -m paper prepare '{tmp_path / 'my ads.tsv'}' STORE\n"
     )
