@@ -53,7 +53,7 @@ class Page(HTMLParser):
 ENVIRONMENT = {
     "bidwise": "0.1.0",
     "commit": "1a2b3c4+",
-    "command": "bidwise reproduce synthetic --repeats 5 --out runs/synthetic",
+    "command": "python -m paper synthetic --repeats 5 --out runs/synthetic",
     "machine": "AMD EPYC 7B13",
     "cores": 2,
     "threads": 1,

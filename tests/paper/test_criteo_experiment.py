@@ -8,20 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from paper_helpers import paper_command
 
 import bidwise
 from bidwise.data.store import Store
 from bidwise.json_files import read_json, to_json
 from bidwise.models import SparseLogisticRegression
 from bidwise.run_folder import read_result
-from bidwise.workers import Threads
+from bidwise.workers import threads
 from paper.criteo import Numbers, run, selected_lams
 from paper.criteo_results import LOSSES, CriteoConfig, CriteoResult
 from paper.criteo_text import simulate
 from paper.criteo_trial import Measured, Trained, Trial, load_dataset, measured, planned, trial_of
 from paper.criteo_world import CRITEO_WORLDS
 from paper.prepare_criteo import prepare
-from paper.tasks import Processes, Task, TaskCache, kept_result
+from paper.tasks import Task, TaskCache, kept_result
 
 LAMS = (0.3, 3.0, 30.0, 300.0)
 TINY = CriteoConfig(
@@ -231,9 +232,8 @@ def test_an_interrupted_run_resumes_and_finds_the_same(store, small, tmp_path):
 
 
 @pytest.mark.usefixtures("quick_processes")
-@pytest.mark.parametrize("runner", [Processes, Threads])
-def test_workers_find_what_one_finds(store, small, tmp_path, runner):
-    run(TINY, store.folder, tmp_path / "run", runner=runner(2))
+def test_workers_find_what_one_finds(store, small, tmp_path):
+    run(TINY, store.folder, tmp_path / "run", workers=2)
     found = read_json(tmp_path / "run" / "result.json")
     assert found["models"]["logistic_regression"]["protocols"] == small[1]["models"]["logistic_regression"]["protocols"]
 
@@ -404,7 +404,7 @@ def test_a_simulated_run_resumes_with_other_workers_and_finds_the_same(simulated
     for path in gone:
         path.unlink()
     shown = []
-    run(SIMULATED, None, tmp_path / "run", runner=Threads(3), progress=lambda work, done, detail: shown.append(done))
+    run(SIMULATED, None, tmp_path / "run", workers=3, progress=lambda work, done, detail: shown.append(done))
     found = read_json(tmp_path / "run" / "result.json")
     assert shown == sorted(shown)
     assert shown[-1] == pytest.approx(1.0)
@@ -448,9 +448,9 @@ def doubled(show, *, number, fail_at=None, stopped=None):
 def test_threads_hand_on_errors_and_keep_what_is_finished(tmp_path):
     cache = TaskCache(tmp_path)
     with pytest.raises(ValueError, match="task 3 failed"):
-        cache.all([Task(f"{k}", doubled, {"number": k, "fail_at": 3}) for k in range(6)], Threads(2))
+        cache.all([Task(f"{k}", doubled, {"number": k, "fail_at": 3}) for k in range(6)], threads(2))
     assert len(list((tmp_path / "pieces").iterdir())) >= 2  # of the first three, before the next began
-    assert cache.all([Task(f"{k}", doubled, {"number": k}) for k in range(6)], Threads(2)) == [0, 2, 4, 6, 8, 10]
+    assert cache.all([Task(f"{k}", doubled, {"number": k}) for k in range(6)], threads(2)) == [0, 2, 4, 6, 8, 10]
 
 
 def test_an_interrupt_ends_all_threads(tmp_path):
@@ -461,7 +461,7 @@ def test_an_interrupt_ends_all_threads(tmp_path):
     cache = TaskCache(tmp_path, stop, expected=6.0)
     began = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
-        cache.all([Task(f"{k}", doubled, {"number": k, "stopped": False}) for k in range(6)], Threads(3))
+        cache.all([Task(f"{k}", doubled, {"number": k, "stopped": False}) for k in range(6)], threads(3))
     assert time.perf_counter() - began < 1.9  # a task takes two seconds
     assert not list((tmp_path / "pieces").iterdir())
 
@@ -470,27 +470,15 @@ def test_memory_that_is_too_small_is_reported_in_one_line(tmp_path):
     def full(show):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    with pytest.raises(bidwise.InputError, match="workers must fit into memory, found that 2 do not"):
-        TaskCache(tmp_path).all([Task(f"{k}", full) for k in range(3)], Threads(2))
-
-
-def command(monkeypatch, *words):
-    """``bidwise reproduce criteo`` in this process; its exit code."""
-    from bidwise.cli import main
-
-    monkeypatch.setattr("sys.argv", ["bidwise", "reproduce", "criteo", *map(str, words)])
-    try:
-        main()
-    except SystemExit as stop:
-        return stop.code or 0
-    return 0
+    with pytest.raises(OSError, match="use fewer --workers if memory is short"):
+        TaskCache(tmp_path).all([Task(f"{k}", full) for k in range(3)], threads(2))
 
 
 def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
     asked = "--rows 4000 --models logistic_regression --losses log_plus --protocol tuned --repeats 2 --lam-repeats 1"
     asked += " --batch-size 512 --auction-size 32 --every 1 --device cpu"
     asked += " --epochs 2 --schedule cosine --l2 1e-5 --lams 1 3 10 --world threeway"
-    assert command(monkeypatch, *asked.split(), "--out", tmp_path / "run") == 0
+    assert paper_command(monkeypatch, "criteo", *asked.split(), "--out", tmp_path / "run") == 0
     result = read_result(tmp_path / "run", CriteoResult)
     config = result.config
     assert (config.world, result.data.bids.kind) == ("threeway", CRITEO_WORLDS["threeway"].bids.kind)
@@ -501,7 +489,7 @@ def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
 
 
 def test_the_command_asks_for_data_or_rows(tmp_path, monkeypatch, capsys):
-    assert command(monkeypatch, "--device", "cpu", "--out", tmp_path / "run") != 0
+    assert paper_command(monkeypatch, "criteo", "--device", "cpu", "--out", tmp_path / "run") != 0
     told = capsys.readouterr()
     assert "or --rows the number of ads to simulate on the device" in " ".join((told.out + told.err).split())
     assert not (tmp_path / "run").exists()

@@ -8,19 +8,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from paper_helpers import said
+from paper_helpers import figures, said
 from run_helpers import ENVIRONMENT, Page, check_in_a_browser
 
 from bidwise.checks import InputError
 from bidwise.evaluation.estimate import Estimate
 from bidwise.json_files import to_json
-from bidwise.report.build import pictures, read_run, report, runs_page, write_figures
+from bidwise.report.build import run_of
 from bidwise.report.sections import Run
 from bidwise.run_folder import result_from_json, result_json
 from bidwise.study.compare import Difference
 from paper.criteo_results import CriteoResult
 from paper.criteo_view import PAPER
-from paper.experiment_page import experiment_summary
+from paper.experiment_page import experiment_pictures, experiment_summary
+from paper.pages import experiments_page, read_result, report
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 WITH_LAM = ("log_weighted", "log_teacher", "log_plus", "log_plus_teacher")
@@ -148,7 +149,6 @@ def as_json(models, protocols, repeats, known, losses, **options):
         "values": 123_456,
         "integers": "winners",
         "min_count": 10,
-        "auctions": None,
         "optimal_welfare": 1.9034 if known else None,
         "truth": {"auc": 0.8312, "log_loss": 0.4123} if known else None,
         "bids": {
@@ -231,7 +231,7 @@ SMALL += ["two runs"]
 
 @pytest.fixture(scope="module")
 def pages():
-    return {name: runs_page(small(name)) for name in SMALL}
+    return {name: experiments_page(small(name)) for name in SMALL}
 
 
 def each_loss(result):
@@ -351,7 +351,7 @@ def test_page_is_well_formed_and_needs_nothing_else(pages, name):
 
 
 def test_same_run_gives_same_bytes(pages):
-    assert runs_page(small("full")) == pages["full"]
+    assert experiments_page(small("full")) == pages["full"]
 
 
 @pytest.mark.parametrize(
@@ -363,16 +363,18 @@ def test_same_run_gives_same_bytes(pages):
     ],
 )
 def test_figures_are_files(tmp_path, result, names):
-    assert [picture.name for picture in pictures(run(result))] == names
-    paths = write_figures(tmp_path, result)
-    assert [path.name for path in paths] == [f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")]
+    assert [picture.name for picture in experiment_pictures(run(result)) if picture.panels] == names
+    files = {f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")}
+    assert {path.name for path in figures(tmp_path, result)} == files
 
 
 def test_a_run_folder_becomes_a_page(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/result.json").write_text(json.dumps(result_json(criteo())), encoding="utf-8")
     report([tmp_path / "run"], tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == runs_page([read_run(tmp_path / "run")])
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == experiments_page(
+        [run_of(tmp_path / "run", read_result(tmp_path / "run"))]
+    )
     (tmp_path / "run/result.json").write_text('{"kind": "criteo", "format": 3, "data": {}}', encoding="utf-8")
     with pytest.raises(InputError, match=r"result\.json must have the keys .*, found no config, models"):
         report([tmp_path / "run"], tmp_path / "page.html")
@@ -413,7 +415,7 @@ def test_results_tuned_by_welfare_say_so():
     new = criteo(("deepfm",))
     old = changed(new, older)
     assert (new.tuned_by, old.tuned_by) == ("log_loss", "welfare")
-    text = Page(runs_page([run(old)])).text
+    text = Page(experiments_page([run(old)])).text
     assert "Selected by log loss" in text
     assert "epoch and λ that welfare on validation ads selects" in text
     assert "Calibrated" not in text

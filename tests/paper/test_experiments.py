@@ -15,15 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from paper_helpers import said
-from run_helpers import bidwise_command
+from paper_helpers import paper_command, said
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 import bidwise
 from bidwise.evaluation.estimate import Outcome
 from bidwise.json_files import read_json
 from bidwise.losses.named import needs_teacher
-from bidwise.report.build import typed_result
 from bidwise.run_folder import result_json
 from bidwise.study.compare import Gain, gain
 from bidwise.study.recipe import LAMS, Recipe, grid, has_lam, joint_loss, seeds_of
@@ -31,6 +29,7 @@ from bidwise.training import METRICS
 from paper import members, regimes, synthetic
 from paper.experiment_page import experiment_summary
 from paper.members import BATCHES, INITIAL, LAST, Students, select, train
+from paper.pages import typed_result
 from paper.synthetic import LOSSES, PAPER, measured
 from paper.synthetic_results import (
     Axis,
@@ -47,9 +46,9 @@ from paper.synthetic_results import (
 )
 
 TINY = {"repeats": 2, "epochs": 2, "validation_auctions": 20, "test_auctions": 30, "training_ads": 600}
-RESULTS = Path(__file__).parent.parent / "docs" / "results"
-SHELL = ["reproduce", "synthetic", "--repeats", "2", "--validation-auctions", "20"]
-PROCESS = [sys.executable, "-m", "bidwise"]
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+SHELL = ["synthetic", "--repeats", "2", "--validation-auctions", "20"]
+PROCESS = [sys.executable, "-m", "paper"]
 long = pytest.mark.skipif("BIDWISE_LONG" not in os.environ, reason="trains for half a minute: make test-long")
 
 
@@ -294,13 +293,13 @@ def test_a_run_that_is_stopped_says_that_it_can_go_on(tmp_path):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 143
-    assert said == "bidwise: stopped; the same command resumes it\n"
+    assert said == "python -m paper: stopped; the same command resumes it\n"
 
 
 def test_killed_in_the_middle_it_leaves_nothing_corrupt(tmp_path, monkeypatch, capsys):
     command = [*SHELL, "--epochs", "2", "--losses", "log_plus", "log_teacher"]
     clean, killed = tmp_path / "clean", tmp_path / "killed"
-    assert bidwise_command(monkeypatch, *command, "--out", clean) == 0
+    assert paper_command(monkeypatch, *command, "--out", clean) == 0
     capsys.readouterr()
     words = [*PROCESS, *command, "--out", str(killed)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -309,7 +308,7 @@ def test_killed_in_the_middle_it_leaves_nothing_corrupt(tmp_path, monkeypatch, c
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (killed / "result.json").exists()
-    assert bidwise_command(monkeypatch, *command, "--out", killed) == 0
+    assert paper_command(monkeypatch, *command, "--out", killed) == 0
     assert read_json(killed / "result.json")["protocols"] == read_json(clean / "result.json")["protocols"]
     assert "Of the optimum" in capsys.readouterr().out
     assert (killed / "report.html").read_text().count("<table") > 2
@@ -325,11 +324,11 @@ def test_a_full_disk_is_one_line_and_costs_nothing(tmp_path, monkeypatch):
 
     failed = subprocess.run([*PROCESS, *command], capture_output=True, text=True, check=False, preexec_fn=limit)
     assert failed.returncode == 2
-    assert failed.stderr.startswith("bidwise: ")
+    assert failed.stderr.startswith("python -m paper: ")
     assert failed.stderr.count("\n") == 1
     assert not list((tmp_path / "run").rglob("*.part"))
     assert not (tmp_path / "run" / "result.json").exists()
-    assert bidwise_command(monkeypatch, *command) == 0
+    assert paper_command(monkeypatch, *command) == 0
 
 
 def test_another_configuration_is_refused_and_named(small):
