@@ -85,7 +85,7 @@ def run_criteo(
     data:
         Folder that `python -m paper prepare` wrote.
     workers:
-        Trainings at once: threads on a GPU, processes on a CPU.
+        Trainings at once.
     """
     where, given = device_of(device), config or CriteoConfig()
     _experiment(lambda show: criteo.run(given, data, out, device=where, workers=workers, progress=show), out)

@@ -2,7 +2,6 @@
 
 import math
 import shutil
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,14 +14,13 @@ from bidwise.data.store import Store
 from bidwise.json_files import read_json, to_json
 from bidwise.models import SparseLogisticRegression
 from bidwise.run_folder import read_result
-from bidwise.workers import threads
 from paper.criteo import Numbers, run, selected_lams
 from paper.criteo_results import LOSSES, CriteoConfig, CriteoResult
 from paper.criteo_text import simulate
 from paper.criteo_trial import Measured, Trained, Trial, load_dataset, measured, planned, trial_of
 from paper.criteo_world import CRITEO_WORLDS
 from paper.prepare_criteo import prepare
-from paper.tasks import Task, TaskCache, kept_result
+from paper.tasks import kept_result
 
 LAMS = (0.3, 3.0, 30.0, 300.0)
 TINY = CriteoConfig(
@@ -231,7 +229,6 @@ def test_an_interrupted_run_resumes_and_finds_the_same(store, small, tmp_path):
     assert found["models"]["logistic_regression"]["protocols"] == expected["models"]["logistic_regression"]["protocols"]
 
 
-@pytest.mark.usefixtures("quick_processes")
 def test_workers_find_what_one_finds(store, small, tmp_path):
     run(TINY, store.folder, tmp_path / "run", workers=2)
     found = read_json(tmp_path / "run" / "result.json")
@@ -431,47 +428,6 @@ def test_ads_are_of_a_store_or_simulated(rows, data, tmp_path):
 def test_simulated_auctions_must_fit_the_splits(tmp_path):
     with pytest.raises(bidwise.InputError, match="auction_size must be at most the 400 ads, found 1000"):
         run(replace(SIMULATED, auction_size=1000), None, tmp_path / "run")
-
-
-def doubled(show, *, number, fail_at=None, stopped=None):
-    """A task that shows its share, and fails if it is told to."""
-    if fail_at == number:
-        raise ValueError(f"task {number} failed")
-    for share in range(200):
-        show(share / 200)
-        if stopped is None:
-            break
-        time.sleep(0.01)
-    return 2 * number
-
-
-def test_threads_hand_on_errors_and_keep_what_is_finished(tmp_path):
-    cache = TaskCache(tmp_path)
-    with pytest.raises(ValueError, match="task 3 failed"):
-        cache.all([Task(f"{k}", doubled, {"number": k, "fail_at": 3}) for k in range(6)], threads(2))
-    assert len(list((tmp_path / "pieces").iterdir())) >= 2  # of the first three, before the next began
-    assert cache.all([Task(f"{k}", doubled, {"number": k}) for k in range(6)], threads(2)) == [0, 2, 4, 6, 8, 10]
-
-
-def test_an_interrupt_ends_all_threads(tmp_path):
-    def stop(work, done, detail):
-        if 0 < done < 1:
-            raise KeyboardInterrupt
-
-    cache = TaskCache(tmp_path, stop, expected=6.0)
-    began = time.perf_counter()
-    with pytest.raises(KeyboardInterrupt):
-        cache.all([Task(f"{k}", doubled, {"number": k, "stopped": False}) for k in range(6)], threads(3))
-    assert time.perf_counter() - began < 1.9  # a task takes two seconds
-    assert not list((tmp_path / "pieces").iterdir())
-
-
-def test_memory_that_is_too_small_is_reported_in_one_line(tmp_path):
-    def full(show):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with pytest.raises(OSError, match="use fewer --workers if memory is short"):
-        TaskCache(tmp_path).all([Task(f"{k}", full) for k in range(3)], threads(2))
 
 
 def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
