@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_seed, check_whole
@@ -33,7 +34,7 @@ from bidwise.data.store import (
 from bidwise.run_folder import LOCK, checksum, locked_folder, open_folder
 from bidwise.workers import cores, in_order
 from paper.bids import SOURCES, Bids, attach
-from paper.criteo_text import INTEGERS, MAPS, NAMES
+from paper.criteo_text import CATEGORIES, INTEGERS, MAPS, NAMES
 from paper.raw_text import Block, Malformed, blocks, fault, parse, raw_files, true_ctrs
 
 SCRATCH = "unfinished"  # folder inside OUT, gone in the end
@@ -43,8 +44,7 @@ RANGE_BITS = 6  # of a random key: 64 ranges
 ROWS = 2**18  # of a range where the lines keep their order
 FIELDS = len(NAMES)
 KINDS = [np.int32 if name in INTEGERS else np.uint32 for name in NAMES]  # of values
-ROW = np.dtype([("key", "<u8"), ("flags", "<u8"), ("truth", "<f4"), ("tokens", "<u4", FIELDS)])
-CLICKED = np.uint64(1 << FIELDS)  # of the flags; the bits below are of missing fields
+ROW = np.dtype([("key", "<u8"), ("truth", "<f4"), ("click", "u1"), ("missing", "u1", 5), ("tokens", "<u4", FIELDS)])
 
 Progress = Callable[[str, float], None]
 Counts = tuple[NDArray[Any], NDArray[np.int64], int]  # values, how often each was seen, how often one is missing
@@ -239,22 +239,23 @@ def _rows(block: Block, seed: int | None, integers: str) -> NDArray[Any]:
             if words := fault(line):
                 raise InputError(f"{block.path}:{number}: {words}") from None
         raise
-    rows = np.empty(len(lines.clicks), ROW)
+    rows = np.empty(len(lines), ROW)
     rows["key"] = keys(seed, block.row, len(rows))
-    flags = np.where(lines.clicks, CLICKED, np.uint64(0))
-    for field in range(FIELDS):
-        flags |= lines.missing[field].astype(np.uint64) << np.uint64(field)
-    rows["flags"] = flags
     rows["truth"] = 0 if block.truth is None else block.truth
-    rows["tokens"] = np.concatenate([MAPS[integers](lines.integers).view(np.uint32), lines.categories]).T
+    rows["click"] = lines["label"]
+    rows["missing"] = np.packbits(lines.select(pl.col(*NAMES).is_null()).to_numpy(), axis=1)
+    filled = lines.select(pl.col(*NAMES).fill_null(0))
+    rows["tokens"][:, : len(INTEGERS)] = MAPS[integers](filled.select(INTEGERS).to_numpy()).view(np.uint32)
+    rows["tokens"][:, len(INTEGERS) :] = filled.select(CATEGORIES).to_numpy()
     return rows
 
 
 def _columns(rows: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_]]]:
     """Values of each field and where they are missing."""
-    tokens, flags = np.ascontiguousarray(rows["tokens"].T), np.ascontiguousarray(rows["flags"])
+    tokens = np.ascontiguousarray(rows["tokens"].T)
+    missing = np.unpackbits(rows["missing"], axis=1, count=FIELDS).astype(bool)
     for at, kind in enumerate(KINDS):
-        yield tokens[at].view(kind), (flags & np.uint64(1 << at)) != 0
+        yield tokens[at].view(kind), np.ascontiguousarray(missing[:, at])
 
 
 def _written(
@@ -270,7 +271,7 @@ def _written(
     def encoded(part: Range) -> tuple[Range, dict[str, NDArray[Any]]]:
         rows = part.read()
         ids = [found.ids(*column) for found, column in zip(vocabularies, _columns(rows), strict=True)]
-        return part, {"features": np.stack(ids).T, "clicks": (rows["flags"] & CLICKED) != 0, "truth": rows["truth"]}
+        return part, {"features": np.stack(ids).T, "clicks": rows["click"], "truth": rows["truth"]}
 
     def write(found: tuple[Range, dict[str, NDArray[Any]]]) -> None:
         (part, values), begin = found, 0

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
@@ -24,16 +23,8 @@ GZIP = b"\x1f\x8b"
 
 WIDTH = 1 + len(INTEGERS) + len(CATEGORIES)  # fields of a line, the label first
 LARGEST = 2**31 - 1
-
-# Every byte as a code: hex digits as their values, all others with the highest bit set.
-OTHER, TAB, NEWLINE, MINUS, RETURN = 0x80, 0x90, 0x91, 0xA0, 0xB0
-_KNOWN = dict(zip(b"0123456789abcdefABCDEF", (*range(16), *range(10, 16)), strict=True))
-_KNOWN |= {ord("\t"): TAB, ord("\n"): NEWLINE, ord("-"): MINUS, ord("\r"): RETURN}
-CODES = bytes(_KNOWN.get(byte, OTHER) for byte in range(256))
-AT_ONCE = 2**22  # bytes whose arrays stay in cache
-MARGIN = b" " * 8  # around the text, so that eight bytes before or after any field can be read
-
-Words = NDArray[np.uint64]
+LABEL = pl.col("label")
+SCHEMA = {"label": pl.Int8} | dict.fromkeys(INTEGERS, pl.Int32) | dict.fromkeys(CATEGORIES, pl.String)
 
 
 @dataclass(frozen=True)
@@ -130,105 +121,28 @@ def _texts(path: Path) -> Iterator[tuple[bytes, int]]:
             yield rest + b"\n", raw.tell()
 
 
-@dataclass(frozen=True)
-class Lines:
-    """The lines of a block as columns."""
-
-    clicks: NDArray[np.uint8]  # (rows,)
-    integers: NDArray[np.int64]  # (13, rows), 0 where missing
-    categories: NDArray[np.uint32]  # (26, rows), the number that eight hex digits write; 0 where missing
-    missing: NDArray[np.bool_]  # (39, rows), integers first
-
-
 class Malformed(ValueError):
     """Some line breaks a rule; :func:`fault` says which rule."""
 
 
-def parse(text: bytes) -> Lines:
-    r"""Every field of every line at once.
+def parse(text: bytes) -> pl.DataFrame:
+    r"""Every field of every line: the label, integers, and categories as the numbers that their hex digits write.
 
-    >>> found = parse(b"1\t-2" + b"\t" * 13 + b"\t00ff00ff" + b"\t" * 24 + b"\n")
-    >>> found.integers[0], found.categories[1]
-    (array([-2]), array([16711935], dtype=uint32))
+    >>> parse(b"1\t-2" + b"\t" * 13 + b"\t00ff00ff" + b"\t" * 24 + b"\n").select("I1", "I2", "C1", "C2").row(0)
+    (-2, None, None, 16711935)
     """
-    bounds = [0]
-    while bounds[-1] < len(text):
-        bounds.append(text.find(b"\n", bounds[-1] + AT_ONCE) + 1 or len(text))
-    parts = [_parsed(text[start:stop]) for start, stop in pairwise(bounds)]
-    names = [field.name for field in dataclasses.fields(Lines)]
-    return Lines(*(np.concatenate([getattr(part, name) for part in parts], -1) for name in names))
-
-
-def _parsed(text: bytes) -> Lines:
-    codes = np.frombuffer((MARGIN + text + MARGIN).translate(CODES), np.uint8)
-    words = np.ndarray((len(codes) - 7,), "<u8", codes.data, strides=(1,))  # the eight bytes from every byte on
-    separators = np.flatnonzero((codes & 0xFE) == TAB)  # tabs and ends of lines
-    last = np.flatnonzero(codes[separators] == NEWLINE)  # of each line
-    if not (np.diff(last, prepend=-1) == WIDTH).all():
+    if text.count(b"\t") != (WIDTH - 1) * text.count(b"\n"):
         raise Malformed
-    starts = np.append(len(MARGIN), separators[last[:-1]] + 1)
-    ends = np.ascontiguousarray(separators.reshape(-1, WIDTH).T)
-    ends[-1] -= codes[ends[-1] - 1] == RETURN
-    rows = len(starts)
-
-    clicks = codes[starts]
-    wrong = (ends[0] - starts != 1) | (clicks > 1)
-    integers = np.empty((len(INTEGERS), rows), np.int64)
-    categories = np.empty((len(CATEGORIES), rows), np.uint32)
-    missing = np.empty((WIDTH - 1, rows), np.bool_)
-    for column in range(1, WIDTH):
-        start, end = ends[column - 1] + 1, ends[column]
-        missing[column - 1] = start == end
-        if column <= len(INTEGERS):
-            wrong |= _integers(text, codes, words, start, end, integers[column - 1])
-        else:
-            wrong |= _categories(words, start, end, categories[column - 1 - len(INTEGERS)])
-    if wrong.any():
+    names, digits = pl.col(*CATEGORIES), pl.col(*CATEGORIES).str
+    try:
+        words = pl.read_csv(text, separator="\t", has_header=False, schema=SCHEMA, quote_char=None)
+        table = words.with_columns(digits.to_integer(base=16, dtype=pl.UInt32))
+    except pl.exceptions.PolarsError:
+        raise Malformed from None
+    right = words.select(pl.all_horizontal((digits.len_bytes() == 8) | names.is_null(), LABEL.is_in([0, 1])))
+    if not right.to_series().all():
         raise Malformed
-    return Lines(clicks, integers, categories, missing)
-
-
-def _integers(
-    text: bytes, codes: NDArray[np.uint8], words: Words, start: NDArray[Any], end: NDArray[Any], out: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Decimal numbers into ``out``; which of them are none. Eight digits are one word: added up pair by pair."""
-    negative = codes[start] == MINUS
-    digits = end - start - negative
-    before = (64 - 8 * np.minimum(digits, 8)).astype(np.uint64)  # bits of the word that are not of this field
-    word = words[end - 8] >> before << before
-    wrong: NDArray[np.bool_] = (
-        (word | (word + np.uint64(0x7676767676767676))) & np.uint64(0x8080808080808080)
-    ) != 0  # above 9
-    wrong |= negative & (digits == 0)
-    word = (word * np.uint64(10) + (word >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
-    word = (word * np.uint64(100) + (word >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
-    word = (word * np.uint64(10_000) + (word >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
-    out[:] = word
-    np.negative(out, out=out, where=negative)
-    for row in np.flatnonzero(digits > 8):
-        found = _integer(text[start[row] - len(MARGIN) : end[row] - len(MARGIN)])
-        wrong[row] = found is None
-        out[row] = found or 0
-    return wrong
-
-
-def _integer(word: bytes) -> int | None:
-    """A whole number of at most 31 bits, or ``None``."""
-    found = int(word) if re.fullmatch(rb"-?[0-9]{1,40}", word) else None
-    return found if found is not None and abs(found) <= LARGEST else None
-
-
-def _categories(words: Words, start: NDArray[Any], end: NDArray[Any], out: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Eight hex digits as a number into ``out``; which are not that. Digits are put together pair by pair."""
-    word = words[start]
-    length = end - start
-    absent = length == 0
-    wrong: NDArray[np.bool_] = ((length != 8) | ((word & np.uint64(0x8080808080808080)) != 0)) & ~absent
-    word = ((word << np.uint64(4)) | (word >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
-    word = ((word << np.uint64(8)) | (word >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
-    out[:] = ((word << np.uint64(16)) | (word >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
-    out[absent] = 0
-    return wrong
+    return table
 
 
 def fault(line: bytes) -> str:
@@ -246,7 +160,7 @@ def fault(line: bytes) -> str:
     if label not in (b"0", b"1"):
         return f"expected the label 0 or 1, found {_shown(label)}"
     for name, value in zip(INTEGERS, values, strict=False):
-        if value and _integer(value) is None:
+        if value and not (re.fullmatch(rb"-?[0-9]{1,40}", value) and abs(int(value)) <= LARGEST):
             return f"expected {name} to be empty or a whole number below 2^31, found {_shown(value)}"
     for name, value in zip(CATEGORIES, values[len(INTEGERS) :], strict=True):
         if value and not re.fullmatch(rb"[0-9a-fA-F]{8}", value):

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paper import theory
-from paper.theory import Instance, Sides
-from paper.theory.ranking_bounds import log_loss_risk
+from paper.theory import Instance, Sides, log_loss_risk, squared_error_risk
 
 settings.register_profile("theory", derandomize=True, deadline=None, database=None, max_examples=60)
 seeded = settings(settings.get_profile("theory"))
@@ -385,11 +384,6 @@ def test_thm_3_2_fails_where_a_tie_shows_the_worse_ad():
 
 
 # Prop. 3.3
-
-
-def squared_error_risk(prediction, truth):
-    """Another loss of which the true CTR is the only minimiser."""
-    return float((prediction - truth).square().sum())
 
 
 def squared_margin(instance):
@@ -975,7 +969,3 @@ def test_certificate_fails_without_the_disagreement_with_the_teacher():
     sides = theory.welfare_certificate([perfect])
     assert sides.left == sides.right == 0.75
     assert not replace(sides, right=perfect.welfare()).holds
-
-
-def test_every_statement_is_public():
-    assert all(hasattr(theory, name) for name in theory.__all__)
