@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import bidwise
-from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
+from bidwise.checks import InputError, check_name, check_positive
 from bidwise.study.compare import Difference
-from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, has_lam
+from bidwise.study.recipe import BASELINE, LAMS, Recipe, has_lam
 from bidwise.training.adam import UPDATES
 from bidwise.training.arguments import PRECISIONS, SCHEDULES
 from paper.criteo_world import CRITEO_WORLDS
 from paper.dcn import MODELS
-from paper.synthetic_results import Histogram
+from paper.synthetic_results import Histogram, check_wholes
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 CHOICES = {
@@ -63,7 +63,6 @@ class CriteoConfig:
     lam: ClassVar[float] = 3.0
     sigma: ClassVar[float] = 3.0
     learning_rate: ClassVar[float] = 1e-3
-    written: ClassVar[tuple[str, ...]] = ("lam", "sigma", "learning_rate")
 
     models: tuple[str, ...] = ("deepfm", "dcn")
     losses: tuple[str, ...] = LOSSES
@@ -94,22 +93,14 @@ class CriteoConfig:
         object.__setattr__(self, "losses", tuple(loss for loss in LOSSES if loss in asked))
         for name, choices in CHOICES.items():
             check_name(name, getattr(self, name), choices)
-        check_seed("seed", self.seed)
-        check_whole("repeats", self.repeats, 1, MOST_REPEATS)
-        for name, least in (("auction_size", 2), ("rows", 10), ("batch_size", 2), ("lam_repeats", 1)):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), least)
+        check_wholes(self, auction_size=2, rows=10, batch_size=2, lam_repeats=1)
         if self.lam_repeats is not None and self.lam_repeats > self.repeats:
             message = f"must be at most {{}}, {self.repeats}, found {self.lam_repeats}"
             raise InputError(message, argument="lam_repeats", others=("repeats",))
         if not self.lams:
             raise InputError("must be at least one, found none", argument="lams")
-        for name, values in (
-            ("every", [self.every]),
-            ("epochs", [1 if self.epochs is None else self.epochs]),
-            ("lams", self.lams),
-        ):
-            for value in values:
+        for name, value in (("every", self.every), ("epochs", self.epochs), *(("lams", lam) for lam in self.lams)):
+            if value is not None:
                 check_positive(name, value)
         check_positive("l2", self.l2, or_zero=True)
 
@@ -157,23 +148,12 @@ class Truth:
     log_loss: float
 
 
-@dataclass(frozen=True)
-class SplitSizes:
-    """Ads of each split."""
-
-    train: int
-    valid: int
-    test: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class AdsOfRun:
     """The ads that a run trained and tested on."""
 
-    written: ClassVar[tuple[str, ...]] = ("known_ctr",)
-
     name: str
-    splits: SplitSizes
+    splits: dict[str, int]
     click_rate: float
     fields: int
     values: int
@@ -231,15 +211,11 @@ class Selected(Levels):
 
 @dataclass(frozen=True, kw_only=True)
 class LossResult(Selected):
-    """All numbers of a loss in a protocol; the tuned one also selects by validation welfare and by the true CTR.
-
-    Results of older versions, tuned by welfare, have ``by_log_loss`` in its place.
-    """
+    """All numbers of a loss in a protocol; the tuned one also selects by validation welfare and by the true CTR."""
 
     revenue: float
     calibration_error: float
     predicted_over_observed: float
-    by_log_loss: Selected | None = None
     by_welfare: Selected | None = None
     by_truth: Selected | None = None
 
@@ -251,7 +227,7 @@ class Protocol:
     losses: dict[str, LossResult]
 
     def selected(self, by: str = "") -> dict[str, Selected]:
-        """The losses as tuned, or as selected ``by_log_loss``, ``by_welfare`` or ``by_truth``."""
+        """The losses as tuned, or as selected ``by_welfare`` or ``by_truth``."""
         found = {name: getattr(loss, by) if by else loss for name, loss in self.losses.items()}
         return {name: loss for name, loss in found.items() if loss is not None}
 
@@ -293,18 +269,12 @@ class CriteoResult:
     """What a run found."""
 
     kind: ClassVar[str] = "criteo"
-    format: ClassVar[int] = 3
+    format: ClassVar[int] = 4
 
     version: str = bidwise.__version__
     config: CriteoConfig
     data: AdsOfRun
     models: dict[str, ModelResult]
-
-    @property
-    def tuned_by(self) -> str:
-        """The metric of validation ads that selects epoch and lam in the tuned protocol."""
-        by_welfare = any(loss.by_log_loss for _, _, found in self.protocols for loss in found.losses.values())
-        return "welfare" if by_welfare else TUNED
 
     @property
     def protocols(self) -> list[tuple[str, str, Protocol]]:

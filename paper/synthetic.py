@@ -14,7 +14,7 @@ from torch import Tensor
 
 import bidwise
 from bidwise.auctions import optimal_welfare, revenue
-from bidwise.checks import check_name, check_seed, check_whole
+from bidwise.checks import check_name
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS
 from bidwise.evaluation.calibration import platt_scaled
@@ -23,7 +23,7 @@ from bidwise.losses.named import needs_teacher
 from bidwise.models.mlp import INITS, MLP
 from bidwise.run_folder import environment, open_folder
 from bidwise.study.compare import gain, mean_and_error
-from bidwise.study.recipe import BASELINE, LAMS, MOST_REPEATS, Recipe, grid, has_lam, seeds_of
+from bidwise.study.recipe import BASELINE, LAMS, Recipe, grid, has_lam, seeds_of
 from bidwise.training.validation import METRICS, ctr_of, logits_of, mean_welfare, predict
 from bidwise.values import Floats
 from bidwise.workers import Progress, threads
@@ -37,6 +37,7 @@ from paper.synthetic_results import (
     SyntheticResult,
     TunedGain,
     WorldShape,
+    check_wholes,
 )
 from paper.tasks import Task, TaskCache
 
@@ -75,7 +76,6 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
     check_name("reading", config.reading, SETTINGS)
     check_name("protocol", config.protocol, PROTOCOLS)
     check_name("init", config.init, INITS)
-    check_seed("seed", config.seed)
     setting = SETTINGS[config.reading]
     asked = (BASELINE, *config.losses) if config.losses else LOSSES  # it is the baseline and the teacher of all others
     config = replace(
@@ -86,12 +86,8 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
         learning_rate=setting.learning_rate,
         lams=config.lams or LAMS,
     )
-    check_whole("repeats", config.repeats, 1, MOST_REPEATS)
-    for name in ("epochs", "every", "validation_auctions", "test_auctions", "patience"):
-        if getattr(config, name) is not None:
-            check_whole(name, getattr(config, name), 1)
-    for name in ("auction_size", "training_ads"):
-        check_whole(name, getattr(config, name), 2)
+    ones = dict.fromkeys(("epochs", "every", "validation_auctions", "test_auctions", "patience"), 1)
+    check_wholes(config, **ones, auction_size=2, training_ads=2)
     return config
 
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from bidwise.checks import check_seed, check_whole
 from bidwise.evaluation.estimate import Outcome
 from bidwise.evaluation.intervals import holm, student_p_value
 from bidwise.study.compare import Gain
+from bidwise.study.recipe import MOST_REPEATS
+
+
+def check_wholes(config: Any, **least: int) -> None:
+    """Raise unless the seed, the repeats and these options are whole numbers, at least so large."""
+    check_seed("seed", config.seed)
+    check_whole("repeats", config.repeats, least.pop("repeats", 1), MOST_REPEATS)
+    for name, smallest in least.items():
+        if getattr(config, name) is not None:
+            check_whole(name, getattr(config, name), smallest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +205,6 @@ class Counts:
     better: int
     worse: int
     unclear: int
-    written: ClassVar[tuple[str, ...]] = ("cells",)
 
     @classmethod
     def of(cls, gains: list[CellGain], cells: int | None = None) -> Counts:
@@ -217,7 +227,7 @@ class RegimesResult:
     maps: tuple[MapResult, ...]
     summary: dict[str, Counts]  # by loss, over cells that differ
     kind: ClassVar[str] = "regimes"
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
 
     def cells(self, loss: str) -> list[CellGain]:
         """A loss in every kind of market that differs."""

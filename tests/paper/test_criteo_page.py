@@ -160,7 +160,7 @@ def as_json(models, protocols, repeats, known, losses, **options):
         },
     }
     found = {name: model(name, protocols, repeats, known, losses) for name in models}
-    return to_json({"kind": "criteo", "format": 3, "config": config, "data": data, "models": found})
+    return to_json({"kind": "criteo", "format": 4, "config": config, "data": data, "models": found})
 
 
 def simulated():
@@ -189,13 +189,6 @@ def blank(value):
 
 def without_numbers():
     return result_from_json(CriteoResult, blank(result_json(criteo())))
-
-
-def changed(result, change):
-    """The result after a change of its JSON."""
-    data = result_json(result)
-    change(data)
-    return result_from_json(CriteoResult, data)
 
 
 def run(result, name="criteo"):
@@ -375,7 +368,7 @@ def test_a_run_folder_becomes_a_page(tmp_path):
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == experiments_page(
         [run_of(tmp_path / "run", read_result(tmp_path / "run"))]
     )
-    (tmp_path / "run/result.json").write_text('{"kind": "criteo", "format": 3, "data": {}}', encoding="utf-8")
+    (tmp_path / "run/result.json").write_text('{"kind": "criteo", "format": 4, "data": {}}', encoding="utf-8")
     with pytest.raises(InputError, match=r"result\.json must have the keys .*, found no config, models"):
         report([tmp_path / "run"], tmp_path / "page.html")
 
@@ -400,31 +393,10 @@ def test_lams_at_an_end_of_their_grid_are_told():
     )
 
 
-def test_results_tuned_by_welfare_say_so():
-    """As older versions did; they had no calibrated differences, and another grid."""
-
-    def older(data):
-        data["config"]["lams"] = list(LAMS)
-        for key in ("epochs", "schedule"):
-            del data["config"][key]
-        for protocol in data["models"]["deepfm"]["protocols"].values():
-            for loss in protocol["losses"].values():
-                del loss["calibrated"]
-                loss["by_log_loss"] = loss.pop("by_welfare")
-
-    new = criteo(("deepfm",))
-    old = changed(new, older)
-    assert (new.tuned_by, old.tuned_by) == ("log_loss", "welfare")
-    text = Page(experiments_page([run(old)])).text
-    assert "Selected by log loss" in text
-    assert "epoch and λ that welfare on validation ads selects" in text
-    assert "Calibrated" not in text
-
-
 def test_a_run_of_few_ads_says_so():
     result = criteo()
     words = "9,999 test ads are a trial, not a measurement: use 10,000 or more."
-    few = replace(result, data=replace(result.data, splits=replace(result.data.splits, test=9_999)))
+    few = replace(result, data=replace(result.data, splits={**result.data.splits, "test": 9_999}))
     assert words in said(few)
     assert words not in said(result)
 

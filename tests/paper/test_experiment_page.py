@@ -141,13 +141,11 @@ def regimes():
     ]
     return {
         "kind": "regimes",
-        "format": 2,
+        "format": 3,
         "version": "0.1.0",
         "config": {"repeats": 8, "epochs": 30, "seed": 0, "student": "logistic_regression"},
         "maps": maps,
-        "summary": {
-            name: {"better": 9 + k, "worse": 3, "unclear": 16 - k, "cells": 28} for k, name in enumerate(names)
-        },
+        "summary": {name: {"better": 9 + k, "worse": 3, "unclear": 16 - k} for k, name in enumerate(names)},
     }
 
 
@@ -393,7 +391,7 @@ def test_report_reads_folders_and_writes_one_page(tmp_path):
         ('{"kind": "synthetic"}', "must be of format 2, found 1, of an older bidwise; make it again"),
         ('{"kind": "synthetic", "format": 3}', "must be of format 2 or older, found 3; upgrade bidwise"),
         ('{"kind": "synthetic", "format": 2}', "found no version, config"),
-        ('{"kind": "regimes", "format": 2, "maps": 3}', "found no version, config"),
+        ('{"kind": "regimes", "format": 3, "maps": 3}', "found no version, config"),
     ],
 )
 def test_report_names_what_cannot_be_read(tmp_path, text, words):
