@@ -16,7 +16,7 @@ from bidwise.data.store import Store
 from bidwise.report.formatting import counted
 from bidwise.run_folder import locked_folder
 from bidwise.workers import Progress
-from paper import criteo, criteo_text, experiment_page, pages, prepare_criteo, recipes, regimes, synthetic
+from paper import criteo, criteo_text, pages, prepare_criteo, recipes, regimes, synthetic
 from paper.bids import Bids
 from paper.criteo_results import CriteoConfig
 from paper.criteo_world import world_of
@@ -226,7 +226,7 @@ def _experiment(run: Callable[[Progress], Any], out: Path) -> None:
         print(f"Resuming after {counted(kept, 'part')} of this run, in {out}", flush=True)
     with locked_folder(out), Bars() as bars:
         result = run(bars.show)
-        print(experiment_page.experiment_summary(result))
+        print(pages.experiment_summary(result))
         bars.show("drawing", 0.0)
         pages.write_report(out, result)
     print(f"\nWritten: {out / 'report.html'}; {out / 'result.json'}; {out / 'figures'}")

@@ -112,11 +112,6 @@ class Instance:
         return self.bids * self.known_teacher
 
     @property
-    def teacher_error(self) -> Tensor:
-        """The teacher's CTR less the true one."""
-        return self.known_teacher - self.truth
-
-    @property
     def known_teacher(self) -> Tensor:
         """The teacher's CTR, which must have been given."""
         if self.teacher is None:
@@ -124,8 +119,9 @@ class Instance:
         return self.teacher
 
     def sides(self, left: float, right: float, relation: str, *, sigma: float = 0.0, ties: bool = False) -> Sides:
-        """Sides that are sums over pairs of bids, and of surrogates with slope ``sigma``."""
-        return Sides(left, right, relation, ties, scale_of([self], sigma))
+        """Sides that are sums over pairs, of surrogates with slope ``sigma``: none is above n^2 B (1 + sigma B)."""
+        cap = float(self.bids.max())
+        return Sides(left, right, relation, ties, len(self) ** 2 * cap * (1 + sigma * cap))
 
     @property
     def spread(self) -> float:
@@ -171,24 +167,14 @@ class Instance:
         return Instance(self.bids[rows], self.truth[rows], self.prediction[rows], teacher)
 
 
-def scale_of(instances: Sequence[Instance], sigma: float = 0.0) -> float:
-    """n^2 B (1 + sigma B): no sum over pairs is larger, and rounding grows with it."""
-    cap = bid_cap_of(instances, None)
-    return max(len(each) for each in instances) ** 2 * cap * (1 + sigma * cap)
-
-
 def tied(numbers: Tensor) -> bool:
     return len(torch.unique(numbers)) < len(numbers)
 
 
 def squared_error(instances: Sequence[Instance]) -> float:
-    """The teacher's epsilon, E (p-hat - p)^2: the mean over instances of the mean over ads.
-
-    >>> squared_error([Instance([1.0, 1.0], truth=[0.5, 0.5], prediction=[0.5, 0.5], teacher=[0.75, 0.5])])
-    0.03125
-    """
+    """The teacher's epsilon, E (p-hat - p)^2: the mean over instances of the mean over ads."""
     check_equal_sizes(instances)
-    return mean([float(each.teacher_error.square().mean()) for each in instances])
+    return mean([float((each.known_teacher - each.truth).square().mean()) for each in instances])
 
 
 def check_equal_sizes(instances: Sequence[Instance]) -> int:
@@ -429,13 +415,18 @@ class BoundTerms:
 
     ads: int
     bid_cap: float
-    epsilon: float
+    epsilon: float = 0.0
 
     @staticmethod
     def of(instances: Sequence[Instance], bid_cap: float | None) -> BoundTerms:
         """The terms that a list of instances gives, with the epsilon that it has."""
         ads = check_equal_sizes(instances)
         return BoundTerms(ads, bid_cap_of(instances, bid_cap), squared_error(instances))
+
+    def sides(self, left: float, right: float, sigma: float = 0.0) -> Sides:
+        """``left <= right``, of sums over pairs."""
+        scale = self.ads**2 * self.bid_cap * (1 + sigma * self.bid_cap)
+        return Sides(left, right, "<=", scale=scale)
 
     @property
     def pairs(self) -> int:
@@ -460,7 +451,7 @@ def teacher_risk_error(instances: Sequence[Instance], *, bid_cap: float | None =
     """
     terms = BoundTerms.of(instances, bid_cap)
     left = mean([abs(each.loss("teacher") - each.loss()) for each in instances])
-    return Sides(left, terms.pairs * terms.bid_cap * math.sqrt(terms.epsilon), "<=", scale=scale_of(instances))
+    return terms.sides(left, terms.pairs * terms.bid_cap * math.sqrt(terms.epsilon))
 
 
 def teacher_surrogate_error(
@@ -476,7 +467,7 @@ def teacher_surrogate_error(
     terms = BoundTerms.of(instances, bid_cap)
     left = mean([abs(each.loss("teacher", surrogate=surrogate, sigma=sigma) - each.loss()) for each in instances])
     near = max(1.0, sigma * terms.bid_cap - 1) / 2 * mean([each.spread for each in instances])
-    return Sides(left, near + terms.error(sigma), "<=", scale=scale_of(instances, sigma))
+    return terms.sides(left, near + terms.error(sigma), sigma)
 
 
 def calibration(
@@ -497,7 +488,7 @@ def calibration(
         mean([loss(each.predicting(ctr)) for each, ctr in zip(instances, predictions, strict=True)])
         for predictions in hypotheses
     ]
-    scale = max(scale_of(instances), *map(abs, (truth, *others)))
+    scale = max(len(instances[0]) ** 2 * bid_cap_of(instances, None), *map(abs, (truth, *others)))
     return Sides(truth - min([truth, *others]), epsilon, "<=", scale=scale)
 
 
@@ -512,7 +503,7 @@ def teacher_bounds_welfare(instances: Sequence[Instance], *, sigma: float = 1.0,
     terms = BoundTerms.of(instances, bid_cap)
     reached = mean([each.welfare() + teacher_hinge(each, sigma) for each in instances])
     best = mean([each.best_welfare() for each in instances])
-    return Sides(best, reached + terms.slack(sigma) + terms.error(sigma), "<=", scale=scale_of(instances, sigma))
+    return terms.sides(best, reached + terms.slack(sigma) + terms.error(sigma), sigma)
 
 
 def teacher_calibration(
@@ -558,7 +549,8 @@ def teacher_hinge_error(instances: Sequence[Instance], *, sigma: float = 1.0, bi
     E |l-hat^hinge+(f) - l^hinge+(f)|  <=  n (n - 1) sigma B^2 sqrt(epsilon)
     """
     left = mean([abs(teacher_hinge(each, sigma) - _hinge(each, sigma)) for each in instances])
-    return Sides(left, BoundTerms.of(instances, bid_cap).error(sigma), "<=", scale=scale_of(instances, sigma))
+    terms = BoundTerms.of(instances, bid_cap)
+    return terms.sides(left, terms.error(sigma), sigma)
 
 
 def hinge_mistakes_error(
@@ -587,7 +579,7 @@ def teacher_mistakes_error(instances: Sequence[Instance], *, sigma: float = 1.0,
     terms = BoundTerms.of(instances, bid_cap)
     left = mean([abs(teacher_hinge(each, sigma) - each.loss(gap="positive")) for each in instances])
     error = terms.pairs * terms.bid_cap * math.sqrt(terms.epsilon)
-    return Sides(left, error + terms.slack(sigma), "<=", scale=scale_of(instances, sigma))
+    return terms.sides(left, error + terms.slack(sigma), sigma)
 
 
 def _hinge(instance: Instance, sigma: float) -> float:
@@ -614,4 +606,4 @@ def welfare_certificate(instances: Sequence[Instance], *, bid_cap: float | None 
     bracket = mean([each.best_welfare() - each.welfare() for each in by_teacher])
     reached, best = (mean([w(each) for each in instances]) for w in (Instance.welfare, Instance.best_welfare))
     right = reached + bracket + 2 * terms.bid_cap * math.sqrt(terms.ads * terms.epsilon)
-    return Sides(best, right, "<=", scale=scale_of(instances))
+    return terms.sides(best, right)

@@ -8,7 +8,7 @@ import torch
 
 from paper import __main__ as commands
 from paper import criteo_device, criteo_text, criteo_world, pages
-from paper.experiment_page import VIEWS, verdict
+from paper.pages import VIEWS, verdict
 
 CHUNK, SHARED_TAIL = criteo_world.CHUNK, criteo_world.SHARED_TAIL
 

@@ -20,8 +20,7 @@ from bidwise.run_folder import result_from_json, result_json
 from bidwise.study.compare import Difference
 from paper.criteo_results import CriteoResult
 from paper.criteo_view import PAPER
-from paper.experiment_page import experiment_pictures, experiment_summary
-from paper.pages import experiments_page, read_result, report
+from paper.pages import experiment_pictures, experiment_summary, experiments_page, read_result, report
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 WITH_LAM = ("log_weighted", "log_teacher", "log_plus", "log_plus_teacher")

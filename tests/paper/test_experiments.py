@@ -27,9 +27,8 @@ from bidwise.study.compare import Gain, gain
 from bidwise.study.recipe import LAMS, Recipe, grid, has_lam, joint_loss, seeds_of
 from bidwise.training import METRICS
 from paper import members, regimes, synthetic
-from paper.experiment_page import experiment_summary
 from paper.members import BATCHES, INITIAL, LAST, Students, select, train
-from paper.pages import typed_result
+from paper.pages import experiment_summary, typed_result
 from paper.synthetic import LOSSES, PAPER, measured
 from paper.synthetic_results import (
     Axis,

@@ -13,9 +13,8 @@ from bidwise import InputError
 from bidwise.data.ads import Ads
 from bidwise.run_folder import read_result
 from paper import recipes
-from paper.experiment_page import experiment_summary
 from paper.experiment_views import RECIPE_WORDS
-from paper.pages import write_report
+from paper.pages import experiment_summary, write_report
 from paper.recipes import _bid_calibrated, run
 from paper.recipes_results import RECIPES, SMALL, RecipesConfig, RecipesResult, baseline_of
 
