@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from bidwise.run_folder import locked_folder
 from bidwise.workers import Progress
 from paper import criteo, criteo_text, pages, prepare_criteo, recipes, regimes, synthetic
 from paper.bids import Bids
-from paper.criteo_results import CriteoConfig
+from paper.criteo_results import AS_PRINTED, CriteoConfig
 from paper.criteo_world import world_of
 from paper.recipes_results import RecipesConfig
 from paper.synthetic_results import RegimesConfig, SyntheticConfig
@@ -37,15 +38,27 @@ Flat = Parameter(name="*")  # its fields are the options
 
 
 @app.command(name="synthetic")
-def run_synthetic(*, out: Out, config: Annotated[SyntheticConfig | None, Flat] = None, device: Device = "auto") -> None:
+def run_synthetic(
+    *,
+    out: Out,
+    config: Annotated[SyntheticConfig | None, Flat] = None,
+    as_printed: bool = False,
+    device: Device = "auto",
+) -> None:
     """Do pairwise losses raise welfare? The paper's synthetic experiment, and the same with every loss tuned.
 
     Prints a table for each protocol and a verdict; writes OUT/result.json, OUT/report.html and OUT/figures. An
     interrupted run resumes. 30 repeats take half an hour on two cores, 5 with --patience 12 three minutes.
 
     `python -m paper synthetic --repeats 5 --patience 12 --out runs/synthetic`
+
+    Parameters
+    ----------
+    as_printed:
+        The paper's constants, losses, λs and sums, in place of these options.
     """
-    checked = synthetic.checked(config or SyntheticConfig())
+    given = config or SyntheticConfig()
+    checked = synthetic.checked(replace(given, **synthetic.AS_PRINTED) if as_printed else given)
     _experiment(lambda show: synthetic.run(checked, out, device=device_of(device), progress=show), out)
 
 
@@ -68,6 +81,7 @@ def run_criteo(
     config: Annotated[CriteoConfig | None, Flat] = None,
     data: Path | None = None,
     workers: int = 1,
+    as_printed: bool = False,
     device: Device = "auto",
 ) -> None:
     """Do welfare losses pay on Criteo? The paper's experiment with DeepFM and DCN, and the same with every loss tuned.
@@ -86,8 +100,11 @@ def run_criteo(
         Folder that `python -m paper prepare` wrote.
     workers:
         Trainings at once.
+    as_printed:
+        Models, losses, λs, repeats and sums of the paper, L2 and updates of DeepCTR, in place of these options.
     """
     where, given = device_of(device), config or CriteoConfig()
+    given = replace(given, **AS_PRINTED) if as_printed else given
     _experiment(lambda show: criteo.run(given, data, out, device=where, workers=workers, progress=show), out)
 
 

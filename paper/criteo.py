@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ def run(
     """
     check_whole("workers", workers, 1)
     dataset = load_dataset(config, data, device)
+    config = replace(config, ads=len(dataset.train))
     of_folder = {"experiment": "criteo", "data": dataset.name, "checksum": dataset.checksum, **asdict(config)}
     folder, made_by = open_folder(out, of_folder), environment(device)  # now: the sources may change while it runs
     tasks = TaskCache(folder, progress)

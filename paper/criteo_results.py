@@ -34,6 +34,19 @@ PAPER_SETTINGS = {  # model -> ads in a batch, epochs; 150,000 steps of DCN are 
 }
 
 
+AS_PRINTED: dict[
+    str, Any
+] = {  # with the batches, epochs, lam = 3 and sigma = 3 above: all that the paper and DeepCTR's defaults say
+    "models": ("deepfm", "dcn"),
+    "losses": ("log_loss", "log_weighted", "log_teacher"),
+    "repeats": 10,
+    "lams": (0.1, 1.0, 3.0, 5.0, 10.0),
+    "sums": True,
+    "l2": 1e-5,
+    "embeddings": "dense",
+}
+
+
 @dataclass(frozen=True)
 class CriteoConfig:
     """The options of a run; two runs with the same ones on the same data give the same numbers.
@@ -53,11 +66,14 @@ class CriteoConfig:
         world: of simulated ads, as `simulate` names them.
         epochs: of every training; by default the paper's, 3 for DeepFM and 2.1 for DCN.
         schedule: of the learning rate, constant or cosine.
+        steps: of every training, in place of epochs; the paper takes 150,000 of DCN.
         batch_size: ads in a batch; by default the paper's, 256 for DeepFM and 512 for DCN.
+        sums: add up pairs and log loss, as the paper prints its losses, instead of taking means.
         lams: what the tuned protocol tries; the paper has 0.1, 1, 3, 5 and 10.
         lam_repeats: select lam once, by validation log loss summed over the first so many repeats, which alone train
             every lam; by default each repeat selects its own.
         precision: float32, or mixed for products of matrices on the tensor cores of a GPU.
+        ads: training ads, set by the run.
     """
 
     lam: ClassVar[float] = 3.0
@@ -76,11 +92,14 @@ class CriteoConfig:
     rows: int | None = None
     world: str = "shared_tail"
     epochs: float | None = None
+    steps: int | None = None
+    sums: bool = False
     schedule: str = "constant"
     batch_size: int | None = None
     lams: tuple[float, ...] = LAMS
     lam_repeats: int | None = None
     precision: str = "float32"
+    ads: int = 0
 
     def __post_init__(self) -> None:
         for argument, names, known in (("models", self.models, tuple(MODELS)), ("losses", self.losses, LOSSES)):
@@ -93,7 +112,9 @@ class CriteoConfig:
         object.__setattr__(self, "losses", tuple(loss for loss in LOSSES if loss in asked))
         for name, choices in CHOICES.items():
             check_name(name, getattr(self, name), choices)
-        check_wholes(self, auction_size=2, rows=10, batch_size=2, lam_repeats=1)
+        check_wholes(self, auction_size=2, rows=10, batch_size=2, lam_repeats=1, steps=1)
+        if self.steps is not None and self.epochs is not None:
+            raise InputError("cannot be combined with {}; remove one", argument="steps", others=("epochs",))
         if self.lam_repeats is not None and self.lam_repeats > self.repeats:
             message = f"must be at most {{}}, {self.repeats}, found {self.lam_repeats}"
             raise InputError(message, argument="lam_repeats", others=("repeats",))
@@ -123,9 +144,12 @@ class CriteoConfig:
     def recipe(self, model: str, loss: str = BASELINE, lam: float | None = None, teacher: str | None = None) -> Recipe:
         """How a model is trained; docs/criteo.md lists what differs from the paper."""
         batch_size, epochs = PAPER_SETTINGS[model]
+        batch_size, epochs = self.batch_size or batch_size, self.epochs or epochs
+        if self.steps is not None:
+            epochs = self.steps / -(-self.ads // batch_size)
         names = ("sigma", "schedule", "learning_rate", "every", "l2", "embeddings", "precision")
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        options |= {"epochs": self.epochs or epochs, "batch_size": self.batch_size or batch_size}
+        options |= {"epochs": epochs, "batch_size": batch_size, "sums": self.sums and has_lam(loss)}
         return Recipe(loss=loss, lam=lam, teacher=teacher, model=model, **options)
 
 

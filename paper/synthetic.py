@@ -45,6 +45,7 @@ PROTOCOLS = ("converged", "tuned", "both")
 PAPER = (BASELINE, "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher")
 LOSSES = (*PAPER, "ranknet", "log_plus", "log_plus_teacher", "distilled")
 LAM = 3.0  # the paper's
+AS_PRINTED: dict[str, Any] = {"reading": "printed", "losses": PAPER, "lams": (0.1, 1.0, 3.0, 5.0, 10.0), "sums": True}
 BY_TRUTH, BY_CLICKS = "expected_welfare", "welfare"  # by the true CTR of validation ads, and by their clicks
 MEANS = ("welfare", "revenue", "auc", "log_loss", "squared_error")  # over repeats, that a result has
 HIDDEN = {"mlp": (50,), "logistic_regression": ()}
@@ -100,7 +101,7 @@ def run(
     where = environment(device)  # now: the sources may change while it runs
     options = {name: getattr(config, name) for name in ("epochs", "learning_rate", "batch_size", "every")}
     recipe = Recipe(model=config.student, **options)
-    tuned = grid(replace(recipe, patience=config.patience), config.losses, config.lams)
+    tuned = grid(replace(recipe, patience=config.patience, sums=config.sums), config.losses, config.lams)
     recipe = replace(recipe, every=max(config.every, 5))  # nothing is selected there, so a coarser curve will do
     converged = grid(recipe, config.losses, (LAM,))
     # Adam does not see the scale of a loss: sums change the weight of lam, and nothing for losses without it

@@ -116,6 +116,7 @@ class SyntheticConfig:
         learning_rate: set by the world.
         batch_size: ads in a batch.
         lams: weights of the log loss that the tuned protocol tries; by default 0.003 to 300.
+        sums: tune the losses as the paper prints them, as sums over pairs and ads; converged has both in any case.
     """
 
     reading: str = "plotted"
@@ -135,6 +136,7 @@ class SyntheticConfig:
     learning_rate: float = 0.0
     batch_size: int = 256
     lams: tuple[float, ...] = ()
+    sums: bool = False
 
     @property
     def papers(self) -> bool:

@@ -15,7 +15,7 @@ from bidwise.json_files import read_json, to_json
 from bidwise.models import SparseLogisticRegression
 from bidwise.run_folder import read_result
 from paper.criteo import Numbers, run, selected_lams
-from paper.criteo_results import LOSSES, CriteoConfig, CriteoResult
+from paper.criteo_results import AS_PRINTED, LOSSES, CriteoConfig, CriteoResult
 from paper.criteo_text import simulate
 from paper.criteo_trial import Measured, Trained, Trial, load_dataset, measured, planned, trial_of
 from paper.criteo_world import CRITEO_WORLDS
@@ -144,6 +144,21 @@ def test_the_baseline_can_be_trained_as_well_as_any():
     recipes = {trial.recipe for trial in planned(config)}
     assert {(r.epochs, r.schedule, r.l2, r.batch_size) for r in recipes} == {(8, "cosine", 1e-4, 4096)}
     assert {r.epochs for r in {trial.recipe for trial in planned(CriteoConfig())}} == {3.0, 2.1}
+
+
+def test_what_is_printed_is_what_is_trained():
+    config = CriteoConfig(**AS_PRINTED, ads=36_672_493, steps=150_000)
+    recipes = {(r.model, r.loss): r for r in (trial.recipe for trial in planned(config))}
+    assert {loss for _, loss in recipes} == {"log_loss", "log_weighted", "log_teacher"}
+    dcn, deepfm = recipes["dcn", "log_weighted"], recipes["deepfm", "log_weighted"]
+    assert (dcn.batch_size, deepfm.batch_size, dcn.sigma, dcn.l2, dcn.embeddings) == (512, 256, 3.0, 1e-5, "dense")
+    assert dcn.epochs * -(-config.ads // 512) == pytest.approx(150_000)
+    printed = dcn.loss_function
+    assert (printed.reduction, printed.options.weighting, printed.lam) == ("sum", 3.0, dcn.lam)
+    assert {trial.recipe.lam for trial in planned(config)} == {None, 0.1, 1.0, 3.0, 5.0, 10.0}
+    assert not recipes["dcn", "log_loss"].sums
+    with pytest.raises(bidwise.InputError, match="steps cannot be combined with epochs"):
+        CriteoConfig(steps=10, epochs=1)
 
 
 def test_losses_have_the_papers_slope():
