@@ -154,7 +154,7 @@ def test_what_is_printed_is_what_is_trained():
     assert (dcn.batch_size, deepfm.batch_size, dcn.sigma, dcn.l2, dcn.embeddings) == (512, 256, 3.0, 1e-5, "dense")
     assert dcn.epochs * -(-config.ads // 512) == pytest.approx(150_000)
     printed = dcn.loss_function
-    assert (printed.reduction, printed.options.weighting, printed.lam) == ("sum", 3.0, dcn.lam)
+    assert (printed.options.reduction, printed.options.weighting, printed.lam) == ("sum", 3.0, dcn.lam)
     assert {trial.recipe.lam for trial in planned(config)} == {None, 0.1, 1.0, 3.0, 5.0, 10.0}
     assert not recipes["dcn", "log_loss"].sums
     with pytest.raises(bidwise.InputError, match="steps cannot be combined with epochs"):
