@@ -165,7 +165,7 @@ def test_sides_allow_rounding_and_nothing_more():
     assert Sides(math.inf, math.inf, "==").holds
 
 
-@pytest.mark.parametrize("unit", [1e-10, 1e-4, 1.0, 1e6])
+@pytest.mark.parametrize("unit", [1e-14, 1e-10, 1e-4, 1.0, 1e6])
 def test_rounding_is_that_of_the_bids(unit):
     """False versions fail for tiny bids, and true statements hold for large ones."""
     for each in SEARCHED[:60]:
