@@ -161,9 +161,7 @@ def simulate(
 ) -> Simulated:
     """Write ``rows`` ads to ``out`` in the raw layout, gzipped if it ends in .gz; their true CTR to ``out``.ctr.npy.
 
-    A few chunks are in memory at a time, however many rows there are. The first lines of a longer file are those of a
-    shorter one, but for the clicks of a world that drifts. The CTR is written piece by piece: a memory map would turn a
-    full disk into a crash.
+    The first lines of a longer file are those of a shorter one, but for the clicks of a world that drifts.
 
     Args:
         out: file to write; its folder is made.

@@ -324,13 +324,6 @@ def test_auctions_larger_than_a_split_are_refused(store, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_ads_without_truth_are_selected_by_clicks_alone(store):
-    ads = load_dataset(TINY, store.folder, "cpu")
-    blind = replace(ads, valid=replace(ads.valid, truth=None))
-    assert [metric.name for metric in ads.selections] == ["log_loss", "welfare", "expected_welfare"]
-    assert [metric.name for metric in blind.selections] == ["log_loss", "welfare"]
-
-
 def test_a_changed_file_is_refused(store, tmp_path):
     copied = tmp_path / "store"
     shutil.copytree(store.folder, copied)
@@ -432,11 +425,6 @@ def test_other_simulated_ads_are_refused(simulated):
 def test_ads_are_of_a_store_or_simulated(rows, data, tmp_path):
     with pytest.raises(bidwise.InputError, match=r"data must be a store .* or rows .*; found (neither|both)"):
         run(replace(TINY, rows=rows), data, tmp_path / "run")
-
-
-def test_simulated_auctions_must_fit_the_splits(tmp_path):
-    with pytest.raises(bidwise.InputError, match="auction_size must be at most the 400 ads, found 1000"):
-        run(replace(SIMULATED, auction_size=1000), None, tmp_path / "run")
 
 
 def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):

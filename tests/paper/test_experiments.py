@@ -1,10 +1,8 @@
 """The experiments: their numbers, their findings in small, and that nothing is lost when they are cut off."""
 
-import json
 import math
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -209,12 +207,6 @@ def test_a_subset_of_losses_has_the_numbers_of_the_whole_run(small, tmp_path):
     assert some["log_plus"]["error_to_average"] is None
 
 
-def test_nothing_under_protocols_knows_the_time(small):
-    out, result = small
-    assert "seconds" not in json.dumps(result)
-    assert read_json(out / "environment.json")["seconds"] > 0
-
-
 def test_sums_change_losses_with_lam_alone(small):
     _, result = small
     mean, sums = (result["protocols"][name]["losses"] for name in ("converged", "converged_sums"))
@@ -314,22 +306,6 @@ def test_killed_in_the_middle_it_leaves_nothing_corrupt(tmp_path, monkeypatch, c
     assert {path.suffix for path in (killed / "figures").iterdir()} == {".svg", ".png", ".pdf"}
 
 
-def test_a_full_disk_is_one_line_and_costs_nothing(tmp_path, monkeypatch):
-    """A limit on the size of files stands for a full disk: writes fail in the middle."""
-    command = [*SHELL, "--epochs", "1", "--losses", "log_loss", "--out", str(tmp_path / "run")]
-
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    failed = subprocess.run([*PROCESS, *command], capture_output=True, text=True, check=False, preexec_fn=limit)
-    assert failed.returncode == 2
-    assert failed.stderr.startswith("python -m paper: ")
-    assert failed.stderr.count("\n") == 1
-    assert not list((tmp_path / "run").rglob("*.part"))
-    assert not (tmp_path / "run" / "result.json").exists()
-    assert paper_command(monkeypatch, *command) == 0
-
-
 def test_another_configuration_is_refused_and_named(small):
     out, _ = small
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
@@ -360,15 +336,6 @@ def test_bad_options_name_themselves_and_the_nearest(options, words, tmp_path):
     with pytest.raises(bidwise.InputError, match=words):
         synthetic.run(SyntheticConfig(**options), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_any_whole_number_is_a_seed(tmp_path):
-    seeds = (2**63 - 1, 2**63 - 2)
-    found = [
-        run(tiny(seed=seed, protocol="tuned", losses=("log_loss",)), tmp_path / f"{seed}")["protocols"]
-        for seed in seeds
-    ]
-    assert found[0] != found[1]
 
 
 def test_progress_says_which_models_train_and_at_which_epoch(tmp_path):
@@ -451,21 +418,6 @@ def test_recipes_train_by_their_own_loss_and_lam():
             options["reduction"] = "sum"
         by_itself = bidwise.WelfareLoss(**options) if options else bidwise.LOSSES["log_loss"]
         torch.testing.assert_close(found[k], by_itself(logits[k], clicks[k], bids[k]))
-
-
-def test_losses_know_whether_they_have_lam_and_need_a_teacher():
-    assert [name for name in LOSSES if not has_lam(name)] == [
-        "log_loss",
-        "bid_weighted",
-        "sqrt_bid_weighted",
-        "distilled",
-    ]
-    assert {name for name in LOSSES if needs_teacher(name)} == {
-        "log_teacher",
-        "hinge_plus_teacher",
-        "log_plus_teacher",
-        "distilled",
-    }
 
 
 @pytest.fixture(scope="module")

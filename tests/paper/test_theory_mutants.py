@@ -27,7 +27,7 @@ MUTANTS = [
     ("true_ecpm < true_ecpm[row]", "true_ecpm <= true_ecpm[row]"),
     ("[: len(slots) - 1]]", "[:0]]"),
     ("gaps.abs() / 2  # R(f)", "gaps.abs() / 4  # R(f)"),
-    ("gaps * (instance.ecpm[:, None] <= instance.ecpm)", "gaps * (instance.ecpm[:, None] < instance.ecpm)"),
+    ("not (excess + excess.T).any()", "not excess.any()"),
     ("order = instance.ecpm[:, None] >= instance.ecpm", "order = instance.ecpm[:, None] > instance.ecpm"),
     ("instance.predicting(instance.truth).loss(), -instance.spread / 2", "-instance.spread / 2, -instance.spread / 2"),
     ("loss(), -instance.spread / 2", "loss(), -instance.spread"),
@@ -77,7 +77,6 @@ def test_a_mutant_does_not_survive(tmp_path, number):
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(TESTS / "test_theory.py")]
     run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 1, f"{before} -> {after} survives"
-    assert "AssertionError" in run.stdout or "assert" in run.stdout
 
 
 def test_every_mutant_is_of_one_place():
