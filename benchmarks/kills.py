@@ -59,7 +59,7 @@ SMALLER = {  # several blocks of what is one block here
     "bidwise.data.blocks": {"ROWS": 200},
     "bidwise.table.predict": {"BLOCK": 512},
     "paper.raw_text": {"BLOCK": 2**17},
-    "paper.sorted_blocks": {"RANGE": 500},
+    "paper.prepare_criteo": {"ROWS": 500},
 }
 POINTS = ("replace", "rename", "unlink", "rmdir")
 WORK = ("unfinished", "unfinished-3")  # folders of a command that are gone in the end

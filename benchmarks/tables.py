@@ -14,7 +14,7 @@ from paper.pages import read_result
 from paper.recipes_results import RECIPES, SMALL, RecipesResult, baseline_of
 from paper.synthetic_results import Losses, RegimesResult, SyntheticResult
 
-BY = {"by_log_loss": "by log loss", "by_welfare": "by welfare", "by_truth": "by truth"}
+BY = {"by_welfare": "by welfare", "by_truth": "by truth"}
 
 
 def tables(run: Path) -> dict[str, list[str]]:

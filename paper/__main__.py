@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,13 +13,13 @@ from cyclopts import App, Parameter
 
 import bidwise
 from bidwise.cli.terminal import Bars, device_of, run_command
-from bidwise.data.store import SCHEMA, Store
+from bidwise.data.store import Store
 from bidwise.report.formatting import counted
 from bidwise.run_folder import locked_folder
 from bidwise.workers import Progress
-from paper import criteo, criteo_text, experiment_page, pages, prepare_criteo, recipes, regimes, synthetic
+from paper import criteo, criteo_text, pages, prepare_criteo, recipes, regimes, synthetic
 from paper.bids import Bids
-from paper.criteo_results import CriteoConfig
+from paper.criteo_results import AS_PRINTED, CriteoConfig
 from paper.criteo_world import world_of
 from paper.recipes_results import RecipesConfig
 from paper.synthetic_results import RegimesConfig, SyntheticConfig
@@ -37,15 +38,27 @@ Flat = Parameter(name="*")  # its fields are the options
 
 
 @app.command(name="synthetic")
-def run_synthetic(*, out: Out, config: Annotated[SyntheticConfig | None, Flat] = None, device: Device = "auto") -> None:
+def run_synthetic(
+    *,
+    out: Out,
+    config: Annotated[SyntheticConfig | None, Flat] = None,
+    as_printed: bool = False,
+    device: Device = "auto",
+) -> None:
     """Do pairwise losses raise welfare? The paper's synthetic experiment, and the same with every loss tuned.
 
     Prints a table for each protocol and a verdict; writes OUT/result.json, OUT/report.html and OUT/figures. An
     interrupted run resumes. 30 repeats take half an hour on two cores, 5 with --patience 12 three minutes.
 
     `python -m paper synthetic --repeats 5 --patience 12 --out runs/synthetic`
+
+    Parameters
+    ----------
+    as_printed:
+        The paper's constants, losses, λs and sums, in place of these options.
     """
-    checked = synthetic.checked(config or SyntheticConfig())
+    given = config or SyntheticConfig()
+    checked = synthetic.checked(replace(given, **synthetic.AS_PRINTED) if as_printed else given)
     _experiment(lambda show: synthetic.run(checked, out, device=device_of(device), progress=show), out)
 
 
@@ -68,6 +81,7 @@ def run_criteo(
     config: Annotated[CriteoConfig | None, Flat] = None,
     data: Path | None = None,
     workers: int = 1,
+    as_printed: bool = False,
     device: Device = "auto",
 ) -> None:
     """Do welfare losses pay on Criteo? The paper's experiment with DeepFM and DCN, and the same with every loss tuned.
@@ -85,9 +99,12 @@ def run_criteo(
     data:
         Folder that `python -m paper prepare` wrote.
     workers:
-        Trainings at once: threads on a GPU, processes on a CPU.
+        Trainings at once.
+    as_printed:
+        Models, losses, λs, repeats and sums of the paper, L2 and updates of DeepCTR, in place of these options.
     """
     where, given = device_of(device), config or CriteoConfig()
+    given = replace(given, **AS_PRINTED) if as_printed else given
     _experiment(lambda show: criteo.run(given, data, out, device=where, workers=workers, progress=show), out)
 
 
@@ -146,12 +163,7 @@ def simulate(
 @app.command
 def prepare(
     *paths: Path,
-    min_count: int = 10,
-    split: str = "8,1,1",
-    order: Literal["random", "file"] = "random",
-    seed: int = 0,
-    integers: Literal["winners", "printed"] = "winners",
-    on_error: Literal["strict", "skip"] = "strict",
+    options: Annotated[prepare_criteo.Options | None, Flat] = None,
     bids: Literal["deepfm", "lognormal", "advertiser", "ctr", "residual", "none"] = "deepfm",
     bid_noise: float = 0.1,
     bid_sigma: float = 0.5,
@@ -159,8 +171,8 @@ def prepare(
 ) -> None:
     """Turn raw Criteo text, one or several files, into a store for training: RAW [RAW ...] OUT, the last is the folder.
 
-    Splits and shuffles the ads, turns values into ids, and gives every ad a bid. An interrupted run resumes. The disk
-    needs about 340 bytes for each line while it runs: 16 GB for all of Criteo.
+    Splits and shuffles the ads, turns values into ids, and gives every ad a bid. The disk needs about 340 bytes for
+    each line while it runs: 16 GB for all of Criteo.
 
     `python -m paper prepare train.txt stores/criteo`
 
@@ -169,19 +181,6 @@ def prepare(
     paths:
         Raw files in the layout of the challenge's train.txt, plain or gzip, then the folder to write. If RAW.ctr.npy
         is next to each file, as `simulate` leaves it, the store has the true CTR.
-    min_count:
-        Categories seen less often in the training ads count as rare.
-    split:
-        Shares of training, validation and test ads.
-    order:
-        random, or file: the first lines are for training and the last for test, a split by time.
-    seed:
-        Seed of the random order and of the bids.
-    integers:
-        How integers become categories: winners, floor((ln x)^2) as the challenge's winners did, or printed,
-        floor(log2 x) as the paper prints, which puts 3 with 1 and 4 to 7 with 2.
-    on_error:
-        At a malformed line: strict stops, skip drops and counts it.
     bids:
         deepfm (the paper's: an untrained network), lognormal, advertiser (a level for each value of a field), ctr
         (correlated with the true CTR), residual (by advertiser, correlated with what no sum over fields explains of
@@ -199,25 +198,12 @@ def prepare(
             "as in python -m paper prepare train.txt stores/criteo"
         )
     *raw, out = paths
-    complete = (out / SCHEMA).is_file()
+    given = options or prepare_criteo.Options()
+    kind = None if bids == "none" else Bids(bids, noise=bid_noise, sigma=bid_sigma, field=bid_field, seed=given.seed)
     with Bars() as bars:
-        store = prepare_criteo.prepare(
-            raw,
-            out,
-            min_count=min_count,
-            split=_shares(split),
-            order=order,
-            seed=seed,
-            integers=integers,
-            on_error=on_error,
-            bids=None if bids == "none" else Bids(bids, noise=bid_noise, sigma=bid_sigma, field=bid_field, seed=seed),
-            progress=bars.show,
-        )
-    if complete:
-        print(f"{out} is complete already, from the same files with the same options; nothing to do\n")
+        store = prepare_criteo.prepare(raw, out, given, bids=kind, progress=bars.show)
     print(summary(store))
-    written = "" if complete else f"Written: {out}. "
-    print(f"\n{written}Next: python -m paper criteo --data {out} --models deepfm --repeats 3 --out runs/criteo")
+    print(f"\nWritten: {out}. Next: python -m paper criteo --data {out} --models deepfm --repeats 3 --out runs/criteo")
 
 
 @app.command
@@ -243,23 +229,11 @@ def summary(store: Store) -> str:
     lines = [f"{schema['rows']:,} ads" + (", with their true CTR" if store.has("truth") else "")]
     for name, ads in store.splits.items():
         lines.append(f"  {name:<6} {ads:>12,} ads, click rate {schema['click_rate'][name]:.4f}")
-    skipped = schema["skipped"]
-    if skipped["lines"]:
-        reasons = ", ".join(f"{kind} {count:,}" for kind, count in skipped["reasons"].items())
-        lines.append(f"{skipped['lines']:,} malformed lines were skipped ({reasons}), such as {skipped['samples'][0]}")
     if "bids" in schema:
         bids = schema["bids"]
         low, high = bids["quantiles"]["0.01"], bids["quantiles"]["0.99"]
         lines.append(f"bids {bids['kind']}: mean {bids['mean']:.3f}, 98 % between {low:.3f} and {high:.3f}")
     return "\n".join(lines)
-
-
-def _shares(split: str) -> tuple[int, ...]:
-    """``8,1,1`` as numbers."""
-    try:
-        return tuple(int(word) for word in split.split(","))
-    except ValueError:
-        raise bidwise.InputError(f"must be whole numbers such as 8,1,1, found {split!r}", argument="split") from None
 
 
 def _experiment(run: Callable[[Progress], Any], out: Path) -> None:
@@ -269,14 +243,14 @@ def _experiment(run: Callable[[Progress], Any], out: Path) -> None:
         print(f"Resuming after {counted(kept, 'part')} of this run, in {out}", flush=True)
     with locked_folder(out), Bars() as bars:
         result = run(bars.show)
-        print(experiment_page.experiment_summary(result))
+        print(pages.experiment_summary(result))
         bars.show("drawing", 0.0)
         pages.write_report(out, result)
     print(f"\nWritten: {out / 'report.html'}; {out / 'result.json'}; {out / 'figures'}")
 
 
 def main() -> None:
-    run_command(app, sys.argv[1:], resumes=("synthetic", "regimes", "criteo", "recipes", "prepare"))
+    run_command(app, sys.argv[1:], resumes=("synthetic", "regimes", "criteo", "recipes"))
 
 
 if __name__ == "__main__":

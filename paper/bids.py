@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +46,6 @@ ADVERTISERS = 1000  # apart from the numbers of splits, which seed the noise
 EMBEDDING, HIDDEN, SPREAD = 4, (256, 128, 64), 1e-4  # the paper's network, with DeepCTR's initial values
 
 Progress = Callable[[str, float], None]
-Numbers = TypeVar("Numbers", NDArray[np.float64], Tensor)
 
 
 @dataclass(frozen=True)
@@ -92,88 +91,73 @@ class Bids:
 
 
 def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Store:
-    """The store with a column ``bids`` in every split, in place of any that was there; memory does not grow with ads.
-
-    The schema tells under ``bids`` the kind, the options, the mean and quantiles of training bids, and a histogram of
-    all bids: 60 bins of equal width in log bids.
-    """
+    """The store with a column ``bids`` in every split, in place of any that was there; the schema describes it."""
     show = progress or (lambda work, share: None)
     if "truth" in SOURCES[bids.kind] and not store.has("truth"):
         raise InputError(f"bids of kind {bids.kind} need the true CTR, found no column truth in {store.folder}")
     if any(field.slots > 1 for field in store.fields):
         raise InputError(f"bids are drawn for single values, found a column of lists in {store.folder}")
-    score = _scores(bids, store.fields, *_read(store, "train", bids, 0, SAMPLE))
-    low, high = math.inf, -math.inf
-    blocks = [
-        (split, number, block, start, min(start + BLOCK, ads))
-        for number, (split, ads) in enumerate(store.splits.items())
-        for block, start in enumerate(range(0, max(ads, 1), BLOCK))
-    ]
+    columns = {}
+    for split in store.splits:
+        paths = [store.folder / split / f"{name}.npy" for name in SOURCES[bids.kind]]
+        columns[split] = [torch.from_numpy(np.load(path, mmap_mode="c")) for path in paths]
 
-    def part(split: str, start: int, stop: int) -> NDArray[np.float32]:
-        """Opened for this block alone, so that its memory is given back."""
-        return store.writer.column(split, "bids")[start:stop]
+    def noise(split: int, block: int, like: Tensor) -> Tensor:
+        show("Drawing bids", 0.5)
+        return torch.from_numpy(np.random.default_rng([bids.seed, split, block]).standard_normal(len(like)))
 
-    for done, (split, _, _, start, stop) in enumerate(blocks, 1):
-        scores = score(*_read(store, split, bids, start, stop)).numpy()
-        part(split, start, stop)[:] = scores
-        if split == "train":
-            low, high = min(low, float(scores.min())), max(high, float(scores.max()))
-        show("Scoring ads for bids", done / len(blocks))
-    least, most, total = math.inf, 0.0, 0.0
-    for done, (split, number, block, start, stop) in enumerate(blocks, 1):
-        drawn = part(split, start, stop)
-        noise = np.random.default_rng([bids.seed, number, block]).standard_normal(len(drawn))
-        drawn[:] = np.exp(_log_bids(bids, drawn.astype(np.float64), noise, low, high, np.exp))
-        least, most = min(least, float(drawn.min(initial=least))), max(most, float(drawn.max(initial=most)))
-        total += float(drawn.sum(dtype=np.float64)) if split == "train" else 0.0
-        show("Drawing bids", done / len(blocks))
-    edges = np.geomspace(least * 0.999, most * 1.001, BINS + 1)
-    counts = sum(np.histogram(part(split, start, stop), edges)[0] for split, _, _, start, stop in blocks)
-    quantiles = np.quantile(part("train", 0, SAMPLE), QUANTILES).tolist()
-    about = _about(bids, total / store.splits["train"], quantiles, edges, counts)
-    return store.adopt("bids", list(store.splits), {"bids": about})
+    show("Drawing bids", 0.0)
+    made, about = _drawn(columns, store.fields, bids, BLOCK, noise)
+    return store.add("bids", {split: column.numpy() for split, column in made.items()}, {"bids": about})
 
 
 def drawn(
     features: Mapping[str, Tensor], truth: Mapping[str, Tensor], fields: Sequence[Field], bids: Bids
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Bids of ads in memory, drawn where their ids are, and what a schema tells of them as :func:`attach` writes it.
+    """Bids of ads in memory, drawn where their ids are, and what a schema says of them.
 
-    Network, advertisers and equations are those of :func:`attach`; the noise is from a generator of the device, so bids
-    are of the same distribution and not the same numbers. ``features`` are ids of each split, ``train`` among them.
+    They are of the distribution of :func:`attach` and not the same numbers: the noise is from a generator of the
+    device. ``features`` are ids of each split, ``train`` among them.
     """
-    train = features["train"]
     columns = {
         split: [features[split] if name == "features" else truth[split] for name in SOURCES[bids.kind]]
         for split in features
     }
+    generators: dict[int, torch.Generator] = {}
+
+    def noise(split: int, block: int, like: Tensor) -> Tensor:
+        if not block:
+            seed = int(np.random.SeedSequence([bids.seed, split]).generate_state(1, np.uint32)[0])
+            generators[split] = torch.Generator(like.device).manual_seed(seed)
+        return torch.randn(len(like), generator=generators[split], device=like.device, dtype=torch.float64)
+
+    return _drawn(columns, fields, bids, ON_DEVICE, noise)
+
+
+def _drawn(
+    columns: Mapping[str, Sequence[Tensor]],
+    fields: Sequence[Field],
+    bids: Bids,
+    block: int,
+    noise: Callable[[int, int, Tensor], Tensor],
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Bids by split, and what a schema says of them: a histogram has bins of equal width in log bids."""
     score = _scores(bids, fields, *(column[:SAMPLE] for column in columns["train"]))
     made = {split: score(*some) for split, some in columns.items()}  # scores, which become bids in place
     low, high = (float(end) for end in made["train"].aminmax())
-    for number, scores in enumerate(made.values()):
-        seed = int(np.random.SeedSequence([bids.seed, number]).generate_state(1, np.uint32)[0])
-        random = torch.Generator(train.device).manual_seed(seed)
-        for part in torch.split(scores, ON_DEVICE):
-            noise = torch.randn(len(part), generator=random, device=part.device, dtype=torch.float64)
-            part.copy_(_log_bids(bids, part.double(), noise, low, high, torch.exp).exp())
-    every = torch.cat(list(made.values()))
+    for split, scores in enumerate(made.values()):
+        for number, part in enumerate(torch.split(scores, block)):
+            part.copy_(_log_bids(bids, part.double(), noise(split, number, part), low, high).exp())
+    every, train = torch.cat(list(made.values())), made["train"]
     edges = np.geomspace(float(every.min()) * 0.999, float(every.max()) * 1.001, BINS + 1)
     bins = torch.bucketize(every, torch.from_numpy(edges[1:-1]).to(every), right=True)
-    quantiles = made["train"][:SAMPLE].double().quantile(every.new_tensor(QUANTILES, dtype=torch.float64))
-    mean = float(made["train"].mean(dtype=torch.float64))
-    counts = torch.bincount(bins, minlength=BINS)
-    return made, _about(bids, mean, quantiles.tolist(), edges.tolist(), counts.tolist())
-
-
-def _about(bids: Bids, mean: float, quantiles: Sequence[float], edges: Any, counts: Any) -> dict[str, Any]:
-    """What a schema tells of bids."""
-    return {
+    quantiles = train[:SAMPLE].double().quantile(train.new_tensor(QUANTILES, dtype=torch.float64)).tolist()
+    return made, {
         "kind": bids.kind,
         "options": asdict(bids),
-        "mean": mean,
+        "mean": float(train.mean(dtype=torch.float64)),
         "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
-        "histogram": {"edges": edges, "counts": counts},
+        "histogram": {"edges": edges.tolist(), "counts": torch.bincount(bins, minlength=BINS).tolist()},
     }
 
 
@@ -255,23 +239,16 @@ def _residual_scores(
     return score
 
 
-def _log_bids(
-    bids: Bids, score: Numbers, noise: Numbers, low: float, high: float, exp: Callable[[Numbers], Numbers]
-) -> Numbers:
+def _log_bids(bids: Bids, score: Tensor, noise: Tensor, low: float, high: float) -> Tensor:
     """Equations of the table above; ``low`` and ``high`` are the least and the largest training score."""
     if bids.kind == "deepfm":  # outputs are so near 1/2 that float32 would keep a hundred different ones
         least, most = (float(1 / (1 + np.exp(-np.float64(x)))) for x in (low, high))
-        rescaled = ((1 / (1 + exp(-score)) - least) / max(most - least, 1e-300)).clip(0, 1)
+        rescaled = ((1 / (1 + torch.exp(-score)) - least) / max(most - least, 1e-300)).clip(0, 1)
         return bids.scale * rescaled + bids.noise * noise
     if bids.kind in ("advertiser", "residual"):
         return bids.mean + bids.sigma * score + bids.noise * noise
     share = bids.rho if bids.kind == "ctr" else 0.0
     return bids.mean + bids.sigma * (share * score + math.sqrt(1 - share**2) * noise)
-
-
-def _read(store: Store, split: str, bids: Bids, start: int, stop: int) -> list[Tensor]:
-    """Copies of what bids depend on; files are opened for them alone, so that their pages are given back."""
-    return [torch.from_numpy(np.array(store.column(split, name)[start:stop])) for name in SOURCES[bids.kind]]
 
 
 def _log_odds(ctr: Tensor) -> Tensor:

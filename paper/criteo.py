@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from bidwise.checks import check_whole, derived_seed
@@ -31,9 +29,9 @@ from paper.criteo_results import (
     Protocol,
     Selected,
 )
-from paper.criteo_trial import Lams, Measured, Trained, Trial, load_dataset, planned, train, trial_of
+from paper.criteo_trial import Dataset, Lams, Measured, Trained, Trial, load_dataset, planned, train, trial_of
 from paper.grids import best
-from paper.tasks import Task, TaskCache, here, processes
+from paper.tasks import Task, TaskCache
 
 SELECTIONS = {"by_welfare": "welfare", "by_truth": "expected_welfare"}  # beside validation log loss
 
@@ -52,21 +50,19 @@ def run(
     Args:
         data: a store, as ``python -m paper prepare`` writes it; ``None`` where ``config.rows`` ads are simulated.
         out: the run folder; one file for each model, repeat, loss and lam.
-        workers: trainings at once: threads on a GPU, processes on a CPU.
+        workers: trainings at once, in threads.
     """
     check_whole("workers", workers, 1)
-    dataset = load_dataset(config, data, device, verify=True)
+    dataset = load_dataset(config, data, device)
+    config = replace(config, ads=len(dataset.train))
     of_folder = {"experiment": "criteo", "data": dataset.name, "checksum": dataset.checksum, **asdict(config)}
     folder, made_by = open_folder(out, of_folder), environment(device)  # now: the sources may change while it runs
     tasks = TaskCache(folder, progress)
-    gpu = torch.device(device).type == "cuda"
-    shared = {"data": None if data is None else str(Path(data).absolute()), "config": config, "device": device}
-    with nullcontext(here) if gpu or workers == 1 else processes(workers) as way:
 
-        def compute(trials: Sequence[Task]) -> list[Any]:
-            return tasks.all(trials, threads(workers, device) if workers > 1 else None, way)
+    def compute(trials: Sequence[Task]) -> list[Any]:
+        return tasks.all(trials, threads(workers, device) if workers > 1 else None)
 
-        trained = _train_all(config, tasks, compute, shared)
+    trained = _train_all(config, tasks, compute, dataset)
     models = {name: Numbers(config, trained, name).result(len(dataset.train)) for name in config.models}
     result = CriteoResult(config=config, data=dataset.about(config), models=models)
     tasks.write(result, made_by)
@@ -74,7 +70,7 @@ def run(
 
 
 def _train_all(
-    config: CriteoConfig, tasks: TaskCache, compute: Callable[[Sequence[Task]], list[Any]], shared: dict[str, Any]
+    config: CriteoConfig, tasks: TaskCache, compute: Callable[[Sequence[Task]], list[Any]], dataset: Dataset
 ) -> dict[Trial, Trained]:
     """Teachers first; what depends on the selected lam last."""
     trained: dict[Trial, Trained] = {}
@@ -83,7 +79,8 @@ def _train_all(
         todo = []
         for trial in trials:
             teacher = Trial(config.recipe(trial.recipe.model), trial.repeat) if trial.recipe.teacher else None
-            options = shared | {"trial": trial, "seed": derived_seed(config.seed, trial.repeat)}
+            options = {"config": config, "dataset": dataset, "trial": trial}
+            options["seed"] = derived_seed(config.seed, trial.repeat)
             options["teacher"] = None if teacher is None else tasks.path(teacher.name)
             todo.append(Task(trial.name, train, options, key=str(trial), epochs=trial.recipe.epochs))
         trained.update(zip(trials, map(Trained.of, compute(todo)), strict=True))

@@ -6,7 +6,7 @@ million ads take 8 GB of a GPU, and seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -58,7 +58,6 @@ def simulated_ads(
     min_count: int = 10,
     integers: str = "winners",
     bids: Bids | None = None,
-    progress: Callable[[float], None] | None = None,
 ) -> Drawn:
     """``rows`` ads of a world whose text :func:`~paper.criteo_text.simulate` writes, on ``device``.
 
@@ -76,7 +75,6 @@ def simulated_ads(
         integers: how integers become categories, ``winners`` or ``printed``.
         bids: which bids the ads get; ``None``: the world's. The network is that of :func:`paper.bids.attach`,
             with weights from the same generator of the CPU, and the noise is from a generator of the device.
-        progress: called with the share that is done.
 
     >>> ads = simulated_ads(1000, seed=0)
     >>> ads.train.features.shape, ads.train.features.dtype, len(ads.test)
@@ -99,8 +97,6 @@ def simulated_ads(
         chunk = chunk_on(device, seed, number, drawn_from, time)
         clicks[some], truth[some] = chunk.clicks, chunk.ctr
         features[some] = _codes(chunk, integers).T
-        if progress is not None:
-            progress(some.stop / rows)
     encoded = [
         _encode(features[:, index], sizes[0], 1 if index < len(COUNTS) else min_count) for index in range(len(NAMES))
     ]

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import bidwise
-from bidwise.checks import InputError, check_name, check_positive, check_seed, check_whole
+from bidwise.checks import InputError, check_name, check_positive
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
 from bidwise.training.adam import UPDATES
 from bidwise.training.arguments import PRECISIONS, SCHEDULES
 from paper.comparisons import Difference
 from paper.criteo_world import CRITEO_WORLDS
 from paper.dcn import MODELS
-from paper.grids import LAMS, MOST_REPEATS
-from paper.synthetic_results import Histogram
+from paper.grids import LAMS
+from paper.synthetic_results import Histogram, check_wholes
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 CHOICES = {
@@ -32,6 +32,19 @@ PAPER_SETTINGS = {  # model -> ads in a batch, epochs; 150,000 steps of DCN are 
     "dcn": (512, 2.1),
     "dcnv2": (512, 2.1),
     "logistic_regression": (256, 3.0),
+}
+
+
+AS_PRINTED: dict[
+    str, Any
+] = {  # with the batches, epochs, lam = 3 and sigma = 3 above: all that the paper and DeepCTR's defaults say
+    "models": ("deepfm", "dcn"),
+    "losses": ("log_loss", "log_weighted", "log_teacher"),
+    "repeats": 10,
+    "lams": (0.1, 1.0, 3.0, 5.0, 10.0),
+    "sums": True,
+    "l2": 1e-5,
+    "embeddings": "dense",
 }
 
 
@@ -54,17 +67,19 @@ class CriteoConfig:
         world: of simulated ads, as `simulate` names them.
         epochs: of every training; by default the paper's, 3 for DeepFM and 2.1 for DCN.
         schedule: of the learning rate, constant or cosine.
+        steps: of every training, in place of epochs; the paper takes 150,000 of DCN.
         batch_size: ads in a batch; by default the paper's, 256 for DeepFM and 512 for DCN.
+        sums: add up pairs and log loss, as the paper prints its losses, instead of taking means.
         lams: what the tuned protocol tries; the paper has 0.1, 1, 3, 5 and 10.
         lam_repeats: select lam once, by validation log loss summed over the first so many repeats, which alone train
             every lam; by default each repeat selects its own.
         precision: float32, or mixed for products of matrices on the tensor cores of a GPU.
+        ads: training ads, set by the run.
     """
 
     lam: ClassVar[float] = 3.0
     sigma: ClassVar[float] = 3.0
     learning_rate: ClassVar[float] = 1e-3
-    written: ClassVar[tuple[str, ...]] = ("lam", "sigma", "learning_rate")
 
     models: tuple[str, ...] = ("deepfm", "dcn")
     losses: tuple[str, ...] = LOSSES
@@ -78,11 +93,14 @@ class CriteoConfig:
     rows: int | None = None
     world: str = "shared_tail"
     epochs: float | None = None
+    steps: int | None = None
+    sums: bool = False
     schedule: str = "constant"
     batch_size: int | None = None
     lams: tuple[float, ...] = LAMS
     lam_repeats: int | None = None
     precision: str = "float32"
+    ads: int = 0
 
     def __post_init__(self) -> None:
         for argument, names, known in (("models", self.models, tuple(MODELS)), ("losses", self.losses, LOSSES)):
@@ -95,22 +113,16 @@ class CriteoConfig:
         object.__setattr__(self, "losses", tuple(loss for loss in LOSSES if loss in asked))
         for name, choices in CHOICES.items():
             check_name(name, getattr(self, name), choices)
-        check_seed("seed", self.seed)
-        check_whole("repeats", self.repeats, 1, MOST_REPEATS)
-        for name, least in (("auction_size", 2), ("rows", 10), ("batch_size", 2), ("lam_repeats", 1)):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), least)
+        check_wholes(self, auction_size=2, rows=10, batch_size=2, lam_repeats=1, steps=1)
+        if self.steps is not None and self.epochs is not None:
+            raise InputError("cannot be combined with {}; remove one", argument="steps", others=("epochs",))
         if self.lam_repeats is not None and self.lam_repeats > self.repeats:
             message = f"must be at most {{}}, {self.repeats}, found {self.lam_repeats}"
             raise InputError(message, argument="lam_repeats", others=("repeats",))
         if not self.lams:
             raise InputError("must be at least one, found none", argument="lams")
-        for name, values in (
-            ("every", [self.every]),
-            ("epochs", [1 if self.epochs is None else self.epochs]),
-            ("lams", self.lams),
-        ):
-            for value in values:
+        for name, value in (("every", self.every), ("epochs", self.epochs), *(("lams", lam) for lam in self.lams)):
+            if value is not None:
                 check_positive(name, value)
         check_positive("l2", self.l2, or_zero=True)
 
@@ -133,9 +145,12 @@ class CriteoConfig:
     def recipe(self, model: str, loss: str = BASELINE, lam: float | None = None, teacher: str | None = None) -> Recipe:
         """How a model is trained; docs/criteo.md lists what differs from the paper."""
         batch_size, epochs = PAPER_SETTINGS[model]
+        batch_size, epochs = self.batch_size or batch_size, self.epochs or epochs
+        if self.steps is not None:
+            epochs = self.steps / -(-self.ads // batch_size)
         names = ("sigma", "schedule", "learning_rate", "every", "l2", "embeddings", "precision")
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        options |= {"epochs": self.epochs or epochs, "batch_size": self.batch_size or batch_size}
+        options |= {"epochs": epochs, "batch_size": batch_size, "sums": self.sums and has_lam(loss)}
         return Recipe(loss=loss, lam=lam, unit=1.0, teacher=teacher, model=model, **options)
 
 
@@ -158,23 +173,12 @@ class Truth:
     log_loss: float
 
 
-@dataclass(frozen=True)
-class SplitSizes:
-    """Ads of each split."""
-
-    train: int
-    valid: int
-    test: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class AdsOfRun:
     """The ads that a run trained and tested on."""
 
-    written: ClassVar[tuple[str, ...]] = ("known_ctr",)
-
     name: str
-    splits: SplitSizes
+    splits: dict[str, int]
     click_rate: float
     fields: int
     values: int
@@ -232,15 +236,11 @@ class Selected(Levels):
 
 @dataclass(frozen=True, kw_only=True)
 class LossResult(Selected):
-    """All numbers of a loss in a protocol; the tuned one also selects by validation welfare and by the true CTR.
-
-    Results of older versions, tuned by welfare, have ``by_log_loss`` in its place.
-    """
+    """All numbers of a loss in a protocol; the tuned one also selects by validation welfare and by the true CTR."""
 
     revenue: float
     calibration_error: float
     predicted_over_observed: float
-    by_log_loss: Selected | None = None
     by_welfare: Selected | None = None
     by_truth: Selected | None = None
 
@@ -252,7 +252,7 @@ class Protocol:
     losses: dict[str, LossResult]
 
     def selected(self, by: str = "") -> dict[str, Selected]:
-        """The losses as tuned, or as selected ``by_log_loss``, ``by_welfare`` or ``by_truth``."""
+        """The losses as tuned, or as selected ``by_welfare`` or ``by_truth``."""
         found = {name: getattr(loss, by) if by else loss for name, loss in self.losses.items()}
         return {name: loss for name, loss in found.items() if loss is not None}
 
@@ -294,18 +294,12 @@ class CriteoResult:
     """What a run found."""
 
     kind: ClassVar[str] = "criteo"
-    format: ClassVar[int] = 3
+    format: ClassVar[int] = 4
 
     version: str = bidwise.__version__
     config: CriteoConfig
     data: AdsOfRun
     models: dict[str, ModelResult]
-
-    @property
-    def tuned_by(self) -> str:
-        """The metric of validation ads that selects epoch and lam in the tuned protocol."""
-        by_welfare = any(loss.by_log_loss for _, _, found in self.protocols for loss in found.losses.values())
-        return "welfare" if by_welfare else TUNED
 
     @property
     def protocols(self) -> list[tuple[str, str, Protocol]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from bidwise.training.run import matmul_precision
 from bidwise.training.validation import METRICS, Metric, logits_of, predict
 from bidwise.workers import Show
 from paper.criteo_device import simulated_ads
-from paper.criteo_results import CONVERGED, TUNED, AdsOfRun, Bids, CriteoConfig, SplitSizes, Truth
+from paper.criteo_results import CONVERGED, TUNED, AdsOfRun, Bids, CriteoConfig, Truth
 from paper.dcn import MODELS
 from paper.tasks import kept_result
 
@@ -47,7 +46,6 @@ class Dataset:
     valid: Ads
     test: Ads
     cardinalities: Sequence[int]
-    splits: SplitSizes
     schema: dict[str, Any]  # as a store describes itself
 
     @property
@@ -67,7 +65,7 @@ class Dataset:
         options, bids = self.schema.get("options", {}), self.schema.get("bids")
         return AdsOfRun(
             name=self.name,
-            splits=self.splits,
+            splits={name: len(getattr(self, name)) for name in SPLITS},
             click_rate=float(self.train.clicks.double().mean()),
             fields=len(self.cardinalities),
             values=sum(self.cardinalities),
@@ -79,13 +77,8 @@ class Dataset:
         )
 
 
-def load_dataset(config: CriteoConfig, data: str | Path | None, device: str, *, verify: bool = False) -> Dataset:
-    """The ads of a run; they are loaded or drawn once in a process, and stay on the device.
-
-    Args:
-        data: a store; ``None`` simulates ``config.rows`` ads on the device.
-        verify: compare the checksums of all files of a store first.
-    """
+def load_dataset(config: CriteoConfig, data: str | Path | None, device: str) -> Dataset:
+    """The ads of a run on the device: of a store, whose checksums are compared, or ``config.rows`` simulated ones."""
     if (data is None) == (config.rows is None):
         raise InputError(
             "must be a store that python -m paper prepare wrote, or {} the number of ads to simulate on the device, "
@@ -93,41 +86,20 @@ def load_dataset(config: CriteoConfig, data: str | Path | None, device: str, *, 
             argument="data",
             others=("rows",),
         )
-    if data is None:
-        assert config.rows is not None
-        return _simulated(config.rows, config.world, config.seed, config.auction_size, device)
-    store = Store(data, verify=verify)
-    files = checksum(repr(sorted(store.schema["files"].items())))
-    return _stored(str(store.folder.absolute()), files, config.auction_size, device)
-
-
-@lru_cache(maxsize=1)
-def _stored(folder: str, files: str, size: int, device: str) -> Dataset:
-    store = Store(folder)
-    splits = {split: store.ads(split) for split in SPLITS}
-    values = [field.values for field in store.fields]
-    return _dataset(store.folder.name, files, splits, device, size, values, store.schema)
-
-
-@lru_cache(maxsize=1)
-def _simulated(rows: int, world: str, seed: int, size: int, device: str) -> Dataset:
-    ads = simulated_ads(rows, world=world, seed=seed, device=device)
-    first = checksum(ads.test.features[:FIRST], ads.test.clicks[:FIRST], ads.test.bids[:FIRST])
-    return _dataset("simulated", first, ads.splits, device, size, ads.cardinalities, ads.about)
-
-
-def _dataset(
-    name: str,
-    checksum: str,
-    splits: dict[str, Ads],
-    device: str,
-    size: int,
-    cardinalities: Sequence[int],
-    schema: dict[str, Any],
-) -> Dataset:
-    valid, test = (replace(splits[split], auction_size=size).to(device) for split in ("valid", "test"))
-    train, sizes = splits[SPLITS[0]].to(device), SplitSizes(*map(len, splits.values()))
-    return Dataset(name, checksum, train, valid, test, cardinalities, sizes, schema)
+    if config.rows is not None:
+        drawn = simulated_ads(config.rows, world=config.world, seed=config.seed, device=device)
+        splits, values, schema = drawn.splits, drawn.cardinalities, drawn.about
+        first = [column[:FIRST] for column in (drawn.test.features, drawn.test.clicks, drawn.test.bids)]
+        name, crc = "simulated", checksum(*first)
+    else:
+        assert data is not None
+        store = Store(data, verify=True)
+        splits, schema = {split: store.ads(split) for split in SPLITS}, store.schema
+        values = [field.values for field in store.fields]
+        name, crc = store.folder.name, checksum(repr(sorted(schema["files"].items())))
+    sized = {name: replace(splits[name], auction_size=config.auction_size) for name in ("valid", "test")}
+    ads = {name: part.to(device) for name, part in ({"train": splits["train"]} | sized).items()}
+    return Dataset(name, crc, **ads, cardinalities=values, schema=schema)
 
 
 @dataclass(frozen=True)
@@ -221,7 +193,7 @@ class Trained:
 
 
 def train(
-    show: Show, *, trial: Trial, config: CriteoConfig, data: str | None, device: str, seed: int, teacher: Path | None
+    show: Show, *, trial: Trial, config: CriteoConfig, dataset: Dataset, seed: int, teacher: Path | None
 ) -> dict[str, Any]:
     """Train, and measure on the test auctions the last weights and the best ones by each selection.
 
@@ -230,11 +202,11 @@ def train(
     Args:
         teacher: file of the log-loss model's trial.
     """
-    dataset, recipe = load_dataset(config, data, device), trial.recipe
-    ads = dataset.train
+    recipe, ads = trial.recipe, dataset.train
+    device = ads.bids.device
     if teacher is not None:
-        ads = ads.with_teacher(kept_result(teacher)["teacher"][recipe.teacher].to(ads.bids.device))
-    with matmul_precision(config.precision):  # in another process too
+        ads = ads.with_teacher(kept_result(teacher)["teacher"][recipe.teacher].to(device))
+    with matmul_precision(config.precision):
         model = MODELS[recipe.model](list(dataset.cardinalities), **recipe.options, seed=seed).to(device)
         fitted = recipe.fit(model, ads, valid=dataset.valid, metric=dataset.selections, seed=seed + 1, show=show)
         selections: dict[str, dict[str, Any]] = {}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+from bidwise.data.store import SPLITS
 from bidwise.evaluation.estimate import Estimate, signed
 from bidwise.report.drawing import Picture
 from bidwise.report.formatting import counted, number, per_cent
@@ -48,9 +49,10 @@ PAPER = {
 def criteo_view(result: CriteoResult) -> Experiment:
     """The paper's Criteo experiment."""
     config, data, once = result.config, result.data, result.config.lam_repeats
+    train, valid, test = (f"{data.splits[name]:,}" for name in SPLITS)
     facts = [
-        (f"{data.splits.train:,}", "training ads" + (f" of the world {config.world}" if config.rows else "")),
-        (f"{data.splits.test:,}", f"test ads, {data.splits.valid:,} validation ads"),
+        (train, "training ads" + (f" of the world {config.world}" if config.rows else "")),
+        (test, f"test ads, {valid} validation ads"),
         (per_cent(data.click_rate), "of the training ads are clicked"),
         ("all possible", f"test auctions of {config.auction_size} ads"),
         (f"{config.repeats:,}", "repeats of every training"),
@@ -69,14 +71,14 @@ def criteo_view(result: CriteoResult) -> Experiment:
         "log loss. Small λs that dwarf the rest are left out."
     )
     by_epoch = "Validation auctions, mean over repeats, at the λ that was selected most often."
-    how = protocol_terms(config.protocols, result.tuned_by.replace("_", " "))
+    how = protocol_terms(config.protocols, "log loss")
     if once:
         how.append(("λ", f"Selected on the {repeats}, which alone trained every λ, and used in all."))
     return Experiment(
         title="The paper’s Criteo experiment" + (", on simulated ads" if data.known_ctr else ""),
         unit=OF_BASELINE,
         repeats=config.repeats,
-        ads=data.splits.test,
+        ads=data.splits["test"],
         facts=facts,
         comparisons=[_comparison(result, *found) for found in result.protocols],
         forest="criteo_welfare",
@@ -116,7 +118,7 @@ def _comparison(result: CriteoResult, model: str, name: str, protocol: Protocol)
     if any(loss.calibrated for loss in losses.values()):
         columns.append(versus("Calibrated", CALIBRATED, share("calibrated")))
     more = welfare[:-1]
-    for by in ("by_log_loss", "by_welfare", "by_truth"):
+    for by in ("by_welfare", "by_truth"):
         if others := protocol.selected(by):
             gains = {x: None if n == BASELINE else protocol.gain(n, by) for n, x in losses.items() if n in others}
             words = f"Selected {by.replace('_', ' ')}"

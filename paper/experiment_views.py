@@ -151,8 +151,8 @@ def synthetic_view(result: SyntheticResult) -> Experiment:
         shapes.append(histogram(f"CTR, {reading}", world.ctr, "CTR", COLOURS[0]))
         shapes.append(histogram(f"Bids, {reading}", world.log10_bid, "bid", powers=True))
     readings = (
-        "The paper’s Figure 4. It looks like the reading called plotted, a tenth of the weights that the paper prints; "
-        "as printed, bids span thirty orders of magnitude and decide most auctions."
+        "The paper’s Figure 4 in two readings of its constants: as printed, where bids span thirty orders of magnitude "
+        "and decide most auctions, and plotted, a tenth of the printed weights, which is our choice."
     )
     curves = "On validation auctions, mean over repeats, at the selected λ. Early epochs below the frame are cut off."
     return Experiment(

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 import bidwise
-from bidwise.checks import InputError, check_name, check_seed, check_whole
+from bidwise.checks import InputError, check_name
 from bidwise.evaluation.estimate import Estimate
 from bidwise.study.recipe import BASELINE
 from bidwise.training.arguments import PRECISIONS
 from paper.criteo_world import CRITEO_WORLDS
-from paper.grids import MOST_REPEATS
+from paper.synthetic_results import check_wholes
 
 SMALL, TAUGHT_SMALL = "small", "distilled_small"  # the baseline of small models, and what is compared with it
 
@@ -71,12 +71,8 @@ class RecipesConfig:
             raise InputError("must name at least one world, found none", argument="worlds")
         for world in self.worlds:
             check_name("worlds", world, CRITEO_WORLDS)
-        check_whole("rows", self.rows, 1000)
-        check_whole("repeats", self.repeats, 1, MOST_REPEATS)
-        check_whole("auction_size", self.auction_size, 2)
-        check_whole("batch_size", self.batch_size, 2)
         check_name("precision", self.precision, PRECISIONS)
-        check_seed("seed", self.seed)
+        check_wholes(self, rows=1000, auction_size=2, batch_size=2)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 import bidwise
-from bidwise.checks import check_seed, check_whole
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS, World
 from bidwise.evaluation.calibration import platt_scaled
@@ -26,10 +25,19 @@ from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare
 from bidwise.values import Floats
 from bidwise.workers import Progress, Show, cores, in_order
 from paper.comparisons import Gain, gain
-from paper.grids import LAMS, MOST_REPEATS, grid, seeds_of
+from paper.grids import LAMS, grid, seeds_of
 from paper.members import BATCHES, Selected, Students, select, train
 from paper.synthetic import BY_CLICKS, BY_TRUTH, LOSSES, Fits
-from paper.synthetic_results import Axis, CellGain, Counts, MapResult, RegimesConfig, RegimesResult, TunedGain
+from paper.synthetic_results import (
+    Axis,
+    CellGain,
+    Counts,
+    MapResult,
+    RegimesConfig,
+    RegimesResult,
+    TunedGain,
+    check_wholes,
+)
 from paper.tasks import Task, TaskCache
 
 BASE = WORLDS["misspecified_rare"]
@@ -101,12 +109,8 @@ MAPS = (
 
 def checked(config: RegimesConfig) -> RegimesConfig:
     """The options with what is fixed, or an error that names what cannot be used."""
-    check_whole("repeats", config.repeats, 2, MOST_REPEATS)
-    check_whole("epochs", config.epochs, 1)
-    check_whole("training_ads", config.training_ads, 2)
-    check_seed("seed", config.seed)
-    for name in ("validation_ads", "test_ads"):
-        check_whole(name, getattr(config, name), max(SIZES))
+    sizes = dict.fromkeys(("validation_ads", "test_ads"), max(SIZES))
+    check_wholes(config, repeats=2, epochs=1, training_ads=2, **sizes)
     return replace(config, lams=config.lams or LAMS, student=STUDENT)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import bidwise
 from bidwise.auctions import optimal_welfare, revenue
-from bidwise.checks import check_name, check_seed, check_whole
+from bidwise.checks import check_name
 from bidwise.data.ads import Ads, stack
 from bidwise.data.worlds import WORLDS
 from bidwise.evaluation.calibration import platt_scaled
@@ -28,7 +28,7 @@ from bidwise.training.validation import METRICS, logits_of, mean_welfare, predic
 from bidwise.values import Floats
 from bidwise.workers import Progress, threads
 from paper.comparisons import gain, mean_and_error
-from paper.grids import LAMS, MOST_REPEATS, grid, seeds_of
+from paper.grids import LAMS, grid, seeds_of
 from paper.members import LAST, Selected, Students, Trained, select, train
 from paper.synthetic_results import (
     Curve,
@@ -39,6 +39,7 @@ from paper.synthetic_results import (
     SyntheticResult,
     TunedGain,
     WorldShape,
+    check_wholes,
 )
 from paper.tasks import Task, TaskCache
 
@@ -46,6 +47,7 @@ PROTOCOLS = ("converged", "tuned", "both")
 PAPER = (BASELINE, "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher")
 LOSSES = (*PAPER, "ranknet", "log_plus", "log_plus_teacher", "distilled")
 LAM = 3.0  # the paper's
+AS_PRINTED: dict[str, Any] = {"reading": "printed", "losses": PAPER, "lams": (0.1, 1.0, 3.0, 5.0, 10.0), "sums": True}
 BY_TRUTH, BY_CLICKS = "expected_welfare", "welfare"  # by the true CTR of validation ads, and by their clicks
 MEANS = ("welfare", "revenue", "auc", "log_loss", "squared_error")  # over repeats, that a result has
 HIDDEN = {"mlp": (50,), "logistic_regression": ()}
@@ -77,7 +79,6 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
     check_name("reading", config.reading, SETTINGS)
     check_name("protocol", config.protocol, PROTOCOLS)
     check_name("init", config.init, INITS)
-    check_seed("seed", config.seed)
     setting = SETTINGS[config.reading]
     asked = (BASELINE, *config.losses) if config.losses else LOSSES  # it is the baseline and the teacher of all others
     config = replace(
@@ -88,12 +89,8 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
         learning_rate=setting.learning_rate,
         lams=config.lams or LAMS,
     )
-    check_whole("repeats", config.repeats, 1, MOST_REPEATS)
-    for name in ("epochs", "every", "validation_auctions", "test_auctions", "patience"):
-        if getattr(config, name) is not None:
-            check_whole(name, getattr(config, name), 1)
-    for name in ("auction_size", "training_ads"):
-        check_whole(name, getattr(config, name), 2)
+    ones = dict.fromkeys(("epochs", "every", "validation_auctions", "test_auctions", "patience"), 1)
+    check_wholes(config, **ones, auction_size=2, training_ads=2)
     return config
 
 
@@ -106,7 +103,7 @@ def run(
     where = environment(device)  # now: the sources may change while it runs
     options = {name: getattr(config, name) for name in ("epochs", "learning_rate", "batch_size", "every")}
     recipe = Recipe(model=config.student, unit=1.0, **options)
-    tuned = grid(replace(recipe, patience=config.patience), config.losses, config.lams)
+    tuned = grid(replace(recipe, patience=config.patience, sums=config.sums), config.losses, config.lams)
     recipe = replace(recipe, every=max(config.every, 5))  # nothing is selected there, so a coarser curve will do
     converged = grid(recipe, config.losses, (LAM,))
     # Adam does not see the scale of a loss: sums change the weight of lam, and nothing for losses without it

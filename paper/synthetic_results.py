@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from bidwise.checks import check_seed, check_whole
 from bidwise.evaluation.estimate import Outcome
 from bidwise.evaluation.intervals import LEVEL, student_quantile, student_share
 from paper.comparisons import Gain
+from paper.grids import MOST_REPEATS
+
+
+def check_wholes(config: Any, **least: int) -> None:
+    """Raise unless the seed, the repeats and these options are whole numbers, at least so large."""
+    check_seed("seed", config.seed)
+    check_whole("repeats", config.repeats, least.pop("repeats", 1), MOST_REPEATS)
+    for name, smallest in least.items():
+        if getattr(config, name) is not None:
+            check_whole(name, getattr(config, name), smallest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +117,7 @@ class SyntheticConfig:
         learning_rate: set by the world.
         batch_size: ads in a batch.
         lams: weights of the log loss that the tuned protocol tries; by default 0.003 to 300.
+        sums: tune the losses as the paper prints them, as sums over pairs and ads; converged has both in any case.
     """
 
     reading: str = "plotted"
@@ -125,6 +137,7 @@ class SyntheticConfig:
     learning_rate: float = 0.0
     batch_size: int = 256
     lams: tuple[float, ...] = ()
+    sums: bool = False
 
     @property
     def papers(self) -> bool:
@@ -195,7 +208,6 @@ class Counts:
     better: int
     worse: int
     unclear: int
-    written: ClassVar[tuple[str, ...]] = ("cells",)
 
     @classmethod
     def of(cls, gains: list[CellGain], cells: int | None = None) -> Counts:
@@ -218,7 +230,7 @@ class RegimesResult:
     maps: tuple[MapResult, ...]
     summary: dict[str, Counts]  # by loss, over cells that differ
     kind: ClassVar[str] = "regimes"
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
 
     def cells(self, loss: str) -> list[CellGain]:
         """A loss in every kind of market that differs."""

@@ -1,19 +1,11 @@
-"""Tasks of the experiments: results are kept as files so that an interrupted run resumes; processes to run them in."""
+"""Tasks of the experiments, whose results are kept as files so that an interrupted run resumes."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing.connection import wait as wait_for_pipes
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +14,7 @@ import torch
 import bidwise
 from bidwise.checks import InputError
 from bidwise.run_folder import Result, load, save, write_json, write_result
-from bidwise.workers import LOOK, Call, Progress, Show, cores, finished
+from bidwise.workers import Call, Progress, Show, finished
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,55 +23,6 @@ class Task(Call):
 
     key: str = ""
     epochs: float | None = None
-
-
-Way = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def here(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, carried out by this process."""
-    return function
-
-
-@contextmanager
-def processes(workers: int) -> Iterator[Way]:
-    """``function -> function``: the same, carried out by one of ``workers`` spawned processes that share the cores.
-
-    The function, its options and its value must be picklable; progress is not reported. Processes end with this one.
-    """
-    threads = max(1, cores() // workers)
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(threads,))
-    try:
-        yield lambda function: partial(_elsewhere, pool, function)
-    finally:
-        for child in multiprocessing.active_children():  # trainings under way; what is finished is on disk
-            child.terminate()
-        pool.shutdown(cancel_futures=True)
-
-
-def _elsewhere(pool: ProcessPoolExecutor, function: Callable[..., Any], show: Show, **options: Any) -> Any:
-    future = pool.submit(function, _silent, **options)
-    while not wait([future], LOOK).done:
-        show(0.0)  # raises if no more calls are wanted
-    return future.result()
-
-
-def _silent(share: float) -> None:
-    """Progress of another process, which is not shown."""
-
-
-def _start(threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports it, and ends this process
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(threads)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait_for_pipes([parent.sentinel])
-    os._exit(1)
 
 
 class TaskCache:
@@ -99,21 +42,13 @@ class TaskCache:
         """The file of a task."""
         return self.folder / f"{name}.pt"
 
-    def all(
-        self,
-        tasks: Sequence[Task],
-        pool: ThreadPoolExecutor | None = None,
-        way: Way = here,
-    ) -> list[Any]:
+    def all(self, tasks: Sequence[Task], pool: ThreadPoolExecutor | None = None) -> list[Any]:
         """The results of independent tasks; those that are missing are computed in ``pool``, or in this thread.
 
         Finished results are kept if another task fails; the first error ends the others.
-
-        Args:
-            way: of carrying out a function, by this process or by :func:`processes`.
         """
         calls = [
-            Call(task.name, way(_compute), {"path": self.path(task.name), "task": task}, task.amount)
+            Call(task.name, _compute, {"path": self.path(task.name), "task": task}, task.amount)
             for task in tasks
             if _kept(self.path(task.name), task.key) is None
         ]
@@ -127,7 +62,7 @@ class TaskCache:
             for call, _ in finished(calls, pool, show):
                 self.computed = True
                 show(call, 1.0)
-        except (torch.OutOfMemoryError, BrokenProcessPool) as error:
+        except torch.OutOfMemoryError as error:
             fix = "use fewer --workers if memory is short; the same command resumes after the last finished part"
             raise OSError(f"a task failed: {error}; {fix}") from None
         return [self._counted(task) for task in tasks]

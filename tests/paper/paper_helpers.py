@@ -1,12 +1,14 @@
 """What tests of the experiments share: simulated Criteo ads by rows, and the sentences of a verdict."""
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 
-from paper import criteo_device, criteo_text, criteo_world
-from paper.experiment_page import VIEWS, verdict
+from paper import __main__ as commands
+from paper import criteo_device, criteo_text, criteo_world, pages
+from paper.pages import VIEWS, verdict
 
 CHUNK, SHARED_TAIL = criteo_world.CHUNK, criteo_world.SHARED_TAIL
 
@@ -40,3 +42,20 @@ def drawn_on_cpu(seed, rows, world=SHARED_TAIL):
 def said(result):
     """The sentences of a verdict, the headline first."""
     return verdict(VIEWS[result.kind](result))
+
+
+def paper_command(monkeypatch, *words):
+    """``python -m paper`` in this process; its exit code."""
+    monkeypatch.setattr(sys, "argv", ["python -m paper", *map(str, words)])
+    try:
+        commands.main()
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def figures(folder, result):
+    """The names of the figures of a result, as they are written into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pages.write_report(folder, result)
+    return sorted((folder / "figures").iterdir()) if (folder / "figures").is_dir() else []

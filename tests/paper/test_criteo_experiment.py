@@ -2,26 +2,25 @@
 
 import math
 import shutil
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from paper_helpers import paper_command
 
 import bidwise
 from bidwise.data.store import Store
 from bidwise.json_files import read_json, to_json
 from bidwise.models import SparseLogisticRegression
 from bidwise.run_folder import read_result
-from bidwise.workers import Threads
 from paper.criteo import Numbers, run, selected_lams
-from paper.criteo_results import LOSSES, CriteoConfig, CriteoResult
+from paper.criteo_results import AS_PRINTED, LOSSES, CriteoConfig, CriteoResult
 from paper.criteo_text import simulate
 from paper.criteo_trial import Measured, Trained, Trial, load_dataset, measured, planned, trial_of
 from paper.criteo_world import CRITEO_WORLDS
 from paper.prepare_criteo import prepare
-from paper.tasks import Processes, Task, TaskCache, kept_result
+from paper.tasks import kept_result
 
 LAMS = (0.3, 3.0, 30.0, 300.0)
 TINY = CriteoConfig(
@@ -65,11 +64,9 @@ def test_result_has_every_number_of_every_loss(small):
             for key in ("welfare", "expected_welfare", "auc", "log_loss", "revenue", "calibration_error"):
                 assert math.isfinite(found[key]), (loss, key)
             assert (found["difference"] is None) == (found["calibrated"] is None) == (loss == "log_loss")
-            assert found["by_log_loss"] is None
     assert [row["lam"] for row in model["grid"]["log_plus"]] == list(LAMS)
-    assert result["data"]["known_ctr"]
+    assert result["data"]["truth"]
     assert result["data"]["integers"] == "winners"
-    assert result["config"]["lam"] == 3
     assert "verdict" not in result
 
 
@@ -147,6 +144,21 @@ def test_the_baseline_can_be_trained_as_well_as_any():
     recipes = {trial.recipe for trial in planned(config)}
     assert {(r.epochs, r.schedule, r.l2, r.batch_size) for r in recipes} == {(8, "cosine", 1e-4, 4096)}
     assert {r.epochs for r in {trial.recipe for trial in planned(CriteoConfig())}} == {3.0, 2.1}
+
+
+def test_what_is_printed_is_what_is_trained():
+    config = CriteoConfig(**AS_PRINTED, ads=36_672_493, steps=150_000)
+    recipes = {(r.model, r.loss): r for r in (trial.recipe for trial in planned(config))}
+    assert {loss for _, loss in recipes} == {"log_loss", "log_weighted", "log_teacher"}
+    dcn, deepfm = recipes["dcn", "log_weighted"], recipes["deepfm", "log_weighted"]
+    assert (dcn.batch_size, deepfm.batch_size, dcn.sigma, dcn.l2, dcn.embeddings) == (512, 256, 3.0, 1e-5, "dense")
+    assert dcn.epochs * -(-config.ads // 512) == pytest.approx(150_000)
+    printed = dcn.loss_function
+    assert (printed.options.reduction, printed.options.weighting, printed.lam) == ("sum", 3.0, dcn.lam)
+    assert {trial.recipe.lam for trial in planned(config)} == {None, 0.1, 1.0, 3.0, 5.0, 10.0}
+    assert not recipes["dcn", "log_loss"].sums
+    with pytest.raises(bidwise.InputError, match="steps cannot be combined with epochs"):
+        CriteoConfig(steps=10, epochs=1)
 
 
 def test_losses_have_the_papers_slope():
@@ -230,10 +242,8 @@ def test_an_interrupted_run_resumes_and_finds_the_same(store, small, tmp_path):
     assert found["models"]["logistic_regression"]["protocols"] == expected["models"]["logistic_regression"]["protocols"]
 
 
-@pytest.mark.usefixtures("quick_processes")
-@pytest.mark.parametrize("runner", [Processes, Threads])
-def test_workers_find_what_one_finds(store, small, tmp_path, runner):
-    run(TINY, store.folder, tmp_path / "run", runner=runner(2))
+def test_workers_find_what_one_finds(store, small, tmp_path):
+    run(TINY, store.folder, tmp_path / "run", workers=2)
     found = read_json(tmp_path / "run" / "result.json")
     assert found["models"]["logistic_regression"]["protocols"] == small[1]["models"]["logistic_regression"]["protocols"]
 
@@ -314,13 +324,6 @@ def test_auctions_larger_than_a_split_are_refused(store, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_ads_without_truth_are_selected_by_clicks_alone(store):
-    ads = load_dataset(TINY, store.folder, "cpu")
-    blind = replace(ads, valid=replace(ads.valid, truth=None))
-    assert [metric.name for metric in ads.selections] == ["log_loss", "welfare", "expected_welfare"]
-    assert [metric.name for metric in blind.selections] == ["log_loss", "welfare"]
-
-
 def test_a_changed_file_is_refused(store, tmp_path):
     copied = tmp_path / "store"
     shutil.copytree(store.folder, copied)
@@ -348,7 +351,7 @@ def test_simulated_rows_need_no_store(simulated):
     assert result["data"]["splits"] == {"train": 3_200, "valid": 400, "test": 400}
     assert result["data"]["fields"] == 39
     assert result["data"]["integers"] == "winners"
-    assert result["data"]["known_ctr"]
+    assert result["data"]["truth"]
     assert result["data"]["bids"]["kind"] == "deepfm"
     assert sum(result["data"]["bids"]["histogram"]["counts"]) == 4_000
     model = result["models"]["logistic_regression"]
@@ -404,7 +407,7 @@ def test_a_simulated_run_resumes_with_other_workers_and_finds_the_same(simulated
     for path in gone:
         path.unlink()
     shown = []
-    run(SIMULATED, None, tmp_path / "run", runner=Threads(3), progress=lambda work, done, detail: shown.append(done))
+    run(SIMULATED, None, tmp_path / "run", workers=3, progress=lambda work, done, detail: shown.append(done))
     found = read_json(tmp_path / "run" / "result.json")
     assert shown == sorted(shown)
     assert shown[-1] == pytest.approx(1.0)
@@ -418,79 +421,17 @@ def test_other_simulated_ads_are_refused(simulated):
         run(replace(SIMULATED, rows=5_000), None, simulated[0])
 
 
-def test_ads_are_drawn_once_in_a_process(simulated):
-    assert load_dataset(SIMULATED, None, "cpu") is load_dataset(replace(SIMULATED, repeats=1), None, "cpu")
-
-
 @pytest.mark.parametrize(("rows", "data"), [(None, None), (4_000, "store")])
 def test_ads_are_of_a_store_or_simulated(rows, data, tmp_path):
     with pytest.raises(bidwise.InputError, match=r"data must be a store .* or rows .*; found (neither|both)"):
         run(replace(TINY, rows=rows), data, tmp_path / "run")
 
 
-def test_simulated_auctions_must_fit_the_splits(tmp_path):
-    with pytest.raises(bidwise.InputError, match="auction_size must be at most the 400 ads, found 1000"):
-        run(replace(SIMULATED, auction_size=1000), None, tmp_path / "run")
-
-
-def doubled(show, *, number, fail_at=None, stopped=None):
-    """A task that shows its share, and fails if it is told to."""
-    if fail_at == number:
-        raise ValueError(f"task {number} failed")
-    for share in range(200):
-        show(share / 200)
-        if stopped is None:
-            break
-        time.sleep(0.01)
-    return 2 * number
-
-
-def test_threads_hand_on_errors_and_keep_what_is_finished(tmp_path):
-    cache = TaskCache(tmp_path)
-    with pytest.raises(ValueError, match="task 3 failed"):
-        cache.all([Task(f"{k}", doubled, {"number": k, "fail_at": 3}) for k in range(6)], Threads(2))
-    assert len(list((tmp_path / "pieces").iterdir())) >= 2  # of the first three, before the next began
-    assert cache.all([Task(f"{k}", doubled, {"number": k}) for k in range(6)], Threads(2)) == [0, 2, 4, 6, 8, 10]
-
-
-def test_an_interrupt_ends_all_threads(tmp_path):
-    def stop(work, done, detail):
-        if 0 < done < 1:
-            raise KeyboardInterrupt
-
-    cache = TaskCache(tmp_path, stop, expected=6.0)
-    began = time.perf_counter()
-    with pytest.raises(KeyboardInterrupt):
-        cache.all([Task(f"{k}", doubled, {"number": k, "stopped": False}) for k in range(6)], Threads(3))
-    assert time.perf_counter() - began < 1.9  # a task takes two seconds
-    assert not list((tmp_path / "pieces").iterdir())
-
-
-def test_memory_that_is_too_small_is_reported_in_one_line(tmp_path):
-    def full(show):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with pytest.raises(bidwise.InputError, match="workers must fit into memory, found that 2 do not"):
-        TaskCache(tmp_path).all([Task(f"{k}", full) for k in range(3)], Threads(2))
-
-
-def command(monkeypatch, *words):
-    """``bidwise reproduce criteo`` in this process; its exit code."""
-    from bidwise.cli import main
-
-    monkeypatch.setattr("sys.argv", ["bidwise", "reproduce", "criteo", *map(str, words)])
-    try:
-        main()
-    except SystemExit as stop:
-        return stop.code or 0
-    return 0
-
-
 def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
     asked = "--rows 4000 --models logistic_regression --losses log_plus --protocol tuned --repeats 2 --lam-repeats 1"
     asked += " --batch-size 512 --auction-size 32 --every 1 --device cpu"
     asked += " --epochs 2 --schedule cosine --l2 1e-5 --lams 1 3 10 --world threeway"
-    assert command(monkeypatch, *asked.split(), "--out", tmp_path / "run") == 0
+    assert paper_command(monkeypatch, "criteo", *asked.split(), "--out", tmp_path / "run") == 0
     result = read_result(tmp_path / "run", CriteoResult)
     config = result.config
     assert (config.world, result.data.bids.kind) == ("threeway", CRITEO_WORLDS["threeway"].bids.kind)
@@ -501,7 +442,7 @@ def test_the_command_simulates_rows(tmp_path, monkeypatch, capsys):
 
 
 def test_the_command_asks_for_data_or_rows(tmp_path, monkeypatch, capsys):
-    assert command(monkeypatch, "--device", "cpu", "--out", tmp_path / "run") != 0
+    assert paper_command(monkeypatch, "criteo", "--device", "cpu", "--out", tmp_path / "run") != 0
     told = capsys.readouterr()
     assert "or --rows the number of ads to simulate on the device" in " ".join((told.out + told.err).split())
     assert not (tmp_path / "run").exists()

@@ -1,26 +1,23 @@
 """The page, figures and words of the Criteo experiment: complete, honest about chance, and readable in a browser."""
 
 import itertools
-import json
 import math
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from paper_helpers import said
+from paper_helpers import figures, said
 from run_helpers import ENVIRONMENT, Page, check_in_a_browser
 
-from bidwise.checks import InputError
 from bidwise.evaluation.estimate import Estimate
 from bidwise.json_files import to_json
-from bidwise.report.build import pictures, read_run, report, runs_page, write_figures
 from bidwise.report.sections import Run
 from bidwise.run_folder import result_from_json, result_json
 from paper.comparisons import Difference
 from paper.criteo_results import CriteoResult
 from paper.criteo_view import PAPER
-from paper.experiment_page import experiment_summary
+from paper.pages import experiment_pictures, experiment_summary, experiments_page
 
 LOSSES = ("log_loss", "log_weighted", "log_teacher", "log_plus", "log_plus_teacher", "distilled")
 WITH_LAM = ("log_weighted", "log_teacher", "log_plus", "log_plus_teacher")
@@ -148,7 +145,6 @@ def as_json(models, protocols, repeats, known, losses, **options):
         "values": 123_456,
         "integers": "winners",
         "min_count": 10,
-        "auctions": None,
         "optimal_welfare": 1.9034 if known else None,
         "truth": {"auc": 0.8312, "log_loss": 0.4123} if known else None,
         "bids": {
@@ -160,7 +156,7 @@ def as_json(models, protocols, repeats, known, losses, **options):
         },
     }
     found = {name: model(name, protocols, repeats, known, losses) for name in models}
-    return to_json({"kind": "criteo", "format": 3, "config": config, "data": data, "models": found})
+    return to_json({"kind": "criteo", "format": 4, "config": config, "data": data, "models": found})
 
 
 def simulated():
@@ -189,13 +185,6 @@ def blank(value):
 
 def without_numbers():
     return result_from_json(CriteoResult, blank(result_json(criteo())))
-
-
-def changed(result, change):
-    """The result after a change of its JSON."""
-    data = result_json(result)
-    change(data)
-    return result_from_json(CriteoResult, data)
 
 
 def run(result, name="criteo"):
@@ -231,7 +220,7 @@ SMALL += ["two runs"]
 
 @pytest.fixture(scope="module")
 def pages():
-    return {name: runs_page(small(name)) for name in SMALL}
+    return {name: experiments_page(small(name)) for name in SMALL}
 
 
 def each_loss(result):
@@ -350,10 +339,6 @@ def test_page_is_well_formed_and_needs_nothing_else(pages, name):
     assert len(pages[name].encode()) < 1_100_000
 
 
-def test_same_run_gives_same_bytes(pages):
-    assert runs_page(small("full")) == pages["full"]
-
-
 @pytest.mark.parametrize(
     ("result", "names"),
     [
@@ -363,19 +348,9 @@ def test_same_run_gives_same_bytes(pages):
     ],
 )
 def test_figures_are_files(tmp_path, result, names):
-    assert [picture.name for picture in pictures(run(result))] == names
-    paths = write_figures(tmp_path, result)
-    assert [path.name for path in paths] == [f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")]
-
-
-def test_a_run_folder_becomes_a_page(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/result.json").write_text(json.dumps(result_json(criteo())), encoding="utf-8")
-    report([tmp_path / "run"], tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == runs_page([read_run(tmp_path / "run")])
-    (tmp_path / "run/result.json").write_text('{"kind": "criteo", "format": 3, "data": {}}', encoding="utf-8")
-    with pytest.raises(InputError, match=r"result\.json must have the keys .*, found no config, models"):
-        report([tmp_path / "run"], tmp_path / "page.html")
+    assert [picture.name for picture in experiment_pictures(run(result)) if picture.panels] == names
+    files = {f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")}
+    assert {path.name for path in figures(tmp_path, result)} == files
 
 
 def test_summary_has_a_table_for_each_model_and_protocol():
@@ -398,37 +373,16 @@ def test_lams_at_an_end_of_their_grid_are_told():
     )
 
 
-def test_results_tuned_by_welfare_say_so():
-    """As older versions did; they had no calibrated differences, and another grid."""
-
-    def older(data):
-        data["config"]["lams"] = list(LAMS)
-        for key in ("epochs", "schedule"):
-            del data["config"][key]
-        for protocol in data["models"]["deepfm"]["protocols"].values():
-            for loss in protocol["losses"].values():
-                del loss["calibrated"]
-                loss["by_log_loss"] = loss.pop("by_welfare")
-
-    new = criteo(("deepfm",))
-    old = changed(new, older)
-    assert (new.tuned_by, old.tuned_by) == ("log_loss", "welfare")
-    text = Page(runs_page([run(old)])).text
-    assert "Selected by log loss" in text
-    assert "epoch and λ that welfare on validation ads selects" in text
-    assert "Calibrated" not in text
-
-
 def test_a_run_of_few_ads_says_so():
     result = criteo()
     words = "9,999 test ads are a trial, not a measurement: use 10,000 or more."
-    few = replace(result, data=replace(result.data, splits=replace(result.data.splits, test=9_999)))
+    few = replace(result, data=replace(result.data, splits={**result.data.splits, "test": 9_999}))
     assert words in said(few)
     assert words not in said(result)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-@pytest.mark.parametrize("name", ["full", "one of each", "no numbers"])
+@pytest.mark.parametrize("name", ["full"])
 def test_page_in_a_browser(browser, pages, tmp_path, name, width, scheme):
     file = tmp_path / "report.html"
     file.write_text(pages[name], encoding="utf-8")

@@ -6,15 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from paper.data_commands import prepare_criteo, simulate_criteo
-from paper_helpers import chunk_of, chunks, drawn_on_cpu, true_ctr
+from paper_helpers import chunk_of, chunks, drawn_on_cpu, paper_command, true_ctr
 
 from bidwise import InputError
 from bidwise.data.store import Store
+from paper import __main__ as commands
 from paper import criteo_world
+from paper.bids import Bids
 from paper.criteo_device import simulated_ads
 from paper.criteo_text import simulate
 from paper.criteo_world import CHUNK, CRITEO_WORLDS, FIELDS, world_effects, world_of
+from paper.prepare_criteo import Options, prepare
 
 DRIFT = CRITEO_WORLDS["drift"]
 RATES = {
@@ -227,31 +229,28 @@ def test_bids_of_threeway_are_by_advertiser_and_follow_the_residual():
 
 
 def test_a_file_in_order_is_split_by_time(tmp_path, capsys):
-    simulate_criteo(tmp_path / "ads.tsv", rows=2_000, world="drift")
+    commands.simulate(tmp_path / "ads.tsv", rows=2_000, world="drift")
     assert capsys.readouterr().out.endswith("ads.tsv STORE --order file\n")
-    prepare_criteo(tmp_path / "ads.tsv", tmp_path / "store", order="file", min_count=2)
-    store = Store(tmp_path / "store")
+    store = prepare(tmp_path / "ads.tsv", tmp_path / "store", Options(order="file", min_count=2))
     truth = np.concatenate([store.column(split, "truth") for split in ("train", "valid", "test")])
     assert np.array_equal(truth, np.load(tmp_path / "ads.tsv.ctr.npy"))
     assert [store.cardinalities[index] for index in DRIFT.hidden] == [2] * 12
     with pytest.raises(InputError, match="order = 'file' there and 'random' here"):
-        prepare_criteo(tmp_path / "ads.tsv", tmp_path / "store", min_count=2)
+        prepare(tmp_path / "ads.tsv", tmp_path / "store", Options(min_count=2))
 
 
-def test_text_of_threeway_gets_its_bids(tmp_path, capsys):
-    simulate_criteo(tmp_path / "ads.tsv", rows=20_000, world="threeway")
-    said = "ads.tsv STORE --bids residual --bid-sigma 1 --bid-field C2 --bid-noise 0\n"
-    assert capsys.readouterr().out.endswith(said)
-    prepare_criteo(
-        tmp_path / "ads.tsv", tmp_path / "store", bids="residual", bid_sigma=1.0, bid_field="C2", bid_noise=0.0
-    )
+def test_text_of_threeway_gets_its_bids(tmp_path, capsys, monkeypatch):
+    commands.simulate(tmp_path / "ads.tsv", rows=20_000, world="threeway")
+    words = ["--bids", "residual", "--bid-sigma", "1", "--bid-field", "C2", "--bid-noise", "0"]
+    assert capsys.readouterr().out.endswith(f"ads.tsv STORE {' '.join(words)}\n")
+    assert paper_command(monkeypatch, "prepare", tmp_path / "ads.tsv", tmp_path / "store", *words) == 0
     store = Store(tmp_path / "store")
     logs, odds = np.log(store.column("train", "bids")), log_odds(np.array(store.column("train", "truth")))
     assert logs.std() == pytest.approx(1, rel=0.02)
     assert np.corrcoef(logs, odds)[0, 1] > 0.2
     (tmp_path / "ads.tsv.ctr.npy").unlink()
     with pytest.raises(InputError, match="bids of kind residual need the true CTR"):
-        prepare_criteo(tmp_path / "ads.tsv", tmp_path / "other", bids="residual")
+        prepare(tmp_path / "ads.tsv", tmp_path / "other", bids=Bids("residual"))
 
 
 def test_unknown_worlds_are_refused_with_the_nearest_name(tmp_path):

@@ -7,18 +7,17 @@ import re
 
 import numpy as np
 import pytest
-from paper_helpers import said
+from paper_helpers import figures, said
 from run_helpers import ENVIRONMENT, Page, check_in_a_browser
 
-import bidwise
 from bidwise.checks import InputError
 from bidwise.evaluation.estimate import Estimate
-from bidwise.report.build import pictures, read_run, report, runs_page, typed_result, write_figures
+from bidwise.report.build import run_of
 from bidwise.report.curves import apart
-from bidwise.report.evaluation_sentences import verdicts
 from bidwise.report.sections import Run
 from paper.comparisons import points
 from paper.experiment_views import AXES, FIGURE_2
+from paper.pages import experiments_page, read_result, report, typed_result
 
 PAPER = ["log_loss", "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher"]
 NAMES = [*PAPER, "ranknet", "log_plus", "log_plus_teacher", "distilled"]
@@ -142,42 +141,17 @@ def regimes():
     ]
     return {
         "kind": "regimes",
-        "format": 2,
+        "format": 3,
         "version": "0.1.0",
         "config": {"repeats": 8, "epochs": 30, "seed": 0, "student": "logistic_regression"},
         "maps": maps,
-        "summary": {
-            name: {"better": 9 + k, "worse": 3, "unclear": 16 - k, "cells": 28} for k, name in enumerate(names)
-        },
+        "summary": {name: {"better": 9 + k, "worse": 3, "unclear": 16 - k} for k, name in enumerate(names)},
     }
 
 
-def evaluation():
-    random = np.random.default_rng(2)
-    logits = random.normal(-1.5, 1, 1800)
-    table = {
-        "old": 1 / (1 + np.exp(-logits - random.normal(0, 0.7, 1800))),
-        "new": 1 / (1 + np.exp(-logits)),
-        "click": (random.random(1800) < 1 / (1 + np.exp(-logits))).astype(int),
-        "bid": np.exp(random.normal(0, 0.5, 1800)),
-        "auction": np.repeat(np.arange(300), 6),
-    }
-    return bidwise.evaluate(table, ctr=["old", "new"], click="click", bid="bid", auction="auction")
-
-
-def fitted(members=False):
-    wrap = (lambda x: [[x, x + 0.1]]) if members else (lambda x: x)
-    metrics = [
-        {"epoch": e, "loss": wrap(1 / e), "welfare": wrap(3 - (e - 6) ** 2 / 50), "log_loss": wrap(0.5 + 0.01 * e)}
-        for e in range(1, 13)
-    ]
-    best = {"welfare": {"epoch": wrap(6), "value": wrap(3.0)}, "log_loss": {"epoch": wrap(1), "value": wrap(0.51)}}
-    return {"kind": "fit", "epochs": 12, "best": best}, metrics
-
-
-def run(name, result, metrics=(), config=None, environment=ENVIRONMENT):
+def run(name, result, config=None, environment=ENVIRONMENT):
     result = typed_result(result) if isinstance(result, dict) else result
-    return Run(name, result, environment, config or {}, list(metrics))
+    return Run(name, result, environment, config or {})
 
 
 def nulled(value):
@@ -214,24 +188,17 @@ def small(name):
             return [run("own", synthetic(names=["log_loss", "my_<i>loss"]))]
         case "regimes":
             return [run("regimes", regimes())]
-        case "fit":
-            return [run("fit", *fitted(), config={"loss": "log_plus"})]
-        case "many fits":
-            return [run("fits", *fitted(members=True)), run("no validation", {"kind": "fit", "epochs": 3, "best": {}})]
-        case "evaluation":
-            return [run("evaluation", evaluation(), environment={})]
         case "all":
-            kinds = [run("one", synthetic()), run("two", regimes()), run("two", *fitted()), run(HOSTILE, evaluation())]
+            kinds = [run("one", synthetic()), run("two", regimes()), run(HOSTILE, regimes(), environment={})]
             return [*kinds, run("again", synthetic(("converged",)))]
 
 
-SMALL = ["synthetic", "tuned alone", "one repeat", "no numbers", "unknown loss", "regimes"]
-SMALL += ["fit", "many fits", "evaluation", "all"]
+SMALL = ["synthetic", "tuned alone", "one repeat", "no numbers", "unknown loss", "regimes", "all"]
 
 
 @pytest.fixture(scope="module")
 def pages():
-    return {name: runs_page(small(name)) for name in SMALL}
+    return {name: experiments_page(small(name)) for name in SMALL}
 
 
 def test_every_number_of_the_synthetic_benchmark_is_on_the_page(pages):
@@ -270,7 +237,7 @@ def test_the_papers_figure_stands_beside_this_run(pages):
     assert "Its Figure 2" not in pages["tuned alone"]
     world = synthetic()
     world["config"]["reading"] = "misspecified"
-    assert "Its Figure 2" not in runs_page([run("other world", world)])
+    assert "Its Figure 2" not in experiments_page([run("other world", world)])
 
 
 def test_protocols_that_were_not_run_are_not_told(pages):
@@ -320,25 +287,8 @@ def test_a_loss_that_changes_nothing_is_called_the_same():
     result = synthetic(("converged",))
     result["protocols"]["converged"]["losses"]["log"] |= {"difference": 0.0, "ci_low": 0.0, "ci_high": 0.0}
     assert (
-        Page(runs_page([run("same", result)])).text.count("= 0.00 % [0.00, 0.00]") == 2
+        Page(experiments_page([run("same", result)])).text.count("= 0.00 % [0.00, 0.00]") == 2
     )  # the paper's table has it too
-
-
-def test_a_training_run_shows_its_best_epoch(pages):
-    text = Page(pages["fit"]).text
-    assert "Trained with log_plus: welfare on validation is best after 6 of 12 epochs: 3." in text
-    assert "means of 2 models" in Page(pages["many fits"]).text
-    assert "nothing was validated" in Page(pages["many fits"]).text
-
-
-def test_an_evaluation_shows_its_verdict_and_models(pages):
-    result, page = evaluation(), Page(pages["evaluation"])
-    for sentence in verdicts(result):
-        assert sentence.text in page.text
-    for model, numbers in result.models.items():
-        assert model in page.text
-        assert f"{numbers.auc:.4f}" in page.text
-    assert "has not recorded its command" in page.text
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -373,7 +323,7 @@ def test_names_are_text_and_nothing_more(pages):
     page = Page(pages["all"])
     assert HOSTILE in page.text
     assert "b" not in page.tags
-    assert "49" not in re.findall(r"<span class=\"run-name\">(.*?)</span>", pages["all"])[3]
+    assert "49" not in re.findall(r"<span class=\"run-name\">(.*?)</span>", pages["all"])[2]
     assert "i" not in Page(pages["unknown loss"]).tags
     assert "my_<i>loss" in Page(pages["unknown loss"]).text
 
@@ -386,9 +336,9 @@ def test_figures_follow_the_theme(pages):
     assert all(pages["synthetic"].count(f"{name}:") == 2 for name in names)  # a light and a dark one
 
 
-@pytest.mark.parametrize("name", ["all", "many fits"])
+@pytest.mark.parametrize("name", ["all"])
 def test_same_runs_give_same_bytes(pages, name):
-    assert runs_page(small(name)) == pages[name]
+    assert experiments_page(small(name)) == pages[name]
 
 
 def test_page_is_small(pages):
@@ -401,50 +351,33 @@ STARTS = {".svg": b"<?xml", ".pdf": b"%PDF", ".png": b"\x89PNG"}
 
 @pytest.mark.parametrize(("result", "count"), [(one_repeat(), 3), (nulled(synthetic()), 3), (regimes(), 2)])
 def test_figures_are_files_of_three_kinds(tmp_path, result, count):
-    paths = write_figures(tmp_path, typed_result(result))
-    assert [path.parent for path in paths] == [tmp_path / "figures"] * 3 * count
+    paths = figures(tmp_path, typed_result(result))
+    assert len(paths) == 3 * count
     assert all(path.read_bytes().startswith(STARTS[path.suffix]) for path in paths)
-    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == sorted(path.name for path in paths)
 
 
 def test_figures_are_always_the_same(tmp_path):
-    first, second = (write_figures(tmp_path / place, typed_result(synthetic())) for place in ("first", "second"))
+    first, second = (figures(tmp_path / place, typed_result(synthetic())) for place in ("first", "second"))
     assert [path.name for path in first] == [path.name for path in second]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
-    assert b"CreationDate" not in first[1].read_bytes()
-    assert "<dc:date>" not in first[0].read_text(encoding="utf-8")
+    assert b"CreationDate" not in first[0].read_bytes()
+    assert "<dc:date>" not in first[2].read_text(encoding="utf-8")
 
 
-def test_figures_of_runs_without_any(tmp_path):
-    assert write_figures(tmp_path, evaluation()) == []
-    assert list(tmp_path.iterdir()) == []
-    result, metrics = fitted()
-    assert [picture.name for picture in pictures(run("fit", result, metrics))] == ["fit"]
-
-
-def folder(path, result, metrics=()):
+def folder(path, result):
     path.mkdir()
     (path / "result.json").write_text(json.dumps(result), encoding="utf-8")
     (path / "environment.json").write_text(json.dumps(ENVIRONMENT), encoding="utf-8")
-    (path / "config.toml").write_text('loss = "log_plus"\n', encoding="utf-8")
-    (path / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in metrics), encoding="utf-8")
     return path
 
 
 def test_report_reads_folders_and_writes_one_page(tmp_path):
-    runs = [folder(tmp_path / "<b>x", synthetic()), folder(tmp_path / "fit", *fitted())]
+    runs = [folder(tmp_path / "<b>x", synthetic()), folder(tmp_path / "two", regimes())]
     report(runs, tmp_path / "made" / "page.html")
-    assert (tmp_path / "made/page.html").read_text(encoding="utf-8") == runs_page([read_run(path) for path in runs])
+    assert (tmp_path / "made/page.html").read_text(encoding="utf-8") == experiments_page(
+        [run_of(path, read_result(path)) for path in runs]
+    )
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["page.html"]
-    assert read_run(runs[1]).config == {"loss": "log_plus"}
-    assert len(read_run(runs[1]).metrics) == 12
-
-
-def test_a_folder_with_a_result_alone_is_enough(tmp_path):
-    (tmp_path / "bare").mkdir()
-    (tmp_path / "bare/result.json").write_text(evaluation().to_json(), encoding="utf-8")
-    report([tmp_path / "bare"], tmp_path / "page.html")
-    assert "has not recorded" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -452,13 +385,13 @@ def test_a_folder_with_a_result_alone_is_enough(tmp_path):
     [
         (None, "result.json, found none in"),
         ("{", "must be a JSON file that bidwise wrote"),
-        ('{"kind": "criterion"}', "found kind 'criterion'"),
-        ("{}", "found kind None"),
-        ("[1]", "found kind list"),
+        ('{"kind": "criterion"}', "found 'criterion'"),
+        ("{}", "found None"),
+        ("[1]", "found None"),
         ('{"kind": "synthetic"}', "must be of format 2, found 1, of an older bidwise; make it again"),
         ('{"kind": "synthetic", "format": 3}', "must be of format 2 or older, found 3; upgrade bidwise"),
         ('{"kind": "synthetic", "format": 2}', "found no version, config"),
-        ('{"kind": "regimes", "format": 2, "maps": 3}', "found no version, config"),
+        ('{"kind": "regimes", "format": 3, "maps": 3}', "found no version, config"),
     ],
 )
 def test_report_names_what_cannot_be_read(tmp_path, text, words):
@@ -468,30 +401,6 @@ def test_report_names_what_cannot_be_read(tmp_path, text, words):
     with pytest.raises(InputError, match=re.escape(words)):
         report([tmp_path / "broken"], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("file", "text"), [("metrics.jsonl", '{"epoch": 1}\n{'), ("config.toml", "= 3"), ("environment.json", "")]
-)
-def test_report_names_other_files_that_cannot_be_read(tmp_path, file, text):
-    broken = folder(tmp_path / "broken", *fitted())
-    (broken / file).write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=re.escape(str(broken / file))):
-        report([broken], tmp_path / "page.html")
-
-
-def test_report_refuses_what_is_no_run_and_no_file(tmp_path):
-    made = folder(tmp_path / "run", synthetic())
-    with pytest.raises(InputError, match="found nothing at"):
-        report([tmp_path / "absent"], tmp_path / "page.html")
-    with pytest.raises(InputError, match="found a file at"):
-        report([made / "result.json"], tmp_path / "page.html")
-    with pytest.raises(InputError, match="at least one run folder"):
-        report([], tmp_path / "page.html")
-    with pytest.raises(InputError, match="out must be a file"):
-        report([made], tmp_path)
-    with pytest.raises(InputError, match="out must be in a folder"):
-        report([made], made / "result.json" / "page.html")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])

@@ -11,15 +11,14 @@ from paper_helpers import said
 
 from bidwise import InputError
 from bidwise.data.ads import Ads
-from bidwise.report import write_page
 from bidwise.run_folder import read_result
 from paper import recipes
-from paper.experiment_page import experiment_summary
 from paper.experiment_views import RECIPE_WORDS
+from paper.pages import experiment_summary, write_report
 from paper.recipes import _bid_calibrated, run
 from paper.recipes_results import RECIPES, SMALL, RecipesConfig, RecipesResult, baseline_of
 
-COMMITTED = Path(__file__).parents[1] / "docs" / "results" / "recipes"
+COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "recipes"
 CONFIG = RecipesConfig(worlds=("threeway_5",), rows=1500, repeats=2, auction_size=16, batch_size=256)
 
 
@@ -92,7 +91,7 @@ def test_a_finished_run_is_not_computed_again(folder, monkeypatch):
 
 def test_the_page_names_worlds_and_recipes(folder):
     result = read_result(folder, RecipesResult)
-    write_page(result, folder)
+    write_report(folder, result)
     page = (folder / "report.html").read_text()
     assert all(name in page for name in RECIPES)
     assert said(result)[0] in page

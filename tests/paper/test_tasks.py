@@ -1,8 +1,5 @@
-"""Tasks of the experiments: results that are kept, and processes that end."""
+"""Tasks of the experiments: results that are kept, and errors."""
 
-import multiprocessing
-import os
-import signal
 import time
 
 import pytest
@@ -10,7 +7,7 @@ import torch
 
 from bidwise.checks import InputError
 from bidwise.workers import threads
-from paper.tasks import Task, TaskCache, here, processes
+from paper.tasks import Task, TaskCache
 
 
 def counted(show, folder, name, value):
@@ -23,18 +20,19 @@ def counted(show, folder, name, value):
     return {"value": torch.tensor(value)}
 
 
-def die(show):
-    os.kill(os.getpid(), signal.SIGKILL)
+def slow(show):
+    for share in range(200):
+        show(share / 200)
+        time.sleep(0.01)
 
 
-def wait_forever(show, folder):
-    (folder / "begun").touch()
-    time.sleep(600)
+def too_large(show):
+    raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-def cached(folder, tasks, pool=None, way=here, progress=None):
+def cached(folder, tasks, pool=None, progress=None):
     cache = TaskCache(folder, progress, expected=len(tasks))
-    return cache, cache.all(tasks, pool, way)
+    return cache, cache.all(tasks, pool)
 
 
 def some_tasks(folder, key="of these ads", values=(0, 1, 2)):
@@ -50,29 +48,18 @@ def computed(folder):
     return [len((folder / "marks" / str(k)).read_text()) for k in range(3)]
 
 
-def check_cache(folder, pool=lambda: None, way=here):
-    cache, values = cached(folder, some_tasks(folder), pool(), way)
+@pytest.mark.parametrize("pool", [lambda: None, lambda: threads(2)], ids=["inline", "threads"])
+def test_a_cache_computes_once_and_again_if_a_file_is_damaged(tmp_path, pool):
+    cache, values = cached(tmp_path, some_tasks(tmp_path), pool())
     assert [int(value["value"]) for value in values] == [0, 1, 2]
     assert cache.computed
     cache.path("task_1").write_bytes(b"damaged")
     cache.path("task_2").unlink()
-    assert cached(folder, some_tasks(folder), pool(), way)[1] == values
-    assert computed(folder) == [1, 2, 2]
-    assert not cached(folder, some_tasks(folder), pool(), way)[0].computed
-    cached(folder, some_tasks(folder, "of other ads"), pool(), way)
-    assert computed(folder) == [2, 3, 3]
-
-
-@pytest.mark.parametrize("pool", [lambda: None, lambda: threads(2)], ids=["inline", "threads"])
-def test_a_cache_computes_once_and_again_if_a_file_is_damaged(tmp_path, pool):
-    check_cache(tmp_path, pool)
-
-
-@pytest.mark.usefixtures("quick_processes")
-def test_processes_fill_a_cache_and_end(tmp_path):
-    with processes(2) as way:
-        check_cache(tmp_path, lambda: threads(2), way)
-    assert multiprocessing.active_children() == []
+    assert cached(tmp_path, some_tasks(tmp_path), pool())[1] == values
+    assert computed(tmp_path) == [1, 2, 2]
+    assert not cached(tmp_path, some_tasks(tmp_path), pool())[0].computed
+    cached(tmp_path, some_tasks(tmp_path, "of other ads"), pool())
+    assert computed(tmp_path) == [2, 3, 3]
 
 
 def test_a_cache_that_is_cut_off_keeps_finished_results(tmp_path):
@@ -93,19 +80,18 @@ def test_a_cache_shows_which_model_trains_and_never_goes_back(tmp_path):
     assert shares[-1] == 1
 
 
-@pytest.mark.usefixtures("quick_processes")
-def test_a_killed_process_ends_the_run_with_one_line(tmp_path):
-    with processes(1) as way, pytest.raises(OSError, match="use fewer --workers"):
-        cached(tmp_path, [Task("doomed", die)], threads(1), way)
-    assert multiprocessing.active_children() == []
-
-
-@pytest.mark.usefixtures("quick_processes")
-def test_an_interruption_ends_processes(tmp_path):
+def test_an_interruption_ends_threads(tmp_path):
     def interrupted(work, done, detail=""):
-        raise KeyboardInterrupt
+        if 0 < done < 1:
+            raise KeyboardInterrupt
 
-    endless = Task("endless", wait_forever, {"folder": tmp_path})
-    with pytest.raises(KeyboardInterrupt), processes(2) as way:
-        cached(tmp_path, [endless, *some_tasks(tmp_path)], threads(2), way, interrupted)
-    assert multiprocessing.active_children() == []
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        cached(tmp_path, [Task(f"{k}", slow) for k in range(6)], threads(3), interrupted)
+    assert time.perf_counter() - began < 1.9  # a task takes two seconds
+    assert not list((tmp_path / "pieces").iterdir())
+
+
+def test_memory_that_is_too_small_is_reported_in_one_line(tmp_path):
+    with pytest.raises(OSError, match="use fewer --workers if memory is short"):
+        cached(tmp_path, [Task(f"{k}", too_large) for k in range(3)], threads(2))

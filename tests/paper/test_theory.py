@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paper import theory
-from paper.theory import Instance, Sides
-from paper.theory.ranking_bounds import log_loss_risk
+from paper.theory import Instance, Sides, log_loss_risk, squared_error_risk
 
 settings.register_profile("theory", derandomize=True, deadline=None, database=None, max_examples=60)
 seeded = settings(settings.get_profile("theory"))
@@ -164,6 +163,29 @@ def test_sides_allow_rounding_and_nothing_more():
     assert Sides(0.0, 1.0, "<=").holds
     assert not Sides(0.0, 1.0, "==").holds
     assert Sides(math.inf, math.inf, "==").holds
+
+
+@pytest.mark.parametrize("unit", [1e-14, 1e-10, 1e-4, 1.0, 1e6])
+def test_rounding_is_that_of_the_bids(unit):
+    """False versions fail for tiny bids, and true statements hold for large ones."""
+    for each in SEARCHED[:60]:
+        scaled = Instance(unit * each.bids, each.truth, each.prediction, each.teacher)
+        for sides in (
+            theory.welfare_lost(scaled),
+            theory.least_risk(scaled),
+            theory.risk_bounds_welfare(scaled),
+            theory.mistakes_identity(scaled),
+            theory.ranking_minimises_risk(scaled),
+            theory.covariance_form(scaled, "hinge", sigma=1 / unit),
+        ):
+            assert sides.holds
+        assert not replace(theory.least_risk(scaled), right=-scaled.spread).holds
+        assert not replace(theory.mistakes_identity(scaled), right=scaled.spread).holds
+
+
+def test_bids_of_all_sizes_leave_an_equivalence_exact():
+    mixed = Instance([1e6, 1e-4, 2e-4], truth=[0.5, 0.5, 0.5], prediction=[0.5, 0.9, 0.1])
+    assert (theory.ranking_minimises_risk(mixed).left, theory.ranking_minimises_risk(mixed).right) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -317,6 +339,7 @@ def test_prop_3_1_holds_for_a_model_in_the_true_order(instance):
 def test_prop_3_1_the_true_ctr_has_the_least_risk(instance):
     sides = theory.least_risk(instance)
     assert sides.holds
+    assert sides.left == pytest.approx(risk(instance.predicting(instance.truth)))
     assert sides.right == pytest.approx(-spread(instance) / 2)
     assert instance.loss() >= sides.left - 1e-9
 
@@ -361,7 +384,11 @@ def test_thm_3_2_is_tight_for_minimisers_of_the_risk(instance):
 @seeded
 @given(tie_free())
 def test_thm_3_2_rests_on_counting_mistakes_at_their_cost(instance):
-    assert theory.mistakes_identity(instance).holds
+    sides = theory.mistakes_identity(instance)
+    assert sides.holds
+    assert not sides.ties
+    assert sides.left == pytest.approx(loop_loss(instance, instance.truth, positive, indicator))
+    assert sides.right == pytest.approx(risk(instance) / 2 + spread(instance) / 4)
 
 
 def test_thm_3_2_fails_with_an_eighth_for_a_quarter():
@@ -382,14 +409,10 @@ def test_thm_3_2_fails_where_a_tie_shows_the_worse_ad():
     assert sides.holds
     assert not replace(sides, right=sides.right - TIED_PREDICTION.welfare() + worse).holds
     assert not theory.mistakes_identity(TIED_PREDICTION).holds
+    assert theory.mistakes_identity(TIED_PREDICTION).ties
 
 
 # Prop. 3.3
-
-
-def squared_error_risk(prediction, truth):
-    """Another loss of which the true CTR is the only minimiser."""
-    return float((prediction - truth).square().sum())
 
 
 def squared_margin(instance):
@@ -674,6 +697,32 @@ def replace_teacher(instance, teacher):
     return Instance(instance.bids, instance.truth, instance.prediction, teacher)
 
 
+def teacher_bound(world, sigma):
+    """n (n - 1) sigma B^2 sqrt(epsilon)."""
+    ads, cap = len(world[0]), max(each.bids.max().item() for each in world)
+    return ads * (ads - 1) * sigma * cap**2 * math.sqrt(theory.squared_error(world))
+
+
+@seeded
+@given(worlds(), SIGMA, st.sampled_from(["logistic", "hinge"]))
+def test_eq_5_and_6_with_a_teacher_are_near_the_risk(world, sigma, surrogate):
+    sides = theory.teacher_surrogate_error(world, surrogate, sigma=sigma)
+    assert sides.holds
+    phi = {"logistic": logistic, "hinge": hinge}[surrogate]
+    errors = [abs(loop_loss(each, each.teacher, signed, lambda x: phi(sigma * x)) - risk(each)) for each in world]
+    assert sides.left == pytest.approx(sum(errors) / len(errors), abs=1e-8)
+    factor = max(1, sigma * max(each.bids.max().item() for each in world) - 1) / 2
+    near = factor * sum(map(spread, world)) / len(world)
+    assert sides.right == pytest.approx(near + teacher_bound(world, sigma))
+
+
+def test_eq_5_and_6_with_a_teacher_fail_without_the_teachers_error():
+    turned = Instance([1.0, 1.0], truth=[0.5, 0.5], prediction=[1.0, 0.0], teacher=[1.0, 0.0])
+    sides = theory.teacher_surrogate_error([turned], "hinge")
+    assert sides.holds
+    assert not replace(sides, right=sides.right - teacher_bound([turned], 1.0)).holds
+
+
 # Defs. 4.2 and 4.3
 
 
@@ -773,6 +822,7 @@ def test_thm_4_4_fails_with_half_the_slack():
 def test_thm_4_4_calibration_holds(world, sigma):
     sides = theory.teacher_calibration(world, hypotheses_for(world), sigma=sigma)
     assert sides.holds
+    assert sides.right == pytest.approx(teacher_bound(world, sigma))
 
 
 @seeded
@@ -870,6 +920,7 @@ def test_eq_19_holds(world, sigma):
         for each in world
     ]
     assert sides.left == pytest.approx(sum(errors) / len(errors), abs=1e-9)
+    assert sides.right == pytest.approx(teacher_bound(world, sigma))
 
 
 def test_eq_19_fails_with_half_the_constant():
@@ -886,6 +937,9 @@ def test_hinge_is_near_the_mistakes(instance, sigma):
     assert near.holds
     assert far.holds
     assert near.right == far.left
+    ads, cap = len(instance), instance.bids.max().item()
+    assert near.right == pytest.approx(max(1, sigma * cap - 1) * spread(instance) / 2)
+    assert far.right == pytest.approx(ads * (ads - 1) / 2 * cap * max(1, sigma * cap - 1))
     mistakes = loop_loss(instance, instance.truth, positive, indicator)
     surrogate = loop_loss(instance, instance.truth, positive, lambda x: hinge(sigma * x))
     assert near.left == pytest.approx(abs(surrogate - mistakes), abs=1e-9)
@@ -911,6 +965,9 @@ def test_last_step_of_thm_4_4_holds_as_printed(world, sigma):
         for each in world
     ]
     assert sides.left == pytest.approx(sum(errors) / len(errors), abs=1e-9)
+    ads, cap = len(world[0]), max(each.bids.max().item() for each in world)
+    bracket = 2 * math.sqrt(theory.squared_error(world)) + max(1, sigma * cap - 1)
+    assert sides.right == pytest.approx(ads * (ads - 1) / 2 * cap * bracket)
 
 
 def test_last_step_of_thm_4_4_is_tight():
@@ -975,7 +1032,3 @@ def test_certificate_fails_without_the_disagreement_with_the_teacher():
     sides = theory.welfare_certificate([perfect])
     assert sides.left == sides.right == 0.75
     assert not replace(sides, right=perfect.welfare()).holds
-
-
-def test_every_statement_is_public():
-    assert all(hasattr(theory, name) for name in theory.__all__)
