@@ -107,9 +107,7 @@ class Store:
         self.folder = Path(folder)
         path = self.folder / SCHEMA
         if not path.is_file():
-            raise InputError(
-                f"must be a folder with a store, found no {SCHEMA} in {self.folder}", argument="data"
-            )
+            raise InputError(f"must be a folder with a store, found no {SCHEMA} in {self.folder}", argument="data")
         self.schema: dict[str, Any] = read_json(path)
         if not isinstance(self.schema, dict) or self.schema.get("format") != FORMAT:
             raise InputError(f"{path} must be the schema of a store, found something else")
