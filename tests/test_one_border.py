@@ -1,0 +1,87 @@
+"""A row means the same wherever it comes from: alone, in any subset and order, in any file."""
+
+import gzip
+import io
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bidwise.data import columns as columns_module
+from bidwise.data.columns import Encoder, Facts, Learner
+from bidwise.data.table_files import open_table
+
+HASHES = st.one_of(st.sampled_from(["30903e74", "12345678", "0a1b2c3d", "00000001", "1e5", "9e999"]), st.text("0123456789abcdef", min_size=8, max_size=8))
+ZIPS = st.sampled_from(["02139", "90210", "00501", "10001", "2139"])
+WORDS = st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters='"\n\r\x85\u2028\u2029'), min_size=1, max_size=6)
+MADE = {
+    "hash": (HASHES, pl.String),
+    "zip": (ZIPS, pl.String),
+    "word": (WORDS, pl.String),
+    "price": (st.floats(allow_nan=False, allow_infinity=False), pl.Float64),
+    "narrow": (st.floats(width=32, allow_nan=False, allow_infinity=False), pl.Float32),
+    "count": (st.integers(-(2**63), 2**63 - 1), pl.Int64),
+    "hour": (st.integers(0, 23), pl.Int8),
+    "user_id": (st.integers(2**53 - 2, 2**53 + 2), pl.Int64),
+    "flag": (st.booleans(), pl.Boolean),
+}
+
+
+@st.composite
+def tables(draw):
+    rows = draw(st.integers(2, 30))
+    made = {}
+    for name, (values, dtype) in MADE.items():
+        few = draw(st.lists(st.one_of(st.none(), values), min_size=1, max_size=8))
+        made[name] = pl.Series(name, draw(st.lists(st.sampled_from(few), min_size=rows, max_size=rows)), dtype=dtype)
+    return pl.DataFrame(made)
+
+
+def pandas_of(frame):
+    """The same values in pandas, of whose types those with a word for missing keep whole numbers whole."""
+    kinds = {pl.Int64: "Int64", pl.Int8: "Int8", pl.Boolean: "boolean", pl.Float32: "float32", pl.Float64: "float64"}
+    kinds |= {pl.String: "object"}
+    return pd.DataFrame({column.name: pd.Series(column.to_list(), dtype=kinds[column.dtype]) for column in frame})
+
+
+def sources(frame, folder):
+    """The same rows in every kind of file and frame."""
+    frame.write_csv(folder / "polars.csv")
+    pandas_of(frame).to_csv(folder / "pandas.csv", index=False)
+    pandas_of(frame).to_csv(folder / "pandas.tsv", index=False, sep="\t")
+    (folder / "zipped.csv.gz").write_bytes(gzip.compress(frame.write_csv(line_terminator="\r\n").encode()))
+    frame.write_parquet(folder / "table.parquet")
+    yield from (folder / name for name in ("polars.csv", "pandas.csv", "pandas.tsv", "zipped.csv.gz", "table.parquet"))
+    yield frame
+    yield pandas_of(frame)
+    yield frame.to_dict(as_series=False)
+
+
+def fitted(table, **options):
+    source = open_table(table)
+    columns = Facts.of(source).columns([], **options)
+    learner = Learner(columns)
+    for block in source.blocks(learner.names):
+        learner.add(learner.counted(block.frame))
+    return learner.encoder(min_count=1, bins=4)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(tables(), st.randoms(use_true_random=False), st.integers(0, 7), st.booleans())
+def test_the_ids_of_a_row_are_the_same_alone_in_any_order_and_in_any_file(tmp_path, frame, random, trained_on, python):
+    try:
+        encoder = fitted(list(sources(frame, tmp_path))[trained_on])
+    except columns_module.InputError:  # a column in which every row is alike
+        return
+    order = random.sample(range(len(frame)), random.randint(1, len(frame)))
+    patch = pytest.MonkeyPatch()
+    with patch.context() as patched:
+        patched.setattr(columns_module, "SHORT", 4000 if python else 0)
+        whole = encoder.encode(open_table(frame).frame(), dense=True)
+        for table in sources(frame[order], tmp_path):
+            some = encoder.encode(open_table(table).frame(), dense=True)
+            np.testing.assert_array_equal(some.ids, whole.ids[order])
+            np.testing.assert_array_equal(some.dense, whole.dense[order])
