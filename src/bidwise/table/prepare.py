@@ -278,8 +278,8 @@ def _passed(source: Source, columns: list[str] | None, work: Any) -> Iterator[tu
 
 def _written(data: Data, previous: Previous | None) -> dict[str, Any]:
     """How cells are written: separators of bags in text, and words that mean missing."""
-    bags = [*data.bag, *([] if previous is None else previous.bags)]
-    return {"bags": dict.fromkeys(bags, data.bag_separator), "missing": data.missing}
+    bags = dict.fromkeys(data.bag, data.bag_separator) if previous is None else previous.bags
+    return {"bags": bags, "missing": data.missing}
 
 
 def _decided(facts: Facts, data: Data, previous: Previous | None) -> list[Column]:

@@ -119,9 +119,9 @@ class Previous:
                 )
 
     @property
-    def bags(self) -> list[str]:
-        """Columns that must hold lists, or text that is."""
-        return [column.name for column in self.model.encoder.columns if isinstance(column, Bag)]
+    def bags(self) -> dict[str, str]:
+        """Columns with several values in a cell, and the separator between them in text."""
+        return {column.name: column.separator for column in self.model.encoder.columns if isinstance(column, Bag)}
 
     def ctr(self, encoder: Encoder, features: NDArray[np.int32]) -> Floats:
         """The run's own CTR of rows that are ids of an extended encoder, as `bidwise predict` has it."""
