@@ -57,7 +57,8 @@ def sources(frame, folder):
     yield from (folder / name for name in ("polars.csv", "pandas.csv", "pandas.tsv", "zipped.csv.gz", "table.parquet"))
     yield frame
     yield pandas_of(frame)
-    yield frame.to_dict(as_series=False)
+    lists = frame.to_dict(as_series=False)
+    yield lists | {"narrow": frame["narrow"].to_numpy()}  # a number of 32 bits is another one as Python's float
 
 
 def fitted(table, **options):
@@ -69,7 +70,7 @@ def fitted(table, **options):
     return learner.encoder(min_count=1, bins=4)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(tables(), st.randoms(use_true_random=False), st.integers(0, 7), st.booleans())
 def test_the_ids_of_a_row_are_the_same_alone_in_any_order_and_in_any_file(tmp_path, frame, random, trained_on, python):
     try:
@@ -83,5 +84,8 @@ def test_the_ids_of_a_row_are_the_same_alone_in_any_order_and_in_any_file(tmp_pa
         whole = encoder.encode(open_table(frame).frame(), dense=True)
         for table in sources(frame[order], tmp_path):
             some = encoder.encode(open_table(table).frame(), dense=True)
-            np.testing.assert_array_equal(some.ids, whole.ids[order])
+            for at, column in zip(encoder.spans, encoder.columns, strict=True):
+                apart = (some.ids[:, at] != whole.ids[order, at]).any(axis=1).nonzero()[0]
+                cells = frame[column.name][order].gather(apart).to_list()
+                assert (column.name, type(table), cells) == (column.name, type(table), [])
             np.testing.assert_array_equal(some.dense, whole.dense[order])

@@ -114,10 +114,10 @@ def _number_text(text: pl.Series) -> pl.Series:
 
 def numbers_of(column: pl.Series, *, decimal: str = ".", missing: Collection[str] = ()) -> Floats:
     """Values as float64, NaN if they are missing or no numbers."""
-    return _numbers(column, decimal, missing)[0]
+    return read_numbers(column, decimal, missing)[0]
 
 
-def _numbers(column: pl.Series, decimal: str = ".", missing: Collection[str] = ()) -> tuple[Floats, pl.Series]:
+def read_numbers(column: pl.Series, decimal: str = ".", missing: Collection[str] = ()) -> tuple[Floats, pl.Series]:
     """Values as float64, and whether each is neither missing nor a number."""
     dtype = column.dtype
     bad = pl.Series([False]).new_from_index(0, len(column))
@@ -242,7 +242,8 @@ class Sketch:
             self._merge()
 
     def _merge(self) -> NDArray[np.uint64]:
-        kept = np.unique(np.concatenate(self.hashes))[: KEPT + 1]
+        kept = np.sort(np.concatenate(self.hashes))  # np.unique would hash them, ten times as slow
+        kept = kept[np.append(True, kept[1:] != kept[:-1])[: len(kept)]][: KEPT + 1]
         self.hashes, self.waiting = [kept], 0
         if len(kept) > KEPT:
             self.limit = kept[-1]
@@ -714,7 +715,7 @@ class Encoder:
         filled, unknown = np.zeros((2, len(self.columns)), dtype=np.int64)
         for number, (at, column) in enumerate(zip(self.spans, self.columns, strict=True)):
             if isinstance(column, Numeric):
-                numbers, bad = _numbers(rows[column.name], column.decimal, column.missing)
+                numbers, bad = read_numbers(rows[column.name], column.decimal, column.missing)
                 ids[:, at.start] = column.ids(numbers)
                 outside = (numbers < column.low) | (numbers > column.high)
                 odd = int(bad.sum() or 0)
@@ -781,7 +782,7 @@ class Encoder:
     def write(self, folder: Path) -> None:
         """Write ``encoder.json`` and ``vocabulary.parquet`` into a folder."""
         words = [
-            pl.DataFrame({"column": pl.lit(column.name, dtype=pl.Categorical), "word": column.vocabulary})
+            column.vocabulary.to_frame().select(pl.lit(column.name).cast(pl.Categorical).alias("column"), "word")
             for column in self.columns
             if isinstance(column, Categorical)
         ]
@@ -843,7 +844,7 @@ class Learner:
 
     def _counted(self, column: Column, values: pl.Series, sample: NDArray[np.bool_] | None) -> Counts:
         if column.use == "numeric":
-            numbers, bad = _numbers(values, column.decimal, self.missing)
+            numbers, bad = read_numbers(values, column.decimal, self.missing)
             known = numbers[~np.isnan(numbers)]
             odd = int(bad.sum() or 0)
             some = numbers if sample is None else numbers[sample]

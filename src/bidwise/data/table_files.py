@@ -29,7 +29,7 @@ import polars.selectors as cs
 from numpy.typing import NDArray
 
 from bidwise.errors import InputError
-from bidwise.run_folder import checksum
+from bidwise.run_folder import checksum, whole_file
 from bidwise.urls import WEB, scheme_of, shown, url_of
 
 Table = Any  # a path, a URL, a Source, a polars or pandas frame, a LazyFrame, or a mapping of columns
@@ -160,6 +160,10 @@ class Source:
         total = sum(int(frame.hash_rows(seed=0).sum() or 0) for frame in frames if frame.width)
         return f"{total % 2**32:08x}"
 
+    def local(self, folder: Path) -> Source:
+        """The table if it can be read again at the same cost, else a Parquet copy of it in a folder."""
+        return self
+
     def header_line(self, column: str) -> bytes:
         """Of text with a header, its first line with one more name, as it is written; empty without a header."""
         return b""
@@ -207,6 +211,14 @@ class _Frames(Source):
 
     def fingerprint(self) -> str:
         return checksum(*self.files) if self.files else super().fingerprint()
+
+    def local(self, folder: Path) -> Source:
+        if self.files:
+            return self
+        copy = folder / "rows.parquet"
+        with self._readable(), whole_file(copy) as part:
+            self.lazy.sink_parquet(part, row_group_size=ROWS, compression="lz4", engine="streaming")
+        return _Frames(self.name, pl.scan_parquet(copy, glob=False), files=[copy])
 
     def place(self, row: int) -> str:
         name = self.name
