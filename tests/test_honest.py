@@ -20,7 +20,7 @@ from bidwise.data.splits import split
 from bidwise.study.compare import choose
 from bidwise.table import train
 from bidwise.table.config import resolved
-from bidwise.table.encode import prepare
+from bidwise.table.prepare import prepare
 
 SPLITS = ("train", "valid", "test")
 LONG = "BIDWISE_LONG" in os.environ  # make test-long simulates more often

@@ -45,23 +45,29 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(work: Callable[[Task], Value], tasks: Iterable[Task], then: Callable[[Value], None], workers: int) -> None:
-    """Call ``work(task)`` in threads and ``then`` with the values, in the order of the tasks, in this thread.
+def ahead(work: Callable[[Task], Value], tasks: Iterable[Task], workers: int) -> Iterator[Value]:
+    """The values of ``work(task)``, called in threads, in the order of the tasks.
 
     No more than ``workers`` values wait; tasks are taken as needed. The first error ends the work.
     """
-    ahead: deque[Future[Value]] = deque()
+    waiting: deque[Future[Value]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
             for task in tasks:
-                ahead.append(pool.submit(work, task))
-                if len(ahead) == workers:
-                    then(ahead.popleft().result())
-            while ahead:
-                then(ahead.popleft().result())
+                waiting.append(pool.submit(work, task))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         finally:
-            for future in ahead:
+            for future in waiting:
                 future.cancel()
+
+
+def in_order(work: Callable[[Task], Value], tasks: Iterable[Task], then: Callable[[Value], None], workers: int) -> None:
+    """Call ``then`` with the values of :func:`ahead`, in this thread."""
+    for value in ahead(work, tasks, workers):
+        then(value)
 
 
 def threads(workers: int, device: torch.device | str = "cpu") -> ThreadPoolExecutor:
