@@ -190,9 +190,7 @@ def _without_number(data: Data, columns: list[str]) -> Data:
     return replace(data, bid=None) if number else data
 
 
-def _fill(
-    folder: Path, source: Source, data: Data, config: Config, previous: Previous | None, show: Progress
-) -> None:
+def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Previous | None, show: Progress) -> None:
     """Three passes: roles and facts of all rows, what training rows teach, ids."""
     name, rows = source.name, _Rows(data)
     facts = Facts(source, **_written(data, previous))
@@ -379,10 +377,14 @@ def _write_features(
 
 def _check_room(folder: Path, rows: int, columns: list[Column]) -> None:
     """Raise unless the disk has room for ids and dense values of all features, and what is stored next to them."""
-    needed = rows * (sum(4 * each.slots + 8 * (each.use == "numeric") for each in columns if each.use in KINDS) + BESIDE)
+    needed = rows * (
+        sum(4 * each.slots + 8 * (each.use == "numeric") for each in columns if each.use in KINDS) + BESIDE
+    )
     free = shutil.disk_usage(folder).free
     if free < needed:
-        words = f"must have {needed / 1e6:,.1f} MB free for {rows:,} rows, found {free / 1e6:,.1f} MB at {folder.parent}"
+        words = (
+            f"must have {needed / 1e6:,.1f} MB free for {rows:,} rows, found {free / 1e6:,.1f} MB at {folder.parent}"
+        )
         raise InputError(words, argument="out")
 
 
