@@ -61,7 +61,9 @@ class Data:
     def __post_init__(self) -> None:
         roles = self.roles
         if not self.click:
-            raise InputError("must name the column of clicks, found none: --click COLUMN, or in [data]", argument="click")
+            raise InputError(
+                "must name the column of clicks, found none: --click COLUMN, or in [data]", argument="click"
+            )
         if self.time_format is not None and self.time is None:
             raise InputError("needs {}, the column of times", argument="time_format", others=["time"])
         for role in ("click", "bid", "weight", "position"):
