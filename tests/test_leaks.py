@@ -54,7 +54,7 @@ def test_a_value_that_tells_the_clicks_stops_training(tmp_path):
     table = market()
     random = np.random.default_rng(2)
     refund = pl.Series(np.where((table["click"].to_numpy() == 1) & (random.random(len(table)) < 0.5), "yes", "no"))
-    with pytest.raises(bidwise.InputError, match="100 % of .* ads with refund = 'yes'") as error:
+    with pytest.raises(bidwise.InputError, match=r"100 % of .* ads with refund = 'yes'") as error:
         prepared(table.with_columns(refund=refund), tmp_path / "run")
     assert error.value.argument == "keep"
     facts = prepared(table.with_columns(refund=refund), tmp_path / "kept", **{"data.keep": ["refund"]}).facts

@@ -383,9 +383,9 @@ def test_what_a_user_sets_is_the_same_in_all_settings_of_the_search():
     found = candidates(resolved(told))
     assert {(each.l2, each.epochs) for each in found} == {(0.5, 7)}
     assert len({each.model for each in found}) == len(found) > 1  # settings that are now alike are tried once
-    assert [each.model for each in candidates(resolved(told | {"model": {"name": "dcn"}}))] == ["dcn"]
+    assert [each.model for each in candidates(resolved(told | {"model": {"name": "dcnv2"}}))] == ["dcnv2"]
     assert {each.model for each in candidates(resolved(told | {"model": {"embedding": 4}}))} == {"deepfm"}
-    assert {each.model for each in candidates(resolved(told | {"model": {"cross": 4}}))} == {"dcn"}
+    assert {each.model for each in candidates(resolved(told | {"model": {"cross": 4}}))} == {"dcnv2"}
     assert len(candidates(resolved(told, {"train.budget": 2}))) == 2
     assert len(candidates(resolved(told, {"train.loss": "log_plus"}))) == 1
     assert candidates(resolved(told, {}, ["train.schedule=constant"]))[0].patience == 2

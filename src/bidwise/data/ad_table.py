@@ -90,7 +90,7 @@ def read_ads(
     (array([1., 2.]), array([0, 2]))
     """
     source = open_table(table, name=name)
-    bid, constant = _column_or_number(source.columns, bid)
+    bid, constant = column_or_number(source.columns, bid)
     named: list[Any] = [] if auction is None else [*auction] if isinstance(auction, list | tuple) else [auction]
     keys = {key: list(columns) for key, columns in (keys or {}).items()}
     numeric = [*ctr, click, *(each for each in (bid, truth, position, weight, propensity) if each is not None)]
@@ -259,7 +259,7 @@ def auction_rows(auction: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, 
     return None if together else np.argsort(auction, kind="stable"), offsets
 
 
-def _column_or_number(columns: Sequence[str], bid: Any) -> tuple[str | None, float]:
+def column_or_number(columns: Sequence[str], bid: Any) -> tuple[str | None, float]:
     """The column of bids, or the number that all ads bid."""
     if bid is None:
         return None, 1.0

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import polars.selectors as cs
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.ad_table import auction_keys, checked_numbers, number_auctions
+from bidwise.data.ad_table import auction_keys, checked_numbers, column_or_number, number_auctions
 from bidwise.data.columns import KINDS, Column, Encoder, Facts, Learner, Seen, least_count
 from bidwise.data.splits import UNFINISHED, Split, auction_size, shown_times, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
@@ -164,7 +165,7 @@ def _encoding(config: Config) -> dict[str, Any]:
 
 def _build(source: Source, config: Config, folder: Path, previous: Previous | None, show: Progress) -> None:
     """The store of a table."""
-    data = _without_number(config.data, source.columns)
+    data = replace(config.data, bid=column_or_number(source.columns, config.data.bid)[0])
     if previous is not None:
         previous.check_data(config.data)
     named = [*data.kinds, *data.ignore, *data.keep]
@@ -179,15 +180,6 @@ def _build(source: Source, config: Config, folder: Path, previous: Previous | No
         (work / "store").rename(folder / "store")
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _without_number(data: Data, columns: list[str]) -> Data:
-    """The roles, of which ``bid`` is a column or none: a number is what all ads bid, unless a column is called so."""
-    try:
-        number = data.bid is not None and data.bid not in columns and float(data.bid) > 0
-    except ValueError:
-        number = False
-    return replace(data, bid=None) if number else data
 
 
 def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Previous | None, show: Progress) -> None:
@@ -290,7 +282,6 @@ def _check_first_block(source: Source, data: Data, previous: Previous | None) ->
     """Raise if a column cannot but come from the click, as far as half of the first rows tell the other half."""
     block = next(source.blocks())
     block = replace(block, frame=block.frame.head(FIRST))
-    block = next(source.blocks())
     with block.located():
         clicks = checked_numbers(block.frame, [], {"click": data.click}, slots=None)[data.click]
     first = np.random.default_rng(0).permutation(len(clicks)) < len(clicks) // 2
@@ -541,7 +532,7 @@ def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
     """What a cut in time goes through: auctions, which went, whole, to where their oldest ads belong, or times."""
     edges = [
         (times[parts[before].rows].max(), times[parts[after].rows].min())
-        for before, after in zip(SPLITS, SPLITS[1:], strict=False)
+        for before, after in pairwise(SPLITS)
     ]
     if any(before > after for before, after in edges):
         return "auctions"
