@@ -195,7 +195,7 @@ def test_ids_of_lists_keep_repeats_and_drop_what_is_missing():
         bag.ids(pl.Series("x", [[{"a": 1}]]))
     encoder = Encoder((Categorical("s", ("u",)), bag))
     assert Encoder.from_json(encoder.to_json()) == encoder
-    assert encoder.encode(pl.DataFrame({"s": ["u"], "x": [["a"]]})).tolist() == [[2, 2, 1, 1]]
+    assert encoder.encode(pl.DataFrame({"s": ["u"], "x": [["a"]]})).ids.tolist() == [[2, 2, 1, 1]]
     spoilt = encoder.to_json()
     spoilt["columns"][1]["slots"] = 10**9
     with pytest.raises(bidwise.InputError, match="slots of column 'x' must be at most"):
@@ -211,7 +211,7 @@ def test_a_store_has_a_column_for_each_slot(run):
     assert store.column("train", "features").shape == (1200, 9)
     rows = pl.read_parquet(run / "test.parquet")["row"].to_list()
     table = logged()[rows]
-    assert np.array_equal(model.encoder.encode(table), store.column("test", "features"))
+    assert np.array_equal(model.encoder.encode(table).ids, store.column("test", "features"))
     words = model.encoder.columns[0].vocabulary.to_list()
     for row, ids in zip(table["interests"].to_list(), store.column("test", "features")[:, :4].tolist(), strict=True):
         known = [2 + words.index(x) for x in row or []]
@@ -350,7 +350,7 @@ def test_the_estimator_takes_frames_with_lists():
 
 
 def test_room_on_the_disk_is_asked_for_all_slots(tmp_path, monkeypatch):
-    asked, room = [], encode._check_room
-    monkeypatch.setattr(encode, "_check_room", lambda *given: asked.append(given[-1]) or room(*given))
-    encode.prepare(logged(), Config(Data(**ROLES)), tmp_path / "run")
-    assert asked == [5, 4 + 4 + 3]
+    asked, room = [], prepare_module._check_room
+    monkeypatch.setattr(prepare_module, "_check_room", lambda *given: asked.append(given[-1]) or room(*given))
+    prepare_module.prepare(logged(), Config(Data(**ROLES)), tmp_path / "run")
+    assert sum(column.slots for column in asked[0]) == 4 + 4 + 3
