@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from numbers import Real
 from typing import Any
 
@@ -17,7 +18,7 @@ from bidwise.data.columns import read_numbers, spelled
 from bidwise.data.table_files import BadRow, Table, open_table
 from bidwise.values import Floats
 
-CLICKS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}  # words for clicks, in small letters
+CLICKS = {"true": "1", "false": "0", "yes": "1", "no": "0"}  # words for clicks, in small letters
 USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish
 
 
@@ -109,17 +110,24 @@ def read_ads(
     twice = sorted(column for column in ctr if [*ctr].count(column) > 1)
     if twice:
         raise InputError(f"must name every column once, found {twice[0]!r} twice", argument="ctr")
-    frame = source.frame([*numeric, *text])
     by_role = {"click": click, "bid": bid, "truth": truth, "position": position, "weight": weight}
-    with source.located():
-        read = checked_numbers(frame, ctr, by_role | {"propensity": propensity}, slots=slots)
-        auctions = auction_ids(frame.select(cs.by_name(*named))) if named else None
-    grouped = {key: group_ids(frame.select(cs.by_name(*columns)), source.name) for key, columns in keys.items()}
-    ads = AdTable(
+    by_role |= {"propensity": propensity}
+    numbers: list[dict[str, Floats]] = []
+    names, grouping = [], []
+    for block in source.blocks([*numeric, *text]):
+        with block.located():
+            numbers.append(checked_numbers(block.frame, ctr, by_role, slots=slots))
+            names.append(auction_keys(block.frame.select(cs.by_name(*named))) if named else np.empty(0, np.uint64))
+            grouping.append(block.frame.select(cs.by_name(*dict.fromkeys(chain.from_iterable(keys.values())))))
+    read = {column: np.concatenate([part[column] for part in numbers]) for column in numbers[0]}
+    groups = pl.concat(grouping)
+    grouped = {key: group_ids(groups.select(cs.by_name(*columns))) for key, columns in keys.items()}
+    ads = len(read[click])
+    table_ads = AdTable(
         ctr={column: read[column] for column in ctr},
         clicks=read[click],
-        bids=np.full(len(frame), constant) if bid is None else read[bid],
-        offsets=np.array([0, len(frame)]),
+        bids=np.full(ads, constant) if bid is None else read[bid],
+        offsets=np.array([0, ads]),
         truth=None if truth is None else read[truth],
         position=None if position is None else read[position].astype(np.int64),
         weights=None if weight is None else read[weight] / read[weight].mean(),
@@ -127,10 +135,10 @@ def read_ads(
         groups={key: ids for key, (ids, _) in grouped.items()},
         labels={key: labels for key, (_, labels) in grouped.items()},
     )
-    if auctions is None:
-        return ads
-    order, offsets = auction_rows(auctions)
-    return replace(ads, offsets=offsets) if order is None else ads.rows(order, offsets)
+    if not named:
+        return table_ads
+    order, offsets = auction_rows(number_auctions(np.concatenate(names)))
+    return replace(table_ads, offsets=offsets) if order is None else table_ads.rows(order, offsets)
 
 
 def checked_numbers(
@@ -170,10 +178,9 @@ def checked_numbers(
 
 def _known_numbers(column: pl.Series, click: bool) -> Floats:
     """The column as float64; the first value that is missing or no number is an error."""
-    if click and column.dtype == pl.String:
-        words = column.str.strip_chars().str.to_lowercase()
-        column = column.zip_with(~words.is_in([*CLICKS]).fill_null(False), words.replace(CLICKS))
     numbers, bad = read_numbers(column)
+    if click and bad.any():
+        numbers, bad = read_numbers(column.cast(pl.String).str.strip_chars().str.to_lowercase().replace(CLICKS))
     if bad.any():
         row = int(bad.arg_max() or 0)
         raise BadRow(column.name, row, f"{column[row]!r}, which is no number" + "; clicks are 0 or 1" * click)
@@ -183,7 +190,7 @@ def _known_numbers(column: pl.Series, click: bool) -> Floats:
     return numbers
 
 
-def group_ids(keys: pl.DataFrame, table: str = "table") -> tuple[NDArray[np.int64], list[str]]:
+def group_ids(keys: pl.DataFrame) -> tuple[NDArray[np.int64], list[str]]:
     """The group of every row, rows with the same values in all columns, and what groups are called.
 
     Groups count from 0 in the order of their first rows; missing values are a group of their own.
@@ -191,28 +198,35 @@ def group_ids(keys: pl.DataFrame, table: str = "table") -> tuple[NDArray[np.int6
     >>> group_ids(pl.DataFrame({"keyword": ["a", "b", "a"], "day": [2, 1, 2]}))
     (array([0, 1, 0]), ['a, 2', 'b, 1'])
     """
-    words = pl.DataFrame([_words(column).fill_null("(missing)").alias(str(at)) for at, column in enumerate(keys)])
+    words, runs = _runs(keys)
+    words = words.select(pl.all().fill_null("(missing)"))
     ids = number_auctions(words.hash_rows(seed=0).to_numpy())
-    firsts = np.unique(ids, return_index=True)[1]
-    labels = words[firsts].select(pl.concat_str(pl.all(), separator=", ")).to_series().to_list()
-    return ids, labels
+    labels = words[np.unique(ids, return_index=True)[1]].select(pl.concat_str(pl.all(), separator=", ")).to_series()
+    return ids[runs], labels.to_list()
 
 
-def _words(column: pl.Series) -> pl.Series:
-    """Names of auctions and groups: text is trimmed, and a number is spelled alike in any file."""
-    if column.dtype.is_nested():
-        raise InputError(f"column {column.name!r} must have one value per ad, found {column.dtype}")
-    return spelled(column)
+def _runs(keys: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+    """What runs of rows with the same values are called, as text, and the run of every row: ads of an auction are often
+    together."""
+    for column in keys:
+        if column.dtype.is_nested():
+            raise InputError(f"column {column.name!r} must have one value per ad, found {column.dtype}")
+    changes = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in keys.columns)
+    starts = np.array(keys.select(changes).to_series())
+    starts[:1] = True
+    words = [spelled(column).alias(str(at)) for at, column in enumerate(keys.filter(starts))]
+    return pl.DataFrame(words), np.cumsum(starts) - 1
 
 
 def auction_keys(keys: pl.DataFrame) -> NDArray[np.uint64]:
     """A hash of the columns that name the auction, as text; missing values are rejected. Of 100 million auctions two
     share one with a probability of 0.0003."""
-    words = pl.DataFrame([_words(column) for column in keys])
-    for column in words:
+    words, runs = _runs(keys)
+    for name, column in zip(keys.columns, words, strict=True):
         if column.null_count():
-            raise BadRow(column.name, int(column.is_null().arg_max() or 0), "no value; every ad needs an auction")
-    return words.hash_rows(seed=0).to_numpy()
+            row = int((runs == int(column.is_null().arg_max() or 0)).argmax())
+            raise BadRow(name, row, "no value; every ad needs an auction")
+    return np.asarray(words.hash_rows(seed=0).to_numpy()[runs])
 
 
 def auction_ids(keys: pl.DataFrame) -> NDArray[np.int64]:
@@ -225,8 +239,8 @@ def auction_ids(keys: pl.DataFrame) -> NDArray[np.int64]:
 
 
 def number_auctions(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The number of every key, from 0 in the order of their first rows; ads of an auction are often together."""
-    starts = np.append(True, np.diff(keys) != 0)[: len(keys)]
+    """The number of every key, from 0 in the order of their first rows."""
+    starts = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
     _, first, which = np.unique(keys[starts], return_index=True, return_inverse=True)
     numbers = np.argsort(np.argsort(first))
     return np.asarray(numbers[which][np.cumsum(starts) - 1], dtype=np.int64)

@@ -83,10 +83,9 @@ def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] 
     elif dtype == pl.String:
         text = column.str.strip_chars()
         text = _number_text(text) if spelling == "number" else text
-        text = text.replace(BOOLEANS)
     else:
         text = column.cast(pl.String)
-    return text.set(text.is_in([*MISSING_WORDS, *missing]), None)
+    return text.replace(dict.fromkeys([*MISSING_WORDS, *missing]) | BOOLEANS)
 
 
 def _exact(column: pl.Series) -> pl.Series:
@@ -124,20 +123,21 @@ def read_numbers(column: pl.Series, decimal: str = ".", missing: Collection[str]
     if dtype == pl.Categorical or isinstance(dtype, pl.Enum):
         column, dtype = column.cast(pl.String), pl.String()
     if dtype == pl.String:
-        text = column.str.strip_chars()
-        text = text if decimal == "." else text.str.replace(decimal, ".", literal=True)
-        read = text.cast(pl.Float64, strict=False)
-        if read.null_count() > column.null_count():
-            unread = text.filter(read.is_null())
-            truths = unread.str.to_lowercase().replace_strict(TRUTHS, default=None, return_dtype=pl.Float64)
-            read = read.scatter(read.is_null().arg_true(), truths)
-            known = text.is_not_null() & ~text.is_in([*MISSING_WORDS, *missing]).fill_null(False)
-            bad = read.is_null() & known
+        read = column.cast(pl.Float64, strict=False)
+        if read.null_count() > column.null_count():  # the rest is trimmed, a word, or no number
+            places = (read.is_null() & column.is_not_null()).arg_true()
+            text = column.gather(places).str.strip_chars()
+            rest = (text if decimal == "." else text.str.replace(decimal, ".", literal=True)).cast(
+                pl.Float64, strict=False
+            )
+            rest = rest.fill_null(text.str.to_lowercase().replace_strict(TRUTHS, default=None, return_dtype=pl.Float64))
+            odd = rest.is_null() & ~text.is_in([*MISSING_WORDS, *missing])
+            read, bad = read.scatter(places, rest), bad.scatter(places, odd)
     elif dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
         read = _exact(column) if dtype.is_float() or dtype.is_decimal() else column.cast(pl.Float64)
     else:
         read, bad = pl.Series([None], dtype=pl.Float64).new_from_index(0, len(column)), column.is_not_null()
-    numbers = np.array(read.fill_null(float("nan")).to_numpy())
+    numbers = read.fill_null(float("nan")).to_numpy(writable=True)
     if len(words := missing_numbers(missing)):
         numbers[np.isin(numbers, words)] = np.nan
     return numbers, bad
@@ -243,7 +243,7 @@ class Sketch:
 
     def _merge(self) -> NDArray[np.uint64]:
         kept = np.sort(np.concatenate(self.hashes))  # np.unique would hash them, ten times as slow
-        kept = kept[np.append(True, kept[1:] != kept[:-1])[: len(kept)]][: KEPT + 1]
+        kept = np.asarray(kept[np.append(True, kept[1:] != kept[:-1])[: len(kept)]][: KEPT + 1], np.uint64)
         self.hashes, self.waiting = [kept], 0
         if len(kept) > KEPT:
             self.limit = kept[-1]
@@ -353,7 +353,7 @@ class Facts:
         if block is not None and column is not None and read.any() and not read.all():
             first = values.filter(~read)[0]
             row = int((column.str.strip_chars() == first).fill_null(False).arg_max() or 0)
-            bad = (f"{first!r} in {block.where(row)}",)
+            bad = (f"{first!r} in {block.where(row).rpartition('/')[2]}",)  # runs are passed on: no folders
         found = found._replace(times=times, commas=commas, thousands=thousands, bad=bad)
         if not read.any():
             return found

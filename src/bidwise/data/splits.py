@@ -27,6 +27,7 @@ from bidwise.run_folder import take_room
 SHARES = (0.8, 0.1, 0.1)
 UNFINISHED = "unfinished"  # what folders inside a run folder begin with that the next start removes
 LEAST = 20  # auctions, or pairs of rows: two for each tenth
+ISO = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M%#z")
 SECONDS = (1e8, 4e9)  # since 1970, of the years 1973 to 2096
 AUCTIONS = 100  # to cut validation and test rows into, at least, if the table names none
 
@@ -122,15 +123,19 @@ def times_of(column: pl.Series, time_format: str | None = None, missing: Sequenc
 
 
 def _parsed(text: pl.Series, time_format: str | None) -> pl.Series:
-    """Text as dates, null if it is none."""
-    try:
-        if time_format is not None:
-            return text.str.to_datetime(time_format, strict=False, time_unit="us")
-        text = text.set(~text.str.contains(r"^[0-9]{4}-?[0-9]{2}-?[0-9]{2}").fill_null(True), None)
-        dates = text.str.to_datetime(strict=False, time_unit="us", time_zone="UTC")
-        return dates.dt.replace_time_zone(None)
-    except pl.exceptions.PolarsError:
-        return pl.Series([None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
+    """Text as dates, those with an offset in UTC; null if it is none."""
+    formats = [time_format] if time_format is not None else ISO
+    if time_format is None:
+        text = text.str.replace(r"^([0-9]{4})[/.]([0-9]{1,2})[/.]", "${1}-${2}-").str.replace("T", " ", literal=True)
+        text = text.str.replace(r" ?(?:Z|UTC)$", "")
+    dates = pl.Series([None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
+    for form in formats:
+        left = (dates.is_null() & text.is_not_null()).arg_true()
+        if len(left):
+            zone = "UTC" if form.endswith("z") else None
+            read = text.gather(left).str.to_datetime(form, strict=False, time_unit="us", time_zone=zone)
+            dates = dates.scatter(left, read.dt.replace_time_zone(None))
+    return dates
 
 
 def _expected(text: str, time_format: str | None) -> str:
