@@ -129,12 +129,12 @@ def test_a_training_cut_in_two_is_the_same_training(name, tmp_path):
     second = ads.take(
         torch.randperm(640, generator=orders)[torch.randperm(640, generator=torch.Generator().manual_seed(2)).argsort()]
     )
-    rest = fit(again, second, epochs=1, seed=2, adam=adam_of(half))
+    rest = fit(again, second, epochs=1, seed=2, adam=adam_of(half), **options)
     for key, value in whole.model.state_dict().items():
         torch.testing.assert_close(rest.model.state_dict()[key], value)
     fresh = MODELS[name]([6, 6, 6], **short)
     fresh.load_state_dict(half.model.state_dict())
-    forgot = fit(fresh, second, epochs=1, seed=2)
+    forgot = fit(fresh, second, epochs=1, seed=2, **options)
     assert any(
         not torch.allclose(forgot.model.state_dict()[key], value) for key, value in whole.model.state_dict().items()
     )
@@ -183,14 +183,14 @@ def test_settings_are_those_of_the_run_with_fewer_and_smaller_steps(first, tmp_p
 
 
 def test_every_member_of_an_ensemble_goes_on(tmp_path):
-    options = {**ROLES, **FAST, "recipe": "ensemble", "members": 2, "model": "dcn", "epochs": 1}
+    options = {**ROLES, **FAST, "recipe": "ensemble", "members": 2, "model": "dcnv2", "epochs": 1}
     train(day(0), out=tmp_path / "0", **options, settings=["model.hidden=4", "model.cross=1"])
     result = train(day(1), out=tmp_path / "1", continue_from=tmp_path / "0")
     assert result.fits["refreshed"].recipe.members == 2
     old, new = (bidwise.load(tmp_path / name).network for name in "01")
     assert len(new.models) == 2
     assert float(old.slope) != float(new.slope)
-    weights = [model.tables.tables[0].weight for model in new.models]
+    weights = [model.table.weight for model in new.models]
     assert not torch.equal(*weights)
     assert len(load(tmp_path / "1" / "optimizer.pt")) == 2
 
@@ -214,7 +214,7 @@ def test_what_cannot_go_on_is_refused(first, tmp_path):
     ]
     for options, words in cases:
         with pytest.raises(bidwise.InputError, match=words):
-            train(day(1), out=tmp_path / "run")
+            train(day(1), out=tmp_path / "run", **options)
     with pytest.raises(bidwise.InputError, match="no column 'site'"):
         train(day(1).drop("site"), out=tmp_path / "run", continue_from=first)
 
