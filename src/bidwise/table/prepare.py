@@ -530,10 +530,7 @@ def _split_facts(part: Split, rows: _Rows) -> SplitFacts:
 
 def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
     """What a cut in time goes through: auctions, which went, whole, to where their oldest ads belong, or times."""
-    edges = [
-        (times[parts[before].rows].max(), times[parts[after].rows].min())
-        for before, after in pairwise(SPLITS)
-    ]
+    edges = [(times[parts[before].rows].max(), times[parts[after].rows].min()) for before, after in pairwise(SPLITS)]
     if any(before > after for before, after in edges):
         return "auctions"
     return "time" if any(before == after for before, after in edges) else None
