@@ -266,13 +266,6 @@ def test_a_store_that_does_not_answer(host, monkeypatch):
         ["train", "{table}", *OPTIONS, "--out", "s3://ads/runs"],
         ["evaluate", "{table}", "--ctr", "old", "new", *OPTIONS, "--out", "gs://ads/runs"],
         ["predict", "{run}", "{table}", "--out", "s3://ads/out.parquet"],
-        ["predict", "s3://ads/run", "{table}", "--out", "out.parquet"],
-        ["train", "s3://ads/config.toml", "--out", "runs"],
-        ["prepare", "criteo", "s3://ads/train.txt", "stores"],
-        ["prepare", "criteo", "{table}", "s3://ads/stores"],
-        ["simulate", "criteo", "s3://ads/raw.tsv", "--rows", "5"],
-        ["report", "{run}", "--out", "s3://ads/report.html"],
-        ["reproduce", "synthetic", "--out", "s3://ads/runs"],
     ],
     ids=lambda words: " ".join(words[:2]),
 )

@@ -287,10 +287,7 @@ class _Memory(Source):
 
     def frame(self, columns: Sequence[str] | None = None) -> pl.DataFrame:
         check_columns(columns or (), self.columns, self.name)
-        frame = self._frame(None if columns is None else list(dict.fromkeys(columns)))
-        if frame.is_empty():
-            raise InputError(f"{self.name} must hold ads, found no rows")
-        return frame
+        return self._frame(None if columns is None else list(dict.fromkeys(columns)))
 
 
 class _Text(Source):
@@ -623,6 +620,7 @@ def _downloaded(url: str, name: str, folder: str) -> dict[str, Path]:
     warnings.filterwarnings("ignore", r"'\(default_\)region' not set", UserWarning)
     several = scheme_of(url) not in WEB and bool(PATTERN.search(name))
     try:
+        pl.scan_csv(url, glob=several, has_header=False, infer_schema=False).collect_schema()  # knows empty files
         lines = pl.scan_lines(url, glob=several, include_file_paths="file")
         for block in lines.collect_batches(chunk_size=ROWS, engine="streaming"):
             for (file,), part in block.partition_by(
@@ -633,8 +631,6 @@ def _downloaded(url: str, name: str, folder: str) -> dict[str, Path]:
                     part.write_csv(out, include_header=False, separator="\x01", quote_style="never")
     except UNREADABLE as error:
         raise _unreadable(name, error, url) from None
-    if not copies:
-        raise InputError(f"{name} must hold ads, found an empty file")
     return copies
 
 
