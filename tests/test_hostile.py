@@ -15,18 +15,18 @@ import torch
 from markupsafe import Markup
 
 import bidwise
-from bidwise.bridges.scoring import Bins
 from bidwise.cli import main
 from bidwise.cli.terminal import as_typed, say
 from bidwise.data.ads import Ads
-from bidwise.data.read_table import read_table
 from bidwise.data.store import Store, StoreWriter
+from bidwise.data.table_files import open_table
 from bidwise.json_files import from_json, read_json, read_object, read_toml
 from bidwise.models import LogisticRegression
 from bidwise.report.build import _page, read_run, runs_page, typed_result
 from bidwise.report.sections import Run
 from bidwise.run_folder import load, read_array, write_text
 from bidwise.table import train
+from bidwise.values import Numbers
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = "window.pwned=1"
@@ -79,7 +79,7 @@ def test_a_broken_file_is_named_in_one_line(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(BROKEN[name])
     with pytest.raises(bidwise.InputError) as caught:
-        {".json": read_json, ".toml": read_toml}.get(path.suffix, read_table)(path)
+        {".json": read_json, ".toml": read_toml}.get(path.suffix, lambda path: open_table(path).frame())(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -94,7 +94,7 @@ def test_numbers_and_kinds_that_nothing_can_hold_are_refused():
     refuses(r"result\[0\] must be of the kind float", from_json, np.ndarray, ["1"])
     refuses(r"found kind \[\]", typed_result, {"kind": []})
     with pytest.raises(ValueError, match="shape"):
-        Bins([[0.5]])
+        Numbers([[0.5]])
 
 
 def test_a_run_folder_with_odd_files_beside_its_result_is_refused(tmp_path):

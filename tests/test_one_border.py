@@ -1,7 +1,6 @@
 """A row means the same wherever it comes from: alone, in any subset and order, in any file."""
 
 import gzip
-import io
 
 import numpy as np
 import pandas as pd
@@ -11,12 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bidwise.data import columns as columns_module
-from bidwise.data.columns import Encoder, Facts, Learner
+from bidwise.data.columns import Facts, Learner
 from bidwise.data.table_files import open_table
 
-HASHES = st.one_of(st.sampled_from(["30903e74", "12345678", "0a1b2c3d", "00000001", "1e5", "9e999"]), st.text("0123456789abcdef", min_size=8, max_size=8))
+HASHES = st.one_of(
+    st.sampled_from(["30903e74", "12345678", "0a1b2c3d", "00000001", "1e5", "9e999"]),
+    st.text("0123456789abcdef", min_size=8, max_size=8),
+)
 ZIPS = st.sampled_from(["02139", "90210", "00501", "10001", "2139"])
-WORDS = st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters='"\n\r\x85\u2028\u2029'), min_size=1, max_size=6)
+WORDS = st.text(
+    st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters='"\n\r\x85\u2028\u2029'),
+    min_size=1,
+    max_size=6,
+)
 MADE = {
     "hash": (HASHES, pl.String),
     "zip": (ZIPS, pl.String),
@@ -70,7 +76,9 @@ def fitted(table, **options):
     return learner.encoder(min_count=1, bins=4)
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(tables(), st.randoms(use_true_random=False), st.integers(0, 7), st.booleans())
 def test_the_ids_of_a_row_are_the_same_alone_in_any_order_and_in_any_file(tmp_path, frame, random, trained_on, python):
     try:

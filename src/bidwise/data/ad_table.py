@@ -176,8 +176,14 @@ def checked_numbers(
     return read
 
 
+def _check_flat(column: pl.Series) -> None:
+    if column.dtype.is_nested():
+        raise InputError(f"column {column.name!r} must have one value per ad, found {column.dtype}")
+
+
 def _known_numbers(column: pl.Series, click: bool) -> Floats:
     """The column as float64; the first value that is missing or no number is an error."""
+    _check_flat(column)
     numbers, bad = read_numbers(column)
     if click and bad.any():
         numbers, bad = read_numbers(column.cast(pl.String).str.strip_chars().str.to_lowercase().replace(CLICKS))
@@ -209,8 +215,7 @@ def _runs(keys: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.int64]]:
     """What runs of rows with the same values are called, as text, and the run of every row: ads of an auction are often
     together."""
     for column in keys:
-        if column.dtype.is_nested():
-            raise InputError(f"column {column.name!r} must have one value per ad, found {column.dtype}")
+        _check_flat(column)
     changes = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in keys.columns)
     starts = np.array(keys.select(changes).to_series())
     starts[:1] = True

@@ -77,7 +77,7 @@ def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] 
     >>> spelled(pl.Series(["3.0", "007", "1e5"]), "number").to_list()
     ['3', '007', '100000']
     """
-    dtype = column.dtype
+    column, dtype = column.alias("value"), column.dtype  # polars takes a name such as ^a.*$ for a pattern
     if dtype.is_float() or dtype.is_decimal():
         text = _float_text(_exact(column))
     elif dtype == pl.String:
@@ -118,7 +118,7 @@ def numbers_of(column: pl.Series, *, decimal: str = ".", missing: Collection[str
 
 def read_numbers(column: pl.Series, decimal: str = ".", missing: Collection[str] = ()) -> tuple[Floats, pl.Series]:
     """Values as float64, and whether each is neither missing nor a number."""
-    dtype = column.dtype
+    column, dtype = column.alias("value"), column.dtype
     bad = pl.Series([False]).new_from_index(0, len(column))
     if dtype == pl.Categorical or isinstance(dtype, pl.Enum):
         column, dtype = column.cast(pl.String), pl.String()
@@ -156,6 +156,7 @@ def exploded(column: pl.Series, separator: str) -> tuple[pl.Series, NDArray[np.i
     >>> values.to_list(), rows.tolist()
     (['a', ' b', 'a', 'c'], [0, 0, 0, 2])
     """
+    column = column.alias("value")
     if isinstance(column.dtype, pl.Array):
         column = column.arr.to_list()
     elif not isinstance(column.dtype, pl.List):
@@ -351,9 +352,12 @@ class Facts:
             commas, thousands = total(comma), total(comma & values.str.contains(r"^[+-]?[1-9][0-9]{0,2},[0-9]{3}$"))
         bad: tuple[str, ...] = ()
         if block is not None and column is not None and read.any() and not read.all():
-            first = values.filter(~read)[0]
-            row = int((column.str.strip_chars() == first).fill_null(False).arg_max() or 0)
-            bad = (f"{first!r} in {block.where(row).rpartition('/')[2]}",)  # runs are passed on: no folders
+            column, odd = column.alias("value"), values.filter(~read)
+            odd = odd if 2 * total(read) > found.entries else odd.sort()[:1]  # all of a few, one of many
+            row = int(column.str.strip_chars().is_in(odd.implode()).fill_null(False).arg_max() or 0)
+            bad = (
+                f"{column[row].strip()!r} in {block.where(row).rpartition('/')[2]}",
+            )  # runs are passed on: no folders
         found = found._replace(times=times, commas=commas, thousands=thousands, bad=bad)
         if not read.any():
             return found
