@@ -191,15 +191,22 @@ class Source:
 
 
 class _Frames(Source):
-    """A frame in memory, or anything that polars scans: Parquet, LazyFrames."""
+    """Anything that polars scans: Parquet, LazyFrames. Of some the number of rows is known (``counted``)."""
 
     def __init__(
-        self, name: str, lazy: pl.LazyFrame, *, files: Sequence[Path] = (), where: Path | None = None, url: str = ""
+        self,
+        name: str,
+        lazy: pl.LazyFrame,
+        *,
+        files: Sequence[Path] = (),
+        where: Path | None = None,
+        url: str = "",
+        counted: bool = False,
     ) -> None:
         self.name, self.lazy, self.files, self.where, self.url = name, lazy, files, where, url
         with self._readable():
             self.schema = lazy.collect_schema()
-            if files or url:
+            if counted:
                 self.rows = int(lazy.select(pl.len()).collect().item())
 
     def _blocks(self, columns: list[str] | None) -> Iterator[Block]:
@@ -218,7 +225,7 @@ class _Frames(Source):
         copy = folder / "rows.parquet"
         with self._readable(), whole_file(copy) as part:
             self.lazy.sink_parquet(part, row_group_size=ROWS, compression="lz4", engine="streaming")
-        return _Frames(self.name, pl.scan_parquet(copy, glob=False), files=[copy])
+        return _Frames(self.name, pl.scan_parquet(copy, glob=False), counted=True)
 
     def place(self, row: int) -> str:
         name = self.name
@@ -590,7 +597,8 @@ def _opened(table: str | Path, separator: str | None, header: bool, asked: str |
             lazy = pl.scan_parquet(place, glob=several and scheme is not None, hive_partitioning=several)
         except UNREADABLE as error:
             raise _unreadable(name, error, "" if scheme is None else url_of(table)) from None
-        return _Frames(name, lazy, files=files, where=path if files and several else None, url="" if files else place)
+        inside = path if files and several else None
+        return _Frames(name, lazy, files=files, where=inside, url="" if files else place, counted=True)
     separator = separator or SEPARATORS[kind]
     if scheme is None and all(file.is_file() for file in files):
         named = {str(file) if several else name: file for file in files}
