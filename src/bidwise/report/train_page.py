@@ -387,7 +387,7 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
             "Auctions hold fewer rivals than they had: read welfare with care."
         )
     if facts.equal_bids:
-        yield "All ads bid the same: auctions rank by CTR, and welfare counts the clicks of the ads shown (--bid COLUMN)."
+        yield "All ads bid the same: auctions rank by CTR, and welfare is the clicks of the ads shown (--bid COLUMN)."
     if facts.capped_bids:
         yield (
             f"Bids are divided by {facts.mean_bid:.3g}, their mean up to a cap: {counted(facts.capped_bids, 'bid')} "
@@ -407,7 +407,7 @@ def doubts(facts: TableFacts) -> Iterator[str]:
     for column, value in facts.telling.items():
         yield (
             f"Of {value.ads:,} ads with {value.value}, {100 * value.click_rate:.4g} % are clicked, "
-            f"{100 * value.others:.2g} % of all others. Is it known before the click? If not, drop it: --ignore {column}."
+            f"{100 * value.others:.2g} % of all others. Is it known before the click? If not: --ignore {column}."
         )
     for column in placements(facts.columns):
         yield (

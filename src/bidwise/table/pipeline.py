@@ -104,10 +104,9 @@ def train(
         sections = Previous.read(continue_from).sections()
     values = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):
+        if is_store(table):
+            sections, table = {**sections, "data": _roles(Store(table), values)}, Path(table).absolute()
         values["data.table"] = str(table)
-    if is_store(table):
-        sections = sections | {"data": _roles(Store(table), values)}
-        values["data.table"] = str(Path(table).absolute())
     merged = resolved(sections, values, settings)
     if table is None and merged.data.table is None:
         raise InputError(f"{config or 'table'} must name the table to train on, found no table in [data]")

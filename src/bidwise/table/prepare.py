@@ -143,9 +143,7 @@ def prepare(
     for left in folder.glob(f"{UNFINISHED}*"):
         shutil.rmtree(left, ignore_errors=True)
     if not is_store(table):
-        data = config.data
-        text = {"separator": data.separator, "header": data.header}
-        source = table if isinstance(table, Source) else open_table(table, **text)
+        source = open_table(table, separator=config.data.separator, header=config.data.header)
         if not Prepared(folder, config).has_rows(source):
             _build(source, config, folder, previous, show)
     prepared = Prepared(folder, config)
