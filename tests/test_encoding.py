@@ -180,6 +180,7 @@ MANY = RANDOM.integers(0, 9000, 600)
         (MANY, "numeric", "different whole numbers"),
         (some([10_000 + 7 * k for k in range(20)]), "categorical", "5 digits each look like codes"),
         (some(["02139", "90210", "10001"]), "categorical", "text"),
+        (["02139"] * 3 + some(["90210", "10001"], 597), "categorical", "text"),
         (some(["30903e74", "12345678", "00aa11bb"]), "categorical", "text"),
         (some(["30903e74", "12345678", "12345679"]), "categorical", "text"),
         (some(["1.5", "2e5", "2.5"]), "numeric", "decimals"),

@@ -1,6 +1,7 @@
 """A row means the same wherever it comes from: alone, in any subset and order, in any file."""
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,9 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bidwise.bridges.onnx_export import export_onnx
+from bidwise.bridges.scoring import Scorer
 from bidwise.data import columns as columns_module
 from bidwise.data.columns import Facts, Learner
 from bidwise.data.table_files import open_table
+from bidwise.table import train
+from bidwise.table.model import load
 
 HASHES = st.one_of(
     st.sampled_from(["30903e74", "12345678", "0a1b2c3d", "00000001", "1e5", "9e999"]),
@@ -63,8 +68,8 @@ def sources(frame, folder):
     yield from (folder / name for name in ("polars.csv", "pandas.csv", "pandas.tsv", "zipped.csv.gz", "table.parquet"))
     yield frame
     yield pandas_of(frame)
-    lists = frame.to_dict(as_series=False)
-    yield lists | {"narrow": frame["narrow"].to_numpy()}  # a number of 32 bits is another one as Python's float
+    # a number of 32 bits is another one as Python's float
+    yield {c.name: c.to_numpy() if c.dtype == pl.Float32 else c.to_list() for c in frame}
 
 
 def fitted(table, **options):
@@ -97,3 +102,68 @@ def test_the_ids_of_a_row_are_the_same_alone_in_any_order_and_in_any_file(tmp_pa
                 cells = frame[column.name][order].gather(apart).to_list()
                 assert (column.name, type(table), cells) == (column.name, type(table), [])
             np.testing.assert_array_equal(some.dense, whole.dense[order])
+
+
+def dirty(rows=3000, seed=0):
+    """Logged ads of real shape, as text: skewed hashes, counts with long tails, zips, prices, flags, words, and cells
+    that are empty, missing by a word, or not what the column is."""
+    random = np.random.default_rng(seed)
+
+    def skewed(values):
+        return values[(len(values) * random.random(rows) ** 4).astype(int)]
+
+    def with_gaps(values, share, words=("",)):
+        return np.where(random.random(rows) < share, random.choice(words, rows), values)
+
+    hashes = np.array(
+        [f"{value:08x}" for value in random.integers(0, 2**32, 400)] + ["30903e74", "12345678", "00000017"]
+    )
+    taste = skewed(np.arange(len(hashes)))
+    counts = random.lognormal(1, 2, rows).astype(int) - 1
+    ctr = 1 / (1 + np.exp(2 - 0.01 * taste - 0.2 * np.log1p(counts + 1)))
+    return pl.DataFrame(
+        {
+            "label": (random.random(rows) < ctr).astype(int).astype(str),
+            "count": with_gaps(counts.astype(str), 0.3),
+            "small": with_gaps(random.integers(0, 12, rows).astype(str), 0.1, ["", "NA", "N/A", "null", "-"]),
+            "price": with_gaps(random.lognormal(size=rows).round(3).astype(str), 0.005, ["free", "1.2.3"]),
+            "comma": np.char.replace(random.normal(size=rows).round(2).astype(str), ".", ","),
+            "tiny": [f"{value:.3g}" for value in random.lognormal(-20, 3, rows)],
+            "hash": with_gaps(hashes[taste], 0.05),
+            "zip": skewed(np.array(["02139", "90210", "00501", "2139", "10001"])),
+            "campaign_id": skewed(random.integers(10**15, 10**16, 50)).astype(str),
+            "flag": with_gaps(skewed(np.array(["true", "False", "TRUE"])), 0.02),
+            "word": skewed(np.array(["ünï", "a,b", 'q"q', "日本", " trimmed ", "naïve", "NULL"])),
+            "bid": random.lognormal(size=rows).round(4).astype(str),
+        }
+    )
+
+
+def sample():
+    """Rows of the raw layout, if there are some next to this checkout."""
+    path = Path(__file__).parents[2] / "shared" / "data" / "criteo_sample_10k.txt.gz"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    frame = open_table(path, separator="\t", header=False).frame()
+    return frame.rename({"column_1": "label"}).with_columns(bid=pl.lit("1.5"))
+
+
+@pytest.mark.parametrize("made", [dirty, sample])
+def test_the_ctr_of_a_row_is_the_same_alone_in_any_order_and_in_any_file(tmp_path, made):
+    frame = made()
+    frame.write_csv(tmp_path / "ads.csv")
+    train(
+        tmp_path / "ads.csv", out=tmp_path / "run", click="label", bid="bid", model="deepfm", loss="log_loss", epochs=1
+    )
+    model = load(tmp_path / "run")
+    whole = model.predict(tmp_path / "ads.csv")
+    assert len(np.unique(whole)) > len(frame) / 4
+    order = np.random.default_rng(1).permutation(len(frame))[:300]
+    for table in sources(frame[order], tmp_path):
+        np.testing.assert_array_equal(model.predict(table), whole[order])
+    for row in order[:10].tolist():
+        for table in sources(frame[row], tmp_path):
+            assert model.predict(table)[0] == whole[row]
+    export_onnx(tmp_path / "run", tmp_path / "ctr.onnx")
+    scores = Scorer(tmp_path / "ctr.onnx").score(frame[order].to_dict(as_series=False))
+    np.testing.assert_allclose(scores, whole[order], rtol=0, atol=1e-6)

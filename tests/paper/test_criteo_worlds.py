@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from paper.data_commands import prepare_criteo, simulate_criteo
 from paper_helpers import chunk_of, chunks, drawn_on_cpu, true_ctr
 
 from bidwise import InputError
@@ -14,7 +15,6 @@ from paper import criteo_world
 from paper.criteo_device import simulated_ads
 from paper.criteo_text import simulate
 from paper.criteo_world import CHUNK, CRITEO_WORLDS, FIELDS, world_effects, world_of
-from paper.data_commands import prepare_criteo, simulate_criteo
 
 DRIFT = CRITEO_WORLDS["drift"]
 RATES = {

@@ -4,12 +4,12 @@ import resource
 import tracemalloc
 
 import pytest
+from paper.data_commands import simulate_criteo
 from paper_helpers import chunks
 
 from bidwise import InputError
 from paper.criteo_text import chunk_of, lines, simulate
 from paper.criteo_world import CHUNK
-from paper.data_commands import simulate_criteo
 
 SHORT = 5000
 

@@ -58,6 +58,7 @@ CODE = re.compile(
     r"(?:^|[\W\d_])(?i:ids?|codes?|zip|zipcode|postal|postcode|hash|key|type|category|class|group|segment)[\W\d_]*$"
     r"|[a-z](?:I[dD]|Code|Zip|Key|Type|Category|Class|Group|Segment)[\W\d_]*$"
 )
+CODES = 0.001  # of the numbers of a numeric column begin with a zero, at most
 CODE_DIGITS = 5  # of numbers that look like codes, all of which have as many
 EPOCHS = (10, 13)  # digits of seconds and milliseconds since 1970
 TIME = (
@@ -454,7 +455,8 @@ class Facts:
             return DROPPED, "a date or time; name it as --time to split by it", {}
         comma = seen.commas and seen.commas + plain >= NUMERIC * entries
         if named != "numeric":
-            plain -= seen.codes + (seen.hashlike if 2 * seen.decimals < plain else 0)
+            plain -= seen.hashlike if 2 * seen.decimals < plain else 0
+            plain *= seen.codes <= CODES * entries
             if seen.commas == seen.thousands and comma:
                 fix = "write them without it, or name the column --numeric if it is a decimal one"
                 return DROPPED, f"numbers with a comma that may separate thousands, such as 1,234; {fix}", {}
