@@ -2,7 +2,8 @@
 
 `bidwise train` trains it for one epoch on a made table. ``whole`` is `predict` from file to file in a process of its
 own; ``text`` is the same from CSV to CSV, ``polars`` the time that polars takes to read and write that CSV; ``model``
-is the network from ids to CTR in memory. CPU seconds are those of all threads: what idle cores would share. ``load`` is the load average of the machine when a measurement ended; wall seconds of a busy machine say little.
+is the network from ids to CTR in memory. CPU seconds are those of all threads: what idle cores would share. ``load``
+is the load average of the machine when a measurement ended; wall seconds of a busy machine say little.
 
     python -m benchmarks.predicting [ROWS]
 """

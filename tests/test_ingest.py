@@ -202,6 +202,9 @@ def test_a_store_can_be_trained_on(tmp_path):
     with pytest.raises(bidwise.InputError) as error:
         train(tmp_path / "first" / "store", out=tmp_path / "other", **options, click="click")
     assert error.value.argument == "click"
+    with pytest.raises(bidwise.InputError) as error:
+        train(tmp_path / "first" / "store", out=tmp_path / "other", continue_from=tmp_path / "first")
+    assert error.value.argument == "continue_from"
 
 
 @pytest.mark.parametrize("auctions", [False, True])

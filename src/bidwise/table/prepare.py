@@ -142,6 +142,9 @@ def prepare(
     show("reading", 0.0)
     for left in folder.glob(f"{UNFINISHED}*"):
         shutil.rmtree(left, ignore_errors=True)
+    if is_store(table) and previous is not None:
+        words = "must have a table of new rows, found a prepared store, which has ids of its own"
+        raise InputError(words, argument="continue_from")
     if not is_store(table):
         source = open_table(table, separator=config.data.separator, header=config.data.header)
         if not Prepared(folder, config).has_rows(source):
