@@ -109,8 +109,8 @@ def test_test_ads_are_the_newest_and_auctions_are_whole(run, table):
     test = pl.read_parquet(run.folder / "test.parquet")
     rows = test["row"].to_numpy()
     parts = run.result.table.splits
-    assert int(parts["train"].last) <= int(parts["valid"].first) <= int(parts["valid"].last)
-    assert int(parts["valid"].last) <= table["time"].to_numpy()[rows].min()
+    assert parts["train"].last <= parts["valid"].first <= parts["valid"].last  # seconds since 1970, shown as dates
+    assert parts["valid"].last <= str(pl.from_epoch(table["time"])[rows.tolist()].min())
     whole = table.filter(pl.col("auction").is_in(test["auction"].unique().to_list()))
     assert len(whole) == len(test)
     assert sum(part.ads for part in parts.values()) == len(table)

@@ -212,7 +212,9 @@ class _Frames(Source):
     def _blocks(self, columns: list[str] | None) -> Iterator[Block]:
         lazy, start = self.lazy if columns is None else self.lazy.select(cs.by_name(*columns)), 0
         with self._readable():
-            for frame in lazy.collect_batches(chunk_size=ROWS, engine="streaming"):
+            # slices of files: batches of a query read far ahead, half a gigabyte of 20 columns
+            parts = (lazy.slice(at, 2 * ROWS).collect(engine="streaming") for at in range(0, self.rows or 0, 2 * ROWS))
+            for frame in parts if self.files else lazy.collect_batches(chunk_size=ROWS, engine="streaming"):
                 yield Block(self, frame, start, (start + len(frame)) / self.rows if self.rows else 0.0)
                 start += len(frame)
 

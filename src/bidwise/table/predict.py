@@ -62,7 +62,7 @@ def predict(
     model.encoder.check(source.columns, source.name)
     predictions = _Predictions(model, source, column, progress)
     if target is None:
-        frames = [frame.with_columns(pl.Series(column, ctr)) for frame, ctr in predictions.frames()]
+        frames = list(predictions.frames())
         predictions.report(strict)
         return pl.concat(frames)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -98,9 +98,9 @@ class _Predictions:
             if self.progress is not None:
                 self.progress("predicting", block.share)
 
-    def frames(self) -> Iterator[tuple[pl.DataFrame, Floats]]:
-        """The cells of the blocks."""
-        return ((block.frame, ctr) for block, ctr in self)
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """The cells of the blocks with their CTR."""
+        return (block.frame.with_columns(pl.Series(self.column, ctr)) for block, ctr in self)
 
     def report(self, strict: bool) -> None:
         """Warn of columns with many values that training did not have, or raise."""
@@ -120,9 +120,8 @@ class _Predictions:
                 file.write(block.extended(pl.Series(ctr).cast(pl.String)))
             return
         first = source.header
-        for frame, ctr in self.frames():
-            cells = frame.with_columns(pl.Series(self.column, ctr))
-            cells.write_csv(file, separator=separator, include_header=first)
+        for frame in self.frames():
+            frame.write_csv(file, separator=separator, include_header=first)
             first = False
 
     def write_parquet(self, path: Path) -> None:
@@ -131,8 +130,7 @@ class _Predictions:
         def frames(*_: Any) -> Iterator[pl.DataFrame]:
             """What polars asks a source for; all columns of all rows are wanted."""
             try:
-                for frame, ctr in self.frames():
-                    yield frame.with_columns(pl.Series(self.column, ctr))
+                yield from self.frames()
             except Exception as error:  # polars would wrap it in words of its own
                 failed.append(error)
                 raise
