@@ -111,13 +111,8 @@ def _number_text(text: pl.Series) -> pl.Series:
     return found.scatter(places, number) if len(places) else found
 
 
-def numbers_of(column: pl.Series, *, decimal: str = ".", missing: Collection[str] = ()) -> Floats:
-    """Values as float64, NaN if they are missing or no numbers."""
-    return read_numbers(column, decimal, missing)[0]
-
-
 def read_numbers(column: pl.Series, decimal: str = ".", missing: Collection[str] = ()) -> tuple[Floats, pl.Series]:
-    """Values as float64, and whether each is neither missing nor a number."""
+    """Values as float64, NaN if they are missing or no numbers, and which are no numbers."""
     column, dtype = column.alias("value"), column.dtype
     bad = pl.Series([False]).new_from_index(0, len(column))
     if dtype == pl.Categorical or isinstance(dtype, pl.Enum):
@@ -312,7 +307,7 @@ class Facts:
         elif dtype == pl.Categorical or isinstance(dtype, pl.Enum):
             values = values.cast(pl.String)  # codes are those of a block
         elif dtype.is_numeric():
-            number = pl.Series(numbers_of(values, missing=self.missing)).fill_nan(None)
+            number = pl.Series(read_numbers(values, missing=self.missing)[0]).fill_nan(None)
             values = values.set(number.is_null(), None)
         known = values.is_not_null()
         values, count = values.filter(known), count[known.to_numpy()]
