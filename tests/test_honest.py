@@ -162,7 +162,7 @@ def test_encoders_and_units_know_the_training_rows_alone(tmp_path_factory, seed,
     random, rows = np.random.default_rng(seed), 300
     table = pl.DataFrame(
         {
-            "site": random.integers(0, 9, rows).astype(str),
+            "site": [f"s{site}" for site in random.integers(0, 9, rows)],  # kinds are those of all rows
             "age": random.random(rows),
             "click": (np.arange(rows) % 3 == 0).astype(int),
             "bid": random.uniform(1, 2, rows),
@@ -175,7 +175,7 @@ def test_encoders_and_units_know_the_training_rows_alone(tmp_path_factory, seed,
     first = prepare(table, config, tmp_path_factory.mktemp("first") / "run")
     later = table["time"].to_numpy() >= first.store.splits["train"]
     changed = table.with_columns(
-        pl.Series("site", np.where(later, random.choice(["new", "0", "8"], rows), table["site"])),
+        pl.Series("site", np.where(later, random.choice(["new", "s0", "s8"], rows), table["site"])),
         pl.Series("age", np.where(later, 1e6 * random.random(rows), table["age"])),
         pl.Series("bid", np.where(later, 50 * table["bid"], table["bid"])),
         pl.Series("click", np.where(later, 1 - table["click"], table["click"])),
