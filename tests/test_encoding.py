@@ -18,7 +18,7 @@ from bidwise.data.columns import (
     Numeric,
     least_count,
     normal_scores,
-    numbers_of,
+    read_numbers,
     spelled,
 )
 from bidwise.data.table_files import open_table
@@ -298,5 +298,5 @@ def test_odd_types_are_no_error_at_serving():
     assert encoder.encode(rows).ids.tolist() == [[RARE, MISSING, RARE, MISSING]]
     assert encoder.encode(pl.DataFrame({"a": [None], "b": [None], "c": [None]})).ids.tolist() == [[1, 1, 1, 1]]
     assert spelled(pl.Series([None])).to_list() == [None]
-    np.testing.assert_array_equal(numbers_of(pl.Series([True, None])), [1, np.nan])
-    np.testing.assert_array_equal(numbers_of(pl.Series(["7", "x"], dtype=pl.Categorical)), [7, np.nan])
+    np.testing.assert_array_equal(read_numbers(pl.Series([True, None]))[0], [1, np.nan])
+    np.testing.assert_array_equal(read_numbers(pl.Series(["7", "x"], dtype=pl.Categorical))[0], [7, np.nan])

@@ -24,7 +24,7 @@ import bidwise
 from bidwise.bridges import onnx_export, scoring
 from bidwise.cli import main
 from bidwise.data import columns
-from bidwise.data.columns import Bag, Categorical, Encoder, Numeric, numbers_of, spelled
+from bidwise.data.columns import Bag, Categorical, Encoder, Numeric, read_numbers, spelled
 from bidwise.models import MLP, DCNv2, DeepFM, Ensemble, LogisticRegression, SparseLogisticRegression
 from bidwise.table import train
 from bidwise.values import number_of, text_of
@@ -221,7 +221,7 @@ def test_values_one_by_one_have_the_names_that_polars_gives_them(kind, data):
     column = pl.Series(drawn, dtype=dtype)
     for spelling in ("text", "number"):
         assert [text_of(x, spelling == "number") for x in drawn] == spelled(column, spelling).to_list()
-    np.testing.assert_array_equal([number_of(x) for x in drawn], numbers_of(column))
+    np.testing.assert_array_equal([number_of(x) for x in drawn], read_numbers(column)[0])
 
 
 def test_values_lose_the_spaces_that_polars_strips():
@@ -252,11 +252,11 @@ def test_few_rows_have_the_ids_of_many(monkeypatch):
 
 def test_numbers_one_by_one_are_those_that_polars_reads():
     words = ["1", " 2.5 ", "TRUE", "false", "", None, "1e3", "-inf", "NaN", ".5"]
-    np.testing.assert_array_equal([number_of(x) for x in words], numbers_of(pl.Series(words)))
+    np.testing.assert_array_equal([number_of(x) for x in words], read_numbers(pl.Series(words))[0])
     for word in ("x", "1_0", "0x1", "\x1c3", "3\x1f", "\x1d", "\uff13", "NA"):
         assert math.isnan(number_of(word))
-        assert np.isnan(numbers_of(pl.Series([word])))[0]
-    assert number_of("2,5", ",") == numbers_of(pl.Series(["2,5"]), decimal=",")[0] == 2.5
+        assert np.isnan(read_numbers(pl.Series([word]))[0])[0]
+    assert number_of("2,5", ",") == read_numbers(pl.Series(["2,5"]), decimal=",")[0][0] == 2.5
 
 
 def test_a_scorer_has_the_ids_of_the_encoder():

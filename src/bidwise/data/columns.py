@@ -80,7 +80,7 @@ def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] 
     """
     column, dtype = column.alias("value"), column.dtype  # polars takes a name such as ^a.*$ for a pattern
     if dtype.is_float() or dtype.is_decimal():
-        text = _float_text(_exact(column))
+        text = _float_text(_exact(column).fill_nan(None))
     elif dtype == pl.String:
         text = column.str.strip_chars()
         text = _number_text(text) if spelling == "number" else text
@@ -91,8 +91,7 @@ def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] 
 
 def _exact(column: pl.Series) -> pl.Series:
     """Numbers with decimals as text files have them: 0.1 for the nearest number of 32 bits too."""
-    column = column if column.dtype == pl.Float64 else column.cast(pl.String).cast(pl.Float64)
-    return column.fill_nan(None)
+    return column if column.dtype == pl.Float64 else column.cast(pl.String).cast(pl.Float64)
 
 
 def _float_text(numbers: pl.Series) -> pl.Series:
@@ -112,13 +111,8 @@ def _number_text(text: pl.Series) -> pl.Series:
     return found.scatter(places, number) if len(places) else found
 
 
-def numbers_of(column: pl.Series, *, decimal: str = ".", missing: Collection[str] = ()) -> Floats:
-    """Values as float64, NaN if they are missing or no numbers."""
-    return read_numbers(column, decimal, missing)[0]
-
-
 def read_numbers(column: pl.Series, decimal: str = ".", missing: Collection[str] = ()) -> tuple[Floats, pl.Series]:
-    """Values as float64, and whether each is neither missing nor a number."""
+    """Values as float64, NaN if they are missing or no numbers, and which are no numbers."""
     column, dtype = column.alias("value"), column.dtype
     bad = pl.Series([False]).new_from_index(0, len(column))
     if dtype == pl.Categorical or isinstance(dtype, pl.Enum):
@@ -138,7 +132,7 @@ def read_numbers(column: pl.Series, decimal: str = ".", missing: Collection[str]
         read = _exact(column) if dtype.is_float() or dtype.is_decimal() else column.cast(pl.Float64)
     else:
         read, bad = pl.Series([None], dtype=pl.Float64).new_from_index(0, len(column)), column.is_not_null()
-    numbers = read.fill_null(float("nan")).to_numpy(writable=True)
+    numbers: Floats = read.to_numpy(writable=True)  # null becomes NaN
     if len(words := missing_numbers(missing)):
         numbers[np.isin(numbers, words)] = np.nan
     return numbers, bad
@@ -313,7 +307,7 @@ class Facts:
         elif dtype == pl.Categorical or isinstance(dtype, pl.Enum):
             values = values.cast(pl.String)  # codes are those of a block
         elif dtype.is_numeric():
-            number = pl.Series(numbers_of(values, missing=self.missing)).fill_nan(None)
+            number = pl.Series(read_numbers(values, missing=self.missing)[0]).fill_nan(None)
             values = values.set(number.is_null(), None)
         known = values.is_not_null()
         values, count = values.filter(known), count[known.to_numpy()]

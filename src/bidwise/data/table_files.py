@@ -10,8 +10,8 @@ import warnings
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatch
@@ -67,6 +67,14 @@ class BadRow(InputError):
         self.column, self.row, self.found, self.place = column, row, found, place
 
 
+@contextmanager
+def _located(place: Callable[[int], str]) -> Iterator[None]:
+    try:
+        yield
+    except BadRow as error:
+        raise BadRow(error.column, error.row, error.found, error.place or place(error.row)) from None
+
+
 @dataclass(frozen=True)
 class Block:
     """Consecutive rows of a table. Cells of text files are text, empty ones null, nothing trimmed."""
@@ -85,14 +93,9 @@ class Block:
             return self.source.place(self.start + row)
         return f"{self.file}, line {self.line + _lines_before(self.text, row)}"
 
-    @contextmanager
-    def located(self) -> Iterator[None]:
+    def located(self) -> AbstractContextManager[None]:
         """A BadRow raised inside, by a row of this frame, names the file and the line."""
-        try:
-            yield
-        except BadRow as error:
-            place = error.place or self.where(error.row)
-            raise BadRow(error.column, self.start + error.row, error.found, place) from None
+        return _located(self.where)
 
     def extended(self, cells: pl.Series) -> bytes:
         """Of text, the rows as they are written with one more cell each; line ends stay."""
@@ -181,13 +184,9 @@ class Source:
         """The place of a row of the table."""
         return f"{self.name}, row {row} (rows count from 0)"
 
-    @contextmanager
-    def located(self) -> Iterator[None]:
+    def located(self) -> AbstractContextManager[None]:
         """A BadRow raised inside, by a row of the table, names the file and the line."""
-        try:
-            yield
-        except BadRow as error:
-            raise BadRow(error.column, error.row, error.found, error.place or self.place(error.row)) from None
+        return _located(self.place)
 
 
 class _Frames(Source):
