@@ -29,7 +29,6 @@ import polars.selectors as cs
 from numpy.typing import NDArray
 
 from bidwise.errors import InputError
-from bidwise.run_folder import checksum, whole_file
 from bidwise.urls import WEB, scheme_of, shown, url_of
 
 Table = Any  # a path, a URL, a Source, a polars or pandas frame, a LazyFrame, or a mapping of columns
@@ -218,9 +217,13 @@ class _Frames(Source):
                 start += len(frame)
 
     def fingerprint(self) -> str:
+        from bidwise.run_folder import checksum  # late: torch takes a second
+
         return checksum(*self.files) if self.files else super().fingerprint()
 
     def local(self, folder: Path) -> Source:
+        from bidwise.run_folder import whole_file
+
         if self.files:
             return self
         copy = folder / "rows.parquet"
