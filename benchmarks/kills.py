@@ -56,7 +56,7 @@ LATE = (  # what commands import when they need it
     *("report.train_page", "table.pipeline", "table.predict"),
 )
 SMALLER = {  # several blocks of what is one block here
-    "bidwise.data.blocks": {"ROWS": 200},
+    "bidwise.data.table_files": {"ROWS": 200, "BYTES": 2**14},
     "bidwise.table.predict": {"BLOCK": 512},
     "paper.raw_text": {"BLOCK": 2**17},
     "paper.prepare_criteo": {"ROWS": 500},

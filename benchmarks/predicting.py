@@ -1,8 +1,9 @@
-"""`bidwise predict`, Parquet to Parquet: DeepFM at one thread and at two.
+"""`bidwise predict`, Parquet to Parquet and CSV to CSV: DeepFM on one core and on two.
 
 `bidwise train` trains it for one epoch on a made table. ``whole`` is `predict` from file to file in a process of its
-own; ``model`` is the network from ids to CTR in memory. CPU seconds are those of all threads: what idle cores would
-share. ``load`` is the load average of the machine when a measurement ended; wall seconds of a busy machine say little.
+own; ``text`` is the same from CSV to CSV, ``polars`` the time that polars takes to read and write that CSV; ``model``
+is the network from ids to CTR in memory. CPU seconds are those of all threads: what idle cores would share. ``load``
+is the load average of the machine when a measurement ended; wall seconds of a busy machine say little.
 
     python -m benchmarks.predicting [ROWS]
 """
@@ -29,17 +30,22 @@ ROWS = 2_000_000
 MODEL = "deepfm 128, 128"
 MEASURED = """
 import json, os, resource, sys, time
-import torch
 import bidwise, bidwise.table
 run, table, out, what, threads = sys.argv[1:]
-torch.set_num_threads(int(threads))
+os.sched_setaffinity(0, range(int(threads)))
 model = bidwise.load(run)
 if what == "model":
     import polars as pl
-    ids = model.encoder.encode(pl.read_parquet(table))
+    ids = model.encoder.encode(pl.read_parquet(table)).ids
     model.ctr(ids[:50_000])
 wall, cpu = time.perf_counter(), time.process_time()
-rows = bidwise.table.predict(run, table, out=out) if what == "whole" else len(model.ctr(ids))
+if what == "polars":
+    import polars as pl
+    frame = pl.read_csv(table)
+    rows = len(frame)
+    frame.with_columns(ctr=pl.lit(0.123456)).write_csv(out)
+else:
+    rows = len(model.ctr(ids)) if what == "model" else bidwise.table.predict(run, table, out=out)
 wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(json.dumps({"rows": rows, "seconds": wall, "cpu_seconds": cpu, "peak_mb": peak, "load": os.getloadavg()[0]}))
@@ -48,15 +54,16 @@ print(json.dumps({"rows": rows, "seconds": wall, "cpu_seconds": cpu, "peak_mb": 
 
 def measured(run: Path, table: Path) -> Iterator[dict[str, object]]:
     """The rows of the table."""
-    for what, threads in product(("whole", "model"), ("1", "2")):
+    for what, threads in product(("whole", "model", "text", "polars"), ("1", "2")):
+        ending = ".csv" if what in ("text", "polars") else ".parquet"
         only = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), threads) | {"OMP_WAIT_POLICY": "passive"}
         typed = [
             sys.executable,
             "-c",
             MEASURED,
             str(run),
-            str(table),
-            str(table.with_name("out.parquet")),
+            str(table.with_suffix(ending)),
+            str(table.with_name(f"out{ending}")),
             what,
             threads,
         ]
@@ -74,6 +81,7 @@ def main(rows: int = ROWS) -> None:
         folder, table = Path(name), Path(name) / "new.parquet"
         copies = -(-rows // len(world))
         pl.concat([world.lazy()] * copies).head(rows).drop("click", "bid").sink_parquet(table)
+        pl.scan_parquet(table).sink_csv(table.with_suffix(".csv"))
         train(world, out=folder / "run", click="click", bid="bid", recipe="single", budget=1, model="deepfm", epochs=1)
         found += measured(folder / "run", table)
     write("predicting", found, polars=version("polars"))

@@ -1,7 +1,7 @@
 """Tune a model with Optuna: every trial is a run of `bidwise.train`, and all of them share one encoded table.
 
-The first run trains with the default settings and encodes the table. Trials reuse its store through hard links, so
-they neither read the table again nor take more disk space. Optuna minimizes the log loss on validation ads; test ads
+The first run trains with the default settings and encodes the table. Trials train on its store, so they neither read
+the table again nor take more disk space. Optuna minimizes the log loss on validation ads; test ads
 are held out until the end. The sampler has a seed and finished runs are not trained again, so the same command resumes.
 
     pip install optuna
@@ -9,8 +9,6 @@ are held out until the end. The sampler has a seed and finished runs are not tra
     python examples/tune.py ads.parquet runs/tune 20
 """
 
-import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -18,7 +16,6 @@ import optuna
 
 import bidwise
 
-# What the store depends on: the same in all runs.
 DATA = {"click": "click", "bid": "bid", "auction": "auction", "time": "time", "truth": "truth", "seed": 0}
 MODEL = {"model": "deepfm", "loss": "log_loss"}
 
@@ -33,30 +30,19 @@ def settings_of(trial):
     }
 
 
-def share_store(run, out):
-    """Start the run folder ``out`` with the encoded table of another run; hard links take no space."""
-    if not out.exists():
-        part = out.with_suffix(".part")
-        shutil.rmtree(part, ignore_errors=True)
-        shutil.copytree(run / "store", part / "store", copy_function=os.link)
-        for name in ("encoder.json", "test.parquet"):
-            os.link(run / name, part / name)
-        part.rename(out)
-
-
 def main(table="ads.parquet", folder="runs/tune", trials=20):
     folder = Path(folder)
+    store = folder / "default" / "store"
     first = bidwise.train(table, out=folder / "default", **DATA, **MODEL)
 
     def objective(trial):
         out = folder / f"trial-{trial.number}"
-        share_store(folder / "default", out)
-        return bidwise.train(table, out=out, **DATA, **MODEL, **settings_of(trial)).validation.log_loss
+        return bidwise.train(store, out=out, **MODEL, **settings_of(trial)).validation.log_loss
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
     study.optimize(objective, n_trials=int(trials))
     name = f"trial-{study.best_trial.number}"
-    best = bidwise.train(table, out=folder / name, **DATA, **MODEL, **study.best_params)  # finished: read, not trained
+    best = bidwise.train(store, out=folder / name, **MODEL, **study.best_params)  # finished: read, not trained
     print(f"Best of {trials} trials: {name}, {study.best_params}")
     for run, result in {"default": first, name: best}.items():
         test = result.evaluation.models[result.chosen]

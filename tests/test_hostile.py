@@ -15,11 +15,10 @@ from markupsafe import Markup
 from run_helpers import ROOT, bidwise_command
 
 import bidwise
-from bidwise.bridges.scoring import Bins
 from bidwise.cli.terminal import say
 from bidwise.data.ads import Ads
-from bidwise.data.read_table import read_table
 from bidwise.data.store import Store, StoreWriter
+from bidwise.data.table_files import open_table
 from bidwise.evaluation.result import Evaluation
 from bidwise.json_files import read_json, read_object, read_toml
 from bidwise.models import LogisticRegression
@@ -28,6 +27,7 @@ from bidwise.report.sections import Run
 from bidwise.run_folder import load, read_array, result_from_json, write_text
 from bidwise.table import train
 from bidwise.table.results import TrainResult
+from bidwise.values import Numbers
 from paper import pages as paper_pages
 
 RESULTS = paper_pages.RESULTS | {kind.kind: kind for kind in (Evaluation, TrainResult)}
@@ -80,7 +80,7 @@ def test_a_broken_file_is_named_in_one_line(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(BROKEN[name])
     with pytest.raises(bidwise.InputError) as caught:
-        {".json": read_json, ".toml": read_toml}.get(path.suffix, read_table)(path)
+        {".json": read_json, ".toml": read_toml}.get(path.suffix, lambda path: open_table(path).frame())(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -91,7 +91,7 @@ def test_files_of_another_shape_are_rejected(tmp_path):
     for data in ([], {"format": 99}, {"format": 1}, {"format": "5"}):
         rejects("result.json must be ", result_from_json, Evaluation, data)
     with pytest.raises(ValueError, match="shape"):
-        Bins([[0.5]])
+        Numbers([[0.5]])
 
 
 def test_a_store_names_no_file_outside_of_its_folder(tmp_path):

@@ -14,15 +14,12 @@ import polars as pl
 import pytest
 
 import bidwise
-from bidwise.data import ad_table, blocks, counting, encoding, read_table, splits, store
-from bidwise.data.ad_table import auction_ids, group_ids
-from bidwise.data.blocks import Scratch
-from bidwise.data.counting import Sketch, Tally, counted, found, seen
-from bidwise.data.encoding import Categorical
-from bidwise.data.splits import split
-from bidwise.table import encode, passes
+from bidwise.data import table_files
+from bidwise.data.store import Field, StoreWriter
+from bidwise.table import prepare as prepare_module
+from bidwise.table import train
 from bidwise.table.config import resolved
-from bidwise.table.encode import prepare
+from bidwise.table.prepare import TEST, prepare
 
 LONG = "BIDWISE_LONG" in os.environ
 ROLES = {"click": "click", "bid": "bid", "auction": ["query"], "time": "time", "bag": ["topics"]}
@@ -56,22 +53,17 @@ def files_of(folder):
     """Everything that training reads, by name: bytes of columns and encoder, rows of the test."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.glob("store/*/*.npy"))}
     return files | {
-        "encoder": (folder / "encoder.json").read_bytes(),
-        "test": pl.read_parquet(folder / "test.parquet").write_csv(),
+        "encoder": (folder / "store" / "encoder.json").read_bytes(),
+        "vocabulary": pl.read_parquet(folder / "store" / "vocabulary.parquet").write_csv(),
+        "test": pl.read_parquet(folder / "store" / TEST).write_csv(),
     }
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """Every stretch so short that a small table has many."""
-    for module, name, value in (
-        (blocks, "ROWS", 333),
-        (splits, "SORTED", 500),
-        (ad_table, "GROUPED", 200),
-        (counting, "PENDING", 100),
-        (counting, "SPILL", 300),
-    ):
-        monkeypatch.setattr(module, name, value)
+    """Blocks so short that a small table has many."""
+    monkeypatch.setattr(table_files, "ROWS", 333)
+    monkeypatch.setattr(table_files, "BYTES", 20_000)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +105,7 @@ def test_a_frame_and_a_query_are_the_same_store(whole, tmp_path, small):
 def test_scattered_auctions_are_together_and_on_one_side(whole, tmp_path, small):
     store = prepare(whole.path, config_of(), tmp_path / "run").store
     sizes = Counter(whole.table["query"])
-    test = pl.read_parquet(tmp_path / "run" / "test.parquet")
+    test = pl.read_parquet(store.folder / TEST)
     runs = test["auction"].rle().struct.unnest()
     assert runs["value"].is_unique().all()
     assert runs["len"].to_list() == [sizes[each] for each in runs["value"]]
@@ -125,72 +117,37 @@ def test_scattered_auctions_are_together_and_on_one_side(whole, tmp_path, small)
     assert (oldest.filter(~pl.col("query").is_in(test["auction"].to_list()))["time"] <= newest).all()
 
 
-def test_auctions_and_splits_on_the_disk_are_those_in_memory(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(blocks, "CHUNK", 101)
-    random = np.random.default_rng(1)
-    keys = pl.DataFrame({"a": random.integers(0, 300, 2000), "b": random.integers(0, 3, 2000)})
-    ids = auction_ids(keys)
-    assert np.array_equal(ids, group_ids(keys)[0])
-    for auction in (None, ids):
-        for time in (None, random.integers(0, 50, 2000), random.random(2000), np.arange(2000)):
-            scratch = Scratch(tmp_path)
-            there = split(2000, auction=auction, time=time, seed=5, array=scratch)
-            monkeypatch.setattr(splits, "SORTED", 2**22)
-            here = split(2000, auction=auction, time=time, seed=5)
-            monkeypatch.setattr(splits, "SORTED", 500)
-            for name, part in here.items():
-                assert np.array_equal(part.rows, there[name].rows)
-                assert (part.offsets is None) or np.array_equal(part.offsets, there[name].offsets)
-
-
 def test_errors_name_the_row_of_the_table(tmp_path, small):
-    bad = {
-        "bid": (1234, -1.0, r"column 'bid', row 1234: found -1; a bid must be above 0"),
-        "click": (3999, 2, r"column 'click', row 3999: found 2; a click must be 0 or 1"),
-        "time": (700, None, r"column 'time', row 700: found no value; every ad needs a time"),
-        "query": (2000, " ", r"column 'query', row 2000: found no value; every ad needs an auction"),
-    }
-    for column, (row, value, message) in bad.items():
+    bad = {"bid": (1234, -1.0), "click": (3999, 2), "time": (700, None), "query": (2000, " ")}
+    for column, (row, value) in bad.items():
         values = table_of()[column].to_list()
         values[row] = value
         table = table_of().with_columns(pl.Series(column, values))
-        with pytest.raises(bidwise.InputError, match=message):
+        with pytest.raises(bidwise.InputError, match=rf"^table, row {row} \(rows count from 0\): column '{column}'"):
             prepare(table, config_of(), tmp_path / "run")
-        assert not any((tmp_path / "run").glob("*"))
-    with pytest.raises(bidwise.InputError, match=r"'site', row 0: found 's\d+', which is not a number"):
-        prepare(table_of(), config_of(numeric=["site"]), tmp_path / "run")
+        assert not (tmp_path / "run").exists() or not any((tmp_path / "run").glob("*"))
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".csv"])
-def test_errors_name_the_file_of_several_and_the_row_in_it(tmp_path, small, ending):
+def test_errors_name_the_file_of_several_and_the_row_or_line_in_it(tmp_path, small, ending):
     table = table_of().with_columns(bid=pl.when(pl.int_range(pl.len()) == 1234).then(-1.0).otherwise(pl.col("bid")))
     folder = parts_of(table, tmp_path / "ads", ending)
     row = 1234 - sum(len(part) for part in np.array_split(np.arange(ROWS), 7)[:2])
+    where = f"row {row}" if ending == ".parquet" else f"line {row + 2}"
     for place in (folder, folder / f"*{ending}"):
-        with pytest.raises(bidwise.InputError, match=rf"part2\{ending}: column 'bid', row {row}: found -1"):
+        with pytest.raises(bidwise.InputError, match=rf"part2\{ending}, {where}.*: column 'bid': found -1"):
             prepare(place, config_of(), tmp_path / "run")
 
 
-def test_types_of_text_that_change_after_the_sample(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(read_table, "SAMPLE", 100)
-    table = table_of().with_columns(code=pl.Series([str(at % 50) for at in range(ROWS - 500)] + ["x"] * 500))
-    table.write_csv(tmp_path / "ads.csv")
-    text = (tmp_path / "ads.csv").read_text()
-    (tmp_path / "ads.csv").write_text(text + "\n\n\n")  # empty lines at the end are no ads
-    facts = prepare(tmp_path / "ads.csv", config_of(), tmp_path / "run").facts
-    assert {column.name: column.use for column in facts.columns}["code"] == "categorical"
-    assert sum(part.ads for part in facts.splits.values()) == ROWS
-
-
 def test_a_full_disk_is_refused_before_anything_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(encode.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    with pytest.raises(bidwise.InputError, match=r"out must have 0\.6 MB free for 4,000 rows, found 0\.0 MB"):
+    monkeypatch.setattr(prepare_module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    with pytest.raises(bidwise.InputError, match=r"out must have 0\.3 MB free for 4,000 rows, found 0\.0 MB"):
         prepare(table_of(), config_of(), tmp_path / "run")
 
 
 def test_bins_of_long_tables_are_those_of_a_sample_that_is_said(whole, tmp_path, monkeypatch):
     assert prepare(whole.path, config_of(), tmp_path / "all").facts.sampled is None
-    monkeypatch.setattr(passes, "SAMPLE", 1000)
+    monkeypatch.setattr(prepare_module, "SAMPLE", 1000)
     facts = prepare(whole.path, config_of(), tmp_path / "some").facts
     assert facts.sampled == -(-facts.splits["train"].ads // 4)
     names = [file for file in whole.files if "clicks" in file or "offsets" in file or file == "test"]
@@ -198,130 +155,84 @@ def test_bins_of_long_tables_are_those_of_a_sample_that_is_said(whole, tmp_path,
 
 
 CUT = """
-    import os, signal, sys
-    from bidwise.data import blocks
+    import os, signal
+    from bidwise.data import table_files
     from bidwise.table.config import resolved
-    from bidwise.table.encode import prepare
-    blocks.ROWS = 333
+    from bidwise.table.prepare import prepare
+    table_files.ROWS = 333
 
     def cut(work, done, detail=""):
-        if detail == {detail!r} and done > {share}:
+        if detail == {detail!r} and done > 0.45:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    prepare({path!r}, resolved({sections!r}, {{"train.loss": "log_loss"}}), {out!r}, progress=cut)
+    prepare({path!r}, resolved({{"data": {data!r}}}, {{"train.loss": "log_loss"}}), {out!r}, progress=cut)
 """
 
 
-@pytest.mark.parametrize("detail", ["counting values", "writing ids"] if LONG else ["writing ids"])
-def test_a_run_that_was_killed_resumes_to_the_same_bytes(whole, tmp_path, small, monkeypatch, detail):
+@pytest.mark.parametrize(("detail", "data"), [("writing ids", {}), ("counting values", {"bins": 5})])
+def test_a_store_is_whole_or_absent(whole, tmp_path, detail, data):
+    """What a killed call left, of these options or of others, is made again."""
     out = tmp_path / "run"
-    told = {"path": str(whole.path), "sections": {"data": ROLES}, "out": str(out), "detail": detail, "share": 0.45}
-    script = textwrap.dedent(CUT.format(**told))
-    done = subprocess.run([sys.executable, "-c", script], timeout=120)
-    assert done.returncode == -signal.SIGKILL
-    assert (out / "unfinished").is_dir()
-    assert not (out / "encoder.json").exists()
-    written = len(list((out / "unfinished").glob("*.written")))
-    encoded = []
-    work = passes._encoded
-    monkeypatch.setattr(passes, "_encoded", lambda *task: encoded.append(task[-1]) or work(*task))
+    script = CUT.format(path=str(whole.path), data=ROLES | data, out=str(out), detail=detail)
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=120).returncode == -signal.SIGKILL
+    assert [path.name for path in out.iterdir()] == ["unfinished"]
     prepare(whole.path, config_of(), out)
     assert files_of(out) == whole.files
-    assert not (out / "unfinished").exists()
-    assert len(encoded) == -(-ROWS // 333) - written
-    assert (written > 0) == (detail == "writing ids")
+    assert sorted(path.name for path in out.iterdir()) == ["config.toml", "store"]
 
 
-class Cut(Exception):
-    """Ends a run where a kill would."""
-
-
-@pytest.mark.parametrize("names", [1, 3, 9])
-def test_a_run_cut_off_while_its_columns_get_their_names_keeps_them(whole, tmp_path, monkeypatch, names):
-    name, left = store._named, [None] * names
-
-    def cut(*words):
-        if not left:
-            raise Cut
-        left.pop()
-        name(*words)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "_named", cut)
-        with pytest.raises(Cut):
-            prepare(whole.path, config_of(), tmp_path / "run")
-    (tmp_path / "run" / "unfinished1234").mkdir()  # of another kill
+def test_a_store_of_other_options_is_made_again_until_it_is_trained_on(whole, tmp_path):
+    prepare(whole.path, config_of(bins=5), tmp_path / "run")
+    (tmp_path / "run" / "config.toml").unlink()
     prepare(whole.path, config_of(), tmp_path / "run")
     assert files_of(tmp_path / "run") == whole.files
-    assert not list((tmp_path / "run").glob("unfinished*"))
 
 
-def test_what_other_rows_or_options_left_is_not_taken(whole, tmp_path, small):
-    out = tmp_path / "run"
-    sections = {"data": ROLES | {"bins": 5}}
-    told = {"path": str(whole.path), "sections": sections, "out": str(out), "detail": "counting values", "share": 0.45}
-    subprocess.run([sys.executable, "-c", textwrap.dedent(CUT.format(**told))], timeout=120)
-    assert (out / "unfinished" / "columns.json").is_file()
-    prepare(whole.path, config_of(), out)
-    assert files_of(out) == whole.files
+def test_a_store_can_be_trained_on(tmp_path):
+    table = table_of()
+    options = {"loss": "log_loss", "model": "logistic_regression", "epochs": 2}
+    first = train(table, out=tmp_path / "first", **ROLES, **options)
+    again = train(tmp_path / "first" / "store", out=tmp_path / "again", **options)
+    assert again.evaluation.models == first.evaluation.models
+    assert (again.table, again.fields) == (first.table, first.fields)
+    assert not (tmp_path / "again" / "store").exists()
+    predictions = [bidwise.load(tmp_path / name).predict(table) for name in ("first", "again")]
+    assert np.array_equal(*predictions)
+    assert train(out=tmp_path / "again", config=tmp_path / "again" / "config.toml").validation == again.validation
+    with pytest.raises(bidwise.InputError) as error:
+        train(tmp_path / "first" / "store", out=tmp_path / "other", **options, click="click")
+    assert error.value.argument == "click"
+    with pytest.raises(bidwise.InputError) as error:
+        train(tmp_path / "first" / "store", out=tmp_path / "other", continue_from=tmp_path / "first")
+    assert error.value.argument == "continue_from"
 
 
-def test_values_are_counted_exactly_however_many_there_are(tmp_path):
-    """Two million different values, most of which do not fit into memory at once; a Counter knows better."""
+@pytest.mark.parametrize("auctions", [False, True])
+def test_a_store_of_another_origin_can_be_trained_on(tmp_path, auctions):
     random = np.random.default_rng(0)
-    tally, sketch, count = Tally(), Sketch(), np.zeros(2_000_000, np.int64)
-    for _ in range(6):
-        values = random.integers(0, len(count), 500_000)
-        count += np.bincount(values, minlength=len(count))
-        column = pl.Series(values)
-        tally.add(counted(column), tmp_path)
-        sketch.add(seen(column))
-    assert any(tmp_path.iterdir())  # memory did not hold them all
-    words = tuple(tally.vocabulary(5))
-    assert not any(tmp_path.iterdir())
-    often = np.flatnonzero(count >= 5)
-    assert words == tuple(sorted(map(str, often.tolist()), key=lambda word: (-count[int(word)], word)))
-    assert sketch.values == pytest.approx((count > 0).sum(), rel=0.01)
-    ids = Categorical("user", words).ids(pl.Series(np.arange(300_000)))
-    place = {int(word): at + 2 for at, word in enumerate(words)}
-    assert ids.tolist() == [place.get(each, 0) for each in range(300_000)]
-
-
-def test_long_vocabularies_are_not_held_as_text(tmp_path, monkeypatch):
-    """A table of many users whose last block is short: ids, and the file, are those of a short vocabulary."""
-    random = np.random.default_rng(0)
-    words = [f"user {each}" for each in random.permutation(3000)]
-    column, some = Categorical("user", words), pl.Series([*words[:50], None, " user 7 ", "nobody", ""])
-    expected = [*range(2, 52), 1, words.index("user 7") + 2, 0, 1]
-    assert column.ids(some).tolist() == expected
-    monkeypatch.setattr(encoding, "HELD", 1000)
-    again = Categorical("user", words)
-    assert again.ids(some).tolist() == expected
-    assert "_words" not in again.__dict__
-    assert again.ids(pl.Series(words * 3)).tolist() == [*range(2, 3002)] * 3
-
-
-def test_few_values_are_counted_exactly():
-    frame = pl.DataFrame(
-        {"a": ["x", "y", None, " "], "b": [1.0, float("nan"), None, 2.0], "c": [[1], [2, 1], [], None]}
-    )
-    assert [(each.values, each.missing) for each in found(frame)] == [(3, 0.5), (2, 0.5), (2, 0.5)]
-
-
-def test_ids_of_long_columns_are_those_of_short_ones():
-    words = ("a", "7", "true", "2.5")
-    column = Categorical("x", words)
-    for values in (["a", "7.0", " a", "b", None, ""], [7.0, 2.5, float("nan"), 1.0], [True, False, None], [7, 8, None]):
-        series = pl.Series(values * 2000)
-        assert column.ids(series).tolist() == column.ids(series[: len(values)]).tolist() * 2000
-    assert set(column.ids(pl.Series([None] * 9000))) == {1}
+    sizes = {"train": 1600, "valid": 200, "test": 200}
+    writer = StoreWriter(tmp_path / "made", sizes)
+    writer.folder.mkdir()
+    for part, ads in sizes.items():
+        ids = random.integers(0, 9, (ads, 2))
+        writer.column(part, "features", width=2)[:] = ids
+        writer.column(part, "clicks")[:] = random.random(ads) < 0.05 + 0.09 * ids[:, 0]
+        writer.column(part, "bids")[:] = random.uniform(0.5, 2, ads)
+        if auctions:
+            writer.column(part, "offsets", length=ads // 8 + 1)[:] = np.arange(0, ads + 1, 8)
+    writer.finish(fields=[Field("site", 9), Field("hour", 9)], about={})
+    made = train(tmp_path / "made", out=tmp_path / "run", loss="log_loss", model="logistic_regression", epochs=5)
+    assert made.evaluation.models["log_loss"].auc > 0.6
+    assert made.table.splits["test"].auctions == (25 if auctions else None)
+    with pytest.raises(bidwise.InputError, match=r"encoder\.json"):
+        bidwise.load(tmp_path / "run")
 
 
 MEMORY = """
     import sys, threading, time
     import numpy as np, polars as pl
     from bidwise.table.config import resolved
-    from bidwise.table.encode import prepare
+    from bidwise.table.prepare import prepare
 
     peak = 0
     def held():
@@ -359,25 +270,15 @@ def memory_of(folder, rows, values, *min_count):
 
 @pytest.mark.skipif(not LONG, reason="takes minutes: BIDWISE_LONG=1")
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
-def test_memory_does_not_grow_with_the_table(tmp_path):
+def test_memory_grows_by_the_columns_with_a_role(tmp_path):
     """Auctions scattered over all of it, in MB beyond what the libraries take."""
     (few, _), (many, _) = (memory_of(tmp_path / str(rows), rows, 10_000) for rows in (4_000_000, 24_000_000))
-    assert many < 700
-    assert many < few + 250
-
-
-@pytest.mark.skipif(not LONG, reason="takes minutes: BIDWISE_LONG=1")
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
-def test_a_column_of_twenty_million_values(tmp_path):
-    held, values = memory_of(tmp_path / "ads", 50_000_000, 20_000_000)
-    assert held < 1500
-    assert values < 20_000
+    assert many - few < 20 * 60  # bytes a row
 
 
 @pytest.mark.skipif(not LONG, reason="takes minutes: BIDWISE_LONG=1")
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
 def test_twenty_million_values_with_ids_of_their_own(tmp_path):
-    """MB beyond what the libraries take; Python's own text alone would be 1,500 of them."""
     held, values = memory_of(tmp_path / "ads", 50_000_000, 20_000_000, 1)
-    assert held < 3000
+    assert held < 7000
     assert values > 17_000_000  # of 40 million training rows

@@ -5,6 +5,8 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,9 +15,12 @@ from run_helpers import bidwise_command, small_market
 
 import bidwise
 from bidwise import InputError
+from bidwise.data import table_files
+from bidwise.data.columns import ENCODER_FILES, Categorical, Encoder
 from bidwise.run_folder import CHECKSUMS, checksum, load, save
+from bidwise.table import model as model_module
 from bidwise.table import predict, train
-from bidwise.table.model import MODEL_FILES
+from bidwise.table.model import MODEL_FILES, Model
 
 ROLES = {"click": "click", "bid": "bid", "auction": "auction"}
 SMALL = {"model": "deepfm", "loss": "log_loss", "epochs": 1, "settings": ["model.hidden=4", "model.embedding=2"]}
@@ -62,7 +67,7 @@ def test_a_run_as_it_was_written_is_taken(days, run, tmp_path):
     assert train(table, out=tmp_path / "next", continue_from=run).table.refresh.number == 1
 
 
-@pytest.mark.parametrize("name", ["model.pt", "encoder.json"])
+@pytest.mark.parametrize("name", ["model.pt", *ENCODER_FILES])
 def test_every_flipped_bit_is_rejected(run, name):
     path = run / name
     content = path.read_bytes()
@@ -96,7 +101,7 @@ def test_a_file_that_is_cut_off_empty_or_missing_is_named(run, tmp_path, name):
             rejected(name, bidwise.load, run)
 
 
-@pytest.mark.parametrize("name", ["encoder.json", "model.pt"])
+@pytest.mark.parametrize("name", ["vocabulary.parquet", "model.pt"])
 def test_mondays_file_is_rejected_in_tuesdays_run(days, run, name):
     monday, tuesday = days / "monday" / name, days / "tuesday" / name
     assert monday.read_bytes() != tuesday.read_bytes()
@@ -105,17 +110,17 @@ def test_mondays_file_is_rejected_in_tuesdays_run(days, run, name):
     rejected(name, bidwise.load, run)
 
 
-@pytest.mark.parametrize("change", ["more words", "fewer columns", "more columns"])
+@pytest.mark.parametrize("change", ["more words", "fewer columns"])
 def test_an_encoder_that_does_not_fit_the_model_is_rejected(run, change):
-    about = json.loads((run / "encoder.json").read_text())
+    encoder = Encoder.read(run)
+    columns = list(encoder.columns[:-1])
     if change == "more words":
-        about["columns"][0]["vocabulary"].append("new")
-    else:
-        about["columns"] = about["columns"][:-1] if change == "fewer columns" else 2 * about["columns"]
-        for number, column in enumerate(about["columns"]):
-            column["name"] = f"column_{number}"
-    (run / "encoder.json").write_text(json.dumps(about))
-    record(run, "encoder.json")
+        columns = [
+            replace(column, vocabulary=[*column.vocabulary, "new"]) if isinstance(column, Categorical) else column
+            for column in encoder.columns
+        ]
+    Encoder(tuple(columns)).write(run)
+    record(run, *ENCODER_FILES)
     assert "must fit model.json" in rejected("encoder.json", bidwise.load, run)
 
 
@@ -145,44 +150,42 @@ def test_a_ctr_that_is_not_finite_is_never_written(run, tmp_path, monkeypatch, c
     """Finite weights may overflow: infinity times a slope of 0 is no number."""
     table = small_market(20, 2)
     weights = load(run / "model.pt")
-    site = bidwise.load(run).encoder.encode(table)[:, 0]
+    site = bidwise.load(run).encoder.encode(table).ids[:, 0]
     weights["models.0.table.weight"][site[3], 0] = 3e38
     weights["models.0.bias"].fill_(3e38)
     weights["slope"].fill_(0)
     save(run / "model.pt", weights)
     record(run, "model.pt")
     row = int((site == site[3]).argmax())
-    assert f"row {row}: found nan" in rejected("ctr", bidwise.load(run).predict, table)
-    for out in (None, tmp_path / "new.csv"):
-        assert f"row {row}: found nan" in rejected("ctr", predict, run, table, out=out)
+    for call in (bidwise.load(run).predict, partial(predict, run), partial(predict, run, out=tmp_path / "new.csv")):
+        assert f"row {row} (rows count from 0): column 'ctr': found nan" in rejected("ctr", call, table)
     table.write_parquet(tmp_path / "new.parquet")
     assert bidwise_command(monkeypatch, "predict", run, tmp_path / "new.parquet", "--out", tmp_path / "new.csv") == 2
-    assert capsys.readouterr().err.startswith(
-        f"bidwise: {tmp_path / 'new.parquet'}: column 'ctr', row {row}: found nan"
-    )
+    assert capsys.readouterr().err.startswith(f"bidwise: {tmp_path / 'new.parquet'}, row {row} ")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["new.parquet", "run"]
 
 
 def test_the_row_is_counted_over_all_blocks(run, tmp_path, monkeypatch):
     table = small_market(2000, 2)
-    table.write_parquet(tmp_path / "new.parquet")
+    table.write_csv(tmp_path / "new.csv")
     bad = len(table) - 5
-    network = type(bidwise.load(run).network)
-    seen, forward = [], network.forward
+    whole = Model._logits
 
     def failing(self, features):
-        logits = forward(self, features)
+        logits = whole(self, features)
         seen.append(len(features))
-        if sum(seen) == len(table):
-            logits[-5] = np.nan
+        if sum(seen) > bad >= sum(seen[:-1]):
+            logits[bad - sum(seen[:-1])] = np.nan
         return logits
 
-    monkeypatch.setattr(sys.modules["bidwise.table.predict"], "BLOCK", 4096)
-    monkeypatch.setattr(network, "forward", failing)
-    assert f"row {bad}: found nan" in rejected(
-        "new.parquet", predict, run, tmp_path / "new.parquet", out=tmp_path / "out.parquet"
-    )
-    assert not (tmp_path / "out.parquet").exists()
+    monkeypatch.setattr(Model, "_logits", failing)
+    monkeypatch.setattr(model_module, "STRETCH", 2**20)
+    monkeypatch.setattr(table_files, "BYTES", 100_000)
+    for out in ("out.parquet", "out.csv"):
+        seen = []
+        message = rejected("new.csv", predict, run, tmp_path / "new.csv", out=tmp_path / out)
+        assert f"line {bad + 2}: column 'ctr': found nan" in message
+        assert not (tmp_path / out).exists()
 
 
 def test_a_fork_of_the_process_that_loaded_a_model_is_told_to_load_it(run):

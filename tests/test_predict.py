@@ -1,5 +1,7 @@
-"""`predict` in blocks: constant memory, the same bytes after a kill, any kind and number of files."""
+"""`predict`: the CTR of a row is its own, other columns stay as they are, and drift is noticed."""
 
+import gzip
+import logging
 import os
 import signal
 import subprocess
@@ -8,12 +10,14 @@ import sys
 import numpy as np
 import polars as pl
 import pytest
+from run_helpers import bidwise_command
 
 import bidwise
-from bidwise.data import read_table
-from bidwise.table import model, predict, train
+from bidwise.data import table_files
+from bidwise.table import predict, train
+from bidwise.table.model import Drift
 
-ROLES = {"click": "click", "bid": "bid", "loss": "log_loss", "model": "logistic_regression", "epochs": 1}
+ROLES = {"click": "click", "bid": "bid", "loss": "log_loss", "model": "deepfm", "epochs": 1}
 long = pytest.mark.skipif("BIDWISE_LONG" not in os.environ, reason="takes minutes: make test-long")
 
 
@@ -23,6 +27,7 @@ def ads(rows, seed=0):
     return pl.DataFrame(
         {
             "site": [f"site_{k}" for k in site],
+            "zip": [f"{k:05d}" for k in random.integers(0, 40, rows)],
             "age": random.exponential(1.0, rows),
             "bid": random.lognormal(0, 0.3, rows),
             "click": (random.random(rows) < 0.02 * (site % 10 + 1)).astype(int),
@@ -39,117 +44,113 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(sys.modules["bidwise.table.predict"], "BLOCK", 4096)
+    monkeypatch.setattr(table_files, "ROWS", 1000)
+    monkeypatch.setattr(table_files, "BYTES", 50_000)
+
+
+def test_the_ctr_of_a_row_is_the_same_alone_in_any_subset_and_order(run):
+    table, model = ads(1000, 1), bidwise.load(run)
+    ctr = model.predict(table)
+    order = np.random.default_rng(0).permutation(len(table))
+    assert np.array_equal(model.predict(table[order.tolist()]), ctr[order])
+    assert np.array_equal(model.predict(table[300:333]), ctr[300:333])
+    alone = [model.predict(table[row : row + 1])[0] for row in range(0, 1000, 37)]
+    assert np.array_equal(alone, ctr[::37])
+
+
+@pytest.mark.parametrize("out", ["out.parquet", "out.csv"])
+def test_every_kind_of_file_has_the_same_ctr(run, tmp_path, small_blocks, out):
+    table = ads(5000, 1)
+    expected = bidwise.load(run).predict(table)
+    table.write_parquet(tmp_path / "new.parquet")
+    table.write_csv(tmp_path / "new.csv")
+    table.write_csv(tmp_path / "new.tsv", separator="\t")
+    (tmp_path / "zipped.csv.gz").write_bytes(gzip.compress((tmp_path / "new.csv").read_bytes()))
+    for new in ("new.parquet", "new.csv", "new.tsv", "zipped.csv.gz"):
+        assert predict(run, tmp_path / new, out=tmp_path / out) == len(table)
+        read = pl.read_parquet(tmp_path / out) if out.endswith(".parquet") else pl.read_csv(tmp_path / out)
+        assert np.array_equal(read["ctr"], expected)
+        assert read.columns == [*table.columns, "ctr"]
+        assert np.array_equal(predict(run, tmp_path / new)["ctr"], expected)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_text_comes_out_byte_for_byte(run, tmp_path, small_blocks, end):
+    """Codes, spaces, quotes and line ends in cells, in columns of the model and in others."""
+    lines = ["site,note,zip, age ,bid,id".replace(" age ", "age")]
+    for row, (site, code, age) in enumerate(ads(3000, 2).select("site", "zip", "age").iter_rows()):
+        note = ("plain", '"with, comma"', '"two ""quotes"""', "", f'"line{end}end"')[row % 5]
+        lines.append(f"{site} ,{note},{code},{age:.4f},1.50,{row:06d}")
+    text = end.join(lines) + end
+    (tmp_path / "new.csv").write_bytes(text.encode())
+    assert predict(run, tmp_path / "new.csv", out=tmp_path / "out.csv") == 3000
+    written = (tmp_path / "out.csv").read_bytes().decode()
+    rows = pl.read_csv(tmp_path / "out.csv")
+    assert rows["ctr"].is_between(0, 1).all()
+    cells = iter(["ctr", *rows["ctr"].cast(pl.String)])
+    assert written == end.join(f"{line},{next(cells)}" for line in lines) + end
+
+
+def test_other_columns_of_parquet_keep_their_types(run, tmp_path):
+    table = ads(200, 1).with_columns(day=pl.lit(19_000).cast(pl.Date), tags=pl.lit([[1, 2]]), code=pl.lit("000017"))
+    table.write_parquet(tmp_path / "new.parquet")
+    predict(run, tmp_path / "new.parquet", out=tmp_path / "out.parquet")
+    assert pl.read_parquet(tmp_path / "out.parquet").drop("ctr").equals(table)
+    with pytest.raises(bidwise.InputError) as error:
+        predict(run, tmp_path / "new.parquet", out=tmp_path / "out.csv")
+    assert error.value.argument == "out"
 
 
 KILLED = """
 import os, signal, sys
 import bidwise.table
-predict = sys.modules["bidwise.table.predict"]
-predict.BLOCK = 4096
+from bidwise.data import table_files
+table_files.ROWS = 4096
 
 def progress(work, done):
     if done > 0.5:
         os.kill(os.getpid(), signal.SIGKILL)
 
-predict.predict(*sys.argv[1:3], out=sys.argv[3], progress=progress)
+bidwise.table.predict(*sys.argv[1:3], out=sys.argv[3], progress=progress)
 """
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".csv"])
-def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(run, tmp_path, small_blocks, monkeypatch, ending):
+def test_a_killed_call_leaves_no_half_file(run, tmp_path, ending):
     table, out = tmp_path / "new.parquet", tmp_path / f"out{ending}"
     ads(30_000, 1).write_parquet(table)
     ended = subprocess.run([sys.executable, "-c", KILLED, run, table, out], check=False)
     assert ended.returncode == -signal.SIGKILL
     assert not out.exists()
-    (kept,) = tmp_path.glob(f"out{ending}.*.ctr")
-    assert kept.stat().st_size >= 8 * 4 * 4096
-    predicted = []
-    whole = model.Model.predict
-    monkeypatch.setattr(model.Model, "predict", lambda self, rows: predicted.append(len(rows)) or whole(self, rows))
     assert predict(run, table, out=out) == 30_000
-    assert sum(predicted) <= 30_000 - 4 * 4096  # what was known was read back
-    assert predict(run, table, out=tmp_path / f"undisturbed{ending}") == 30_000
-    assert out.read_bytes() == (tmp_path / f"undisturbed{ending}").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([table.name, out.name, f"undisturbed{ending}"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([table.name, out.name])
 
 
-def test_what_another_model_or_table_left_is_not_taken(run, tmp_path, small_blocks):
-    table, out = tmp_path / "new.parquet", tmp_path / "out.parquet"
-    ads(10_000, 1).write_parquet(table)
-
-    def stop(work, done):
-        if done > 0.5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        predict(run, table, out=out, progress=stop)
-    assert list(tmp_path.glob("*.ctr"))
-    new = ads(10_000, 2)
-    new.write_parquet(table)
-    predict(run, table, out=out)
-    assert np.array_equal(pl.read_parquet(out)["ctr"], bidwise.load(run).predict(new))
-    assert not list(tmp_path.glob("*.ctr"))
-
-
-def test_rows_that_cannot_be_read_leave_nothing(run, tmp_path, small_blocks):
-    age = pl.when(pl.int_range(pl.len()) == 9_000).then(pl.lit("x")).otherwise(pl.col("age").cast(pl.String))
-    ads(10_000, 1).with_columns(age=age).write_parquet(tmp_path / "new.parquet")
-    with pytest.raises(bidwise.InputError, match=r"new\.parquet: column 'age', row 9000: found 'x', which is not a n"):
-        predict(run, tmp_path / "new.parquet", out=tmp_path / "out.parquet")
-    assert [path.name for path in tmp_path.iterdir()] == ["new.parquet"]
+def test_cells_that_are_no_numbers_are_missing_as_in_training(run, tmp_path):
+    table = ads(1000, 1)
+    text = table.with_columns(age=pl.when(pl.int_range(pl.len()) == 9).then(pl.lit("x")).otherwise(pl.lit("1.0")))
+    nothing = text.with_columns(age=pl.when(pl.col("age") == "x").then(None).otherwise(pl.lit("1.0")))
+    model = bidwise.load(run)
+    assert np.array_equal(model.predict(text), model.predict(nothing))
 
 
 def test_empty_lines_at_the_end_of_text_are_no_ads(run, tmp_path, small_blocks):
     text = ads(5000, 1).write_csv()
     (tmp_path / "new.csv").write_text(text)
     (tmp_path / "longer.csv").write_text(text + "\n\n\n")
-    assert predict(run, tmp_path / "new.csv", out=tmp_path / "out.csv") == 5000
-    assert predict(run, tmp_path / "longer.csv", out=tmp_path / "other.csv") == 5000
-    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "other.csv").read_bytes()
+    for name in ("new", "longer"):
+        assert predict(run, tmp_path / f"{name}.csv", out=tmp_path / f"{name}.out.csv") == 5000
+    assert (tmp_path / "new.out.csv").read_bytes() == (tmp_path / "longer.out.csv").read_bytes()
     assert len(bidwise.load(run).predict(tmp_path / "longer.csv")) == 5000
 
 
-def test_types_of_text_that_change_after_the_sample(run, tmp_path, small_blocks, monkeypatch):
-    """Whole numbers that become decimals or text, and truths that become text, as if all rows had been looked at."""
-    monkeypatch.setattr(read_table, "SAMPLE", 100)
-    at = pl.int_range(pl.len())
-    rows = ads(9000, 1).with_columns(
-        age=pl.when(at < 8000).then(at.cast(pl.String)).otherwise(pl.lit("0.5")),
-        code=pl.when(at < 5000).then(at.cast(pl.String)).otherwise(pl.lit("x")),
-        new=pl.when(at < 7000).then(pl.lit("true")).otherwise(pl.lit("perhaps")),
-        whole=at,
-    )
-    rows.write_csv(tmp_path / "new.csv")
-    predict(run, tmp_path / "new.csv", out=tmp_path / "out.parquet")
-    found, expected = (
-        pl.read_parquet(tmp_path / "out.parquet"),
-        pl.read_csv(tmp_path / "new.csv", infer_schema_length=None),
-    )
-    assert found.drop("ctr").equals(expected)
-    assert found.drop("ctr").schema == expected.schema
-    assert np.array_equal(found["ctr"], bidwise.load(run).predict(expected))
-
-
-def test_a_column_that_text_has_twice_is_refused(run, tmp_path):
-    names, _, lines = ads(500).write_csv().partition("\n")
-    for name, twice in (("click", names.replace("bid", "click")), ("site", names.replace("bid", "site"))):
-        (tmp_path / "ads.csv").write_text(f"{twice}\n{lines}")
-        words = rf"ads\.csv must have every column once, found '{name}' twice"
-        with pytest.raises(bidwise.InputError, match=words):
-            train(tmp_path / "ads.csv", out=tmp_path / "run", **ROLES | {"bid": "age"})
-    with pytest.raises(bidwise.InputError, match="found 'site' twice"):
-        predict(run, tmp_path / "ads.csv", out=tmp_path / "out.csv")
-
-
-@pytest.mark.parametrize("last", ["1,2,3,4,5,6,7,8,9,10", '"a'])
-def test_text_that_is_no_table_is_said_to_be(run, tmp_path, last):
+@pytest.mark.parametrize("last", ["1,2,3,4,5,6,7,8,9,10", "a,b", '"a'])
+def test_text_that_is_no_table_leaves_nothing(run, tmp_path, last):
     (tmp_path / "ads.csv").write_text(f"{ads(500).write_csv()}{last}\n")
-    for out in (None, tmp_path / "out.csv"):
-        with pytest.raises(bidwise.InputError, match=r"ads\.csv cannot be read"):
+    for out in (None, tmp_path / "out.csv", tmp_path / "out.parquet"):
+        with pytest.raises(bidwise.InputError, match=r"ads\.csv, line 50[12]"):
             predict(run, tmp_path / "ads.csv", out=out)
-    assert not (tmp_path / "out.csv").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["ads.csv"]
 
 
 def test_files_of_a_folder_are_one_table(run, tmp_path, small_blocks):
@@ -161,8 +162,46 @@ def test_files_of_a_folder_are_one_table(run, tmp_path, small_blocks):
     for table in (folder, str(folder / "*" / "*.parquet")):
         assert predict(run, table, out=tmp_path / "out.csv") == 10_000
         found = pl.read_csv(tmp_path / "out.csv")
-        np.testing.assert_allclose(found["ctr"], expected, rtol=1e-12)
+        assert np.array_equal(found["ctr"], expected)
         assert found["day"].to_list() == [0] * 5000 + [1] * 5000
+    with pytest.raises(bidwise.InputError) as error:
+        predict(run, folder, out=folder / "out.parquet")
+    assert error.value.argument == "out"
+    assert not (folder / "out.parquet").exists()
+
+
+CHANGES = {
+    "units": {"age": pl.col("age") * 100},
+    "upper case": {"site": pl.col("site").str.to_uppercase()},
+    "swapped columns": {"site": pl.col("zip"), "zip": pl.col("site")},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_drift_is_noticed(run, tmp_path, caplog, monkeypatch, capsys, change):
+    new = ads(1000, 1).with_columns(**CHANGES[change])
+    model, drift = bidwise.load(run), Drift(bidwise.load(run).encoder)
+    caplog.set_level(logging.WARNING, "bidwise")
+    model.predict(new, drift=drift)
+    assert set(drift.columns) == set(CHANGES[change])
+    assert not caplog.records
+    model.predict(new)
+    new.write_csv(tmp_path / "new.csv")
+    predict(run, tmp_path / "new.csv", out=tmp_path / "out.csv")
+    assert [all(repr(name) in each.message for name in drift.columns) for each in caplog.records] == [True, True]
+    words = ("predict", run, tmp_path / "new.csv", "--out", tmp_path / "strict.csv")
+    assert bidwise_command(monkeypatch, *words, "--strict") == 2
+    assert not (tmp_path / "strict.csv").exists()
+    assert not bidwise_command(monkeypatch, *words)
+
+
+def test_rows_like_those_of_training_are_no_drift(run, caplog):
+    drift = Drift(bidwise.load(run).encoder)
+    bidwise.load(run).predict(ads(1000, 1), drift=drift)
+    assert drift.columns == {}
+    assert set(drift.shares) == {"site", "zip", "age"}
+    bidwise.load(run).predict(ads(5, 1).with_columns(site=pl.lit("new")))  # too few to tell
+    assert not caplog.records
 
 
 PEAK = """

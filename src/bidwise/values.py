@@ -1,10 +1,10 @@
-"""The id of single values, in plain Python: what serves a few ads at a time, with no table library and no torch."""
+"""Ids and numbers of single values in plain Python, for a few ads at a time: without polars and without torch."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -16,22 +16,27 @@ from bidwise.errors import InputError
 Floats = NDArray[np.float64]
 RARE, MISSING, FIRST = 0, 1, 2  # ids of every field: rare or unseen values, missing ones, the vocabulary from here on
 SLOTS = 32  # values of a list that count, at most: the first ones
+MISSING_WORDS = ("", "-", "NA", "N/A", "<NA>", "null", "NULL", "None", "nan", "NaN", "\\N")
 BOOLEANS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false"}  # as other tools write them
-WORDS = {"true": 1.0, "false": 0.0, "": math.nan}  # that count as numbers
+TRUTHS = {"true": 1.0, "false": 0.0}  # words that count as numbers
 SPACES = "".join(x for x in map(chr, range(0x3001)) if x.isspace() and x not in "\x1c\x1d\x1e\x1f")  # as polars has it
-NUMBER = re.compile(r"[0-9A-Za-z.+-]+")  # Python reads 1_000 and digits of other scripts as well, and nobody else does
-WHOLE = re.compile(r"(-?\d+)\.0+")  # a whole number that was stored as a decimal one
+NUMBER = re.compile(r"[0-9A-Za-z.+-]+")  # Python also reads 1_000 and digits of other scripts
+PLAIN = r"^[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"  # a number without leading zeros
+WHOLE = r"^\+?(-?(?:0|[1-9][0-9]*))(?:\.0*)?$"
+EXACT = 2.0**63  # whole numbers below it are written with all digits
+_PLAIN, _WHOLE = re.compile(PLAIN), re.compile(WHOLE)
 
 
 class Vocabulary:
-    """Ids of the values of a column of names: those of the words in turn, from 2; no value has that of an empty word.
+    """Ids of the values of a categorical column: words count from 2. Missing values have 1, all others 0.
 
-    >>> Vocabulary(["a", "7", "true"]).ids(["a", 7.0, True, " a ", "b", None, ""])
-    [2, 3, 4, 2, 0, 1, 1]
+    >>> Vocabulary(["a", "7", "true"]).ids(["a", 7.0, True, " a ", "b", None, "", "NA"])
+    [2, 3, 4, 2, 0, 1, 1, 1]
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self.known = {word: FIRST + at for at, word in enumerate(words) if word}
+    def __init__(self, words: Sequence[str], spelling: str = "text", missing: Collection[str] = ()) -> None:
+        self.number, self.missing = spelling == "number", frozenset([*MISSING_WORDS, *missing])
+        self.known = {word: FIRST + at for at, word in enumerate(words)}
 
     def ids(self, values: Sequence[Any]) -> list[int]:
         """The id of every value; text that is in the vocabulary as it stands is found at once."""
@@ -39,7 +44,7 @@ class Vocabulary:
         return [known[x] if type(x) is str and x in known else self._other(x) for x in values]
 
     def _other(self, value: Any) -> int:
-        text = text_of(value)
+        text = text_of(value, self.number, self.missing)
         return MISSING if text is None else self.known.get(text, RARE)
 
 
@@ -50,8 +55,16 @@ class Bag(Vocabulary):
     [[2, 0, 1, 1], [3, 2, 1, 1]]
     """
 
-    def __init__(self, words: Sequence[str], slots: int, separator: str) -> None:
-        super().__init__(words)
+    def __init__(
+        self,
+        words: Sequence[str],
+        spelling: str = "text",
+        missing: Collection[str] = (),
+        *,
+        slots: int,
+        separator: str,
+    ) -> None:
+        super().__init__(words, spelling, missing)
         self.slots, self.separator = slots, separator
 
     def ids(self, values: Sequence[Any]) -> list[Any]:
@@ -68,51 +81,101 @@ class Bag(Vocabulary):
         return [] if text is None else text.split(self.separator)
 
 
+class Numbers:
+    """Ids of a numeric column: 2 + k for numbers above ``edges[k - 1]`` and up to ``edges[k]``.
+
+    >>> Numbers([1.0, 2.0]).ids([0, "1.5", 9, None, "many"])
+    [2, 3, 4, 1, 1]
+    """
+
+    def __init__(self, edges: Sequence[float], decimal: str = ".", missing: Collection[str] = ()) -> None:
+        self.edges, self.decimal = np.array(edges, dtype=np.float64), decimal
+        self.missing = missing_numbers(missing)
+        if self.edges.ndim != 1:
+            raise ValueError(f"edges of shape {self.edges.shape}")
+
+    def ids(self, values: Sequence[Any]) -> list[int]:
+        """The id of every value."""
+        numbers = np.array([number_of(x, self.decimal) for x in values], dtype=np.float64)
+        ids = FIRST + np.searchsorted(self.edges, numbers)
+        gone = np.isnan(numbers) | np.isin(numbers, self.missing)
+        listed: list[int] = np.where(gone, MISSING, ids).tolist()
+        return listed
+
+
 def is_na(value: Any) -> bool:
     """Whether a value is the NA of pandas, which need not be installed."""
     return type(value).__name__ == "NAType"
 
 
-def text_of(value: Any) -> str | None:
-    """A value as vocabularies hold it, however it was stored; ``None`` where it is missing.
+def text_of(value: Any, number: bool = False, missing: Collection[str] = MISSING_WORDS) -> str | None:
+    """A value as vocabularies spell it, ``None`` if it is missing. Text is trimmed; with ``number`` text that is a
+    number is spelled like the number.
 
-    >>> [text_of(value) for value in (3.0, 3, " 3.00", 2.5, 1e-7, True, "TRUE", "", float("nan"))]
-    ['3', '3', '3', '2.5', '1e-7', 'true', 'true', None, None]
+    >>> [text_of(value) for value in (3.0, 3, " 3.00", 2.5, 1e-7, True, "TRUE", "", "NA", float("nan"))]
+    ['3', '3', '3.00', '2.5', '1e-7', 'true', 'true', None, None, None]
+    >>> [text_of(value, number=True) for value in (" 3.00", "+3", "1e5", "007")]
+    ['3', '3', '100000', '007']
     """
-    if value is None or isinstance(value, bool | np.bool_):
-        return None if value is None else str(bool(value)).lower()
-    if isinstance(value, int | np.integer):
-        return str(int(value))
-    if isinstance(value, str):
-        text = value.strip(SPACES)
-    elif isinstance(value, float | np.floating):
-        text = "" if math.isnan(value) else _decimal(float(value))
-    elif is_na(value):
+    if value is None or is_na(value):
         return None
+    if isinstance(value, bool | np.bool_):
+        text = str(bool(value)).lower()
+    elif isinstance(value, int | np.integer):
+        text = str(int(value))
+    elif isinstance(value, str):
+        text = value.strip(SPACES)
+        if number:
+            text = _number_text(text)
+        text = BOOLEANS.get(text, text)
+    elif isinstance(value, float | np.floating | Decimal):
+        text = _float_text(_float(value))
     else:
         raise InputError(f"values must be text, numbers or booleans, found {type(value).__name__}")
-    whole = WHOLE.fullmatch(text)
-    return whole[1] if whole else BOOLEANS.get(text, text) or None
+    return None if text in missing else text
 
 
-def _decimal(value: float) -> str:
-    """The shortest text of a number, as polars writes it: 0.00001 and 1e-6."""
+def _number_text(text: str) -> str:
+    if whole := _WHOLE.fullmatch(text):
+        return "0" if whole[1] == "-0" else whole[1]
+    return _float_text(float(text)) if _PLAIN.fullmatch(text) else text
+
+
+def _float(value: Any) -> float:
+    """A number with decimals as text files have it: 0.1 for the nearest number of 32 bits too."""
+    return float(value) if isinstance(value, float) else float(str(value))
+
+
+def _float_text(value: float) -> str:
+    """The shortest text of a number, as polars writes it: 7, 0.00001 and 1e-6."""
+    if math.isfinite(value) and value == round(value) and abs(value) < EXACT:
+        return str(int(value))
     text = repr(value)
     return format(Decimal(text), "f") if text.endswith("e-05") else text.replace("e-0", "e-")
 
 
-def number_of(value: Any) -> float:
-    """A value as a number, NaN where it is missing.
+def number_of(value: Any, decimal: str = ".") -> float:
+    """A value as a number, NaN if it is missing or none.
 
-    >>> [number_of(value) for value in (3, " 2.5", "TRUE", None, "")]
-    [3.0, 2.5, 1.0, nan, nan]
+    >>> [number_of(value) for value in (3, " 2.5", "TRUE", None, "", "many")], number_of("2,5", ",")
+    ([3.0, 2.5, 1.0, nan, nan, nan], 2.5)
     """
+    if type(value) is float:
+        return value
     if value is None or is_na(value):
         return math.nan
     try:
         if isinstance(value, str):
-            text = value.strip(SPACES).lower()
-            return WORDS[text] if text in WORDS else float(text if NUMBER.fullmatch(text) else "no number")
-        return float(value)
+            text = value.strip(SPACES)
+            if decimal != ".":
+                text = text.replace(decimal, ".")
+            return float(text) if NUMBER.fullmatch(text) else math.nan
+        return _float(value) if isinstance(value, np.floating | Decimal) else float(value)
     except (TypeError, ValueError):
-        raise InputError(f"values must be numbers, found {value!r}") from None
+        return TRUTHS.get(text.lower(), math.nan) if isinstance(value, str) else math.nan
+
+
+def missing_numbers(missing: Collection[str]) -> Floats:
+    """The numbers among words that mean missing, such as -1."""
+    numbers = np.array([number_of(word) for word in missing], dtype=np.float64)
+    return numbers[~np.isnan(numbers)]

@@ -46,20 +46,26 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(work: Callable[[Task], Value], tasks: Iterable[Task], then: Callable[[Value], None], workers: int) -> None:
-    """Call ``work(task)`` in threads and ``then`` with the values, in the order of the tasks, in this thread.
+def ahead(work: Callable[[Task], Value], tasks: Iterable[Task], workers: int) -> Iterator[Value]:
+    """The values of ``work(task)``, called in threads, in the order of the tasks.
 
     No more than ``workers`` values wait; tasks are taken as needed. The first error ends the work.
     """
     with ThreadPoolExecutor(workers) as pool:
         futures = (pool.submit(work, task) for task in tasks)
-        ahead = deque(islice(futures, workers))
+        waiting = deque(islice(futures, workers))
         try:
-            while ahead:
-                then(ahead.popleft().result())
-                ahead.extend(islice(futures, 1))
+            while waiting:
+                yield waiting.popleft().result()
+                waiting.extend(islice(futures, 1))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def in_order(work: Callable[[Task], Value], tasks: Iterable[Task], then: Callable[[Value], None], workers: int) -> None:
+    """Call ``then`` with the values of :func:`ahead`, in this thread."""
+    for value in ahead(work, tasks, workers):
+        then(value)
 
 
 def threads(workers: int, device: torch.device | str = "cpu") -> ThreadPoolExecutor:

@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bidwise.auctions.columns import ad_numbers, auctions_of, slot_multipliers
+from bidwise.auctions.inputs import ad_numbers, auctions_of, slot_multipliers
 from bidwise.auctions.outcome import run_auction
 from bidwise.auctions.ranking import highest
 from bidwise.checks import check_between, check_bids

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bidwise.auctions.columns import ad_numbers, auctions_of, one_per_ad, slot_multipliers
+from bidwise.auctions.inputs import ad_numbers, auctions_of, one_per_ad, slot_multipliers
 from bidwise.auctions.ranking import highest, power, ranked
 from bidwise.checks import check_between, check_bids, check_name, check_not_negative, check_positive
 

@@ -11,13 +11,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from bidwise.auctions import welfare
-from bidwise.bridges.logged_rows import LEAST, LoggedRows, auctions_of, bids_of, with_parts_of_dates
+from bidwise.bridges.logged_rows import LoggedRows, auctions_of, bids_of, with_parts_of_dates
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
-from bidwise.data.counting import found
-from bidwise.data.encoding import KINDS, Encoder, inferred, least_count
+from bidwise.data.columns import Encoder, Facts, least_count
 from bidwise.data.groups import offsets
-from bidwise.data.read_table import numbers_of, read_table
+from bidwise.data.table_files import open_table
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import LOSSES
 from bidwise.models import MODELS, Ensemble
@@ -47,6 +46,7 @@ except ImportError as error:
     ) from error
 
 RECIPES = ("auto", "ensemble", *LOSSES)
+WITHOUT_BIDS = ("log_loss", "distilled")  # losses
 OF_SEVERAL = ("auto", "ensemble", "distilled")  # models, where others are losses of one
 OF_MODEL = ("embedding", "hidden", "dropout", "cross")
 OF_TRAINING = ("lam", "members", "epochs", "batch_size", "learning_rate", "l2")
@@ -56,21 +56,23 @@ BLOCK = 65_536  # rows that are predicted at once
 class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A click-through-rate model on rows of strings, numbers and dates, as scikit-learn expects a classifier.
 
-    Columns become categories as in ``bidwise train``: text as it is, numbers in bins, lists as bags, of dates the day
-    of the week and the hour; missing values are a category of their own. Settings that are left open, such as the L2
-    penalty, follow from the number of rows. A tenth of the rows chooses the best epoch and calibrates the CTR.
+    Columns become features as in ``bidwise train``, by the same encoder; of dates it takes the day of the week and the
+    hour. Settings that are not given, such as the L2 penalty, follow from the number of rows. A tenth of the rows
+    chooses the best epoch and calibrates the CTR.
 
     Args:
         model: ``deepfm``, ``dcnv2`` or ``logistic_regression``; ``None``: DeepFM, and with
             ``recipe="auto"`` whichever is best.
-        recipe: the name of a loss in :data:`bidwise.LOSSES` trains one model with it; ``auto`` tries several settings
-            of the log loss and keeps the best on validation rows; ``ensemble`` serves the mean of several models, and
+        recipe: ``auto``, the search of ``bidwise train``: it tries several settings of the log loss and keeps the best
+            on validation rows, or takes the first if they have too few clicks. The name of a loss in
+            :data:`bidwise.LOSSES` trains one model with it, ``ensemble`` serves the mean of several models, and
             ``distilled`` one that learned from them.
         embedding, hidden, dropout, cross: options of the model.
         lam: of a loss over pairs; ``members``: of an ensemble.
         epochs, batch_size, learning_rate, l2: of the training.
-        numeric, categorical: columns whose kind is not to be inferred.
-        bins: most categories of a column of numbers.
+        numeric, categorical: columns with a given kind, ``x0``, ``x1`` and so on in an array. Whole numbers, such as an
+            OrdinalEncoder's, are numbers in order, up to 1,000 different ones with a bin each: name codes here.
+        bins: most bins of other columns of numbers.
         validation_fraction: of the rows, or of the auctions; where it has too few clicks the last weights are kept.
         device: ``cpu`` or ``cuda``.
         random_state: a number makes training repeatable.
@@ -92,7 +94,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         model: str | None = None,
-        recipe: str = "log_loss",
+        recipe: str = "auto",
         *,
         embedding: int | None = None,
         hidden: Sequence[int] | None = None,
@@ -141,6 +143,8 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight: how much it counts, 0 or more.
         """
         config = self._config()
+        if bid is None and self.recipe in LOSSES and self.recipe not in WITHOUT_BIDS:
+            raise InputError(f"must be given for {self.recipe!r}, a loss of welfare, found None", argument="bid")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         frame = self._frame(X, y, reset=True)
         clicks, weights = self._clicks(y), None
@@ -153,12 +157,10 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"y must have two classes, found one class in {len(rows)} rows (n_samples = {len(rows)})")
         known = LoggedRows(frame, clicks, bids_of(bid, len(frame)), auctions_of(auction, len(frame)), weights)
         train, valid = known.split(rows, self.validation_fraction, seed)
-        columns = inferred(found(frame), [], numeric=self.numeric, categorical=self.categorical, name="X")
-        for column in self.numeric or ():
-            numbers_of(frame[column], "X")  # an error names the first value that is none
+        facts = Facts.of(open_table(frame, name="X"))
+        columns = facts.columns([], numeric=self.numeric, categorical=self.categorical)
         self.columns_ = {column.name: f"{column.use}: {column.reason}" for column in columns}
-        kinds = {column.name: column.use for column in columns if column.use in KINDS}
-        self.encoder_ = Encoder.fit(frame[train], kinds, min_count=least_count(len(train)), bins=self.bins)
+        self.encoder_ = Encoder.fit(frame[train], columns, min_count=least_count(len(train)), bins=self.bins)
         cardinalities = [field.cardinality for field in self.encoder_.fields]
         ads = known.ads(self.encoder_, train), None if valid is None else known.ads(self.encoder_, valid)
         served = _served(config, *ads, cardinalities, seed=seed, device=self.device)
@@ -174,7 +176,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Floats:
         """Logits of the click, calibrated."""
         check_is_fitted(self)
-        features = torch.from_numpy(self.encoder_.encode(self._frame(X, reset=False)))
+        features = torch.from_numpy(self.encoder_.encode(self._frame(X, reset=False)).ids)
         with torch.inference_mode():
             blocks = [self.model_(block) for block in torch.split(features, BLOCK)]
         return np.asarray(torch.cat(blocks))
@@ -237,7 +239,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             checked = validate_data(self, X, **given, reset=reset, dtype=None, ensure_all_finite="allow-nan")
             array = checked[0] if y else checked
             table = {f"x{at}": array[:, at] for at in range(array.shape[1])}
-        return with_parts_of_dates(read_table(table, name="X"))
+        return with_parts_of_dates(open_table(table, name="X").frame())
 
     def _clicks(self, y: Any) -> Floats:
         labels = column_or_1d(y, warn=True)
@@ -255,13 +257,9 @@ def _served(
     """The model that a recipe leads to: teachers are trained before it, and ``auto`` tries several settings."""
     tried = candidates(config, len(ads))
     options: dict[str, Any] = {"seed": seed, "device": device, "metric": "log_loss"}
-    if config.train.recipe == "auto":
+    if config.train.recipe == "auto":  # with too few validation rows to choose by, the first setting
         if valid is None:
-            raise InputError(
-                f"'auto' needs validation rows with {LEAST} clicks and {LEAST} other ads to choose by, found fewer; "
-                "take more rows, a larger validation_fraction, or recipe='log_loss'",
-                argument="recipe",
-            )
+            return trained(tried[0], ads, None, cardinalities, **options)
         return searched(tried, ads, valid, cardinalities, **options)[1][0]
     models: dict[str, Served] = {}
     for name, recipe in recipes(config, tried[0], len(ads)).items():

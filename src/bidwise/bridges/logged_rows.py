@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from bidwise.checks import InputError
 from bidwise.data.ad_table import auction_ids
 from bidwise.data.ads import Ads
-from bidwise.data.encoding import Encoder
+from bidwise.data.columns import Encoder
 from bidwise.data.groups import offsets
-from bidwise.data.read_table import read_table
-from bidwise.table.encode import CAP
+from bidwise.data.table_files import open_table
+from bidwise.table.prepare import CAP
 from bidwise.values import Floats
 
 LEAST = 10  # clicks, and other ads, of which validation rows can tell anything
@@ -47,7 +47,7 @@ class LoggedRows:
     def ads(self, encoder: Encoder, rows: NDArray[Any]) -> Ads:
         """Some rows, those of an auction next to each other."""
         more = {} if self.weights is None else {"weights": self.weights[rows]}
-        features = torch.from_numpy(encoder.encode(self.frame[rows]))
+        features = torch.from_numpy(encoder.encode(self.frame[rows]).ids)
         bounds = None if self.auctions is None else offsets(self.auctions[rows])
         return Ads.of(features, self.clicks[rows], self.bids[rows], offsets=bounds, **more)
 
@@ -83,7 +83,9 @@ def auctions_of(auction: Any, rows: int) -> NDArray[np.int64] | None:
     """The auction of every row by number; of a frame all columns name it."""
     if auction is None:
         return None
-    ids = auction_ids(read_table(auction if hasattr(auction, "columns") else {"auction": auction}), "auction")
+    source = open_table(auction if hasattr(auction, "columns") else {"auction": auction}, name="auction")
+    with source.located():
+        ids = auction_ids(source.frame())
     if len(ids) != rows:
         raise InputError(f"must have an id for each of the {rows:,} rows, found {len(ids):,}", argument="auction")
     return ids

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import bidwise
 from bidwise.bridges.scoring import FORMAT, INPUT, OUTPUT, VERSION, Scorer, pair_checksum
 from bidwise.checks import InputError
-from bidwise.data.encoding import Bag, Categorical, Encoder
+from bidwise.data.columns import Bag, Categorical, Encoder
 from bidwise.models.bags import values_and_slots
 from bidwise.run_folder import whole_file, write_json
 from bidwise.table.model import Model, load

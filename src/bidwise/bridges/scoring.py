@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from bidwise.errors import InputError
 from bidwise.json_files import read_object
-from bidwise.values import FIRST, MISSING, SLOTS, Bag, Vocabulary, number_of
+from bidwise.values import SLOTS, Bag, Numbers, Vocabulary
 
 FORMAT = "bidwise scorer"
-VERSION = 2
+VERSION = 3
 INPUT, OUTPUT = "ids", "ctr"
 AT_ONCE = 4096  # ads
 
@@ -103,33 +103,21 @@ class Scorer:
             raise InputError(f"columns: found no column {', '.join(map(repr, missing))}; {hint}")
 
 
-class Bins:
-    """Ids of a column of numbers: 2 + k for numbers above ``edges[k - 1]`` and up to ``edges[k]``."""
-
-    def __init__(self, edges: list[float]) -> None:
-        self.edges = np.array(edges, dtype=np.float64)
-        if self.edges.ndim != 1:
-            raise ValueError(f"edges of shape {self.edges.shape}")
-
-    def ids(self, values: list[Any]) -> list[int]:
-        """The id of every number."""
-        numbers = np.array([x if type(x) is float else number_of(x) for x in values], dtype=np.float64)
-        ids: list[int] = np.where(np.isnan(numbers), MISSING, FIRST + np.searchsorted(self.edges, numbers)).tolist()
-        return ids
-
-
 def pair_checksum(file: Path, encoder: Path) -> str:
     """CRC-32 of an ONNX file followed by its JSON file up to the last key, "checksum", which has it."""
     before, _, _ = encoder.read_bytes().rpartition(b'"checksum"')
     return f"{zlib.crc32(before, zlib.crc32(file.read_bytes())):08x}"
 
 
-def _ids(column: Mapping[str, Any]) -> Vocabulary | Bins:
-    if column["kind"] == "bag":
-        if not column["separator"] or not 0 < column["slots"] <= SLOTS:
-            raise ValueError(f"slots and separator {column['slots']}, {column['separator']!r}")
-        return Bag(column["vocabulary"], column["slots"], column["separator"])
-    return Vocabulary(column["vocabulary"]) if column["kind"] == "categorical" else Bins(column["edges"])
+def _ids(column: Mapping[str, Any]) -> Vocabulary | Numbers:
+    if column["kind"] == "numeric":
+        return Numbers(column["edges"], column["decimal"], column["missing"])
+    words = column["vocabulary"], column["spelling"], column["missing"]
+    if column["kind"] == "categorical":
+        return Vocabulary(*words)
+    if not column["separator"] or not 0 < column["slots"] <= SLOTS:
+        raise ValueError(f"slots and separator {column['slots']}, {column['separator']!r}")
+    return Bag(*words, slots=column["slots"], separator=column["separator"])
 
 
 def _listed(values: Any, lists: bool = False) -> list[Any]:
@@ -140,7 +128,8 @@ def _listed(values: Any, lists: bool = False) -> list[Any]:
     array = np.asarray(values, dtype=object if nullable else None)
     if array.ndim != 1 or array.dtype.kind not in "biufUO":
         raise InputError(f"must be a list or an array of text, numbers or booleans, found {array.dtype} {array.shape}")
-    listed: list[Any] = array.tolist()
+    narrow = array.dtype.kind == "f" and array.dtype.itemsize < 8  # 0.1 is another number with 64 bits
+    listed: list[Any] = array.astype(str).astype(np.float64).tolist() if narrow else array.tolist()
     return listed
 
 

@@ -111,7 +111,7 @@ def evaluate(table: str, /, *, options: EvaluateOptions, out: Path) -> None:
     given["slots"] = _multipliers(options.slots)
     given["header"] = not given.pop("no_header")
 
-    from bidwise.data.read_table import check_readable
+    from bidwise.data.table_files import check_readable
 
     lists = (options.ctr, options.auction, options.pool_by, options.cluster, options.by)
     roles = (options.click, options.truth, options.position, options.weight, options.propensity)

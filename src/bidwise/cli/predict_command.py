@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from bidwise.cli.terminal import Bars, check_run, device_of
 
@@ -17,11 +16,13 @@ def predict(
     column: str = "ctr",
     separator: str | None = None,
     no_header: bool | None = None,
+    strict: bool = False,
     device: str = "auto",
 ) -> None:
     """Predict the CTR of new rows with a trained model.
 
-    Writes TABLE with one column more. Values that training did not see count as rare. Example:
+    Writes TABLE with one column more; all others stay as they are. Values that training did not see count as rare, and
+    a warning names the columns that have many of them. Example:
 
     `bidwise predict runs/mine new.parquet --out predictions.parquet`
 
@@ -40,10 +41,12 @@ def predict(
         Character between the columns of a text file, \\t for a tab [default: as in the run].
     no_header:
         The first line of a text file is a row [default: as in the run].
+    strict:
+        Fail instead of the warning, and write nothing.
     device:
         cpu, cuda, or auto for a GPU if there is one.
     """
-    from bidwise.data.read_table import check_readable
+    from bidwise.data.table_files import check_readable
 
     header = False if no_header else None
     check_run(run)
@@ -52,6 +55,15 @@ def predict(
     from bidwise.table.predict import predict as write_predictions  # torch, which takes seconds
 
     with Bars() as bars:
-        how: dict[str, Any] = {"column": column, "separator": separator, "header": header, "device": device_of(device)}
-        rows = write_predictions(run, table, out=out, **how, progress=bars.show)
+        rows = write_predictions(
+            run,
+            table,
+            out=out,
+            column=column,
+            separator=separator,
+            header=header,
+            strict=strict,
+            device=device_of(device),
+            progress=bars.show,
+        )
     print(f"Written: {out}, {rows:,} rows with the column {column!r}")

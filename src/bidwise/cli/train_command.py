@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import asdict, dataclass
@@ -26,9 +27,9 @@ class TrainOptions:
         Folder of a finished run to continue with the rows of TABLE: its roles, settings, ids, weights and optimizer are
         kept, new values get ids of their own, and both models are tested on the newest rows. Options override.
     click:
-        Column of clicks, 0 or 1.
+        Column of clicks: 0 or 1, true or false, yes or no.
     bid:
-        Column of cost-per-click bids.
+        Column of cost-per-click bids, or a number that all ads bid [default: 1; welfare then counts clicks].
     auction:
         Columns that identify an auction, separated by spaces [default: none, any ads may compete].
     numeric:
@@ -42,8 +43,12 @@ class TrainOptions:
         Columns that the model must not see, separated by spaces: everything that is not known before the click.
     keep:
         Columns to keep although one predicts the clicks almost perfectly (AUC above 0.99), which stops a run.
+    missing:
+        Words that mean a missing value, separated by spaces, in addition to NA, N/A, null, None, NaN and -.
     time:
         Column to split by: the oldest 80 % train, the next 10 % choose, the newest 10 % test [default: at random].
+    time_format:
+        How the times are written, e.g. '%d.%m.%Y %H:%M' [default: ISO dates, or seconds or milliseconds since 1970].
     teacher:
         Column of logged CTR predictions, for losses that need a teacher [default: a log-loss model is trained].
     weight:
@@ -91,7 +96,9 @@ class TrainOptions:
     bag: list[str] | None = None
     ignore: list[str] | None = None
     keep: list[str] | None = None
+    missing: list[str] | None = None
     time: str | None = None
+    time_format: str | None = None
     teacher: str | None = None
     weight: str | None = None
     position: str | None = None
@@ -132,7 +139,8 @@ def train(table: str, /, *, out: Path, options: TrainOptions | None = None, devi
     table:
         Parquet, CSV or TSV file, one row per logged ad, or a folder of them; also a URL (s3://, gs://, az://, https://)
         or, quoted, a pattern such as `'day=*/*.parquet'`. It may exceed the memory. Or a TOML file with sections data,
-        model and train, as a run leaves it in OUT/config.toml; options override the file.
+        model and train, as a run leaves it in OUT/config.toml; options override the file. Or a prepared store,
+        such as OUT/store of another run, with the roles of its columns.
     out:
         Folder of the run.
     device:
@@ -163,15 +171,26 @@ def train(table: str, /, *, out: Path, options: TrainOptions | None = None, devi
 
 def _check_first(table: str, options: TrainOptions) -> None:
     """Raise if a file is missing or has not the columns, before torch is imported, which takes seconds."""
-    from bidwise.data.read_table import check_readable
+    from bidwise.data.table_files import check_readable
 
     if table.lower().endswith(".toml"):
         check_on_disk("the configuration", table, "a file", "copy it first")
         if not Path(table).exists():
             raise bidwise.InputError(f"{table}: no such file")
         return
+    if (Path(table) / "store.json").is_file():
+        return
     lists = (options.auction, options.numeric, options.categorical, options.bag, options.ignore, options.keep)
-    roles = (options.click, options.bid, options.time, options.teacher, options.weight, options.position, options.truth)
+    bid = None if _is_number(options.bid) else options.bid
+    roles = (options.click, bid, options.time, options.teacher, options.weight, options.position, options.truth)
     columns = [*(role for role in roles if role is not None), *(name for names in lists for name in names or ())]
     resumed = options.continue_from is not None  # text is then written as in that run
     check_readable(table, [] if resumed else columns, options.separator, False if options.no_header else None)
+
+
+def _is_number(text: str | None) -> bool:
+    """Whether an option is a number, which all ads bid."""
+    try:
+        return text is not None and math.isfinite(float(text))
+    except ValueError:
+        return False

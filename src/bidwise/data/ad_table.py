@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from numbers import Real
 from typing import Any
 
@@ -13,20 +14,11 @@ import polars.selectors as cs
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.blocks import Array, chunks, in_memory
-from bidwise.data.read_table import (
-    BadRow,
-    Table,
-    check_flat,
-    check_known,
-    column_names,
-    known_numbers,
-    read_table,
-    table_name,
-)
+from bidwise.data.columns import read_numbers, spelled
+from bidwise.data.table_files import BadRow, Table, open_table
 from bidwise.values import Floats
 
-GROUPED = 2**22  # runs of rows that are put in order at once
+CLICKS = {"true": "1", "false": "0", "yes": "1", "no": "0"}  # words for clicks, in small letters
 USUAL = (1e-100, 1e100)  # bids and weights; beyond, sums of squares overflow or vanish
 
 
@@ -97,7 +89,8 @@ def read_ads(
     >>> ads.bids, ads.offsets
     (array([1., 2.]), array([0, 2]))
     """
-    bid, constant = _column_or_number(table, bid)
+    source = open_table(table, name=name)
+    bid, constant = column_or_number(source.columns, bid)
     named: list[Any] = [] if auction is None else [*auction] if isinstance(auction, list | tuple) else [auction]
     keys = {key: list(columns) for key, columns in (keys or {}).items()}
     numeric = [*ctr, click, *(each for each in (bid, truth, position, weight, propensity) if each is not None)]
@@ -117,16 +110,24 @@ def read_ads(
     twice = sorted(column for column in ctr if [*ctr].count(column) > 1)
     if twice:
         raise InputError(f"must name every column once, found {twice[0]!r} twice", argument="ctr")
-    frame = read_table(table, numeric=numeric, text=text, name=name)
-    name = table_name(table, name)
     by_role = {"click": click, "bid": bid, "truth": truth, "position": position, "weight": weight}
-    read = checked_numbers(frame, ctr, by_role | {"propensity": propensity}, slots=slots, name=name)
-    grouped = {key: group_ids(frame.select(cs.by_name(*columns)), name) for key, columns in keys.items()}
-    ads = AdTable(
+    by_role |= {"propensity": propensity}
+    numbers: list[dict[str, Floats]] = []
+    names, grouping = [], []
+    for block in source.blocks([*numeric, *text]):
+        with block.located():
+            numbers.append(checked_numbers(block.frame, ctr, by_role, slots=slots))
+            names.append(auction_keys(block.frame.select(cs.by_name(*named))) if named else np.empty(0, np.uint64))
+            grouping.append(block.frame.select(cs.by_name(*dict.fromkeys(chain.from_iterable(keys.values())))))
+    read = {column: np.concatenate([part[column] for part in numbers]) for column in numbers[0]}
+    groups = pl.concat(grouping)
+    grouped = {key: group_ids(groups.select(cs.by_name(*columns))) for key, columns in keys.items()}
+    ads = len(read[click])
+    table_ads = AdTable(
         ctr={column: read[column] for column in ctr},
         clicks=read[click],
-        bids=np.full(len(frame), constant) if bid is None else read[bid],
-        offsets=np.array([0, len(frame)]),
+        bids=np.full(ads, constant) if bid is None else read[bid],
+        offsets=np.array([0, ads]),
         truth=None if truth is None else read[truth],
         position=None if position is None else read[position].astype(np.int64),
         weights=None if weight is None else read[weight] / read[weight].mean(),
@@ -135,28 +136,17 @@ def read_ads(
         labels={key: labels for key, (_, labels) in grouped.items()},
     )
     if not named:
-        return ads
-    order, offsets = auction_rows(auction_ids(frame.select(cs.by_name(*named)), name))
-    if order is None:
-        return replace(ads, offsets=offsets)
-    return ads.rows(order, offsets)
+        return table_ads
+    order, offsets = auction_rows(number_auctions(np.concatenate(names)))
+    return replace(table_ads, offsets=offsets) if order is None else table_ads.rows(order, offsets)
 
 
 def checked_numbers(
-    frame: pl.DataFrame,
-    ctr: Sequence[str],
-    roles: Mapping[str, str | None],
-    *,
-    slots: int | None,
-    name: str,
-    start: int = 0,
+    frame: pl.DataFrame, ctr: Sequence[str], roles: Mapping[str, str | None], *, slots: int | None = None
 ) -> dict[str, Floats]:
-    """Columns of numbers, checked by their roles; ``start`` is the row of the table that the frame begins with."""
+    """Columns of numbers, checked by their roles. Clicks may be words: true and false, yes and no."""
     click, columns = roles["click"], [*ctr, *(column for column in roles.values() if column is not None)]
-    read = {
-        column: known_numbers(frame[column], name, "; clicks are 0 or 1" if column == click else "", start)
-        for column in columns
-    }
+    read = {column: _known_numbers(frame[column], click == column) for column in columns}
 
     def check(column: str | None, expected: str, between: tuple[float, float], whole: bool = False) -> None:
         """Raise unless all values of a column, where there is one, are in a range."""
@@ -169,7 +159,7 @@ def checked_numbers(
         if not good.all():
             row, more = int(np.argmin(good)), int((~good).sum()) - 1
             others = f", and {more:,} more {'row' if more == 1 else 'rows'} like it" if more else ""
-            raise BadRow(name, column, start + row, f"{values[row]:g}{others}; {expected}")
+            raise BadRow(column, row, f"{values[row]:g}{others}; {expected}")
 
     for column in ctr:
         hint = "logits? apply the sigmoid first" if read[column].min() < 0 else "per cent? divide by 100"
@@ -186,7 +176,27 @@ def checked_numbers(
     return read
 
 
-def group_ids(keys: pl.DataFrame, table: str = "table") -> tuple[NDArray[np.int64], list[str]]:
+def _check_flat(column: pl.Series) -> None:
+    if column.dtype.is_nested():
+        raise InputError(f"column {column.name!r} must have one value per ad, found {column.dtype}")
+
+
+def _known_numbers(column: pl.Series, click: bool) -> Floats:
+    """The column as float64; the first value that is missing or no number is an error."""
+    _check_flat(column)
+    numbers, bad = read_numbers(column)
+    if click and bad.any():
+        numbers, bad = read_numbers(column.cast(pl.String).str.strip_chars().str.to_lowercase().replace(CLICKS))
+    if bad.any():
+        row = int(bad.arg_max() or 0)
+        raise BadRow(column.name, row, f"{column[row]!r}, which is no number" + "; clicks are 0 or 1" * click)
+    if (missing := np.isnan(numbers)).any():
+        more = f"no value; {int(missing.sum()):,} of {len(column):,} rows have none: fill them or drop the rows"
+        raise BadRow(column.name, int(missing.argmax()), more)
+    return numbers
+
+
+def group_ids(keys: pl.DataFrame) -> tuple[NDArray[np.int64], list[str]]:
     """The group of every row, rows with the same values in all columns, and what groups are called.
 
     Groups count from 0 in the order of their first rows; missing values are a group of their own.
@@ -194,87 +204,51 @@ def group_ids(keys: pl.DataFrame, table: str = "table") -> tuple[NDArray[np.int6
     >>> group_ids(pl.DataFrame({"keyword": ["a", "b", "a"], "day": [2, 1, 2]}))
     (array([0, 1, 0]), ['a, 2', 'b, 1'])
     """
+    words, runs = _runs(keys)
+    words = words.select(pl.all().fill_null("(missing)"))
+    ids = number_auctions(words.hash_rows(seed=0).to_numpy())
+    labels = words[np.unique(ids, return_index=True)[1]].select(pl.concat_str(pl.all(), separator=", ")).to_series()
+    return ids[runs], labels.to_list()
+
+
+def _runs(keys: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+    """What runs of rows with the same values are called, as text, and the run of every row: ads of an auction are often
+    together."""
     for column in keys:
-        check_flat(column, table)
-    keys = keys.with_columns(cs.string().str.strip_chars().replace("", None), cs.float().fill_nan(None))
-    keys = keys.rename(dict(zip(keys.columns, map(str, range(keys.width)), strict=True)))
+        _check_flat(column)
     changes = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in keys.columns)
-    starts = np.array(keys.select(changes).to_series())  # of runs: ads of an auction are often together
+    starts = np.array(keys.select(changes).to_series())
     starts[:1] = True
-    runs = keys.filter(starts)
-    first = runs.with_row_index("row").select(pl.col("row").min().over(keys.columns)).to_series().to_numpy()
-    new = first == np.arange(len(first))
-    ids = (np.cumsum(new) - 1)[first][np.cumsum(starts) - 1]
-    words = cs.float().cast(pl.String).str.strip_suffix(".0"), (~cs.float()).cast(pl.String)
-    labels = runs.filter(new).with_columns(*words).fill_null("(missing)")
-    return ids, labels.select(pl.concat_str(labels.columns, separator=", ")).to_series().to_list()
+    words = [spelled(column).alias(str(at)) for at, column in enumerate(keys.filter(starts))]
+    return pl.DataFrame(words), np.cumsum(starts) - 1
 
 
-def auction_keys(keys: pl.DataFrame, table: str = "table", start: int = 0) -> NDArray[np.uint64]:
-    """A hash of the columns that name the auction; missing values are refused. Of 100 million auctions two share
-    one with a probability of 0.0003."""
-    for column in keys:
-        check_flat(column, table)
-        known = column.str.strip_chars().replace("", None) if column.dtype == pl.String else column
-        check_known(known, table, "every ad needs an auction", start)
-    words = cs.by_dtype(pl.Categorical, pl.Enum).cast(pl.String)  # whose codes are those of a block
-    keys = keys.with_columns(words).with_columns(cs.string().str.strip_chars())
-    return keys.hash_rows(seed=0).to_numpy()
+def auction_keys(keys: pl.DataFrame) -> NDArray[np.uint64]:
+    """A hash of the columns that name the auction, as text; missing values are rejected. Of 100 million auctions two
+    share one with a probability of 0.0003."""
+    words, runs = _runs(keys)
+    for name, column in zip(keys.columns, words, strict=True):
+        if column.null_count():
+            row = int((runs == int(column.is_null().arg_max() or 0)).argmax())
+            raise BadRow(name, row, "no value; every ad needs an auction")
+    return np.asarray(words.hash_rows(seed=0).to_numpy()[runs])
 
 
-def auction_ids(keys: pl.DataFrame, table: str = "table") -> NDArray[np.int64]:
-    """The auction of every row, from 0 in the order of their first rows; missing values are refused.
+def auction_ids(keys: pl.DataFrame) -> NDArray[np.int64]:
+    """The auction of every row, from 0 in the order of their first rows; missing values are rejected.
 
     >>> auction_ids(pl.DataFrame({"query": ["a", "b", "a"], "day": [2, 1, 2]}))
     array([0, 1, 0])
     """
-    ids = np.empty(len(keys), np.int64)
-    number_auctions(auction_keys(keys, table), ids, in_memory)
-    return ids
+    return number_auctions(auction_keys(keys))
 
 
-def number_auctions(keys: NDArray[np.uint64], ids: NDArray[np.int64], array: Array) -> int:
-    """Fill ``ids`` with the auction of every row, those of one key, in the order of first rows; how many they are.
-
-    Works on runs of rows with one key, a range of keys at a time: ads of an auction are together more often than not.
-    """
-
-    def starts(part: slice) -> NDArray[np.bool_]:
-        before = keys[part.start - 1] if part.start else ~keys[0]
-        return np.asarray(np.diff(keys[part], prepend=before) != 0)
-
-    parts = list(chunks(0, len(keys)))
-    runs = sum(int(starts(part).sum()) for part in parts)
-    run_keys, first, number = (
-        array("run_key", np.uint64, runs),
-        array("first", np.int64, runs),
-        array("run", np.int64, runs),
-    )
-    done = 0
-    for part in parts:
-        found = keys[part][starts(part)]
-        run_keys[done : done + len(found)] = found
-        done += len(found)
-    bits = max(0, (runs // GROUPED).bit_length())
-    for cell in range(2**bits):  # equal keys are in one cell
-        inside = [
-            part.start + np.flatnonzero((run_keys[part] >> np.uint64(63 - bits)) >> np.uint64(1) == cell)
-            for part in chunks(0, runs)
-        ]
-        rows = np.concatenate(inside)
-        _, firsts, which = np.unique(run_keys[rows], return_index=True, return_inverse=True)
-        first[rows] = rows[firsts][which]
-    count = 0
-    for part in chunks(0, runs):
-        new = first[part] == np.arange(part.start, part.stop)
-        number[part] = np.cumsum(new) - 1 + count  # right for the first run of an auction
-        count += int(new.sum())
-    done = -1
-    for part in parts:
-        at = np.cumsum(starts(part)) + done
-        ids[part] = number[first[at]]
-        done = int(at[-1])
-    return count
+def number_auctions(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The number of every key, from 0 in the order of their first rows."""
+    starts = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+    _, first, which = np.unique(keys[starts], return_index=True, return_inverse=True)
+    numbers = np.argsort(np.argsort(first))
+    return np.asarray(numbers[which][np.cumsum(starts) - 1], dtype=np.int64)
 
 
 def auction_rows(auction: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
@@ -290,7 +264,7 @@ def auction_rows(auction: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, 
     return None if together else np.argsort(auction, kind="stable"), offsets
 
 
-def _column_or_number(table: Table, bid: Any) -> tuple[str | None, float]:
+def column_or_number(columns: Sequence[str], bid: Any) -> tuple[str | None, float]:
     """The column of bids, or the number that all ads bid."""
     if bid is None:
         return None, 1.0
@@ -298,7 +272,7 @@ def _column_or_number(table: Table, bid: Any) -> tuple[str | None, float]:
         number = float(bid) if isinstance(bid, str) or (isinstance(bid, Real) and not isinstance(bid, bool)) else None
     except ValueError:
         number = None
-    if number is None or bid in column_names(table):
+    if number is None or bid in columns:
         return bid, 1.0
     if not USUAL[0] <= number <= USUAL[1]:
         raise InputError(f"must be a column or a number above 0, from 1e-100 to 1e100, found {bid}", argument="bid")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,174 +19,155 @@ from torch import Tensor
 
 from bidwise.checks import InputError
 from bidwise.data.ads import COLUMNS, Ads
-from bidwise.data.blocks import Array, chunks, in_memory
-from bidwise.data.read_table import BadRow, check_known
+from bidwise.data.columns import spelled
 from bidwise.data.store import SPLITS
+from bidwise.data.table_files import BadRow
 from bidwise.run_folder import take_room
 
 SHARES = (0.8, 0.1, 0.1)
 UNFINISHED = "unfinished"  # what folders inside a run folder begin with that the next start removes
 LEAST = 20  # auctions, or pairs of rows: two for each tenth
-SORTED = 2**22  # numbers that are put in order at once
-AUCTIONS = 100  # to cut validation and test rows into, at least, where the table names none
+ISO = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M%#z")
+SECONDS = (1e8, 4e9)  # since 1970, of the years 1973 to 2096
+AUCTIONS = 100  # to cut validation and test rows into, at least, if the table names none
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of the table, the ads of an auction next to each other; ``offsets`` where the table has auctions."""
+    """Rows of the table, the ads of an auction next to each other; ``offsets`` if the table has auctions."""
 
     rows: NDArray[np.int64]
     offsets: NDArray[np.int64] | None
 
 
 def split(
-    rows: int,
-    *,
-    auction: NDArray[np.int64] | None,
-    time: NDArray[Any] | None,
-    seed: int,
-    name: str = "table",
-    array: Array = in_memory,
+    rows: int, *, auction: NDArray[np.int64] | None, time: NDArray[Any] | None, seed: int, name: str = "table"
 ) -> dict[str, Split]:
     """The oldest 80 % of the ads, the next 10 % and the newest 10 %; without ``time`` a random 80, 10 and 10 %.
 
     ``auction`` numbers the auction of every row, from 0 in the order of their first rows. Auctions stay whole: one goes
-    where its oldest ad does. Without auctions validation and test rows are in random order, ready to be cut into
-    auctions. Whatever is as long as the table is an ``array`` of its own.
+    with its oldest ad. Without auctions validation and test rows are in random order, ready to be cut into auctions.
 
     >>> parts = split(120, auction=np.arange(120) // 3, time=np.arange(120), seed=0)
     >>> {name: (len(part.rows), len(part.offsets) - 1) for name, part in parts.items()}
     {'train': (96, 32), 'valid': (12, 4), 'test': (12, 4)}
     """
     random = np.random.default_rng(seed)
-    groups = rows if auction is None else 1 + max(int(auction[part].max()) for part in chunks(0, rows))
-    what, least = ("rows", 2 * LEAST) if auction is None else ("auctions", LEAST)
+    sizes = np.ones(rows, np.int64) if auction is None else np.bincount(auction)
+    groups, what, least = len(sizes), *(("rows", 2 * LEAST) if auction is None else ("auctions", LEAST))
     if auction is not None and groups == 1:
         raise InputError(f"{name} must have several auctions, found one: what names them is the same in all rows")
     if groups < least:
         raise InputError(
             f"{name} must have at least {least} {what} to be split into training, validation and test, found {groups}"
         )
-    order = array("order", np.int64, groups)
-    sizes, oldest = (None, time) if auction is None else _sizes(auction, time, groups, array)
-    if oldest is None:
-        for part in chunks(0, groups):
-            order[part] = np.arange(part.start, part.stop)
+    if time is None:
+        order = np.arange(groups)
         random.shuffle(order)
     else:
-        sort(oldest, order)
-    ends = array("ends", np.int64, groups)  # of auctions, in their new order
-    total = 0
-    for part in chunks(0, groups):
-        ends[part] = total + np.cumsum(
-            np.ones(part.stop - part.start, np.int64) if sizes is None else sizes[order[part]]
-        )
-        total = int(ends[part.stop - 1])
+        oldest = time if auction is None else np.full(groups, time.max(), time.dtype)
+        if auction is not None:
+            np.minimum.at(oldest, auction, time)
+        order = np.argsort(oldest, kind="stable")
+    ends = np.cumsum(sizes[order])  # of auctions, in their new order
     tenth = max(2, groups // 100)  # of groups: each part has some, however large the largest is
     first = int(np.clip(np.searchsorted(ends, SHARES[0] * rows) + 1, tenth, groups - 2 * tenth))
     second = int(np.clip(np.searchsorted(ends, sum(SHARES[:2]) * rows) + 1, first + tenth, groups - tenth))
     bounds = list(pairwise([0, first, second, groups]))
-    if auction is None or sizes is None:
+    if auction is None:
         order[:first].sort()
         for begin, end in bounds[1:]:
             random.shuffle(order[begin:end])
         return {part: Split(order[a:b], None) for part, (a, b) in zip(SPLITS, bounds, strict=True)}
-    placed = _members(auction, sizes, order, ends, array)
-    parts = {}
-    for part_name, (begin, end) in zip(SPLITS, bounds, strict=True):
-        offsets = array(f"offsets.{part_name}", np.int64, end - begin + 1)
-        start = int(ends[begin - 1]) if begin else 0
-        offsets[0] = 0
-        for part in chunks(begin, end):
-            offsets[part.start - begin + 1 : part.stop - begin + 1] = ends[part] - start
-        parts[part_name] = Split(placed[start : int(ends[end - 1])], offsets)
-    return parts
+    place = np.empty(groups, np.int64)
+    place[order] = np.arange(groups)
+    placed = np.argsort(place[auction], kind="stable")  # auctions in their new order, ads in that of the table
+    ends = np.append(0, ends)
+    return {
+        part: Split(placed[ends[a] : ends[b]], ends[a : b + 1] - ends[a])
+        for part, (a, b) in zip(SPLITS, bounds, strict=True)
+    }
 
 
-def _sizes(
-    auction: NDArray[np.int64], time: NDArray[Any] | None, groups: int, array: Array
-) -> tuple[NDArray[np.int64], NDArray[Any] | None]:
-    """The ads of every auction, and the time of its oldest."""
-    sizes, oldest = array("sizes", np.int64, groups), None
-    sizes[:] = 0
-    if time is not None:
-        oldest = array("oldest", time.dtype, groups)
-        oldest[:] = np.inf if time.dtype.kind == "f" else np.iinfo(time.dtype).max
-    for part in chunks(0, len(auction)):
-        np.add.at(sizes, auction[part], 1)
-        if time is not None and oldest is not None:
-            np.minimum.at(oldest, auction[part], time[part])
-    return sizes, oldest
+def times_of(column: pl.Series, time_format: str | None = None, missing: Sequence[str] = ()) -> pl.Series:
+    """Times of some rows: dates, or numbers that sort. Every ad needs one.
 
-
-def _members(
-    auction: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    order: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    array: Array,
-) -> NDArray[np.int64]:
-    """Rows of the table, auctions in their new order and the ads of each in that of the table."""
-    free = array("free", np.int64, len(order))  # where the next ad of an auction goes
-    for part in chunks(0, len(order)):
-        free[order[part]] = ends[part] - sizes[order[part]]
-    placed = array("placed", np.int64, len(auction))
-    for part in chunks(0, len(auction)):
-        ids, which, counts = np.unique(auction[part], return_inverse=True, return_counts=True)
-        rows = np.argsort(which, kind="stable")
-        inside = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        placed[np.repeat(free[ids], counts) + inside] = part.start + rows
-        free[ids] += counts
-    return placed
-
-
-def sort(values: NDArray[Any], order: NDArray[np.int64]) -> None:
-    """Fill ``order`` with the stable order of ``values``: of many a range of values at a time, equal ones together."""
-    cuts: list[Any] = [None, None]
-    if len(values) > SORTED:
-        sample = np.sort(values[:: len(values) // SORTED])
-        cuts[1:1] = np.unique(sample[:: max(1, len(sample) * SORTED // len(values))])[1:]
-    done = 0
-    for low, high in pairwise(cuts):
-        inside = []
-        for part in chunks(0, len(values)):
-            some, here = values[part], np.ones(part.stop - part.start, bool)
-            here &= True if low is None else some >= low
-            here &= True if high is None else some < high
-            inside.append(part.start + np.flatnonzero(here))
-        rows = np.concatenate(inside)
-        order[done : done + len(rows)] = rows[np.argsort(values[rows], kind="stable")]
-        done += len(rows)
-
-
-def places(parts: Mapping[str, Split], where: NDArray[np.int64]) -> None:
-    """Fill ``where`` with the place of every row of the table among those of all parts, one after the other."""
-    begin = 0
-    for each in parts.values():
-        for part in chunks(0, len(each.rows)):
-            where[each.rows[part]] = np.arange(begin + part.start, begin + part.stop)
-        begin += len(each.rows)
-
-
-def times_of(column: pl.Series, name: str = "table", start: int = 0) -> NDArray[Any]:
-    """Times as numbers that sort: of numbers, dates, or text such as 2024-05-01 13:00."""
-    if column.dtype == pl.String:
-        try:
-            text = column.str.strip_chars()
-            # a year first: 01/02/2026 is January in one country and February in another
-            read = text.set(~text.str.contains(r"^\d{4}").fill_null(True), None).str.to_datetime(strict=False)
-        except pl.exceptions.PolarsError:
-            read = pl.Series([None], dtype=pl.Datetime).new_from_index(0, len(column))
-        bad = read.is_null() & column.is_not_null() & (column != "")
+    Args:
+        column: dates, numbers, or text: ISO dates such as 2024-05-01 13:00, numbers, or in ``time_format``.
+        time_format: of text, such as ``%d/%m/%Y %H:%M``.
+        missing: words that mean missing.
+    """
+    dtype = column.dtype
+    if (
+        dtype == pl.Time
+        or dtype == pl.Duration
+        or not (dtype == pl.String or dtype.is_numeric() or dtype.is_temporal())
+    ):
+        what = "a time of day" if dtype == pl.Time else str(dtype)
+        raise InputError(f"column {column.name!r} must hold dates with or without a time of day, found {what}")
+    if dtype == pl.String:
+        text = spelled(column, missing=missing)
+        times = text.cast(pl.Float64, strict=False) if time_format is None else pl.Series([None] * len(text))
+        if times.null_count() > text.null_count():
+            times = _parsed(text, time_format)
+        bad = times.is_null() & text.is_not_null()
         if bad.any():
-            row = int(bad.to_numpy().argmax())
-            expected = "a number, a date or text that begins with the year, such as 2024-05-01 13:00:00"
-            raise BadRow(name, column.name, start + row, f"{column[row]!r}; a time must be {expected}")
-        column = read.alias(column.name)
-    elif not (column.dtype.is_numeric() or column.dtype.is_temporal()):
-        raise InputError(f"{name}: column {column.name!r} must hold times that can be sorted, found {column.dtype}")
-    check_known(column, name, "every ad needs a time", start)
-    return column.to_physical().to_numpy()
+            row = int(bad.arg_max() or 0)
+            raise BadRow(column.name, row, f"{column[row]!r}; {_expected(str(text[row]), time_format)}")
+        column = times.alias(column.name)
+    elif dtype.is_temporal():
+        column = column.cast(pl.Datetime("us"))
+    if (gone := column.is_null() | (column.is_nan() if column.dtype.is_float() else False)).any():
+        raise BadRow(column.name, int(gone.arg_max() or 0), "no value; every ad needs a time")
+    return column
+
+
+def _parsed(text: pl.Series, time_format: str | None) -> pl.Series:
+    """Text as dates, those with an offset in UTC; null if it is none."""
+    formats = [time_format] if time_format is not None else ISO
+    if time_format is None:
+        text = text.str.replace(r"^([0-9]{4})[/.]([0-9]{1,2})[/.]", "${1}-${2}-").str.replace("T", " ", literal=True)
+        text = text.str.replace(r" ?(?:Z|UTC)$", "")
+    dates = pl.Series([None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
+    for form in formats:
+        left = (dates.is_null() & text.is_not_null()).arg_true()
+        if len(left):
+            zone = "UTC" if form.endswith("z") else None
+            read = text.gather(left).str.to_datetime(form, strict=False, time_unit="us", time_zone=zone)
+            dates = dates.scatter(left, read.dt.replace_time_zone(None))
+    return dates
+
+
+def _expected(text: str, time_format: str | None) -> str:
+    """What a time must be instead, with both readings of a date that has two."""
+    if time_format is not None:
+        return f"a time must be in the format {time_format}"
+    if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9.]+)?", text):
+        return "a time of day is no time, its date is missing"
+    if parts := re.match(r"([0-9]{1,2})([/.-])([0-9]{1,2})\2[0-9]{4}", text):
+        first, mark, second = int(parts[1]), parts[2], int(parts[3])
+        formats = (f"%d{mark}%m{mark}%Y", f"%m{mark}%d{mark}%Y")
+        if max(first, second) <= 12:
+            words = f"day {first} of month {second}, --time-format {formats[0]}, or day {second} of month {first}"
+            return f"is it {words}, --time-format {formats[1]}?"
+        return f"name its format: --time-format {formats[0] if first > 12 else formats[1]}"
+    return "a time must be a number, a date or text that begins with the year, such as 2024-05-01 13:00:00"
+
+
+def shown_times(times: pl.Series) -> pl.Series:
+    """Times as text, also numbers that are seconds or milliseconds since 1970.
+
+    >>> shown_times(pl.Series([1_700_000_000])).to_list(), shown_times(pl.Series([20_240_501])).to_list()
+    (['2023-11-14 22:13:20'], ['20240501'])
+    """
+    if times.dtype.is_numeric() and len(times):
+        low, high = float(times.min()), float(times.max())  # type: ignore[arg-type]
+        for least, most, unit in ((SECONDS[0], SECONDS[1], 1_000_000), (1000 * SECONDS[0], 1000 * SECONDS[1], 1000)):
+            if least <= low and high <= most:
+                times = (times.cast(pl.Float64) * unit).cast(pl.Int64).cast(pl.Datetime("us"))
+    if times.dtype.is_temporal():
+        return times.dt.to_string("%Y-%m-%d %H:%M:%S")
+    return spelled(times)
 
 
 def auction_size(most: int, *rows: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -28,6 +28,7 @@ SPLITS = ("train", "valid", "test")
 AGAIN = "prepare the data again"
 TYPES: dict[str, DTypeLike] = {
     "features": np.int32,  # (ads, columns): ids, a row at a time because batches are rows
+    "dense": np.float32,  # (ads, 2 for each column of numbers): its normal score, and 1 if it is missing
     "clicks": np.uint8,
     "bids": np.float32,
     "teacher": np.float32,
@@ -36,6 +37,18 @@ TYPES: dict[str, DTypeLike] = {
     "exposure": np.float32,
     "offsets": np.int64,
 }
+
+
+CHUNK = 2**20  # numbers of a column on the disk that are worked on at once
+
+
+def chunks(first: int, last: int) -> Iterator[slice]:
+    """``first`` to ``last`` in stretches.
+
+    >>> list(chunks(0, 5))
+    [slice(0, 5, None)]
+    """
+    return (slice(at, min(at + CHUNK, last)) for at in range(first, last, CHUNK))
 
 
 @dataclass(frozen=True)
@@ -166,7 +179,8 @@ class Store:
             )
         array = read_array(path := self.folder / _file(split, name))
         rows = array.size if name == "offsets" else self.splits[split]
-        shape = (rows, sum(field.slots for field in self.fields)) if name == "features" else (rows,)
+        widths = {"features": sum(field.slots for field in self.fields), "dense": array.shape[-1] if array.ndim else 0}
+        shape = (rows, widths[name]) if name in widths else (rows,)
         if array.shape != shape or array.dtype != TYPES[name]:
             expected = f"{np.dtype(TYPES[name])} {shape}"
             raise InputError(f"{path} must be {expected}, found {array.dtype} {array.shape}; {AGAIN}")
@@ -179,7 +193,8 @@ class Store:
     def ads(self, split: str, *, auction_size: int | None = None) -> Ads:
         """The ads of a split; columns stay on disk. Where the store has no auctions, ``auction_size`` ads compete."""
         check_name("split", split, self.splits)
-        columns: dict[str, Any] = {name: _tensor(self.column(split, name)) for name in self.columns(split)}
+        names = (name for name in self.columns(split) if name != "dense")  # which models do not take yet
+        columns: dict[str, Any] = {name: _tensor(self.column(split, name)) for name in names}
         if "bids" not in columns:
             raise InputError(f"{self.folder} has no bids")
         if not {"features", "clicks"} <= set(columns):
@@ -232,8 +247,9 @@ class StoreWriter:
     def column(self, split: str, name: str, *, width: int | None = None, length: int | None = None) -> NDArray[Any]:
         """An array over the file, to fill; one of the same shape that is there already is opened again.
 
-        ``width`` is that of ``features``, ``length`` the number of entries where it is not that of the ads. Its place
-        on the disk is taken at once: a full disk is an error here, where writing to a mapped file would be a crash.
+        ``width`` is that of ``features`` and ``dense``, ``length`` the number of entries where it is not that of the
+        ads. Its place on the disk is taken at once: a full disk is an error here, where writing to a mapped file would
+        be a crash.
         """
         path = self.folder / (_file(split, name) + ".part")
         path.parent.mkdir(exist_ok=True)  # not those above: a folder that was removed must not come back half empty

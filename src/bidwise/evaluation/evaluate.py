@@ -15,7 +15,7 @@ import torch
 from bidwise.auctions import slot_multipliers
 from bidwise.checks import InputError, check_name, check_whole, look_like_ctr
 from bidwise.data.ad_table import AdTable, read_ads
-from bidwise.data.read_table import Table, same_place, table_name, written_as
+from bidwise.data.table_files import Table, open_table, same_place, table_name
 from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
 from bidwise.evaluation.comparison import compared, effective, pairs_of
 from bidwise.evaluation.intervals import LEVEL
@@ -105,7 +105,7 @@ def evaluate(
     keys = {name: lists[f] for name, f in (("pool", "pool_by"), ("cluster", "cluster")) if lists[f]}
     keys |= {BY + column: [column] for column in lists["by"]}
     roles: dict[str, Any] = {"bid": bid, "auction": auctions or None, "truth": truth, "propensity": propensity}
-    ads = read_ads(written_as(table, separator, header), keys=keys, **roles, **columns)
+    ads = read_ads(open_table(table, separator=separator, header=header), keys=keys, **roles, **columns)
     for model, column in ads.ctr.items():
         if column.min() >= 0.5 and look_like_ctr(torch.logit(torch.from_numpy(column)), torch.from_numpy(ads.clicks)):
             warnings.warn(f"{model}: its numbers look like the sigmoid of a CTR: was it taken twice?", stacklevel=2)
@@ -117,7 +117,8 @@ def evaluate(
     if calibrate != "none":
         other = None
         if calibration_table is not None:
-            other = read_ads(written_as(calibration_table, separator, header), name="calibration_table", **columns)
+            other_table = open_table(calibration_table, separator=separator, header=header, name="calibration_table")
+            other = read_ads(other_table, name="calibration_table", **columns)
             other = _corrected(other, sampling_rate)
         elif auctions and ads.auctions < 2:
             message = "needs a {} or at least 2 auctions to learn from each other, found 1"

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bidwise.auctions.columns import ad_numbers, slot_multipliers
+from bidwise.auctions.inputs import ad_numbers, slot_multipliers
 from bidwise.auctions.outcome import PRICINGS
 from bidwise.auctions.ranking import power
 from bidwise.checks import (

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from bidwise import distributed
-from bidwise.data.encoding import LEFT_OUT
+from bidwise.data.columns import DROPPED
 from bidwise.data.splits import AUCTIONS
 from bidwise.evaluation.estimate import Outcome, signed
 from bidwise.report.curves import epoch_panel, named_lines
@@ -36,9 +36,9 @@ from bidwise.study.compare import Choice, Power
 from bidwise.study.recipe import BASELINE, EXACT, Recipe
 from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
 from bidwise.table.config import REFRESHED, Config
-from bidwise.table.encode import CAP, PREVIOUS, Prepared
 from bidwise.table.leaks import TELLS, placements
 from bidwise.table.plan import candidates, recipes
+from bidwise.table.prepare import CAP, PREVIOUS, Prepared
 from bidwise.table.results import FitResult, Refresh, TableFacts, TrainResult
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
@@ -361,7 +361,7 @@ def _size(compared: Choice | Power) -> tuple[int, str]:
 
 def notes(facts: TableFacts, config: Config) -> Iterator[str]:
     """What to know about the table."""
-    left = [each for each in facts.columns if each.use == LEFT_OUT and each.name not in config.data.ignore]
+    left = [each for each in facts.columns if each.use == DROPPED and each.name not in config.data.ignore]
     if left:
         words = "; ".join(f"{column.name} ({column.reason})" for column in left)
         yield f"Columns that the model does not see: {words}."
@@ -386,6 +386,8 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
             f"Every ad without a click stands for {1 / config.data.sampling_rate:g}, in training and in all measures. "
             "Auctions hold fewer rivals than they had: read welfare with care."
         )
+    if facts.equal_bids:
+        yield "All ads bid the same: auctions rank by CTR, and welfare is the clicks of the ads shown (--bid COLUMN)."
     if facts.capped_bids:
         yield (
             f"Bids are divided by {facts.mean_bid:.3g}, their mean up to a cap: {counted(facts.capped_bids, 'bid')} "
@@ -401,6 +403,11 @@ def doubts(facts: TableFacts) -> Iterator[str]:
         yield (
             f"Column {column!r} alone predicts the clicks with an AUC of {area:.3f}. Is it known before the click? If "
             f"not, leave it out: --ignore {column}."
+        )
+    for column, value in facts.telling.items():
+        yield (
+            f"Of {value.ads:,} ads with {value.value}, {100 * value.click_rate:.4g} % are clicked, "
+            f"{100 * value.others:.2g} % of all others. Is it known before the click? If not: --ignore {column}."
         )
     for column in placements(facts.columns):
         yield (

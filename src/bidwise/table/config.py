@@ -34,8 +34,8 @@ class Data:
     """The table and the roles of its columns; columns without a role are features."""
 
     click: str = ""
-    bid: str = ""
-    table: str | None = None  # the file or URL, where there is one
+    bid: str | None = None  # a column, or a number that all ads bid; None: 1
+    table: str | None = None  # the file, URL or store, if there is one
     separator: str | None = None  # of a text file; None: by its ending
     header: bool = True  # whether its first line has the names of columns
     auction: tuple[str, ...] = ()  # the columns that name it
@@ -45,7 +45,9 @@ class Data:
     bag_separator: str = "|"  # between them
     ignore: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()  # features that may tell the clicks all by themselves
+    missing: tuple[str, ...] = ()  # words that mean that a value is missing, further to NA, null, None and others
     time: str | None = None
+    time_format: str | None = None  # of text, as strptime has it; None: ISO, or numbers
     teacher: str | None = None
     weight: str | None = None
     position: str | None = None
@@ -58,12 +60,15 @@ class Data:
 
     def __post_init__(self) -> None:
         roles = self.roles
+        if not self.click:
+            raise InputError(
+                "must name the column of clicks, found none: --click COLUMN, or in [data]", argument="click"
+            )
+        if self.time_format is not None and self.time is None:
+            raise InputError("needs {}, the column of times", argument="time_format", others=["time"])
         for role in ("click", "bid", "weight", "position"):
             column = getattr(self, role)
-            if role in ("click", "bid") and not column:
-                words = f"must name the column of {role}s, found none: --{role} COLUMN, or in [data]"
-                raise InputError(words, argument=role)
-            for other in [other for other, its in roles if other != role and its == column]:
+            for other in [other for other, its in roles if column is not None and other != role and its == column]:
                 words = f"must be a column of its own, found {column!r}, which is also the {other}"
                 raise InputError(words, argument=role)
         named = [*self.kinds, *self.ignore]

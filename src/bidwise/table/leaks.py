@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,73 +14,122 @@ import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.blocks import chunks
-from bidwise.data.counting import count_ids
-from bidwise.data.encoding import KINDS, Column, Encoder
-from bidwise.data.store import StoreWriter
+from bidwise.data.columns import KINDS, Categorical, Column, Encoder, Numeric, count_ids
 from bidwise.evaluation.auc import auc
 from bidwise.models.bags import shares
+from bidwise.values import FIRST, MISSING
 
 LEAK = 0.95  # AUC of a single column, beyond what one learns of ads
 TELLS = 0.99  # AUC of a single column that cannot but come from the click itself
+ADS = 200  # with a value, of which nearly all are clicked: no ad is as good as that
+CLICKED = 0.95  # share of them, if
+OTHERS = 0.5  # the others are clicked no more often
+EXPECTED = 300  # clicks of a value that has none, had it the click rate of the others
 CHANCE = 1e6  # orders of held-out ads, of which one is perfect: with fewer a column may be right by chance
+HASHES = 2**22  # rows that are compared to find copies, at most
 PLACEMENT = re.compile(r"(?:^|[\W\d_])(?i:pos|position|rank|ranking|slot|placement)(?:$|[\W\d_])")
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-def found_leaks(store: StoreWriter, encoder: Encoder, step: int) -> dict[str, float]:
-    """Columns that predict the click all by themselves, often known only afterwards, with their AUC.
+@dataclass(frozen=True)
+class Telling:
+    """A value, or a bin of numbers, whose ads are all clicked, or never."""
 
-    A value's click rate is that of training rows, a bag's the mean over its values; the AUC is that of validation rows,
-    one in ``step`` of them.
+    value: str
+    ads: int
+    click_rate: float
+    others: float  # click rate of all other ads
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """Columns that are often known only after the click."""
+
+    areas: dict[str, float] = field(default_factory=dict)  # AUC of columns that predict the clicks by themselves
+    values: dict[str, Telling] = field(default_factory=dict)  # of the other columns, the value that tells most
+    certain: tuple[str, ...] = ()  # columns that training stops for
+
+    def stop(self, keep: Collection[str]) -> None:
+        """Raise if a column cannot but come from the click, and is not among those to ``keep``."""
+        telling = [name for name in self.certain if name not in keep]
+        if not telling:
+            return
+        first, many = telling[0], f" and {len(telling) - 1} more" if len(telling) > 1 else ""
+        words = f"the column alone predicts the clicks of held-out rows, AUC {self.areas.get(first, 0):.4f}"
+        if first not in self.areas:
+            value = self.values[first]
+            words = (
+                f"{100 * value.click_rate:.4g} % of {value.ads:,} ads with {value.value} are clicked, "
+                f"{100 * value.others:.2g} % of all others"
+            )
+        raise InputError(
+            f"must name {first!r}{many} to train on {'them' if many else 'it'}: {words}. Drop what is only known after "
+            f"the click (--ignore {first}); if it is known before, --keep {first}",
+            argument="keep",
+        )
+
+
+def find_leaks(
+    encoder: Encoder, ids: NDArray[np.int32], clicks: NDArray[Any], new: NDArray[np.int32], held_out: NDArray[Any]
+) -> Leaks:
+    """Columns that predict the click by themselves: click rates of values of some ads, and the AUC that ``held_out``
+    ads have by them. The rate of a bag is the mean over its values.
+
+    Of n held-out ads with k clicks, chance orders one column in n! / (k! (n - k)!) perfectly: only if that is rare
+    enough, a leak is certain.
     """
-    clicks = store.written("train", "clicks")
-    # ads and clicks of every value; of a bag's, shares of them
-    tables = [np.zeros((2, field.values), np.float64 if field.slots > 1 else np.uint32) for field in encoder.fields]
-    for part in chunks(0, len(clicks)):
-        features, clicked = store.written("train", "features")[part], clicks[part].astype(np.uint32)
-        for at, table in zip(encoder.spans, tables, strict=True):
-            ids = features[:, at]
-            counts: tuple[Any, Any] = None, clicked
-            if ids.shape[1] > 1:
-                share = _shares(ids)
-                counts = share.ravel(), (share * clicked[:, None]).ravel()
-            for totals, each in zip(table, counts, strict=True):
-                count_ids(totals, ids.ravel(), each)
-    mean = int(clicks.sum(dtype=np.int64)) / len(clicks)
-    new, held_out = (store.written("valid", name)[::step] for name in ("features", "clicks"))
-    leaks = {}
-    for at, field, table in zip(encoder.spans, encoder.fields, tables, strict=True):
-        count, clicked = table[:, new[:, at]].astype(np.float64)
-        rates = (clicked + mean) / (count + 1) * _shares(new[:, at])
-        area = auc(rates.sum(1), held_out.astype(np.float64))
+    mean = float(clicks.mean())
+    areas, values, certain = dict[str, float](), dict[str, Telling](), []
+    sure = _orders(len(held_out), int((held_out > 0).sum())) >= CHANCE
+    for at, column in zip(encoder.spans, encoder.columns, strict=True):
+        counts = _counts(ids[:, at], clicks, column.field.values)
+        count, clicked = counts[:, new[:, at]]
+        area = auc(((clicked + mean) / (count + 1) * _shares(new[:, at])).sum(1), held_out.astype(np.float64))
+        telling = _telling(column, counts + _counts(new[:, at], held_out, column.field.values))
         if area > LEAK:
-            leaks[field.name] = float(area)
-    return leaks
+            areas[column.name] = float(area)
+        elif telling is not None:
+            values[column.name] = telling
+        if sure and (area > TELLS or (telling is not None and telling.click_rate >= CLICKED)):
+            certain.append(column.name)
+    return Leaks(areas, values, tuple(certain))
+
+
+def _counts(ids: NDArray[np.int32], clicks: NDArray[Any], values: int) -> NDArray[np.float64]:
+    """Ads and clicks of every value; of a bag's, shares of them."""
+    totals, share = np.zeros((2, values)), _shares(ids)
+    for total, each in zip(totals, (share, share * clicks[:, None]), strict=True):
+        count_ids(total, ids.ravel(), each.ravel())
+    return totals
+
+
+def _telling(column: Categorical | Numeric, counts: NDArray[np.float64]) -> Telling | None:
+    """The value with the most ads of those that are nearly all clicked, or never."""
+    (ads, clicked), (all_ads, all_clicked) = counts, counts.sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate, others = clicked / ads, (all_clicked - clicked) / (all_ads - ads)
+        always = (ads >= ADS) & (rate >= CLICKED) & (others <= OTHERS)
+        never = (clicked == 0) & (ads * others >= EXPECTED)
+    found = always if always.any() else never
+    if not found.any():
+        return None
+    best = int(np.where(found, ads, 0).argmax())
+    return Telling(_called(column, best), round(float(ads[best])), float(rate[best]), float(others[best]))
+
+
+def _called(column: Categorical | Numeric, value: int) -> str:
+    """What an id stands for, as errors call it."""
+    if value < FIRST:
+        return f"{column.name!r} {'missing' if value == MISSING else 'rare'}"
+    if isinstance(column, Categorical):
+        return f"{column.name} = {column.vocabulary[value - FIRST]!r}"
+    ends = [-math.inf, *column.edges, math.inf]
+    return f"{column.name} above {ends[value - FIRST]:g} and up to {ends[value - FIRST + 1]:g}"
 
 
 def _shares(ids: NDArray[np.int32]) -> NDArray[np.float64]:
     """What each slot of a field counts; all of one that is no bag."""
     return np.ones(ids.shape) if ids.shape[1] == 1 else shares(torch.tensor(ids), torch.float64).numpy()
-
-
-def stop_at_leaks(leaks: Mapping[str, float], keep: Collection[str], held_out: NDArray[Any], folder: Path) -> None:
-    """Raise where a column tells the clicks and may not be kept; ``folder`` then has no configuration to resume.
-
-    Of n held-out ads with k clicks, chance orders one column in n! / (k! (n - k)!) perfectly: where that is not rare
-    enough the leak is said, and training goes on.
-    """
-    telling = [name for name, area in leaks.items() if area > TELLS and name not in keep]
-    if not telling or _orders(len(held_out), int((held_out > 0).sum())) < CHANCE:
-        return
-    (folder / "config.toml").unlink(missing_ok=True)
-    first, many = telling[0], f" and {len(telling) - 1} more" if len(telling) > 1 else ""
-    raise InputError(
-        f"must name {first!r}{many} for training to go on: the column alone tells the clicks of held-out rows, AUC "
-        f"{leaks[first]:.4f}. What is only known after the click must be left out (--ignore {first}); if it is known "
-        f"before, --keep {first}",
-        argument="keep",
-    )
 
 
 def _orders(ads: int, clicks: int) -> float:
@@ -100,17 +149,37 @@ def placements(columns: Iterable[Column]) -> list[str]:
     return [name for name in features if PLACEMENT.search(CAMEL.sub("_", name))]
 
 
-def row_hashes(frame: pl.DataFrame, share: float) -> NDArray[np.uint64]:
-    """Of a ``share`` of the rows a hash of all columns: copies are in it together, or none of them is."""
-    plain = frame.select(name for name, dtype in frame.schema.items() if dtype != pl.Object)
-    hashes = plain.hash_rows(seed=0).to_numpy() if plain.width else np.arange(len(frame), dtype=np.uint64)
-    return hashes if share == 1 else hashes[hashes < np.uint64(share * 2.0**64)]
+class Copies:
+    """Rows that are the same as an earlier one in all columns, counted by the ``HASHES`` rows with the least hashes.
 
-
-def duplicated_rows(hashes: NDArray[np.uint64], share: float) -> int:
-    """Rows that are the same as an earlier one in all columns; from a ``share`` of them, about so many.
-
-    >>> duplicated_rows(row_hashes(pl.DataFrame({"a": [1, 1, 2, 1], "b": ["x", "x", "x", "y"]}), 1.0), 1.0)
+    >>> copies = Copies()
+    >>> copies.add(Copies.hashes(pl.DataFrame({"a": [1, 1, 2, 1], "b": ["x", "x", "x", "y"]})))
+    >>> copies.rows
     1
     """
-    return round((len(hashes) - len(np.unique(hashes))) / share)
+
+    def __init__(self) -> None:
+        self.kept: list[NDArray[np.uint64]] = []
+        self.share = 1.0  # of all hashes
+
+    @staticmethod
+    def hashes(frame: pl.DataFrame) -> NDArray[np.uint64]:
+        """A hash of every row, of the columns that have one."""
+        plain = frame.select(name for name, dtype in frame.schema.items() if dtype != pl.Object)
+        return plain.hash_rows(seed=0).to_numpy() if plain.width else np.arange(len(frame), dtype=np.uint64)
+
+    def add(self, hashes: NDArray[np.uint64]) -> None:
+        """Take in a block: copies are in the share together, or none of them is."""
+        self.kept.append(self._least(hashes))
+        while sum(map(len, self.kept)) > HASHES:
+            self.share /= 2
+            self.kept = [self._least(each) for each in self.kept]
+
+    def _least(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return hashes if self.share == 1 else hashes[hashes < np.uint64(self.share * 2.0**64)]
+
+    @property
+    def rows(self) -> int:
+        """How many copies there are, or about so many."""
+        hashes = np.sort(np.concatenate(self.kept))  # much faster than np.unique, which hashes
+        return round(int((hashes[1:] == hashes[:-1]).sum()) / self.share)

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import torch
 from torch import nn
 
 from bidwise.checks import InputError, check_name
-from bidwise.data.encoder_file import read_encoder
-from bidwise.data.encoding import Encoder
-from bidwise.data.read_table import (
-    UNREADABLE,
-    BadRow,
-    Location,
-    Table,
-    column_names,
-    location_of,
-    scan_table,
-    table_error,
-    table_name,
-    written_as,
-)
+from bidwise.data.columns import ENCODER_FILES, Encoded, Encoder
+from bidwise.data.table_files import BadRow, Source, Table, open_table
 from bidwise.json_files import from_json, read_json
 from bidwise.losses.definition import ctr_of
 from bidwise.models import MODELS, Ensemble
@@ -37,9 +26,13 @@ from bidwise.run_folder import load as read_weights
 from bidwise.table.config import read_toml
 from bidwise.urls import check_on_disk
 from bidwise.values import Floats
+from bidwise.workers import ahead, cores
 
-AT_ONCE = 4096  # ads
-MODEL_FILES = ("config.toml", "encoder.json", "model.json", "model.pt")  # that `load` reads
+HEIGHT = {"cpu": 128, "cuda": 4096}  # ads that the network has at once: a product of another height rounds differently
+STRETCH = 2**13  # ads that a thread has at once
+UNKNOWN = 0.2  # share of a column, beyond its share in training, above which a warning names it
+ENOUGH = 100  # entries of a column that such a share is taken of, at least
+MODEL_FILES = ("config.toml", *ENCODER_FILES, "model.json", "model.pt")  # that `load` reads
 
 
 _process: int | None = None  # that has used polars
@@ -70,6 +63,41 @@ class ModelFile:
     cardinalities: tuple[int | tuple[int, int], ...]
 
 
+class Drift:
+    """Entries of every column that the training of a model did not have: rare or unseen values, numbers outside of the
+    range of the training rows, and cells that are no numbers."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.known = {column.name: column.unknown for column in encoder.columns}
+        self.filled = np.zeros(len(self.known), np.int64)
+        self.unknown = np.zeros(len(self.known), np.int64)
+
+    def add(self, rows: Encoded) -> None:
+        """Take in some rows."""
+        self.filled += rows.filled
+        self.unknown += rows.unknown
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of each column, the share of its entries; missing ones do not count."""
+        return dict(zip(self.known, (self.unknown / np.maximum(self.filled, 1)).tolist(), strict=True))
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """The shares of columns that are written otherwise than in training, or have changed."""
+        filled = dict(zip(self.known, self.filled, strict=True))
+        return {
+            name: share
+            for name, share in self.shares.items()
+            if share > UNKNOWN + self.known[name] and filled[name] >= ENOUGH
+        }
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{name!r} {100 * share:.0f} %" for name, share in self.columns.items())
+        fix = "are units, spelling and the order of columns the same?"
+        return f"has many values that the training did not have: {named}; {fix}"
+
+
 @dataclass(frozen=True)
 class Model:
     """A trained model as it is served: columns in, CTR out. Threads may share it.
@@ -87,45 +115,59 @@ class Model:
         """The columns that the model reads."""
         return self.encoder.names
 
-    def predict(self, table: Table) -> Floats:
-        """The CTR of every row, float64.
+    def predict(self, table: Table, *, drift: Drift | None = None) -> Floats:
+        """The CTR of every row, float64; the same for a row whatever other rows there are.
 
         Args:
             table: a polars or pandas frame, a dict of columns, or a file or URL as in `bidwise predict`. It must have
                 the model's columns; others are not read. Values that training did not see count as rare.
+            drift: ``Drift(model.encoder)``, which adds up what training did not have; by default a warning of the
+                logger ``bidwise`` names columns that have much of it.
         """
         check_process()
-        try:
-            rows = table if isinstance(table, pl.DataFrame) else self._read(table)
-        except UNREADABLE as error:
-            raise table_error(table, error) from None
-        self.encoder.check(rows.columns, table_name(table))
-        return self.ctr(self.encoder.encode(rows))
+        source, seen = opened_as_in(self.run, table), drift or Drift(self.encoder)
+        self.encoder.check(source.columns, source.name)
+        encoded = self.encoder.encode(source.frame(self.columns))
+        seen.add(encoded)
+        if drift is None and seen.columns:
+            logging.getLogger("bidwise").warning("%s %s", source.name, seen)
+        return self.ctr(encoded.ids)
 
     def ctr(self, ids: Any) -> Floats:
         """The CTR of rows that are ids already, an integer array ``(rows, columns)``."""
-        device = next(self.network.parameters()).device
         features = torch.from_numpy(np.asarray(ids))
         if not len(features):
             return np.zeros(0)
-        with torch.inference_mode():
-            logits = torch.cat([self.network(part.to(device)) for part in torch.split(features, AT_ONCE)])
-        ctr: Floats = ctr_of(logits).double().cpu().numpy()
+        with one_thread():
+            parts = torch.split(features, STRETCH)
+            logits = list(ahead(self._logits, parts, cores()) if len(parts) > 1 else map(self._logits, parts))
+        ctr: Floats = ctr_of(torch.cat(logits)).double().numpy()
         if not np.isfinite(ctr).all():
-            row = int((~np.isfinite(ctr)).argmax())
             fix = "the model's weights overflow; train again, with a lower learning rate"
-            raise BadRow(str(self.run), "ctr", row, f"{ctr[row]}, which is no CTR: {fix}")
+            row = int((~np.isfinite(ctr)).argmax())
+            raise BadRow("ctr", row, f"{ctr[row]}, which is no CTR: {fix}")
         return ctr
 
-    def _read(self, table: Table) -> pl.DataFrame:
-        if isinstance(table, pl.LazyFrame | str | Path | Location):
-            rows = scan_table(written_as_in(self.run, table))
-            self.encoder.check(rows.collect_schema().names(), table_name(table))
-            return rows.select(pl.col(self.columns)).collect(engine="streaming")
-        self.encoder.check(column_names(table))
-        names = table if isinstance(table, Mapping) else table.columns
-        known = {str(name): table[name] for name in names if str(name) in self.columns}
-        return scan_table(known).collect()  # in memory already; streaming would take longer than a few ads do
+    def _logits(self, features: torch.Tensor) -> torch.Tensor:
+        """Logits, a block of the same height at a time: the last one is filled up with rows of ids 0."""
+        device = next(self.network.parameters()).device
+        torch.set_num_threads(1)
+        height, rows = HEIGHT[device.type], len(features)
+        features = nn.functional.pad(features, (0, 0, 0, -rows % height))
+        with torch.inference_mode():
+            logits = [self.network(part.to(device)) for part in torch.split(features, height)]
+        return torch.cat(logits)[:rows].cpu()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for every product of torch inside: several would round the rows of a block differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load(run: str | Path, *, device: str = "cpu") -> Model:
@@ -153,7 +195,7 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
         fix = "train again in a new folder, or predict with the bidwise that wrote it"
         raise InputError(f"{path} must be of version {ModelFile.version}, found {said.get('version')}; {fix}")
     about = from_json(ModelFile, said, str(path))
-    encoder = read_encoder(folder / "encoder.json")
+    encoder = Encoder.read(folder)
     sizes = [field.cardinality for field in encoder.fields]
     for column, (values, fitting) in enumerate(zip_longest(sizes, about.cardinalities)):
         if values != fitting:
@@ -180,9 +222,13 @@ def _network(about: ModelFile, path: Path) -> nn.Module:
     return network
 
 
-def written_as_in(run: str | Path, table: Table, separator: str | None = None, header: bool | None = None) -> Table:
-    """A text file as the run's own was written, where nothing else is said."""
-    if isinstance(table, str | Path) and location_of(table).kind != ".parquet":
-        data = read_toml(Path(run) / "config.toml").get("data", {})
-        separator, header = separator or data.get("separator"), data.get("header") if header is None else header
-    return written_as(table, separator, header)
+def opened_as_in(run: Path, table: Table, separator: str | None = None, header: bool | None = None) -> Source:
+    """A table; text is read as the run's own was written, unless something else is given."""
+    data = read_toml(run / "config.toml")["data"] if isinstance(table, str | Path) else {}
+    own = data.get("separator"), data.get("header")
+    try:
+        return open_table(table, separator=separator or own[0], header=own[1] if header is None else header)
+    except InputError as error:
+        if {separator, header} != {None} or error.argument not in ("separator", "header"):
+            raise
+    return open_table(table)  # Parquet, which is never written otherwise

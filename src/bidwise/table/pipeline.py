@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,13 +20,13 @@ from torch import nn
 from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
-from bidwise.data.read_table import Table, written_as
+from bidwise.data.columns import ENCODER_FILES
 from bidwise.data.splits import halves
-from bidwise.data.store import SCHEMA
+from bidwise.data.store import Store
+from bidwise.data.table_files import Table
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
-from bidwise.losses.named import LOSSES
 from bidwise.run_folder import (
     CHECKSUMS,
     environment,
@@ -41,10 +42,10 @@ from bidwise.study.compare import Power, choose, power
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.search import Search, most_passes, searched
 from bidwise.study.served import Served, numbers, trained
-from bidwise.table.config import AUTO, RECIPES, REFRESHED, Config, nested, option_key, read_toml, resolved
-from bidwise.table.encode import PREVIOUS, Prepared, prepare, write_parquet
+from bidwise.table.config import AUTO, Config, nested, option_key, read_toml, resolved
 from bidwise.table.model import MODEL_FILES, ModelFile
 from bidwise.table.plan import candidates, recipes
+from bidwise.table.prepare import PREVIOUS, Prepared, is_store, prepare, write_parquet
 from bidwise.table.refresh import ADAM, Previous
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
 from bidwise.training.loop import adam_of
@@ -72,6 +73,7 @@ def train(
     Args:
         table: Parquet, CSV or TSV file, folder or pattern of such files, URL, polars or pandas frame, or mapping of
             columns; one row per logged ad. By default the one that the configuration names. It may exceed the memory.
+            Or a folder with a prepared store, ``RUN/store``, which is trained on as it is.
         out: run folder; the same call resumes an earlier one that was cut off.
         config: a :class:`Config`, or the TOML file of one.
         continue_from: folder of a finished run, whose encoder, weights and optimizer go on with these rows, by its own
@@ -102,11 +104,22 @@ def train(
         sections = Previous.read(continue_from).sections()
     values = {option_key(name): value for name, value in options.items() if value is not None}
     if isinstance(table, str | Path):
+        if is_store(table):
+            sections, table = {**sections, "data": _roles(Store(table), values)}, Path(table).absolute()
         values["data.table"] = str(table)
     merged = resolved(sections, values, settings)
     if table is None and merged.data.table is None:
         raise InputError(f"{config or 'table'} must name the table to train on, found no table in [data]")
     return run(merged.data.table if table is None else table, merged, out, device, progress, opened)
+
+
+def _roles(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The section [data] of a prepared store, which options cannot change."""
+    fixed = [key for key in values if key.startswith("data.") and key not in ("data.table", "data.keep")]
+    if fixed:
+        words = f"is fixed in the prepared store {store.folder}, found {values[fixed[0]]!r}; remove it"
+        raise InputError(words, argument=fixed[0].removeprefix("data."))
+    return nested(store.schema["config"] if "table" in store.schema else {"data.click": "clicks"})["data"]
 
 
 def run(
@@ -119,7 +132,6 @@ def run(
 ) -> TrainResult:
     """Train by a configuration: of several ranks the first prepares the folder and concludes, and all of them train."""
     started = time.monotonic()
-    table = written_as(table, config.data.separator, config.data.header)
     show = progress or (lambda work, done, detail="": None)
     previous = None if config.train.continue_from is None else Previous.read(config.train.continue_from)
     if previous is not None:
@@ -129,7 +141,7 @@ def run(
         distributed.first(lambda: prepare(table, config, out, previous=previous, progress=show))
         here, there = f"rank {distributed.rank()} on {platform.node()}", Path(out).absolute()
         unseen = f"out must be a folder that all ranks see, found that {here} does not see {there}"
-        distributed.agree(None if (Path(out) / "store" / SCHEMA).is_file() else unseen)
+        distributed.agree(None if (Path(out) / "config.toml").is_file() else unseen)
         prepared = Prepared(Path(out), config)
         if opened is not None:
             opened(prepared)
@@ -182,7 +194,7 @@ def _trained(
         if name in models or (told_apart is not None and not told_apart.enough):
             continue
         base = models.get(BASELINE)
-        start = [] if previous is None else previous.start(recipe, prepared.folder, prepared.store)
+        start = [] if previous is None else previous.start(recipe, prepared.store)
         models[name] = trained(
             recipe,
             **shared,
@@ -266,16 +278,14 @@ def _fit_result(served: Served, metric: str) -> FitResult:
 
 def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress) -> Evaluation:
     """All models on the test rows, predictions as a table and `bidwise.evaluate` on it."""
-    path, config = prepared.folder / "test.parquet", prepared.config
-    table = pl.read_parquet(path)
-    table = table.select([column for column in table.columns if column not in (*LOSSES, *RECIPES, REFRESHED)])
-    ads = prepared.store.ads("test")
-    table = table.with_columns(pl.Series(name, numbers(predict(each.model, ads))) for name, each in models.items())
+    path, config, ads = prepared.folder / "test.parquet", prepared.config, prepared.store.ads("test")
+    ctr = [pl.Series(name, numbers(predict(each.model, ads))) for name, each in models.items()]
+    table = prepared.test_ads().with_columns(ctr)
     write_parquet(path, table)
     roles: dict[str, Any] = {role: role for role in TEST_ROLES if role in table.columns}
     names = [*(name for name in (PREVIOUS, TEACHER) if name in table.columns), *models]
     found = evaluate(
-        path,
+        table,
         ctr=names,
         click="click",
         bid="bid",
@@ -294,6 +304,9 @@ def _write(prepared: Prepared, result: TrainResult, served: Served, made: dict[s
     from bidwise.report import write_page
 
     folder, recipe, metric = prepared.folder, served.recipe, result.settings.train.metric
+    for name in ENCODER_FILES:
+        if (prepared.store.folder / name).is_file():
+            shutil.copyfile(prepared.store.folder / name, folder / name)
     save(folder / "model.pt", {name: tensor.cpu() for name, tensor in served.model.state_dict().items()})
     if all(fit.folder is not None for fit in served.fits):  # an exact solution has no optimizer
         save(folder / ADAM, [adam_of(fit) for fit in served.fits])

@@ -1,35 +1,26 @@
-"""`predict`: the CTR of new rows by the model of a run folder, a block at a time."""
+"""`predict`: the CTR of new rows by the model of a run folder, in one pass over the table."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import polars as pl
 from polars.io.plugins import register_io_source
 
 from bidwise.checks import InputError
-from bidwise.data.read_table import (
-    FROM_AFAR,
-    PLACES,
-    UNREADABLE,
-    BadRow,
-    Table,
-    check_once,
-    location_of,
-    row_count,
-    same_place,
-    scan_table,
-    table_error,
-    table_name,
-)
-from bidwise.run_folder import whole_file
-from bidwise.table.model import Model, load, written_as_in
+from bidwise.data.columns import Encoded
+from bidwise.data.table_files import Block, Source, Table
+from bidwise.run_folder import named, whole_file
+from bidwise.table.model import Drift, Model, load, opened_as_in
 from bidwise.urls import check_on_disk
+from bidwise.values import Floats
+from bidwise.workers import ahead, cores
 
-SINKS = (".parquet", ".csv", ".tsv")
-BLOCK = 2**17  # rows, whole times those that the network has at once
+SINKS = {".parquet": None, ".csv": ",", ".tsv": "\t"}  # the separator of text
+GROUP = 2**17  # rows of a row group
 
 
 def predict(
@@ -40,10 +31,14 @@ def predict(
     column: str = "ctr",
     separator: str | None = None,
     header: bool | None = None,
+    strict: bool = False,
     device: str = "cpu",
     progress: Callable[[str, float], None] | None = None,
 ) -> pl.DataFrame | int:
     """The table with the model's CTR as one column more: a frame, or a file at ``out`` and the number of its rows.
+
+    Other columns come out as they went in, byte for byte from text to text. The logger ``bidwise`` warns of columns
+    with many values that the training did not have.
 
     Args:
         run: folder of `train`.
@@ -53,101 +48,118 @@ def predict(
             memory.
         column: name of the new column.
         separator, header: of a text file, as in `train`; those of the run by default.
+        strict: raise instead of the warning; nothing is written then.
         device: ``cpu`` or ``cuda``.
         progress: called as ``progress("predicting", 0.4)``.
     """
     model = load(run, device=device)
-    table = written_as_in(run, table, separator, header)
-    try:
-        rows = scan_table(table)
-        names = rows.collect_schema().names()
-    except UNREADABLE as error:
-        raise table_error(table, error) from None
+    source = opened_as_in(model.run, table, separator, header)
     if not column:
         raise InputError("must be a name, found nothing", argument="column")
-    if column in names:
-        raise InputError(
-            f"{table_name(table)} has a column {column!r} already; give the predictions another name (column)"
-        )
-    target = None if out is None else _target(out, table)
-    nested = [name for name, dtype in rows.collect_schema().items() if dtype.is_nested()]
-    if target is not None and target.suffix.lower() != ".parquet" and nested:
-        words = f"must end in .parquet, found {target.name!r}: text has no lists, and column {nested[0]!r} holds them"
-        raise InputError(words, argument="out")
-    model.encoder.check(names, table_name(table))
-    check_once(model.columns, names, table)
-    blocks = _Blocks(model, rows, column, progress)
-    try:
-        blocks.total = row_count(rows) if progress is not None else 0
-        if target is None:
-            frame = rows.collect(engine="streaming")
-            return frame.with_columns(pl.Series(column, model.predict(frame)))
-        _sink(blocks, target)
-    except (*UNREADABLE, InputError) as error:
-        if blocks.failed is not None:
-            if isinstance(bad := blocks.failed, BadRow):
-                bad = BadRow(table_name(table), bad.column, blocks.done + bad.row, bad.found)
-                raise bad.of(location_of(table)) if isinstance(table, PLACES) else bad from None
-            unread = isinstance(blocks.failed, pl.exceptions.PolarsError)
-            raise table_error(table, blocks.failed) if unread else blocks.failed from None
-        if not isinstance(error, InputError | OSError) or FROM_AFAR.search(str(error)):
-            raise table_error(table, error) from None
-        raise
-    return blocks.done
+    if column in source.columns:
+        raise InputError(f"{source.name} has a column {column!r} already; give the predictions another name (column)")
+    target = None if out is None else _target(out, source)
+    model.encoder.check(source.columns, source.name)
+    predictions = _Predictions(model, source, column, progress)
+    if target is None:
+        frames = list(predictions.frames())
+        predictions.report(strict)
+        return pl.concat(frames)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(target) as part:
+        if (to := SINKS[target.suffix.lower()]) is None:
+            predictions.write_parquet(part)
+        else:
+            with named(part), part.open("wb") as file:
+                predictions.write_text(file, to)
+        predictions.report(strict)
+    return predictions.done
 
 
-class _Blocks:
-    """The rows with their predictions, a block after the other.
-
-    Blocks begin at the same rows in every run: torch may round a row differently in another block.
-    """
+class _Predictions:
+    """The blocks of a table with their CTR, one after the other."""
 
     def __init__(
-        self,
-        model: Model,
-        rows: pl.LazyFrame,
-        column: str,
-        progress: Callable[[str, float], None] | None,
+        self, model: Model, source: Source, column: str, progress: Callable[[str, float], None] | None
     ) -> None:
-        self.model, self.rows, self.column, self.progress = model, rows, column, progress
-        self.total = self.done = 0
-        self.failed: Exception | None = None
+        self.model, self.source, self.column, self.progress = model, source, column, progress
+        self.drift, self.done, self.failed = Drift(model.encoder), 0, None
 
-    def __call__(self, *_: Any) -> Iterator[pl.DataFrame]:
-        """What polars asks a source for; all columns of all rows are wanted."""
-        self.done = 0
+    def __iter__(self) -> Iterator[tuple[Block, Floats]]:
+        def encoded(block: Block) -> tuple[Block, Encoded]:
+            return block, self.model.encoder.encode(block.frame)
+
+        for block, rows in ahead(encoded, self.source.blocks(), min(cores(), 4)):
+            self.drift.add(rows)
+            with block.located():
+                ctr = self.model.ctr(rows.ids)
+            yield block, ctr
+            self.done += len(ctr)
+            if self.progress is not None:
+                self.progress("predicting", block.share)
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """The cells of the blocks with their CTR."""
+        return (block.frame.with_columns(pl.Series(self.column, ctr)) for block, ctr in self)
+
+    def report(self, strict: bool) -> None:
+        """Warn of columns with many values that training did not have, or raise."""
+        if not self.drift.columns:
+            return
+        if strict:
+            raise InputError(f"{self.source.name} {self.drift}")
+        logging.getLogger("bidwise").warning("%s %s", self.source.name, self.drift)
+
+    def write_text(self, file: BinaryIO, separator: str) -> None:
+        """Rows of text with one cell more each, all others byte for byte; of other tables, and between commas and tabs,
+        their cells."""
+        source = self.source
+        if source.text and (source.separator == separator or "\t" not in (source.separator, separator)):
+            file.write(source.header_line(self.column))
+            for block, ctr in self:
+                file.write(block.extended(pl.Series(ctr).cast(pl.String)))
+            return
+        first = source.header
+        for frame in self.frames():
+            frame.write_csv(file, separator=separator, include_header=first)
+            first = False
+
+    def write_parquet(self, path: Path) -> None:
+        """Stream the blocks into a Parquet file."""
+
+        def frames(*_: Any) -> Iterator[pl.DataFrame]:
+            """What polars asks a source for; all columns of all rows are wanted."""
+            try:
+                yield from self.frames()
+            except Exception as error:  # polars would wrap it in words of its own
+                failed.append(error)
+                raise
+
+        failed: list[Exception] = []
+        predicted = register_io_source(frames, schema={**self.source.schema, self.column: pl.Float64()})
         try:
-            for block in self.rows.collect_batches(chunk_size=BLOCK, engine="streaming"):
-                yield block.with_columns(pl.Series(self.column, self.model.predict(block)))
-                self.done += len(block)
-                if self.progress is not None and self.total:
-                    self.progress("predicting", self.done / self.total)
-        except Exception as error:  # polars would wrap it in words of its own
-            self.failed = error
+            predicted.sink_parquet(path, row_group_size=GROUP, engine="streaming")
+        except pl.exceptions.PolarsError:
+            if failed:
+                raise failed[0] from None
             raise
 
 
-def _target(out: str | Path, table: Table) -> Path:
+def _target(out: str | Path, source: Source) -> Path:
     check_on_disk("out", out, "a file", "copy it afterwards")
     path = Path(out)
     if path.suffix.lower() not in SINKS:
         raise InputError(f"must end in {', '.join(SINKS)}, found {path.name!r}", argument="out")
     if path.is_dir():
         raise InputError(f"must be a file, found the folder {path}", argument="out")
-    if same_place(out, table):
-        raise InputError(f"must be another file than the table, found {path} for both", argument="out")
+    if source.reads(path):
+        words = f"must be another file than the table, and in another folder than its files, found {path}"
+        raise InputError(words, argument="out")
     above = path.absolute().parent
     if above.exists() and not above.is_dir():
         raise InputError(f"must be in a folder, found the file {above}", argument="out")
+    nested = [name for name, dtype in source.schema.items() if dtype.is_nested()]
+    if path.suffix.lower() != ".parquet" and nested:
+        words = f"must end in .parquet, found {path.name!r}: text has no lists, and column {nested[0]!r} holds them"
+        raise InputError(words, argument="out")
     return path
-
-
-def _sink(blocks: _Blocks, path: Path) -> None:
-    """Stream the blocks into a file, which gets its name when it is whole."""
-    predicted = register_io_source(blocks, schema={**blocks.rows.collect_schema(), blocks.column: pl.Float64()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as part:
-        if path.suffix.lower() == ".parquet":
-            predicted.sink_parquet(part, row_group_size=BLOCK, engine="streaming")
-        else:
-            predicted.sink_csv(part, separator="\t" if path.suffix.lower() == ".tsv" else ",", engine="streaming")

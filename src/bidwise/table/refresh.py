@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,11 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
-from bidwise.data.blocks import chunks
-from bidwise.data.counting import Found, count_ids
-from bidwise.data.encoder_file import read_encoder
-from bidwise.data.encoding import LEFT_OUT, Bag, Column, Encoder, Numeric, cut_clause, kind_of
-from bidwise.data.store import Store
+from bidwise.data.columns import Bag, Encoder, count_ids
+from bidwise.data.store import Store, chunks
 from bidwise.models import MODELS, Ensemble
 from bidwise.models.widening import widened, widened_adam
 from bidwise.run_folder import check_files, read_result
@@ -107,7 +103,7 @@ class Previous:
     def check_data(self, data: Data) -> None:
         """Raise where options would change what columns are."""
         known = resolved(self.sections()).data
-        for option in ("numeric", "categorical", "bag", "bag_separator", "ignore", "bins"):
+        for option in ("numeric", "categorical", "bag", "bag_separator", "ignore", "bins", "missing"):
             if getattr(data, option) != getattr(known, option):
                 fix = "columns are what they were in it"
                 raise InputError(
@@ -122,32 +118,9 @@ class Previous:
                 )
 
     @property
-    def bags(self) -> list[str]:
-        """Columns that must hold lists, or text that is."""
-        return [column.name for column in self.model.encoder.columns if isinstance(column, Bag)]
-
-    @property
-    def numeric(self) -> list[str]:
-        """Columns that must hold numbers."""
-        return [column.name for column in self.model.encoder.columns if isinstance(column, Numeric)]
-
-    def columns(self, found: Sequence[Found], data: Data, name: str) -> list[Column]:
-        """Every column of a new table with what it is taken for: the same as in the run."""
-        self.model.encoder.check([each.name for each in found], name)
-        uses = {c.name: kind_of(c) for c in self.model.encoder.columns}
-        for each in found:
-            if uses.get(each.name, "bag") != "bag" and each.dtype.is_nested():
-                raise InputError(
-                    f"{name}: column {each.name!r} must be {uses[each.name]} as before, found {each.dtype}"
-                )
-        uses |= {column: role for role, column in reversed(data.roles)}
-        there = {each.name: each for each in found}
-        order = dict.fromkeys([*(column for _, column in data.roles), *self.model.encoder.names, *there])
-        words = {True: "as in the run before", False: "not in the run before"}
-        return [
-            Column(c, uses.get(c, LEFT_OUT), there[c].values, there[c].missing, words[c in uses] + cut_clause(there[c]))
-            for c in order
-        ]
+    def bags(self) -> dict[str, str]:
+        """Columns with several values in a cell, and the separator between them in text."""
+        return {column.name: column.separator for column in self.model.encoder.columns if isinstance(column, Bag)}
 
     def ctr(self, encoder: Encoder, features: NDArray[np.int32]) -> Floats:
         """The run's own CTR of rows that are ids of an extended encoder, as `bidwise predict` has it."""
@@ -181,10 +154,10 @@ class Previous:
             unknown=unknown,
         )
 
-    def start(self, recipe: Recipe, folder: Path, store: Store) -> list[Start]:
+    def start(self, recipe: Recipe, store: Store) -> list[Start]:
         """The weights and the state of Adam of every member, for the values that there are now."""
         about, members = self.model.about, cast(Ensemble, self.model.network).models
-        encoder = read_encoder(folder / "encoder.json")
+        encoder = Encoder.read(store.folder)
         ads, counts = store.splits["train"], _counts(store.column("train", "features"), encoder)
         shares = [torch.from_numpy(1 - (1 - count / ads) ** recipe.batch_size) for count in counts]
         models = [recipe.build(store.cardinalities, seed) for seed in range(len(members))]

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import bidwise
-from bidwise.data.encoding import Column
+from bidwise.data.columns import Column
 from bidwise.evaluation.metrics import ModelMetrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.study.compare import Choice, Power
 from bidwise.study.recipe import Recipe
 from bidwise.study.search import Search
 from bidwise.table.config import Config, resolved
+from bidwise.table.leaks import Telling
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,11 @@ class TableFacts:
     bid_cap: float = math.nan  # the most that a bid counts in training and validation
     capped_bids: int = 0  # bids above it
     largest_bid: float = math.nan
-    cut: str | None = (
-        None  # of a split by time: "auctions" that last beyond it, or ads of the same "time" on both sides
-    )
-    leaks: dict[str, float]  # columns that predict the click all by themselves, with their AUC
+    equal_bids: bool = False  # no column of bids: all ads bid the same
+    cut: str | None = None  # of a split by time: "auctions" that last beyond it, or ads of one "time" on both sides
+    leaks: dict[str, float]  # columns that predict the click by themselves, with their AUC
+    telling: dict[str, Telling] = field(default_factory=dict)  # and others with a value that does
+    certain: tuple[str, ...] = ()  # of both, those that training stops for
     duplicates: int = 0  # rows that are copies of others
     refresh: Refresh | None = None  # where the training went on from another
     sampled: int | None = None  # training rows that bins and the median bid come from, where not from all

@@ -1,0 +1,537 @@
+"""From a table to a store: columns checked, rows split, values encoded; the store is whole or absent."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import polars.selectors as cs
+from numpy.typing import NDArray
+
+from bidwise.checks import InputError
+from bidwise.data.ad_table import auction_keys, checked_numbers, column_or_number, number_auctions
+from bidwise.data.columns import KINDS, Column, Encoder, Facts, Learner, Seen, least_count
+from bidwise.data.splits import UNFINISHED, Split, auction_size, shown_times, split, times_of
+from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
+from bidwise.data.table_files import Block, Source, Table, check_columns, open_table
+from bidwise.json_files import from_json, to_json
+from bidwise.run_folder import to_toml, whole_file, write_text
+from bidwise.table.config import AUTO, Config, Data, nested, open_run
+from bidwise.table.leaks import Copies, Leaks, find_leaks
+from bidwise.table.refresh import Previous
+from bidwise.table.results import SplitFacts, TableFacts
+from bidwise.values import Floats
+from bidwise.workers import Progress, ahead, cores
+
+ROLES = ("click", "bid", "teacher", "truth", "weight", "position")  # columns of numbers
+SAMPLE = 2**20  # training rows that bins, the median bid and leaks are taken from, evenly spaced
+BESIDE = 40  # bytes of a row on the disk next to its ids and dense values
+PREVIOUS = "previous"  # the model that a refresh continues from, among the models of the evaluation
+LEAST_BID = 1e-30  # in units of their mean, what training can tell from 0
+CAP = 100  # medians, the most that a bid counts in training: the largest of 300,000 log-normal bids with sigma 1
+THREADS = 8  # at most
+FIRST = 2**16  # rows that are looked at for leaks before all others are read
+TEST = "test/ads.parquet"  # of a store: the test ads without predictions
+
+
+def every(rows: int) -> int:
+    """One of how many rows is in the sample: all are, up to ``SAMPLE`` of them."""
+    return -(-rows // SAMPLE)
+
+
+def is_store(table: Table) -> bool:
+    """Whether a table is a folder with a prepared store."""
+    return isinstance(table, str | Path) and (Path(table) / SCHEMA).is_file()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run folder that is ready to train in."""
+
+    folder: Path
+    config: Config
+
+    @cached_property
+    def store(self) -> Store:
+        """The ads, split and encoded."""
+        own = self.folder / "store"
+        return Store(own if is_store(own) or self.config.data.table is None else self.config.data.table)
+
+    @cached_property
+    def planned(self) -> Config:
+        """The configuration, with the L2 penalty of a refresh if none is given."""
+        refresh, train = self.facts.refresh, self.config.train
+        if refresh is None or train.l2 is not None:
+            return self.config
+        return replace(self.config, train=replace(train, l2=refresh.l2))
+
+    @cached_property
+    def facts(self) -> TableFacts:
+        """What was found in the table, which the store's schema contains; of a store of another origin, its sizes."""
+        store = self.store
+        if "table" in store.schema:
+            return from_json(TableFacts, store.schema["table"], str(store.folder / SCHEMA))
+        splits = {
+            part: SplitFacts(
+                ads=ads,
+                click_rate=float(store.column(part, "clicks").mean()),
+                auctions=len(store.column(part, "offsets")) - 1 if store.has("offsets", part) else None,
+            )
+            for part, ads in store.splits.items()
+        }
+        sizes = [splits[part].ads for part in SPLITS[1:]]
+        return TableFacts(
+            fingerprint="",
+            columns=tuple(Column(each.name, "categorical", each.values, 0.0, "in the store") for each in store.fields),
+            splits=splits,
+            auction_size=None if store.has("offsets") else auction_size(self.config.data.auction_size, *sizes),
+            min_count=1,
+            mean_bid=1.0,
+            leaks={},
+        )
+
+    def test_ads(self) -> pl.DataFrame:
+        """The test ads as `evaluate` takes them, without predictions of models of this run."""
+        path = self.store.folder / TEST
+        if path.is_file():
+            return pl.read_parquet(path)
+        names = {"clicks": "click", "bids": "bid", "weights": "weight", "truth": "truth", "teacher": "teacher"}
+        columns = {its: self.store.column("test", name) for name, its in names.items() if self.store.has(name, "test")}
+        if self.store.has("offsets", "test"):
+            sizes = np.diff(self.store.column("test", "offsets"))
+            columns["auction"] = np.repeat(np.arange(len(sizes)), sizes)
+        return pl.DataFrame({"row": np.arange(self.store.splits["test"]), **columns})
+
+    def has_rows(self, source: Source) -> bool:
+        """Whether there is a store of this table; one of other options, which began no training, is of no use."""
+        if not is_store(self.folder / "store"):
+            return False
+        same, began = source.fingerprint() == self.facts.fingerprint, (self.folder / "config.toml").exists()
+        if began and not same:
+            raise InputError(
+                f"must be a new folder or one of the same table, found {self.folder}, which began with other rows than "
+                f"{source.name} has now; choose another folder, or delete that one",
+                argument="out",
+            )
+        return began or (same and self.store.schema["config"] == _encoding(self.config))
+
+
+def prepare(
+    table: Table,
+    config: Config,
+    out: str | Path,
+    *,
+    previous: Previous | None = None,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Check the table, decide what its columns are, split it, and leave a store in ``out``.
+
+    Columns with a role are in memory, about 41 bytes a row, all others in blocks. A table that cannot be used leaves
+    nothing; a store that is there already is used. A table that is a store is not prepared again. Columns, bins, ids
+    and units of bids are those of the ``previous`` run if this one continues it.
+    """
+    show: Progress = progress or (lambda work, done, detail="": None)
+    folder = open_run(out, config)
+    show("reading", 0.0)
+    for left in folder.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    if is_store(table) and previous is not None:
+        words = "must have a table of new rows, found a prepared store, which has ids of its own"
+        raise InputError(words, argument="continue_from")
+    if not is_store(table):
+        source = open_table(table, separator=config.data.separator, header=config.data.header)
+        if not Prepared(folder, config).has_rows(source):
+            _build(source, config, folder, previous, show)
+    prepared = Prepared(folder, config)
+    facts = prepared.facts
+    Leaks(facts.leaks, facts.telling, facts.certain).stop(config.data.keep)
+    if not (folder / "config.toml").exists():
+        write_text(folder / "config.toml", to_toml(nested(config.flat())))
+    show("reading", 1.0)
+    return prepared
+
+
+def _encoding(config: Config) -> dict[str, Any]:
+    """The settings that a store depends on."""
+    values = {key: value for key, value in config.flat().items() if key.startswith("data.")}
+    return {k: x for k, x in values.items() if k not in ("data.table", "data.keep")} | {"train.seed": config.train.seed}
+
+
+def _build(source: Source, config: Config, folder: Path, previous: Previous | None, show: Progress) -> None:
+    """The store of a table."""
+    data = replace(config.data, bid=column_or_number(source.columns, config.data.bid)[0])
+    if previous is not None:
+        previous.check_data(config.data)
+    named = [*data.kinds, *data.ignore, *data.keep]
+    check_columns([*(column for _, column in data.roles), *named], source.columns, source.name)
+    work = folder / UNFINISHED
+    try:
+        work.mkdir(parents=True)
+        source = source.local(work)
+        _check_first_block(source, data, previous)
+        _fill(work / "store", source, data, config, previous, show)
+        shutil.rmtree(folder / "store", ignore_errors=True)
+        (work / "store").rename(folder / "store")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Previous | None, show: Progress) -> None:
+    """Three passes: roles and facts of all rows, what training rows teach, ids."""
+    name, rows = source.name, _Rows(data)
+    facts = Facts(source, **_written(data, previous))
+    for block, (seen, *some) in _passed(source, None, partial(_checked, data, facts)):
+        facts.add(seen)
+        rows.add(*some)
+        show("reading", 0.3 * block.share, "checking columns")
+    rows.join()
+    fingerprint = source.fingerprint()
+    if previous is not None and fingerprint == previous.facts.fingerprint:
+        raise InputError(f"must have new rows, found in {name} those of the run to continue", argument="table")
+    columns = _decided(facts, data, previous)
+    if (share := _one_kind(rows["click"])) is not None:
+        raise InputError(f"{name}: column {data.click!r} must have 0 and 1, found that {share} of the ads were clicked")
+    _check_room(folder.parent, facts.rows, columns)
+    show("reading", 0.3, "splitting")
+    parts = rows.split(config.train.seed, name)
+    sizes = {part: len(each.rows) for part, each in parts.items()}
+    size = None if data.auction else auction_size(data.auction_size, sizes["valid"], sizes["test"])
+    _check_parts(config, parts, rows["click"], size, name)
+    numbers = _Numbers.of(rows, parts["train"].rows, None if previous is None else previous.facts)
+    place = np.empty(facts.rows, np.int64)  # of every row of the table, among those of all parts
+    place[np.concatenate([each.rows for each in parts.values()])] = np.arange(facts.rows)
+
+    learner, step = Learner(columns, **_written(data, previous)), every(sizes["train"])
+    for block, counts in _passed(source, learner.names, partial(_counted, learner, place, sizes["train"], step)):
+        learner.add(counts)
+        show("reading", 0.3 + 0.3 * block.share, "counting values")
+    min_count = data.min_count or least_count(sizes["train"])
+    encoder = learner.encoder(min_count=min_count, bins=data.bins)
+    encoder = encoder if previous is None else previous.model.encoder.extended(encoder)
+
+    folder.mkdir()
+    store = StoreWriter(folder, sizes)
+    auctions = _write_features(store, source, encoder, data, place, show)
+    for part, each in parts.items():
+        for column, values in numbers.columns(each.rows).items():
+            store.column(part, column)[:] = values
+        if each.offsets is not None:
+            store.column(part, "offsets", length=len(each.offsets))[:] = each.offsets
+    show("reading", 0.92, "looking for leaks")
+    sample = ((store.written(part, x)[:: every(sizes[part])] for x in ("features", "clicks")) for part in SPLITS[:2])
+    leaks = find_leaks(encoder, *(values for part in sample for values in part))
+    table = TableFacts(
+        fingerprint=fingerprint,
+        columns=tuple(columns),
+        splits={part: _split_facts(each, rows) for part, each in parts.items()},
+        auction_size=size,
+        min_count=min_count,
+        mean_bid=numbers.mean_bid,
+        median_bid=numbers.median_bid,
+        bid_cap=numbers.bid_cap,
+        capped_bids=numbers.capped_bids,
+        largest_bid=numbers.largest_bid,
+        equal_bids=data.bid is None,
+        cut=None if rows.times is None else _on_both_sides(parts, rows.order),
+        leaks=leaks.areas,
+        telling=leaks.values,
+        certain=leaks.certain,
+        duplicates=rows.copies.rows,
+        sampled=None if step == 1 else -(-sizes["train"] // step),
+        refresh=None if previous is None else previous.refreshed(encoder, store.written("train", "features")),
+    )
+    test = numbers.test_ads(parts["test"], auctions)
+    if previous is not None:
+        test = test.with_columns(pl.Series(PREVIOUS, previous.ctr(encoder, store.written("test", "features"))))
+    write_parquet(folder / TEST, test)
+    encoder.write(folder)
+    show("reading", 0.96, "checksums")
+    about = {"rows": facts.rows, "config": _encoding(config), "table": to_json(table)}
+    store.finish(fields=encoder.fields, about=about)
+
+
+def _passed(source: Source, columns: list[str] | None, work: Any) -> Iterator[tuple[Block, Any]]:
+    """Blocks of a table with what ``work`` makes of each, in threads; of text all cells are parsed anyway."""
+
+    def both(block: Block) -> tuple[Block, Any]:
+        return block, work(block)
+
+    blocks = source.blocks(None if source.text or columns is None else columns)
+    yield from ahead(both, blocks, min(cores(), THREADS))
+
+
+def _written(data: Data, previous: Previous | None) -> dict[str, Any]:
+    """How cells are written: separators of bags in text, and words that mean missing."""
+    bags = dict.fromkeys(data.bag, data.bag_separator) if previous is None else previous.bags
+    return {"bags": bags, "missing": data.missing}
+
+
+def _decided(facts: Facts, data: Data, previous: Previous | None) -> list[Column]:
+    encoder = None if previous is None else previous.model.encoder
+    named = {kind: getattr(data, kind) for kind in ("numeric", "categorical", "ignore")}
+    return facts.columns(data.roles, **named, previous=encoder)
+
+
+def _check_first_block(source: Source, data: Data, previous: Previous | None) -> None:
+    """Raise if a column cannot but come from the click, as far as half of the first rows tell the other half."""
+    block = next(source.blocks())
+    block = replace(block, frame=block.frame.head(FIRST))
+    with block.located():
+        clicks = checked_numbers(block.frame, [], {"click": data.click}, slots=None)[data.click]
+    first = np.random.default_rng(0).permutation(len(clicks)) < len(clicks) // 2
+    if _one_kind(clicks[first]) or _one_kind(clicks[~first]):
+        return
+    facts = Facts(source, **_written(data, previous))
+    facts.add(facts.seen(block))
+    try:
+        columns = _decided(facts, data, previous)
+    except InputError:  # of all rows it may be right
+        return
+    learner = Learner(columns, **_written(data, previous))
+    learner.add(learner.counted(block.frame.filter(first)))
+    encoder = learner.encoder(min_count=2, bins=data.bins)
+    ids = encoder.encode(block.frame).ids
+    find_leaks(encoder, ids[first], clicks[first], ids[~first], clicks[~first]).stop(data.keep)
+
+
+def _checked(data: Data, facts: Facts, block: Block) -> tuple[list[Seen], dict[str, Any], NDArray[np.uint64]]:
+    """What is seen in all columns of a block, its columns with a role, checked, and a hash of every row."""
+    frame, known = block.frame, dict[str, Any]()
+    with block.located():
+        roles = {role: getattr(data, role) for role in ROLES if role != "teacher"}
+        teacher = [] if data.teacher is None else [data.teacher]
+        numbers = checked_numbers(frame, teacher, roles, slots=len(data.slots))
+        for role in ROLES:
+            if (column := getattr(data, role)) is not None:
+                known[role] = numbers[column].astype(np.uint8 if role == "click" else np.float64)
+        if data.time is not None:
+            known["time"] = times_of(frame[data.time], data.time_format, data.missing)
+        if data.auction:
+            known["auction"] = auction_keys(frame.select(cs.by_name(*data.auction)))
+    return facts.seen(block), known, Copies.hashes(frame)
+
+
+def _counted(learner: Learner, place: NDArray[np.int64], train: int, step: int, block: Block) -> Any:
+    """Values of the training rows of a block; of numbers those in the sample."""
+    here = place[block.start : block.start + len(block.frame)]
+    inside = here < train
+    return learner.counted(block.frame.filter(inside), here[inside] % step == 0)
+
+
+def _encoded(encoder: Encoder, place: NDArray[np.int64], auction: str | None, tested: int, block: Block) -> Any:
+    """Where the rows of a block go, in that order, their ids and dense values, and the auctions of test rows."""
+    here = place[block.start : block.start + len(block.frame)]
+    order = np.argsort(here)
+    here = here[order]
+    rows = encoder.encode(block.frame, dense=bool(encoder.numeric))
+    dense = None if rows.dense is None else rows.dense.reshape(len(here), -1)[order]
+    names = None if auction is None else block.frame[auction][order[here >= tested]]
+    return here, rows.ids[order], dense, names
+
+
+def _write_features(
+    store: StoreWriter, source: Source, encoder: Encoder, data: Data, place: NDArray[np.int64], show: Progress
+) -> pl.Series | None:
+    """The rows as ids and dense values, each in its place; the auctions of test rows, if one column names them."""
+    tested = sum(store.splits[part] for part in SPLITS[:2])
+    auction = data.auction[0] if len(data.auction) == 1 else None
+    columns = {part: [store.column(part, "features", width=encoder.width)] for part in SPLITS}
+    for part in SPLITS if encoder.numeric else ():
+        columns[part].append(store.column(part, "dense", width=2 * len(encoder.numeric)))
+    tests: list[tuple[NDArray[np.int64], pl.Series]] = []
+    names = [*encoder.names, *([] if auction is None else [auction])]
+    work = partial(_encoded, encoder, place, auction, tested)
+    for block, (here, ids, dense, auctions) in _passed(source, names, work):
+        begin = 0
+        for part, size in store.splits.items():
+            some = slice(*np.searchsorted(here, [begin, begin + size]))
+            at = here[some] - begin
+            if len(at):
+                together = at[-1] - at[0] == len(at) - 1
+                where: Any = slice(at[0], at[-1] + 1) if together else at
+                for column, values in zip(columns[part], (ids, dense), strict=False):
+                    column[where] = values[some]
+            begin += size
+        if auctions is not None:
+            tests.append((here[here >= tested], auctions))
+        show("reading", 0.6 + 0.3 * block.share, "writing ids")
+    if auction is None:
+        return None
+    return pl.concat([each for _, each in tests]).gather(np.argsort(np.concatenate([at for at, _ in tests])))
+
+
+def _check_room(folder: Path, rows: int, columns: list[Column]) -> None:
+    """Raise unless the disk has room for ids and dense values of all features, and what is stored next to them."""
+    needed = rows * (
+        sum(4 * each.slots + 8 * (each.use == "numeric") for each in columns if each.use in KINDS) + BESIDE
+    )
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        words = (
+            f"must have {needed / 1e6:,.1f} MB free for {rows:,} rows, found {free / 1e6:,.1f} MB at {folder.parent}"
+        )
+        raise InputError(words, argument="out")
+
+
+def _one_kind(clicks: NDArray[Any]) -> str | None:
+    """``all`` or ``none`` if ads are clicked alike."""
+    total = int(clicks.sum(dtype=np.int64))
+    return None if 0 < total < len(clicks) else "all" if total else "none"
+
+
+def _check_parts(config: Config, parts: dict[str, Split], clicks: NDArray[Any], size: int | None, name: str) -> None:
+    """Raise unless there is something to learn from and to choose by."""
+    for part, words in (("train", "training"), ("valid", "validation")):
+        rows = parts[part].rows
+        if (share := _one_kind(clicks[rows])) is not None:
+            raise InputError(
+                f"{name} must have clicks and other ads in its {words} rows, found that {share} of the "
+                f"{len(rows):,} were clicked; look at the column of clicks, and with --time at the newest rows, or "
+                "take more of them"
+            )
+    valid = parts["valid"]
+    auctions = len(valid.rows) // (size or 1) if valid.offsets is None else len(valid.offsets) - 1
+    if config.train.recipe == AUTO and auctions < 4:
+        raise InputError(
+            f"recipe auto needs at least 4 validation auctions, two halves of two, found {auctions}; more rows are "
+            "needed, or --recipe single"
+        )
+
+
+class _Rows:
+    """Columns with a role, all rows in memory, and what rows are copies."""
+
+    def __init__(self, data: Data) -> None:
+        self.data, self.copies = data, Copies()
+        self.blocks: dict[str, list[Any]] = {}
+        self.columns: dict[str, NDArray[Any]] = {}
+        self.times: pl.Series | None = None
+
+    def add(self, known: dict[str, Any], hashes: NDArray[np.uint64]) -> None:
+        """Take in a block."""
+        self.copies.add(hashes)
+        for role, values in known.items():
+            self.blocks.setdefault(role, []).append(values)
+
+    def join(self) -> None:
+        """End of the pass."""
+        if "time" in self.blocks:
+            self.times = pl.concat(self.blocks.pop("time"), how="vertical")
+        for role in list(self.blocks):
+            self.columns[role] = np.concatenate(self.blocks.pop(role))
+        if self.data.bid is None:
+            self.columns["bid"] = np.broadcast_to(1.0, len(self.columns["click"]))
+
+    def __getitem__(self, role: str) -> NDArray[Any]:
+        return self.columns[role]
+
+    @property
+    def order(self) -> NDArray[Any]:
+        """The times as numbers that sort."""
+        assert self.times is not None
+        return self.times.to_physical().to_numpy()
+
+    def split(self, seed: int, name: str) -> dict[str, Split]:
+        """Rows of training, validation and test; auctions are then known by their bounds."""
+        keys = self.columns.pop("auction", None)
+        auction = None if keys is None else number_auctions(keys)
+        time = None if self.times is None else self.order
+        return split(len(self["click"]), auction=auction, time=time, seed=seed, name=name)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Columns of the store next to the features.
+
+    Bids are in units of their mean and weights on average 1 in training, so that learning rates and lam mean the same
+    for every table. Bids have a cap: a single one of 1e6 would make all others 0, or its own gradient would be all that
+    Adam remembers. If negatives were sampled each stands for 1 / rate of them.
+    """
+
+    rows: _Rows
+    median_bid: float
+    mean_bid: float
+    capped_bids: int
+    largest_bid: float
+    weights: Floats | None = field(repr=False)  # on average 1 in training
+
+    @property
+    def bid_cap(self) -> float:
+        return CAP * self.median_bid
+
+    @staticmethod
+    def of(rows: _Rows, train: NDArray[np.int64], known: TableFacts | None) -> _Numbers:
+        """Means over training rows, which ``train`` are; units of bids are those of a table that is ``known``."""
+        bids = rows["bid"]
+        median = float(np.median(bids[train[:: every(len(train))]])) if known is None else known.median_bid
+        cap = CAP * median
+        mean = float(np.minimum(bids[train], cap).mean()) if known is None else known.mean_bid
+        if min(bids.min(), cap) < LEAST_BID * mean:
+            words = f"found {min(bids.min(), cap):g} to {min(bids.max(), cap):g}"
+            raise InputError(f"column {rows.data.bid!r} must have bids that one model can learn from, {words}")
+        weights, rate = rows.columns.get("weight"), rows.data.sampling_rate
+        if weights is not None:
+            weights = weights / weights.mean()
+        if rate is not None:
+            weights = np.where(rows["click"] == 1, 1.0, 1 / rate) * (1.0 if weights is None else weights)
+        if weights is not None:
+            weights = weights / weights[train].mean()
+        return _Numbers(rows, median, mean, int((bids > cap).sum()), float(bids.max()), weights)
+
+    def columns(self, part: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Columns of the store by name, of some rows of the table."""
+        known = self.rows.columns
+        columns = {"clicks": known["click"][part], "bids": np.minimum(known["bid"][part], self.bid_cap) / self.mean_bid}
+        columns |= {role: known[role][part] for role in ("teacher", "truth") if role in known}
+        if self.weights is not None:
+            columns["weights"] = self.weights[part]
+        if "position" in known:
+            columns["exposure"] = np.asarray(self.rows.data.slots)[known["position"][part].astype(np.int64) - 1]
+        return columns
+
+    def test_ads(self, part: Split, auctions: pl.Series | None) -> pl.DataFrame:
+        """The test ads as `evaluate` takes them, with bids as they are; auctions are numbers if none are given."""
+        known, taken = self.rows.columns, self.columns(part.rows)
+        if auctions is None and part.offsets is not None:
+            auctions = pl.Series(np.repeat(np.arange(len(part.offsets) - 1), np.diff(part.offsets)))
+        columns = {
+            "row": part.rows,
+            "auction": auctions,
+            "click": taken["clicks"].astype(np.int8),
+            "bid": known["bid"][part.rows],
+            "weight": taken.get("weights"),
+            "position": known["position"][part.rows].astype(np.int64) if "position" in known else None,
+            "truth": taken.get("truth"),
+            "teacher": taken.get("teacher"),
+        }
+        return pl.DataFrame({name: values for name, values in columns.items() if values is not None})
+
+
+def write_parquet(path: Path, frame: pl.DataFrame) -> None:
+    """The frame at ``path``, whole or not at all."""
+    with whole_file(path) as part:
+        frame.write_parquet(part)
+
+
+def _split_facts(part: Split, rows: _Rows) -> SplitFacts:
+    first, last = None, None
+    if rows.times is not None:
+        ends = [int(part.rows[pick(rows.order[part.rows])]) for pick in (np.argmin, np.argmax)]
+        first, last = shown_times(rows.times.gather(ends)).to_list()
+    auctions = None if part.offsets is None else len(part.offsets) - 1
+    return SplitFacts(len(part.rows), float(rows["click"][part.rows].mean()), auctions, first, last)
+
+
+def _on_both_sides(parts: dict[str, Split], times: NDArray[Any]) -> str | None:
+    """What a cut in time goes through: auctions, which went, whole, to where their oldest ads belong, or times."""
+    edges = [(times[parts[before].rows].max(), times[parts[after].rows].min()) for before, after in pairwise(SPLITS)]
+    if any(before > after for before, after in edges):
+        return "auctions"
+    return "time" if any(before == after for before, after in edges) else None
