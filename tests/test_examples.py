@@ -8,7 +8,8 @@ import pytest
 from run_helpers import market
 
 import bidwise
-from bidwise.table import encode, pipeline
+from bidwise.table import pipeline
+from bidwise.table import prepare as prepare_module
 
 pytest.importorskip("optuna")
 
@@ -39,13 +40,12 @@ def counted(monkeypatch, module, name):
 def test_trials_share_one_encoded_table(example, tmp_path, monkeypatch, capsys):
     table = tmp_path / "ads.parquet"
     market(300).write_parquet(table)
-    encoded = counted(monkeypatch, encode, "_prepared")
+    encoded = counted(monkeypatch, prepare_module, "_build")
     trained = counted(monkeypatch, pipeline, "_trained")
     example.main(table, tmp_path / "runs", 2)
     said = capsys.readouterr().out
     assert (len(encoded), len(trained)) == (1, 3)
-    files = [tmp_path / "runs" / run / "store" / "train" / "features.npy" for run in ("default", "trial-0", "trial-1")]
-    assert len({file.stat().st_ino for file in files}) == 1
+    assert [path.parent.name for path in (tmp_path / "runs").glob("*/store")] == ["default"]
     example.main(table, tmp_path / "runs", 2)  # the same trials, which are finished
     assert capsys.readouterr().out == said
     assert (len(encoded), len(trained)) == (1, 3)
@@ -62,13 +62,9 @@ def test_a_trial_is_the_run_that_it_would_be_alone(example, tmp_path):
     (tmp_path / "config.toml").write_text(text)
     bidwise.train(config=tmp_path / "config.toml", out=tmp_path / "alone")
     assert (tmp_path / "alone" / "config.toml").read_text() == text
-    for name in ("model.pt", "encoder.json", "result.json", "test.parquet"):
+    for name in ("model.pt", "encoder.json", "vocabulary.parquet", "result.json", "test.parquet"):
         assert (tmp_path / "alone" / name).read_bytes() == (tmp_path / "runs" / "trial-0" / name).read_bytes()
     first = pl.read_parquet(tmp_path / "runs" / "default" / "test.parquet")["log_loss"]  # not written over
     rows = market(300)[pl.read_parquet(tmp_path / "runs" / "default" / "test.parquet")["row"].to_list()]
     assert first.to_list() == bidwise.load(tmp_path / "runs" / "default").predict(rows).tolist()
     assert first.to_list() != trial.predict(rows).tolist()
-    example.share_store(tmp_path / "alone", tmp_path / "other")
-    with pytest.raises(bidwise.InputError, match=r"found .* with train.seed = 0 there and 1 here") as error:
-        bidwise.train(config=tmp_path / "config.toml", out=tmp_path / "other", seed=1)
-    assert error.value.argument == "out"
