@@ -84,12 +84,13 @@ class Drift:
 
     @property
     def columns(self) -> dict[str, float]:
-        """The shares of columns that are written otherwise than in training, or have changed."""
-        filled = dict(zip(self.known, self.filled, strict=True))
+        """The shares of columns that are written otherwise than in training, or have changed; of few entries by more
+        than chance (three standard deviations)."""
+        filled = dict(zip(self.known, self.filled.tolist(), strict=True))
         return {
             name: share
             for name, share in self.shares.items()
-            if share > UNKNOWN + self.known[name] and filled[name] >= ENOUGH
+            if filled[name] >= ENOUGH and share > UNKNOWN + self.known[name] + 1.5 / filled[name] ** 0.5
         }
 
     def __str__(self) -> str:
