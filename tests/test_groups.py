@@ -49,6 +49,7 @@ def test_offsets_of_no_ads():
     assert bidwise.offsets([]).tolist() == bidwise.offsets(sizes=[]).tolist() == [0]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 5), max_size=20))
 def test_ids_and_sizes_agree(sizes):
     ids = np.repeat(np.random.default_rng(0).permutation(len(sizes)), sizes) if sizes else []

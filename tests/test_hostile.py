@@ -31,7 +31,7 @@ from bidwise.values import Numbers
 from paper import pages as paper_pages
 
 RESULTS = paper_pages.RESULTS | {kind.kind: kind for kind in (Evaluation, TrainResult)}
-ALL_PAGES = PAGES | paper_pages.PAGES
+ALL_PAGES = PAGES | dict.fromkeys(paper_pages.VIEWS, paper_pages.experiment_page)
 SCRIPT = "window.pwned=1"
 HOSTILE = (
     f"<script>{SCRIPT}</script>",
