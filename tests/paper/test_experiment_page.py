@@ -1,6 +1,5 @@
 """Pages and figures of runs: complete, harmless, the same every time, and readable in light, dark and on a phone."""
 
-import itertools
 import json
 import math
 import re
@@ -13,7 +12,6 @@ from run_helpers import ENVIRONMENT, Page, check_in_a_browser
 from bidwise.checks import InputError
 from bidwise.evaluation.estimate import Estimate
 from bidwise.report.build import run_of
-from bidwise.report.curves import apart
 from bidwise.report.sections import Run
 from paper.comparisons import points
 from paper.experiment_views import AXES, FIGURE_2
@@ -269,18 +267,6 @@ def test_every_cell_of_the_regimes_is_in_a_map_and_in_tables(pages):
     assert said(result)[0] in text
     for counts in regimes()["summary"].values():
         assert f">{counts['better']}</td>" in pages["regimes"]
-
-
-def test_names_of_lines_stand_apart_and_in_order():
-    random = np.random.default_rng(0)
-    for names in range(1, 14):
-        for spread in (0.01, 0.3, 3.0):
-            heights = {f"{k}": float(y) for k, y in enumerate(random.normal(0.5, spread, names))}
-            placed = apart(heights, gap=0.07)
-            assert [name for name, _ in placed] == sorted(heights, key=lambda name: -heights[name])
-            places = [place for _, (_, place) in placed]
-            assert all(above - below > 0.0699 for above, below in itertools.pairwise(places))
-            assert 0 < min(places) <= max(places) < 1
 
 
 def test_a_loss_that_changes_nothing_is_called_the_same():

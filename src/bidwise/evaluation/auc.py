@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
@@ -13,8 +11,6 @@ from bidwise.auctions import ad_numbers, auctions_of
 from bidwise.checks import InputError, check_between, check_weights
 from bidwise.segments import Auctions
 from bidwise.values import Floats
-
-CHUNK = 2**17  # ads at a time: a few such columns stay in cache
 
 
 def auc(ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLike | None = None) -> float:
@@ -55,17 +51,11 @@ def auc_values(ctr: Floats, clicked: NDArray[np.bool_], weights: Floats | None =
     (0.875, array([1.125, 0.625, 0.625, 1.125]))
     """
     ups, downs = np.flatnonzero(clicked), np.flatnonzero(~clicked)
-    others_below: NDArray[Any]
-    clicked_below: NDArray[Any]
-    if weights is None and not (ctr[1:] == ctr[:-1]).any():  # whole numbers, and a tenth of the memory
-        clicks, others = float(len(ups)), float(len(downs))
-        others_below, clicked_below = ups - np.arange(len(ups)), downs - np.arange(len(downs))
-    else:
-        mass = np.ones(len(ctr)) if weights is None else weights
-        starts = np.flatnonzero(np.append(True, ctr[1:] != ctr[:-1])) if len(ctr) else ups
-        clicks, others = float(mass[ups].sum()), float(mass[downs].sum())
-        others_below = _below(np.where(clicked, 0.0, mass), starts)[ups]
-        clicked_below = _below(np.where(clicked, mass, 0.0), starts)[downs]
+    mass = np.ones(len(ctr)) if weights is None else weights
+    starts = np.flatnonzero(np.append(True, ctr[1:] != ctr[:-1])) if len(ctr) else ups
+    clicks, others = float(mass[ups].sum()), float(mass[downs].sum())
+    others_below = _below(np.where(clicked, 0.0, mass), starts)[ups]
+    clicked_below = _below(np.where(clicked, mass, 0.0), starts)[downs]
     values = np.full(len(ctr), np.nan)
     if not clicks or not others:
         return float("nan"), values
@@ -89,8 +79,6 @@ def auction_auc(
 ) -> Floats:
     """:func:`auc` inside each auction, ``(auctions,)``; NaN where no ad or every ad was clicked.
 
-        AUC = 1/2 + (wins - losses) / (2 pairs)
-
     >>> auction_auc([0.1, 0.4, 0.3, 0.3, 0.9], [0, 1, 1, 0, 1], [0, 2, 4, 5])
     array([1. , 0.5, nan])
     """
@@ -104,32 +92,20 @@ def auction_areas(
     score: Floats, clicked: NDArray[np.bool_], auctions: Auctions, weights: Floats | None = None
 ) -> Floats:
     """:func:`auction_auc` of checked columns."""
-    mass = np.ones(len(score)) if weights is None else weights
-    found = np.full(auctions.count, np.nan)
-    for block in auctions.blocks():  # auctions of similar size as rows of a table
-        step = max(1, CHUNK // max(block.rows.shape[1], 1))
-        for k in range(0, len(block.rows) if block.rows.numel() else 0, step):
-            rows = block.rows[k : k + step].numpy()
-            filled = True if block.filled is None else block.filled[k : k + step].numpy()
-            members = np.searchsorted(auctions.offsets.numpy(), rows[:, 0], side="right") - 1  # past empty auctions
-            found[members] = _row_auc(np.where(filled, score[rows], np.inf), clicked[rows], filled * mass[rows])
-    return found
-
-
-def _row_auc(score: Floats, clicked: NDArray[np.bool_], mass: Floats) -> Floats:
-    """The AUC of every row of ``(auctions, width)``; padding has no mass."""
-    order = np.argsort(score, axis=1)
-    ranked, mass = np.take_along_axis(score, order, 1), np.take_along_axis(mass, order, 1)
-    mine = np.take_along_axis(clicked, order, 1)
-    up, down = mass * mine, mass * ~mine
-    first = np.broadcast_to(np.arange(score.shape[1]), score.shape).copy()  # where the run of equal scores began
-    first[:, 1:][ranked[:, 1:] == ranked[:, :-1]] = 0
-    first = np.maximum.accumulate(first, axis=1)
-    wins, losses = (
-        (one * np.take_along_axis(other.cumsum(1) - other, first, 1)).sum(1) for one, other in ((up, down), (down, up))
-    )
-    pairs = up.sum(1) * down.sum(1)
-    return np.where(pairs > 0, 0.5 + (wins - losses) / np.where(pairs > 0, 2 * pairs, 1), np.nan)
+    of_ad = auctions.of_ad.numpy()
+    order = np.lexsort((score, of_ad))
+    score, clicked = score[order], clicked[order]
+    mass = np.ones(len(score)) if weights is None else weights[order]
+    runs = np.append(True, (score[1:] != score[:-1]) | (of_ad[1:] != of_ad[:-1]))[: len(score)]
+    up, down = mass * clicked, mass * ~clicked
+    before = auctions.prefix(torch.from_numpy(down)).numpy()
+    starts = np.flatnonzero(runs)
+    ends, auction = np.append(starts[1:], len(score))[: len(starts)], of_ad[starts]  # whose sums have one place more
+    middle = np.repeat((before[starts + auction] + before[ends + auction]) / 2, ends - starts)
+    won, clicks, others = (auctions.sum(torch.from_numpy(x)).numpy() for x in (up * middle, up, down))
+    pairs = clicks * others
+    areas: Floats = np.divide(won, pairs, out=np.full(auctions.count, np.nan), where=pairs > 0)
+    return areas
 
 
 def _ascending(numbers: Tensor) -> Tensor:

@@ -9,9 +9,8 @@ click divided by its exposure, which can exceed 1. Outputs are in [0, 1]; all ar
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -23,38 +22,13 @@ from bidwise.checks import InputError, check_between, check_name, check_not_nega
 from bidwise.evaluation.fitting import by_score, last_of, likeliest_line, logit, pooled, separable, shift, sigmoid
 from bidwise.values import Floats
 
+FOLDS = 5
 SAME = 1e-9  # logits all within this are one prediction, which says nothing about a slope
 TINY = 1e-290  # isotonic CTRs below are 0: neighbours there are so near that the slope between them overflows
 
 
 @dataclass(frozen=True)
-class Calibrator(ABC):
-    """A fitted map from CTR to CTR: call it with predictions ``(ads,)`` in [0, 1]."""
-
-    kind: ClassVar[str]
-
-    @classmethod
-    @abstractmethod
-    def fit(cls, ctr: Floats, clicks: Floats, weights: Floats) -> Self:
-        """The calibrator of these ads; weights are above 0 and 1 on average. Use :func:`calibrator`, which checks."""
-
-    @abstractmethod
-    def _calibrated(self, ctr: Floats) -> Floats: ...
-
-    def __call__(self, ctr: ArrayLike) -> Floats:
-        return self._calibrated(_numbers("ctr", ctr, most=1))
-
-    def describe(self) -> dict[str, object]:
-        """The kind and the fields, as JSON can hold them; ``CALIBRATORS[kind](**fields)`` makes it again.
-
-        >>> Platt(slope=1.0, intercept=-0.5).describe()
-        {'kind': 'platt', 'slope': 1.0, 'intercept': -0.5}
-        """
-        return {"kind": self.kind, **asdict(self)}
-
-
-@dataclass(frozen=True)
-class Platt(Calibrator):
+class Platt:
     """A straight line between logits, fitted by maximum likelihood.
 
         sigmoid(slope logit(ctr) + intercept),   slope >= 0
@@ -69,7 +43,6 @@ class Platt(Calibrator):
     array([0.25, 0.5 , 0.75])
     """
 
-    kind = "platt"
     slope: float
     intercept: float
 
@@ -94,12 +67,12 @@ class Platt(Calibrator):
         slope, level = likeliest_line(standard, label, share)
         return cls(float(slope / scale), float(level - slope * centre / scale))
 
-    def _calibrated(self, ctr: Floats) -> Floats:
-        return sigmoid(self.slope * logit(ctr) + self.intercept)
+    def __call__(self, ctr: ArrayLike) -> Floats:
+        return sigmoid(self.slope * logit(_numbers("ctr", ctr, most=1)) + self.intercept)
 
 
 @dataclass(frozen=True)
-class Isotonic(Calibrator):
+class Isotonic:
     """The monotone step function nearest to the labels in weighted least squares.
 
         argmin_g  sum_i w_i (y_i - g(ctr_i))^2,   g never falling
@@ -112,7 +85,6 @@ class Isotonic(Calibrator):
     array([0.  , 0.25, 0.5 , 1.  ])
     """
 
-    kind = "isotonic"
     scores: tuple[float, ...]
     rates: tuple[float, ...]
 
@@ -127,13 +99,15 @@ class Isotonic(Calibrator):
         rates = np.repeat(rate, 2)[once].clip(0, 1)
         return cls(tuple(scores[ends[once]].tolist()), tuple(rates.tolist()))
 
-    def _calibrated(self, ctr: Floats) -> Floats:
+    def __call__(self, ctr: ArrayLike) -> Floats:
+        ctr = _numbers("ctr", ctr, most=1)
         ctr = np.where(ctr < TINY, 0.0, ctr)
         rates: Floats = np.interp(ctr, np.asarray(self.scores), np.asarray(self.rates))
         return rates.clip(0, 1)  # rounding
 
 
-CALIBRATORS: dict[str, type[Calibrator]] = {kind.kind: kind for kind in (Platt, Isotonic)}
+Calibrator = Platt | Isotonic  # a map from CTR to CTR: call it with predictions ``(ads,)`` in [0, 1]
+CALIBRATORS: dict[str, type[Calibrator]] = {"platt": Platt, "isotonic": Isotonic}
 
 
 def calibrator(kind: str, ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLike | None = None) -> Calibrator:
@@ -186,36 +160,30 @@ def cross_fitted(
     offsets: ArrayLike | None,
     *,
     weights: ArrayLike | None = None,
-    folds: int = 5,
 ) -> Floats:
     """Calibrated CTR ``(ads,)``, each auction by a calibrator that never saw its clicks.
 
-    Auctions are dealt at random, always alike, into folds of equal size, and each fold is calibrated by a fit on the
-    other folds. One calibrator serves a whole auction, so the order of CTRs inside an auction never reverses; between
-    auctions of different folds it can. With fewer auctions than folds, each auction is its own fold. A fold is left as
-    predicted where the others have no ad with a weight above 0, as with a single auction.
+    Auctions are dealt at random, always alike, into five folds of equal size, and each fold is calibrated by a fit on
+    the other folds. One calibrator serves a whole auction, so the order of CTRs inside an auction never reverses;
+    between auctions of different folds it can. With fewer auctions than folds, each auction is its own fold. A fold is
+    left as predicted where the others have no ad with a weight above 0, as with a single auction.
 
     Args:
         kind, ctr, clicks, weights: as for :func:`calibrator`.
         offsets: bounds of the auctions, ``(auctions + 1,)``; ``None`` for a single auction.
-        folds: 2 or more.
 
     >>> ctr, clicks = [0.2, 0.3, 0.2, 0.3], [0, 1, 1, 1]
-    >>> cross_fitted("isotonic", ctr, clicks, [0, 2, 4], folds=2)  # each auction gets the other's clicks
+    >>> cross_fitted("isotonic", ctr, clicks, [0, 2, 4])  # each auction gets the other's clicks
     array([1., 1., 0., 1.])
     """
     check_name("kind", kind, CALIBRATORS)
-    if isinstance(folds, bool) or not isinstance(folds, int | np.integer):
-        raise TypeError(f"folds must be an integer, found {type(folds).__name__}")
-    if folds < 2:
-        raise InputError(f"folds must be 2 or more, found {folds}")
     ctr, clicks, weights = _ads(ctr, clicks, weights)
     sizes = auctions_of(torch.from_numpy(ctr), offsets).sizes.numpy()
-    fold = np.repeat(np.random.default_rng(0).permutation(len(sizes)) % folds, sizes)
+    fold = np.repeat(np.random.default_rng(0).permutation(len(sizes)) % FOLDS, sizes)
     order = np.argsort(ctr)  # once: each fold's fit then finds its scores in order
     fold, ctr, clicks, weights = fold[order], ctr[order], clicks[order], weights[order]
     calibrated = np.empty_like(ctr)
-    for held_out in range(min(folds, len(sizes))):
+    for held_out in range(min(FOLDS, len(sizes))):
         own = fold == held_out
         known = weights[~own].any()
         calibrated[order[own]] = _fitted(kind, ctr[~own], clicks[~own], weights[~own])(ctr[own]) if known else ctr[own]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,33 +31,67 @@ Progress = Callable[[str, float], None]  # what is being done, and the share tha
 Columns = str | Sequence[str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """What :func:`evaluate` is asked for, which describes each; columns that may be several are lists."""
+
+    ctr: Columns
+    click: str
+    bid: str | float
+    auction: Columns | None = None
+    auction_size: int | None = None
+    pool_by: Columns = ()
+    cluster: Columns = ()
+    by: Columns = ()
+    truth: str | None = None
+    baseline: str | None = None
+    slots: Sequence[float] = (1.0,)
+    pricing: str = "gsp"
+    reserve: float = 0.0
+    squash: float = 1.0
+    calibrate: str = "none"
+    calibration_table: Table | None = None
+    position: str | None = None
+    propensity: str | None = None
+    sampling_rate: float | None = None
+    weight: str | None = None
+    separator: str | None = None
+    header: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("ctr", "auction", "pool_by", "cluster", "by"):
+            columns = getattr(self, name) or []
+            object.__setattr__(self, name, [columns] if isinstance(columns, str) else list(columns))
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """The auction."""
+        rules = {name: getattr(self, name) for name in ("slots", "pricing", "reserve", "squash")}
+        return rules | {"size": self.auction_size}
+
+    def read(self, table: Table, name: str = "table", **roles: Any) -> AdTable:
+        """The ads of a table; predictions are corrected for sampled negatives, q = p / (p + (1 - p) / rate)."""
+        columns: dict[str, Any] = {"ctr": self.ctr, "click": self.click, "slots": len(self.slots)}
+        columns |= {"position": self.position, "weight": self.weight, "name": name}
+        ads, rate = (
+            read_ads(open_table(table, separator=self.separator, header=self.header, name=name), **roles, **columns),
+            self.sampling_rate,
+        )
+        clicks = torch.from_numpy(ads.clicks)
+        for model, column in ads.ctr.items():
+            if column.min() >= 0.5 and look_like_ctr(torch.logit(torch.from_numpy(column)), clicks):
+                warnings.warn(f"{model}: its numbers look like the sigmoid of a CTR: was it taken twice?", stacklevel=3)
+        return ads if rate is None else replace(ads, ctr={m: p / (p + (1 - p) / rate) for m, p in ads.ctr.items()})
+
+    def recorded(self, table: Table) -> dict[str, Any]:
+        """The options as JSON has them; tables by name, if they have one."""
+        asked = {"table": table} | vars(self)
+        asked |= {name: table_name(asked[name], "") or None for name in ("table", "calibration_table")}
+        return {name: value for name, value in to_json(asked).items() if value not in (None, [])}
+
+
 def evaluate(
-    table: Table,
-    *,
-    ctr: Columns,
-    click: str,
-    bid: str | float,
-    auction: Columns | None = None,
-    auction_size: int | None = None,
-    pool_by: Columns = (),
-    cluster: Columns = (),
-    by: Columns = (),
-    truth: str | None = None,
-    baseline: str | None = None,
-    slots: Sequence[float] = (1.0,),
-    pricing: str = "gsp",
-    reserve: float = 0.0,
-    squash: float = 1.0,
-    calibrate: str = "none",
-    calibration_table: Table | None = None,
-    position: str | None = None,
-    propensity: str | None = None,
-    sampling_rate: float | None = None,
-    weight: str | None = None,
-    separator: str | None = None,
-    header: bool = True,
-    out: str | Path | None = None,
-    progress: Progress | None = None,
+    table: Table, *, out: str | Path | None = None, progress: Progress = lambda work, done: None, **options: Any
 ) -> Evaluation:
     """Welfare, revenue, AUC and calibration of several models' predictions, compared on the same ads.
 
@@ -92,120 +126,86 @@ def evaluate(
     >>> found.models["a"].welfare, found.models["b"].welfare, found.comparisons[0].difference
     (1.0, 0.0, -1.0)
     """
-    given = locals()
-    lists = {name: _names(given[name]) for name in ("ctr", "auction", "pool_by", "cluster", "by")}
-    models, auctions = lists["ctr"], lists["auction"]
-    base = baseline or (models[0] if models else "")
-    rules: dict[str, Any] = {"slots": slots, "pricing": pricing, "reserve": reserve, "squash": squash}
-    rules["size"] = auction_size
-    _check_options(given | lists, base, rules)
-
-    columns: dict[str, Any] = {"ctr": models, "click": click, "position": position, "weight": weight}
-    columns["slots"] = len(slots)
-    keys = {name: lists[f] for name, f in (("pool", "pool_by"), ("cluster", "cluster")) if lists[f]}
-    keys |= {BY + column: [column] for column in lists["by"]}
-    roles: dict[str, Any] = {"bid": bid, "auction": auctions or None, "truth": truth, "propensity": propensity}
-    ads = read_ads(open_table(table, separator=separator, header=header), keys=keys, **roles, **columns)
-    for model, column in ads.ctr.items():
-        if column.min() >= 0.5 and look_like_ctr(torch.logit(torch.from_numpy(column)), torch.from_numpy(ads.clicks)):
-            warnings.warn(f"{model}: its numbers look like the sigmoid of a CTR: was it taken twice?", stacklevel=2)
-    ads = _large_pools(_corrected(ads, sampling_rate), auction_size)
+    asked = EvaluationOptions(**options)
+    base = asked.baseline or next(iter(asked.ctr), "")
+    _check(asked, base, table)
+    if out is not None:
+        check_folder(out)
+    models, rules, real = asked.ctr, asked.rules, bool(asked.auction)
+    keys = {name: columns for name, columns in (("pool", asked.pool_by), ("cluster", asked.cluster)) if columns}
+    keys |= {BY + column: [column] for column in asked.by}
+    roles = {name: getattr(asked, name) for name in ("bid", "truth", "propensity")}
+    ads = asked.read(table, keys=keys, auction=asked.auction or None, **roles)
+    ads = _large_pools(ads, asked.auction_size)
     exploration = None
     if ads.propensity is not None:
         exploration, least = _exploration(ads.propensity, ads.clicks)
         ads = replace(ads, propensity=np.maximum(ads.propensity, least))
-    if calibrate != "none":
-        other = None
-        if calibration_table is not None:
-            other_table = open_table(calibration_table, separator=separator, header=header, name="calibration_table")
-            other = read_ads(other_table, name="calibration_table", **columns)
-            other = _corrected(other, sampling_rate)
-        elif auctions and ads.auctions < 2:
-            message = "needs a {} or at least 2 auctions to learn from each other, found 1"
-            raise InputError(message, argument="calibrate", others=["calibration_table"])
-        ads = _with_twins(ads, other, calibrate, slots, bool(auctions), progress)
-    twins = {model: model.removesuffix(f"+{calibrate}") for model in ads.ctr if model not in models}
+    if asked.calibrate != "none":
+        ads = _with_twins(ads, asked, progress)
+    twins = {model: model.removesuffix(f"+{asked.calibrate}") for model in ads.ctr if model not in models}
     pairs = pairs_of(models, base, twins)
     metrics = None
     units, numbers = {}, {}
     for model, column in ads.ctr.items():
-        _tell(progress, model, 0.0)
+        progress(model, 0.0)
         metrics = metrics_of(column, ads, rules) if metrics is None else metrics.of(column)
         numbers[model] = replace(metrics.compute(), calibrated_from=twins.get(model))
         units[model] = metrics.per_unit
-        _tell(progress, model, 1.0)
+        progress(model, 1.0)
     optimum = None
     if ads.truth is not None:
         optimum = metrics_of(ads.truth, ads, rules | {"squash": 1.0}).welfare
-        numbers = {
-            model: replace(each, share_of_optimum=each.welfare / optimum if optimum else math.nan)
-            for model, each in numbers.items()
-        }
+        for model, each in numbers.items():
+            numbers[model] = replace(each, share_of_optimum=each.welfare / optimum if optimum else math.nan)
     against = [(model, other) for model, other in pairs if other == base and model in models]
     evaluation = Evaluation(
         models=numbers,
         comparisons=tuple(compared(units, pairs)),
-        auctions=ads.auctions if auctions else None,
+        auctions=ads.auctions if real else None,
         ads=ads.ads,
-        pools=len(np.unique(ads.groups["pool"])) if lists["pool_by"] else None,
-        clusters=len(np.unique(ads.groups["cluster"])) if lists["cluster"] else None,
+        pools=len(np.unique(ads.groups["pool"])) if asked.pool_by else None,
+        clusters=len(np.unique(ads.groups["cluster"])) if asked.cluster else None,
         ads_left_out=ads.left_out,
-        single_ads=int((np.diff(ads.offsets) == 1).sum()) if auctions else 0,
+        single_ads=int((np.diff(ads.offsets) == 1).sum()) if real else 0,
         baseline=base,
-        welfare_of="clicks" if truth is None else "truth",
+        welfare_of="clicks" if asked.truth is None else "truth",
         optimal_welfare=optimum,
         bid_spread=float(np.log(ads.bids).std()),
         largest_bid=float(ads.bids.max() / np.median(ads.bids)),
         concentration=units[base].concentration(),
         exploration=exploration,
-        segments=_segments(ads, lists["by"], against, rules),
-        options=_options(given | lists),
+        segments=_segments(ads, asked.by, against, rules),
+        options=asked.recorded(table),
     )
     if out is not None:
         evaluation.write(out)
     return evaluation
 
 
-def _names(columns: Columns | None) -> list[str]:
-    return [] if columns is None else [columns] if isinstance(columns, str) else list(columns)
-
-
-def _tell(progress: Progress | None, work: str, done: float) -> None:
-    if progress is not None:
-        progress(work, done)
-
-
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    """What was asked for, as JSON has it; tables by name, if they have one."""
-    asked = {name: value for name, value in given.items() if name not in ("out", "progress")}
-    tables = {name: table_name(given[name], "") or None for name in ("table", "calibration_table")}
-    return {name: value for name, value in to_json(asked | tables).items() if value not in (None, [])}
-
-
-def _check_options(asked: dict[str, Any], base: str, rules: dict[str, Any]) -> None:
+def _check(asked: EvaluationOptions, base: str, table: Table) -> None:
     """Refuse what is wrong before the table is read."""
-    models, auction, size, calibrate = (asked[name] for name in ("ctr", "auction", "auction_size", "calibrate"))
+    models, size, calibrate = asked.ctr, asked.auction_size, asked.calibrate
     if not models:
         raise InputError("must name at least one column of predictions", argument="ctr")
-    Metrics([], [], [], None if size else [0], **rules)
-    if (not auction) == (size is None):
+    Metrics([], [], [], None if size else [0], **asked.rules)
+    if (not asked.auction) == (size is None):
         raise InputError(
             "or {} must say which ads compete: the column that names the auction, or how many ads an auction has, to "
-            f"measure all that could be drawn (the paper uses 256); found {'both' if auction else 'neither'}",
+            f"measure all that could be drawn (the paper uses 256); found {'both' if asked.auction else 'neither'}",
             argument="auction",
             others=["auction_size"],
         )
     if size is not None:
         check_whole("auction_size", size, 2)  # one ad competes with nobody
-        weighted = asked["weight"] is not None
-        check_closed_form(rules["pricing"], len(rules["slots"]), reserve=rules["reserve"], weighted=weighted)
-    elif asked["pool_by"]:
+        check_closed_form(asked.pricing, len(asked.slots), reserve=asked.reserve, weighted=asked.weight is not None)
+    elif asked.pool_by:
         raise InputError("needs {}: real auctions are pools already", argument="pool_by", others=["auction_size"])
     check_name("calibrate", calibrate, ["none", *CALIBRATORS])
-    if calibrate == "none" and asked["calibration_table"] is not None:
+    if calibrate == "none" and asked.calibration_table is not None:
         message = "needs {}: platt or isotonic; found none"
         raise InputError(message, argument="calibration_table", others=["calibrate"])
-    if same_place(asked["calibration_table"], asked["table"]):
+    if same_place(asked.calibration_table, table):
         message = "must not be the table itself: without one, auctions are calibrated by others"
         raise InputError(message, argument="calibration_table")
     for model in models:
@@ -214,20 +214,10 @@ def _check_options(asked: dict[str, Any], base: str, rules: dict[str, Any]) -> N
             raise InputError(message, argument="ctr")
     if base not in models:
         raise InputError(f"must be one of the ctr columns, {', '.join(models)}, found {base!r}", argument="baseline")
-    rate = asked["sampling_rate"]
-    if rate is not None and not 0 < rate <= 1:
-        raise InputError(f"must be in (0, 1], found {rate}", argument="sampling_rate")
-    if asked["truth"] is not None and asked["propensity"] is not None:
+    if asked.sampling_rate is not None and not 0 < asked.sampling_rate <= 1:
+        raise InputError(f"must be in (0, 1], found {asked.sampling_rate}", argument="sampling_rate")
+    if asked.truth is not None and asked.propensity is not None:
         raise InputError("needs clicks: with {} welfare does not go by them", argument="propensity", others=["truth"])
-    if asked["out"] is not None:
-        check_folder(asked["out"])
-
-
-def _corrected(ads: AdTable, rate: float | None) -> AdTable:
-    """Predictions of models whose negatives were sampled: q = p / (p + (1 - p) / rate)."""
-    if rate is None:
-        return ads
-    return replace(ads, ctr={model: p / (p + (1 - p) / rate) for model, p in ads.ctr.items()})
 
 
 def _large_pools(ads: AdTable, size: int | None) -> AdTable:
@@ -258,22 +248,21 @@ def _exposure(ads: AdTable, slots: Sequence[float]) -> Floats | None:
     return None if ads.position is None else slot_multipliers(slots).numpy()[ads.position - 1]
 
 
-def _with_twins(
-    ads: AdTable,
-    other: AdTable | None,
-    kind: str,
-    slots: Sequence[float],
-    real: bool,
-    progress: Progress | None,
-) -> AdTable:
-    """Every model together with its calibrated twin, ``model+kind``, fitted on ``other`` or on the other auctions, or
-    ads where auctions are not ``real``: none is calibrated by its own click."""
+def _with_twins(ads: AdTable, asked: EvaluationOptions, progress: Progress) -> AdTable:
+    """Every model together with its calibrated twin, ``model+platt``, fitted on the calibration table or on the other
+    auctions, or ads where auctions are not real: none is calibrated by its own click."""
+    kind, other = asked.calibrate, None
+    if asked.calibration_table is not None:
+        other = asked.read(asked.calibration_table, "calibration_table")
+    elif asked.auction and ads.auctions < 2:
+        message = "needs a {} or at least 2 auctions to learn from each other, found 1"
+        raise InputError(message, argument="calibrate", others=["calibration_table"])
 
     def labels(of: AdTable) -> Floats:
-        exposure = _exposure(of, slots)
+        exposure = _exposure(of, asked.slots)
         return of.clicks if exposure is None else of.clicks / exposure
 
-    offsets = ads.offsets if real else np.arange(ads.ads + 1)
+    offsets = ads.offsets if asked.auction else np.arange(ads.ads + 1)
     twins = {}
     for model, ctr in ads.ctr.items():
         if other is None:
@@ -281,7 +270,7 @@ def _with_twins(
         else:
             twin = calibrator(kind, other.ctr[model], labels(other), weights=other.weights)(ctr)
         twins[f"{model}+{kind}"] = twin
-        _tell(progress, "calibration", len(twins) / len(ads.ctr))
+        progress("calibration", len(twins) / len(ads.ctr))
     return replace(ads, ctr=ads.ctr | twins)
 
 
@@ -302,7 +291,9 @@ def metrics_of(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
     )
 
 
-def _segments(ads: AdTable, by: list[str], pairs: list[tuple[str, str]], rules: dict[str, Any]) -> tuple[Segment, ...]:
+def _segments(
+    ads: AdTable, by: Sequence[str], pairs: list[tuple[str, str]], rules: dict[str, Any]
+) -> tuple[Segment, ...]:
     """The models compared by the welfare that the ads of each segment bring.
 
     The welfare of all segments of a column adds up to the whole. Intervals are simultaneous over the segments of a

@@ -12,7 +12,7 @@ from torch import Tensor
 from bidwise.auctions import ad_numbers, auctions_of
 from bidwise.checks import InputError, check_between, check_bids, check_weights
 from bidwise.evaluation.auc import clicked_ads
-from bidwise.evaluation.bins import BID_BINS, Bin, curve, equal_mass
+from bidwise.evaluation.bins import BID_BINS, Bin, curve
 from bidwise.evaluation.units import Kind
 from bidwise.segments import Auctions
 from bidwise.values import Floats
@@ -35,13 +35,14 @@ class LoggedAds:
         clicks: ArrayLike,
         bids: ArrayLike,
         offsets: ArrayLike | None,
-        truth: ArrayLike | None,
-        exposure: ArrayLike | None,
-        propensity: ArrayLike | None,
-        weights: ArrayLike | None,
-        pools: ArrayLike | None,
-        clusters: ArrayLike | None,
         size: int | None,
+        *,
+        truth: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+        propensity: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        pools: ArrayLike | None = None,
+        clusters: ArrayLike | None = None,
     ) -> None:
         bid = ad_numbers("bids", bids, like=like)
         label = clicked_ads(ad_numbers("clicks", clicks, like=like)).double()
@@ -98,19 +99,13 @@ class LoggedAds:
 
     def by_bid(self, ctr: Floats) -> tuple[Bin, ...]:
         """Predictions and labels along the bids."""
-        order, bids, label, weights = self._by_bid
-        return curve(bids, ctr[order], label, weights, BID_BINS)
+        order = self._rising_bids
+        weights = None if self.weights is None else self.weights[order]
+        return curve(self.bids[order], ctr[order], self.label[order], weights, BID_BINS)
 
     @cached_property
-    def _by_bid(self) -> tuple[NDArray[np.intp], Floats, Floats, Floats | None]:
-        if self.weights is not None:
-            order = np.argsort(self.bids)
-            return order, self.bids[order], self.label[order], self.weights[order]
-        ranked = np.sort(self.bids)
-        starts = equal_mass(ranked, BID_BINS)
-        bins = np.searchsorted(ranked[starts[1:]], self.bids, side="right").astype(np.uint8)
-        order = np.argsort(bins, kind="stable")  # the order inside a bin does not matter, and bytes are sorted at once
-        return order, ranked, self.label[order], None
+    def _rising_bids(self) -> NDArray[np.intp]:
+        return np.argsort(self.bids)
 
 
 def _share(argument: str, numbers: Tensor) -> Tensor:

@@ -104,17 +104,12 @@ class Metrics:
         bids: ArrayLike,
         offsets: ArrayLike | None = None,
         *,
-        truth: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-        propensity: ArrayLike | None = None,
-        weights: ArrayLike | None = None,
-        pools: ArrayLike | None = None,
-        clusters: ArrayLike | None = None,
         size: int | None = None,
         slots: Sequence[float] = (1.0,),
         pricing: str = "gsp",
         reserve: float = 0.0,
         squash: float = 1.0,
+        **columns: ArrayLike | None,
     ) -> None:
         predicted = ad_numbers("ctr", ctr).cpu()
         self.rules = Rules(size, tuple(float(alpha) for alpha in slots), pricing, reserve, squash)
@@ -123,8 +118,7 @@ class Metrics:
             check_closed_form(pricing, len(self.rules.slots), reserve=reserve)
             if offsets is not None:
                 raise InputError("must be None with a size: ads are drawn from all", argument="offsets")
-        columns = (clicks, bids, offsets, truth, exposure, propensity, weights, pools, clusters)
-        self.log = LoggedAds(predicted, *columns, size)
+        self.log = LoggedAds(predicted, clicks, bids, offsets, size, **columns)
         self._predict(predicted)
 
     def of(self, ctr: ArrayLike) -> Metrics:
@@ -297,12 +291,8 @@ def log_losses(ctr: Floats, label: Floats) -> Floats:
     >>> log_losses(np.array([0.5, 1.0]), np.array([0.0, 1.0])).round(4)
     array([0.6931, 0.    ])
     """
-    losses = np.negative(ctr)  # in place from here on: fresh memory costs more than the logarithms
-    losses = np.log1p(losses.clip(EPSILON - 1, -EPSILON, out=losses), out=losses)
-    np.negative(losses, out=losses)
-    clicked = np.flatnonzero(label)
-    label, p = label[clicked], ctr[clicked].clip(EPSILON, 1 - EPSILON)
-    losses[clicked] = (1 - label) * losses[clicked] - label * np.log(p)
+    p = ctr.clip(EPSILON, 1 - EPSILON)
+    losses: Floats = (label - 1) * np.log1p(-p) - label * np.log(p)
     return losses
 
 

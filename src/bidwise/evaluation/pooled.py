@@ -13,7 +13,6 @@ m sd(h) sqrt(N - 1) / (N - m). All sums have positive terms.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -177,7 +176,7 @@ def pool_of(
     return Pool(score, size, depth, pools)
 
 
-class _Ranked(ABC):
+class _Ranked:
     """Ads from the lowest score to the highest, pool by pool, and sums along that order."""
 
     def __init__(self, score: Tensor, size: int, pools: Tensor | None, first: int = 0) -> None:
@@ -221,25 +220,16 @@ class _Ranked(ABC):
         """The first ad of its pool whose score is no less than each ad's threshold, as a place in the order."""
         if self.starts is None:
             return torch.searchsorted(self.score, threshold)
-        # one search over all pools: by (pool, score), as the rank of the pair among all pairs
-        both = torch.cat([threshold, self.score])
-        later = torch.arange(len(both), device=both.device) >= len(threshold)  # a threshold goes before its equals
-        by_score = both.argsort(stable=True)
-        by_pool = torch.cat([self.pool, self.pool])[by_score].argsort(stable=True)
-        order = by_score[by_pool]
-        place = later[order].cumsum(0) - later[order].long()
-        found = torch.empty_like(place)
-        found[order] = place
-        return found[: len(threshold)]
+        # one search over all pools: by pool, and inside it by the rank of a score among all
+        _, rank = torch.unique(torch.cat([self.score, threshold]), return_inverse=True)
+        score, threshold = (rank + len(rank) * self.pool.repeat(2)).chunk(2)
+        return torch.searchsorted(score, threshold)
 
-    @abstractmethod
     def welfare(self, value: Tensor, slots: Sequence[float]) -> Pooled:
         """Mean of sum_k alpha_k value of the ad in slot k; ``value`` = b truth, ``(ads,)``."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def _second_prices(
-        self, truth: Tensor, quality: Tensor, slots: Sequence[float], pricing: str, reserve: float
-    ) -> Pooled: ...
+    _second_prices: Callable[..., Pooled]
 
     def revenue(
         self,

@@ -22,6 +22,7 @@ from bidwise.run_folder import (
     result_json,
     whole_file,
     write_json,
+    write_text,
 )
 
 
@@ -134,19 +135,15 @@ class Evaluation:
 
     def write(self, out: str | Path) -> None:
         """``out/result.json``, ``out/report.html`` and ``out/environment.json``: all, or no result."""
-        from bidwise.report import write_page  # late: matplotlib takes a second, and not everyone writes
+        from bidwise.report.build import run_of, runs_page  # late: matplotlib takes a second, and not everyone writes
 
         check_folder(out)
         with locked_folder(out) as folder, whole_file(folder / "result.json") as part:
             part.write_text(self.to_json(), encoding="utf-8")
-            made = folder / "environment.json"
-            before = read_object(made) if made.is_file() else None
-            write_json(made, environment())  # which the page shows
-            try:
-                write_page(self, folder)
-            except BaseException:
-                made.unlink() if before is None else write_json(made, before)
-                raise
+            made = environment()
+            page = runs_page([replace(run_of(folder, self), environment=made)])
+            write_json(folder / "environment.json", made)
+            write_text(folder / "report.html", page)
 
 
 def check_folder(out: str | Path) -> Path:
