@@ -36,7 +36,7 @@ AUCTIONS = ("one", "equal", "ragged")
 def ads_of(count, seed, auctions="one", weighted=False):
     """Ads of five fields, with a teacher and perhaps weights."""
     random = torch.Generator().manual_seed(seed)
-    offsets = None
+    offsets = torch.arange(count + 1) if auctions == "single" else None
     if auctions == "equal":
         offsets = torch.arange(0, count + 1, 8)
     if auctions == "ragged":
@@ -65,7 +65,7 @@ def gradients(model, loss, auctions, *, ads=64, embeddings="lazy", weighted=Fals
             found[name] = grad.to_dense().clone() if grad.is_sparse else grad.clone()
 
     run.optimizer.step = keep
-    run.steps(1)
+    run.take_step()
     return {"loss": run.position.total, **found}
 
 

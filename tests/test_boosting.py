@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import bidwise
-from bidwise.bridges.boosting import boosted_ctr, welfare_metric, welfare_objective
-from bidwise.losses.curvature import stakes_of
+from bidwise.bridges.boosting import boosted_ctr, stakes_of, welfare_metric, welfare_objective
 
 lightgbm = pytest.importorskip("lightgbm")
 xgboost = pytest.importorskip("xgboost")

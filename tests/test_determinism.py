@@ -112,7 +112,9 @@ def test_steps_do_not_depend_on_the_number_of_threads(with_threads, name, loss):
         train = Ads(ids, clicks.float(), 0.5 + torch.rand(4098, generator=random), **more)
         wide = {} if name == "logistic_regression" else {"hidden": [32]}
         model = bidwise.models.MODELS[name]([50] * 4, **wide, seed=0)
-        Run(model, train, None, loss, {}, Options(1, 2049, 1e-3, "constant", None, 1, l2=0.01), 0).steps(2)
+        run = Run(model, train, None, loss, {}, Options(1, 2049, 1e-3, "constant", None, 1, l2=0.01), 0)
+        run.take_step()
+        run.take_step()
         return model.state_dict()
 
     one, two = with_threads(trained)

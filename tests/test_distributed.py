@@ -16,7 +16,7 @@ import torch
 from distributed_jobs import on_ranks
 from helpers import needs_gpu
 
-from bidwise import InputError, distributed
+from bidwise import InputError, WelfareLoss, distributed
 from bidwise.training.batches import Epoch
 
 GRADIENTS = {
@@ -39,6 +39,7 @@ RUNS = {
     "run, auctions longer than batches": ("trained", ("dcn", "log_plus", "ragged"), {"batch_size": 4, "count": 60}),
     "run, dense": ("trained", ("deepfm", "log_plus_teacher", "one"), {"embeddings": "dense", "schedule": "cosine"}),
     "run, weighted": ("trained", ("deepfm", "log_plus", "equal"), {"weighted": True}),
+    **{f"run, lam {lam}": ("trained", ("deepfm", WelfareLoss(lam=lam), "single"), {}) for lam in (1.0, 32.0)},
     "members": ("members", (), {}),
     "own model": ("own_model", (), {}),
     "odd model": ("odd_model", (), {}),
@@ -101,6 +102,13 @@ def test_distributed_ranks_have_the_same_weights_to_the_last_bit(together):
     for name in RUNS:
         for other in others:
             assert all(torch.equal(x, other[name]["last"][key]) for key, x in first[name]["last"].items())
+
+
+def test_distributed_l2_is_per_unit_of_log_loss(together):
+    """Auctions of one ad have no rank term: the weights are the same for every lam."""
+    for found in together[0]:
+        one, many = (found[f"run, lam {lam}"]["last"] for lam in (1.0, 32.0))
+        assert all(torch.equal(x, many[key]) for key, x in one.items())
 
 
 def test_distributed_disagreement_is_an_error_on_every_rank(together):

@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bidwise
 from bidwise.data import Ads
-from bidwise.training import Fit, Metric
 
 IDS = [7, 7, 3, 3, 3, 9]
 KINDS = {
@@ -274,11 +273,3 @@ def test_results_show_themselves_in_a_notebook_escaped():
     diagnosis = bidwise.diagnose(LOGITS, CLICKS, BIDS)
     assert "ctr (1 - ctr) < 0.001" in str(diagnosis)
     assert "ctr (1 - ctr) &lt; 0.001" in diagnosis._repr_html_()
-    ads = Ads.of(np.eye(6), CLICKS, BIDS)
-    metric = Metric("<i>x</i>", "", True, lambda logits, ads: logits.mean(-1))
-    fitted = bidwise.fit(bidwise.models.LogisticRegression(6), ads, valid=ads, metric=metric, epochs=2)
-    table = fitted._repr_html_()
-    assert table.count("<tr>") == 3
-    assert "<th>&lt;i&gt;x&lt;/i&gt;</th>" in table
-    assert f"<td>{float(fitted.history[1]['loss']):.6g}</td>" in table
-    assert Fit(fitted.model)._repr_html_() == "<table><tr></tr></table>"

@@ -77,13 +77,14 @@ def test_the_rows_are_those_of_the_batch():
         fit(LogisticRegression(3), train, loss=FailsOn(train.bids[[40]]), batch_size=8, seed=5)
 
 
-def test_the_diagnosis_names_what_no_loss_can_take():
-    train = ads()
+@pytest.mark.parametrize(("loss", "ranks"), [("log_loss", False), ("log_plus", True), (FailsOn([]), True)])
+def test_the_diagnosis_is_of_the_trained_loss_and_names_what_none_can_take(loss, ranks):
     model = LogisticRegression(3)
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
-    with pytest.raises(InputError, match=r"logits not finite: 8 of 8 ads"):
-        fit(model, train, batch_size=8)
+    with pytest.raises(InputError, match=r"logits not finite: 8 of 8 ads") as raised:
+        fit(model, ads(), loss=loss, batch_size=8)
+    assert ("effective pairs" in raised.value.found["diagnosis"]["table"]) == ranks
 
 
 def test_a_gradient_that_is_not_finite_stops_too():
@@ -92,18 +93,6 @@ def test_a_gradient_that_is_not_finite_stops_too():
 
     with pytest.raises(InputError, match=r"the gradient is not finite in batch 1 of epoch 1"):
         fit(LogisticRegression(3), ads(), loss=loss, batch_size=8)
-
-
-class Late(FailsOn):
-    """Fails after the first epoch, of which there is a checkpoint."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.steps = 0
-
-    def forward(self, *args):
-        self.steps += 1
-        return super().forward(*args) if self.steps > 8 else bidwise.log_loss(*args[:2])
 
 
 @pytest.fixture
@@ -118,24 +107,6 @@ def unwatched(monkeypatch):
     monkeypatch.setattr(Guard, "__init__", init)
 
 
-@pytest.mark.parametrize("embeddings", ["lazy", "dense"])
-def test_steps_that_nobody_watched_are_taken_again(tmp_path, request, embeddings):
-    train = categories()
-    watched, alone = (DeepFM([9] * 3, hidden=[8], seed=0) for _ in range(2))
-    options = {"batch_size": 8, "epochs": 3, "embeddings": embeddings, "l2": 0.01}
-    with pytest.raises(InputError, match="in batch") as first:
-        fit(watched, train, loss=Late(train.bids[[17]]), **options, out=tmp_path / "watched")
-    request.getfixturevalue("unwatched")
-    with pytest.raises(InputError, match=r"the loss is not finite in batch \d of epoch 2, 8 ads") as raised:
-        fit(alone, train, loss=Late(train.bids[[17]]), **options, out=tmp_path / "alone")
-    assert str(raised.value) == str(first.value).replace("/watched/", "/alone/")
-    found = json.loads((tmp_path / "alone" / "nonfinite.json").read_text())
-    assert found == json.loads((tmp_path / "watched" / "nonfinite.json").read_text())
-    assert 17 in found["rows"]
-    for key, value in watched.state_dict().items():  # what the batch met, not what it left
-        assert torch.equal(value, alone.state_dict()[key]), key
-
-
 def test_without_a_checkpoint_the_epoch_is_named(unwatched):
     train = ads()
     with pytest.raises(InputError, match=r"the loss is not finite after epoch 1; bids go"):
@@ -146,7 +117,8 @@ def test_a_ruined_state_is_not_saved(unwatched, tmp_path):
     train = ads()
     options = loop.Options(1, 8, 1e-3, "constant", None, 1)
     run = Run(LogisticRegression(3), train, None, FailsOn(train.bids), {}, options, 0)
-    run.steps(3)
+    for _ in range(3):
+        run.take_step()
     with pytest.raises(InputError, match="not finite after epoch"):
         loop.save_checkpoint(tmp_path, run)
     assert not list(tmp_path.iterdir())
@@ -162,7 +134,7 @@ def gradients_of(model, train, **options):
         step()
 
     run.optimizer.step = record
-    run.steps(1)
+    run.take_step()
     return seen
 
 

@@ -15,8 +15,7 @@ import bidwise
 from bidwise import InputError, distributed
 from bidwise.data import Ads
 from bidwise.models import DeepFM, SparseLogisticRegression
-from bidwise.training import Adam
-from bidwise.training.arguments import Variants
+from bidwise.training import Adam, Variants
 from paper.dcn import DCN, MODELS
 
 pytest.importorskip("triton", reason="needs triton: make test-kernels installs it")

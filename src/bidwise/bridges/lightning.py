@@ -12,6 +12,7 @@ from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.result import Evaluation
+from bidwise.losses.definition import ctr_of
 from bidwise.segments import auction_of
 
 try:
@@ -89,7 +90,7 @@ def _columns(outputs: Any, *, needs_auction: bool) -> dict[str, Tensor]:
     if "ctr" in columns:
         columns["model"] = columns["ctr"]
     elif "logits" in columns:
-        columns["model"] = torch.sigmoid(columns["logits"].double())
+        columns["model"] = ctr_of(columns["logits"].double())
     auction = "auction" if "auction" in columns else "offsets"
     wanted = {"model": "logits or ctr", "clicks": "clicks", "bids": "bids"}
     wanted |= {auction: "auction or offsets"} if needs_auction else {}

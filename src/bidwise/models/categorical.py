@@ -74,9 +74,8 @@ class DeepFM(nn.Module):
         check_whole("embedding", embedding, 1)
         random = torch.Generator().manual_seed(seed)
         self.bias = nn.Parameter(torch.zeros(()))
-        self.table = Embeddings(
-            cardinalities, 1 + embedding, std=std, random=random, first=DEEPFM_FIRST
-        )  # w_f beside v_f
+        # w_f beside v_f
+        self.table = Embeddings(cardinalities, 1 + embedding, std=std, random=random, first=DEEPFM_FIRST)
         self.deep = Perceptron(embedding * len(cardinalities), hidden, dropout=dropout, seed=seed, random=random)
         self.last = glorot([embedding * len(cardinalities), *hidden][-1], 1, random)
 
@@ -88,14 +87,12 @@ class DeepFM(nn.Module):
             # for products on tensor cores
             padded = bool(self.deep.hidden) and torch.get_float32_matmul_precision() != "highest"
             linear, flat = factorized(self.table.weight, features, self.table.starts, self.table.sums, padded=padded)
-            return self.bias + linear + self._deep(flat)
-        looked_up: Tensor = self.table(features)
-        first, vectors = looked_up[..., 0], looked_up[..., 1:]
-        deep = self._deep(vectors.flatten(1))
-        return self.bias + first.sum(1) + paired(vectors) + deep
-
-    def _deep(self, flat: Tensor) -> Tensor:
-        logits: Tensor = (self.deep(flat) @ self.last).squeeze(-1)
+            wide = self.bias + linear
+        else:
+            looked_up: Tensor = self.table(features)
+            vectors, flat = looked_up[..., 1:], looked_up[..., 1:].flatten(1)
+            wide = self.bias + looked_up[..., 0].sum(1) + paired(vectors)
+        logits: Tensor = wide + (self.deep(flat) @ self.last).squeeze(-1)
         return logits
 
 
@@ -106,13 +103,9 @@ class DCNv2(nn.Module):
     2021, eq. 1), with first-order weights beside it, as in DeepFM.
 
     Args:
-        cardinalities: values of each field, ``(values, slots)`` of a bag (:mod:`bidwise.models.bags`).
-        embedding: width of their vectors; a matrix costs the square of their sum.
+        embedding: width of the vectors; a matrix costs the square of their sum.
         cross: cross layers.
-        hidden: units of the hidden layers, with batch norm and ReLU.
-        dropout: share of the hidden units that a step leaves out.
-        std: of the initial embeddings; DeepCTR's is 1e-4, as is ours.
-        seed: of the initial weights and of the dropout.
+        hidden: units of the hidden layers, with batch norm and ReLU; other arguments are those of :class:`DeepFM`.
 
     >>> DCNv2([3, 20], hidden=(8,)).eval()(torch.tensor([[0, 1], [2, 19]])).shape
     torch.Size([2])

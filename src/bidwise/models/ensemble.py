@@ -39,6 +39,5 @@ class Ensemble(nn.Module):
         self.register_buffer("intercept", torch.tensor(intercept, dtype=torch.float64))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits of ads."""
         mean: Tensor = sum(model(features) for model in self.models) / len(self.models)
         return mean * self.slope.to(mean) + self.intercept.to(mean)

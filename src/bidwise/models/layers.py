@@ -84,7 +84,6 @@ class Embeddings(nn.Module):
         self.register_buffer("penalty", penalty, persistent=False)  # what an L2 penalty is multiplied by, (width,)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The vectors of ids."""
         self.check(ids)
         if self.adds_up():
             from bidwise.kernels.embedding_kernels import looked_up
@@ -127,8 +126,7 @@ class Embeddings(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        rows, width = self.weight.shape
-        return f"fields={len(self.fields)}, rows={rows}, width={width}, std={self.std}"
+        return f"fields={len(self.fields)}, rows={len(self.weight)}, width={self.weight.shape[1]}, std={self.std}"
 
 
 def trust(tables: Sequence[Embeddings], features: Tensor) -> None:
@@ -212,12 +210,7 @@ class Perceptron(nn.Module):
         self.hidden, self.dropout, self.seed = tuple(hidden), float(dropout), seed
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
-        state_dict.setdefault(f"{prefix}steps", torch.zeros((), dtype=torch.int64))  # weights from elsewhere
-        super()._load_from_state_dict(state_dict, prefix, *others)
-
     def forward(self, inputs: Tensor) -> Tensor:
-        """The last hidden layer."""
         if inputs.dtype == torch.float32 and available(inputs.device):
             return self._fused(inputs)
         active = inputs
@@ -279,16 +272,14 @@ class BatchNorm(nn.BatchNorm1d):
         super().__init__(units)
 
     def forward(self, active: Tensor) -> Tensor:
-        """The normed units."""
         if self.training and distributed.several():
             return self._across(active)
         if self.training and len(active) < 2:
             return self._by_running(active)
         if self.training and active.device.type == "cpu":  # torch adds up a part per thread, and rounds accordingly
-            found = _Normed.apply(active, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
-            normed, mean, variance = found
-            self._remember(mean, variance, len(active))
-            return normed  # type: ignore[no-any-return]
+            found: list[Tensor] = _Normed.apply(active, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+            self._remember(found[1], found[2], len(active))
+            return found[0]
         return super().forward(active)
 
     def _by_running(self, active: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,21 +47,18 @@ class MLP(nn.Module):
         super().__init__()
         check_whole("width", width, 1)
         check_name("init", init, INITS)
-        for units in hidden:
-            check_whole("hidden", units, 1)
-        for count in members:
-            check_whole("members", count, 1)
+        for name, numbers in (("hidden", hidden), ("members", members)):
+            for number in numbers:
+                check_whole(name, number, 1)
         self.members = torch.Size(members)
         repeats = self.members[-1] if self.members else 1
-        seeds = [int(number) for number in seed] if isinstance(seed, Iterable) else [int(seed)]
+        seeds = [int(k) for k in seed] if isinstance(seed, Iterable) else [int(seed)]
         if len(seeds) not in (1, repeats):
             raise InputError(f"seed must be one number or {repeats}, one per repeat, found {len(seeds)}")
-        randoms = [torch.Generator().manual_seed(number) for number in seeds]
+        randoms = [torch.Generator().manual_seed(k) for k in seeds]
         self.made_of = f"{width=}, hidden={tuple(hidden)}, members={tuple(members)}, {init=}, seed={seeds}"
-        self.layers = nn.ModuleList()
-        sizes = [width, *hidden, 1]
-        for inputs, outputs in pairwise(sizes):
-            self.layers.append(_Layer(inputs, outputs, self.members, init, randoms))
+        sizes = pairwise([width, *hidden, 1])
+        self.layers = nn.ModuleList(_Layer(m, n, self.members, init, randoms) for m, n in sizes)
 
     def extra_repr(self) -> str:
         return self.made_of
@@ -74,7 +72,7 @@ class MLP(nn.Module):
 
 
 class LogisticRegression(MLP):
-    """A linear logit: the student that cannot represent interactions.
+    """A linear logit: the student that cannot represent interactions; options as in :class:`MLP`.
 
     >>> LogisticRegression(3)(torch.zeros(7, 3)).shape
     torch.Size([7])
@@ -82,10 +80,8 @@ class LogisticRegression(MLP):
 
     static = True
 
-    def __init__(
-        self, width: int, *, members: Sequence[int] = (), init: str = "torch", seed: int | Sequence[int] = 0
-    ) -> None:
-        super().__init__(width, (), members=members, init=init, seed=seed)
+    def __init__(self, width: int, **options: Any) -> None:
+        super().__init__(width, (), **options)
 
 
 class _Layer(nn.Module):

@@ -26,11 +26,11 @@ def widened(model: nn.Module, state: dict[str, Any], before: Sequence[Values]) -
     >>> bool(torch.equal(model(torch.tensor([[2, 1], [0, 0]])), old(torch.tensor([[2, 1], [0, 0]]))))
     True
     """
-    rows = {f"{name}.weight": (table, source, fresh) for name, table, source, fresh in _rows(model, before)}
-    return state | {
-        name: torch.where(fresh[:, None], table.weight.detach().cpu(), state[name][source])
-        for name, (table, source, fresh) in rows.items()
-    }
+    state = dict(state)
+    for name, table, source, fresh in _rows(model, before):
+        old = state[f"{name}.weight"][source]
+        state[f"{name}.weight"] = torch.where(fresh[:, None], table.weight.detach().cpu(), old)
+    return state
 
 
 def widened_adam(

@@ -110,7 +110,7 @@ def _fitted(show: Show, *, recipe: Recipe, **options: Any) -> Fit:
 
 def on_device(ads: Ads, device: str | torch.device) -> Ads:
     """The ads on a device that has room for them, once for all that train there."""
-    return ads.to(device) if fits(16 * len(ads) + ads.features.nbytes, torch.device(device)) else ads
+    return ads.to(device) if fits(ads, torch.device(device)) else ads
 
 
 def together(calls: Sequence[Call], device: str | torch.device, show: Show = lambda share: None) -> list[Any]:

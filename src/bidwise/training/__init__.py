@@ -1,8 +1,8 @@
 """Training for any loss, one model or many at once."""
 
 from bidwise.distributed import AcrossRanks
+from bidwise.losses.named import Variants
 from bidwise.training.adam import Adam
-from bidwise.training.arguments import Variants
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Best, Fit, Metric, predict
 

@@ -1,10 +1,9 @@
-"""What :func:`bidwise.fit` takes: its options, several losses as one, and what it refuses before the first step."""
+"""What :func:`bidwise.fit` takes: its options, and what it rejects before the first step."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import InputError, check_name, check_positive, check_whole
 from bidwise.data.ads import Ads, fingerprint
-from bidwise.losses.named import unchecked
+from bidwise.losses.named import Variants
 from bidwise.models.layers import BatchNorm
 from bidwise.training.adam import UPDATES
 
@@ -56,49 +55,11 @@ class Options:
             check_positive("clip", self.clip)
 
 
-class Variants(nn.Module):
-    """Losses of slices of the first member dimension, called as one loss.
-
-    Args:
-        losses: each with the number of members it trains: ``[(log_loss, 1), (WelfareLoss(lam=six), 6)]`` for logits
-            ``(7, repeats, ads)``.
-
-    >>> import bidwise
-    >>> both = Variants([(bidwise.LOSSES["log_loss"], 1), (bidwise.LOSSES["log"], 2)])
-    >>> both(torch.zeros(3, 5, 4), torch.zeros(3, 5, 4), torch.ones(3, 5, 4)).shape
-    torch.Size([3, 5])
-    """
-
-    static = True
-
-    def __init__(self, losses: Sequence[tuple[nn.Module, int]]) -> None:
-        super().__init__()
-        self.losses = nn.ModuleList(unchecked(loss) for loss, _ in losses)
-        self.counts = [count for _, count in losses]
-
-    def forward(
-        self,
-        logits: Tensor,
-        clicks: Tensor,
-        bids: Tensor,
-        offsets: Tensor | None = None,
-        teacher: Tensor | None = None,
-        weights: Tensor | None = None,
-    ) -> Tensor:
-        if logits.shape[0] != sum(self.counts):
-            raise InputError(f"logits must have {sum(self.counts)} variants first, found {tuple(logits.shape)}")
-        parts = (torch.split(x, self.counts) for x in (logits, clicks, bids))
-        others = ([None] * len(self.counts) if x is None else torch.split(x, self.counts) for x in (teacher, weights))
-        rows = zip(self.losses, *parts, *others, strict=True)
-        return torch.cat([loss(z, y, b, offsets, p, w) for loss, z, y, b, p, w in rows])
-
-    def extra_repr(self) -> str:
-        return f"counts={self.counts}"
-
-
 def check_parts(model: object, train: object, valid: object) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module, found {_kind(model)}")
+    if next(model.parameters(), None) is None:
+        raise InputError("model must have parameters to train, found none")
     for name, ads in (("train", train), ("valid", valid)):
         if not isinstance(ads, Ads) and (name == "train" or ads is not None):
             raise InputError(f"{name} must be Ads, found {_kind(ads)}; use bidwise.data.Ads(features, clicks, bids)")

@@ -363,9 +363,11 @@ def _chunks(epoch: Epoch) -> list[int]:
     return [*firsts, len(epoch.ends)]
 
 
-def fits(tables: int, device: torch.device) -> bool:
-    """Whether so many bytes of training ads fit on the device; memory that torch holds in reserve is free."""
+def fits(ads: Ads, device: torch.device) -> bool:
+    """Whether the tables of these ads fit on the device; memory that torch holds in reserve is free."""
     if device.type != "cuda":
         return True
+    # features, and clicks, bids, teacher and weights in float32
+    tables = ads.features.numel() * ads.features.element_size() + 16 * len(ads) * ads.repeats.numel()
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return tables <= SHARE * (torch.cuda.mem_get_info(device)[0] + kept)

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from bidwise.checks import InputError
 from bidwise.diagnosis import diagnose
+from bidwise.distributed import AcrossRanks
+from bidwise.losses.named import BidWeightedLogLoss, WelfareLoss
 from bidwise.training.adam import Adam
 from bidwise.training.validation import logits_of, mode
 
@@ -28,8 +30,7 @@ class NotFiniteError(InputError):
 class Guard:
     """Adam's step, unless the loss or a gradient is not finite: weights and moments then stay as they are.
 
-    On a CPU every step is checked. A GPU trains without waiting: a run that finds its loss ruined repeats the steps
-    since its last checkpoint, ``watching``.
+    On a CPU every step is checked. A GPU trains without waiting: the loss is checked at every evaluation and pass.
     """
 
     def __init__(self, model: nn.Module, optimizer: Adam, *, clip: float | None) -> None:
@@ -97,6 +98,13 @@ def not_finite(run: Run, losses: Tensor) -> NotFiniteError:
     return error
 
 
+def _examined(loss: Any) -> Any:
+    """The loss of a run as `diagnose` takes it; the default for losses of others and for several losses at once."""
+    loss = loss.loss if isinstance(loss, AcrossRanks) else loss
+    own = isinstance(loss, WelfareLoss | BidWeightedLogLoss) and not isinstance(getattr(loss, "lam", 0), Tensor)
+    return loss if own else "log_plus"
+
+
 def _some(rows: list[int]) -> str:
     return ", ".join(map(str, rows[:SHOWN])) + (f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else "")
 
@@ -113,7 +121,8 @@ def _diagnosis(run: Run, rows: Tensor, member: int) -> dict[str, Any] | None:
         logits = logits_of(run.model, features if not run.members else features.expand(*run.members, *features.shape))
     try:
         z, taught = logits.reshape(-1, len(at))[member].to(bids), teacher[0] if teacher else None
-        found = diagnose(z, clicks, bids, offsets if offsets is None else offsets.to(run.device), teacher=taught)
+        offsets = None if offsets is None else offsets.to(run.device)
+        found = diagnose(z, clicks, bids, offsets, teacher=taught, loss=_examined(run.loss))
     except (ValueError, RuntimeError):  # a model of someone else's may do anything with a ruined batch
         return None
     alarms = sorted(found.alarms, key=lambda each: not each.name.startswith(SICK))  # values that no loss can take first

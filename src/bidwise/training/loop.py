@@ -54,8 +54,8 @@ def fit(
     A model with ``members`` is many models trained at once; each has the batches, the best epoch and the weights that
     it would have if trained alone. Everything runs on the device of the model.
 
-    A batch with a loss or gradient that is not finite raises an error that names it; a run folder then has its rows and
-    a diagnosis in ``nonfinite.json``.
+    A batch with a loss or gradient that is not finite raises an error, which names it on a CPU; a run folder then has
+    its rows and a diagnosis in ``nonfinite.json``.
 
     Where torch.distributed has been initialised, by torchrun or by Ray, all ranks train one model together: each calls
     ``fit`` with the same arguments, has its part of every batch, and gets the same weights. ``batch_size`` is that of
@@ -126,7 +126,7 @@ def fit(
             run.fit.folder = Path(out)
             folder = distributed.first(lambda: open_folder(out, run.config()))  # on rank 0 alone, which writes
             load_checkpoint(Path(out), run)
-        _train(run, folder, progress, None if out is None else Path(out))
+        _train(run, folder, progress)
         if run.fit.best:
             model.load_state_dict(run.fit.best[next(iter(metrics))].state)
         if folder is not None:
@@ -134,7 +134,7 @@ def fit(
     return run.fit
 
 
-def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | None, out: Path | None) -> None:
+def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | None) -> None:
     saved = time.monotonic()
     try:
         while not run.ended():
@@ -148,28 +148,13 @@ def _train(run: Run, folder: Path | None, progress: Callable[[float], None] | No
             if progress is not None:
                 progress(run.epochs_done)
     except NotFiniteError as error:
-        raise _located(error, run, folder, out) from None
+        if folder is not None and error.found is not None:
+            write_json(folder / "nonfinite.json", error.found)
+            error.args = (f"{error.args[0]}. Its rows and a diagnosis: {folder / 'nonfinite.json'}",)
+        raise
     finally:
         run.optimizer.release()
     run.fit.last = run.fit.state()
-
-
-def _located(error: NotFiniteError, run: Run, folder: Path | None, out: Path | None) -> NotFiniteError:
-    """The error with the batch that it comes from, whose rows and diagnosis are left beside the run.
-
-    Where nobody looked at the steps, on a GPU, those since the last checkpoint are taken again, one by one.
-    """
-    if error.found is None and out is not None and not run.guard.watching and load_checkpoint(out, run):
-        run.guard.watching, run.wants_graph, run.graph = True, False, None
-        try:
-            while not run.ended():
-                run.train_on()
-        except NotFiniteError as again:
-            error = again
-    if folder is not None and error.found is not None:
-        write_json(folder / "nonfinite.json", error.found)
-        error.args = (f"{error.args[0]}. Its rows and a diagnosis: {folder / 'nonfinite.json'}",)
-    return error
 
 
 def _metrics(metric: str | Metric | Sequence[str | Metric]) -> dict[str, Metric]:
@@ -206,19 +191,18 @@ def save_checkpoint(folder: Path, run: Run) -> None:
     save(folder / "checkpoint.pt", state)  # last: of a training that it says is over nothing is written again
 
 
-def load_checkpoint(folder: Path, run: Run) -> bool:
+def load_checkpoint(folder: Path, run: Run) -> None:
     """Restore ``run`` if the folder has a checkpoint, which all ranks must see."""
     path = folder / "checkpoint.pt"
     known = checksum(path) if path.exists() else None
     distributed.check_same(checkpoint=known)
     if known is None:
-        return False
+        return
     there = load(path)
     try:
         _restore(run, there)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise InputError(f"{path} must be a checkpoint of this training, found another; delete it") from error
-    return True
 
 
 def _restore(run: Run, there: Any) -> None:

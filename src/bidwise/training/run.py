@@ -17,18 +17,10 @@ from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads, fingerprint
 from bidwise.kernels.gpu import available
-from bidwise.losses.named import LOSSES, BidWeightedLogLoss, WelfareLoss, unchecked
+from bidwise.losses.named import LOSSES, BidWeightedLogLoss, Variants, WelfareLoss, unchecked
 from bidwise.models.layers import is_static, trust
 from bidwise.training.adam import Adam
-from bidwise.training.arguments import (
-    Options,
-    Variants,
-    check_no_sigmoid,
-    check_ranks,
-    log_losses,
-    one_line,
-    whole,
-)
+from bidwise.training.arguments import Options, check_no_sigmoid, check_ranks, log_losses, one_line, whole
 from bidwise.training.batches import Batch, Epoch, Resident, Shuffle, Streamed, fits
 from bidwise.training.guard import Guard, NotFiniteError, not_finite
 from bidwise.training.validation import NEAR, Fit, Metric, logits_across, mode, one_number_per_ad
@@ -63,9 +55,7 @@ class Run:
         seed: int | Sequence[int],
         graph: bool | None = None,
     ) -> None:
-        first = next(model.parameters(), None)
-        if first is None:
-            raise InputError("model must have parameters to train, found none")
+        first = next(model.parameters())
         self.model, self.metrics, self.options, self.device = model, metrics, options, first.device
         seeds = [int(number) for number in seed] if isinstance(seed, Iterable) else [int(seed)] * train.repeats.numel()
         self.settings = {
@@ -77,7 +67,7 @@ class Run:
         }
         check_ranks(model, train, valid, self.settings)
         distributed.copy_first(list(model.state_dict().values()))
-        stays = train.features.device != self.device and not fits(_bytes(train), self.device)
+        stays = train.features.device != self.device and not fits(train, self.device)
         self.train = train.to(first.dtype) if stays else train.to(self.device).to(first.dtype)
         self.valid = None if valid is None else valid.to(self.device).to(first.dtype)
         self.loss = unchecked(LOSSES[loss] if isinstance(loss, str) else loss)
@@ -114,13 +104,10 @@ class Run:
     def epochs_done(self) -> float:
         return whole(self.position.passes + self.position.seen / len(self.train))
 
-    @property
-    def target(self) -> float:
-        """Epochs at the next evaluation."""
-        return whole(min(self.options.every * (self.position.evaluations + 1), self.options.epochs))
-
     def due(self) -> bool:
-        return self.epochs_done >= self.target - NEAR
+        """Whether the next evaluation is."""
+        target = min(self.options.every * (self.position.evaluations + 1), self.options.epochs)
+        return self.epochs_done >= target - NEAR
 
     def ended(self) -> bool:
         """Whether all epochs are done, or no metric has patience left."""
@@ -144,23 +131,17 @@ class Run:
         """Train until the pass ends, an evaluation is due, or a second has gone by."""
         began = time.monotonic()
         with mode(self.model, training=True), matmul_precision(self.options.precision):
-            self._take_step()
+            self.take_step()
             while not (self._passed or self.due() or time.monotonic() - began > 1):
-                self._take_step()
+                self.take_step()
         if self._passed:
             self.check()
-
-    def steps(self, count: int) -> None:
-        """``count`` training steps and nothing else: passes follow one another, and nothing is evaluated."""
-        with mode(self.model, training=True), matmul_precision(self.options.precision):
-            for _ in range(count):
-                self._take_step()
 
     @property
     def _passed(self) -> bool:
         return self.position.seen == len(self.train)
 
-    def _take_step(self) -> None:
+    def take_step(self) -> None:
         """The step on the next batch, of the next pass where this one has ended."""
         position = self.position
         if self._passed:
@@ -304,11 +285,6 @@ def repeats_in_a_graph(model: nn.Module, loss: Callable[..., Tensor]) -> bool:
     own = all(is_static(part) or getattr(nn, type(part).__name__, None) is type(part) for part in parts)
     hooks = any(part._forward_hooks or part._forward_pre_hooks for part in parts if isinstance(part, nn.Module))
     return own and not hooks and isinstance(loss, OWN_LOSSES)
-
-
-def _bytes(ads: Ads) -> int:
-    """Of the tables that batches are taken from: features, and clicks, bids, teacher and weights in float32."""
-    return ads.features.numel() * ads.features.element_size() + 16 * len(ads) * ads.repeats.numel()
 
 
 _MIXED, _BEFORE = threading.Lock(), list[str]()  # torch's setting before each run under way that changed it

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -228,14 +227,6 @@ class Fit:
     last: State = field(default_factory=dict, repr=False)
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
     folder: Path | None = field(default=None, repr=False)  # of the run, with its checkpoint
-
-    def _repr_html_(self) -> str:
-        """Every evaluated epoch, of many members their mean."""
-        names = list(self.history[0]) if self.history else []
-        rows = [[torch.as_tensor(entry[name], dtype=torch.float64).mean() for name in names] for entry in self.history]
-        cells = ("".join(f"<td>{value:.6g}</td>" for value in row) for row in rows)
-        body = "".join(f"<tr>{row}</tr>" for row in cells)
-        return f"<table><tr>{''.join(f'<th>{escape(name)}</th>' for name in names)}</tr>{body}</table>"
 
     def state(self) -> State:
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
