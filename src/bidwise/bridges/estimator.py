@@ -14,8 +14,9 @@ from bidwise.auctions import welfare
 from bidwise.bridges.logged_rows import LoggedRows, auctions_of, bids_of, with_parts_of_dates
 from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
-from bidwise.data.columns import Encoder, Facts, least_count
+from bidwise.data.columns import Encoder, least_count
 from bidwise.data.groups import offsets
+from bidwise.data.kinds import Facts
 from bidwise.data.table_files import open_table
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import LOSSES
