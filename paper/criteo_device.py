@@ -17,7 +17,8 @@ from torch import Tensor
 
 from bidwise.checks import check_name, check_seed, check_whole
 from bidwise.data.ads import Ads
-from bidwise.data.store import FIRST, MISSING, RARE, SPLITS, Field, check_shares, split_sizes
+from bidwise.data.store import SPLITS, Field, check_shares, split_sizes
+from bidwise.values import FIRST, MISSING, RARE
 from paper.bids import Bids, drawn
 from paper.criteo_text import MAPS, NAMES
 from paper.criteo_world import COUNTS, FIELDS, CriteoWorld, Sample, sampled, world_of

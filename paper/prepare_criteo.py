@@ -20,9 +20,6 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data.store import (
-    FIRST,
-    MISSING,
-    RARE,
     SCHEMA,
     SPLITS,
     Field,
@@ -32,6 +29,7 @@ from bidwise.data.store import (
     split_sizes,
 )
 from bidwise.run_folder import LOCK, checksum, locked_folder, open_folder
+from bidwise.values import FIRST, MISSING, RARE
 from bidwise.workers import cores, in_order
 from paper.bids import SOURCES, Bids, attach
 from paper.criteo_text import CATEGORIES, INTEGERS, MAPS, NAMES

@@ -106,8 +106,6 @@ def test_a_store_names_no_file_outside_of_its_folder(tmp_path):
         ("files", about["files"] | {"../outside": {"bytes": 0, "crc32": "0"}}),
         ("files", about["files"] | {"/etc/passwd": {"bytes": 0, "crc32": "0"}}),
         ("files", {"train/clicks.npy": {"bytes": "many", "crc32": "0"}}),
-        ("splits", {"../..": 2}),
-        ("splits", {"train": -2}),
         ("fields", [{"name": "a", "values": 3, "more": 1}]),
     ):
         schema.write_text(json.dumps(about | {key: changed}))

@@ -93,25 +93,22 @@ def read_ads(
     bid, constant = column_or_number(source.columns, bid)
     named: list[Any] = [] if auction is None else [*auction] if isinstance(auction, list | tuple) else [auction]
     keys = {key: list(columns) for key, columns in (keys or {}).items()}
-    numeric = [*ctr, click, *(each for each in (bid, truth, position, weight, propensity) if each is not None)]
-    text = [*named, *(column for columns in keys.values() for column in columns)]
+    by_role = {"click": click, "bid": bid, "truth": truth, "position": position, "weight": weight}
+    roles: dict[str, list[Any]] = {"ctr": [*ctr]} | {role: [column] for role, column in by_role.items()}
+    own = [("click", click, ["ctr"]), ("bid", bid, ["ctr", "click"]), ("propensity", propensity, [*roles])]
+    by_role |= {"propensity": propensity}
+    numeric = [*ctr, *(column for column in by_role.values() if column is not None)]
+    text = [*named, *chain.from_iterable(keys.values())]
     for column in [*numeric, *text]:
         if not isinstance(column, str):
             raise InputError(f"columns must be named by text, found {type(column).__name__}")
-    roles: dict[str, list[Any]] = {"ctr": [*ctr], "click": [click], "bid": [bid], "truth": [truth]}
-    roles |= {"position": [position], "weight": [weight]}
-    own = [("click", click, ["ctr"]), ("bid", bid, ["ctr", "click"]), ("propensity", propensity, [*roles])]
     for role, column, others in [*own, *(("auction", column, [*roles]) for column in named)]:
         again = [other for other in others if column is not None and column in roles[other]]
         if again:
-            raise InputError(
-                f"must be a column of its own, not that of {{}}, found {column!r}", argument=role, others=again[:1]
-            )
-    twice = sorted(column for column in ctr if [*ctr].count(column) > 1)
-    if twice:
+            words = f"must be a column of its own, not that of {{}}, found {column!r}"
+            raise InputError(words, argument=role, others=again[:1])
+    if twice := sorted(column for column in ctr if [*ctr].count(column) > 1):
         raise InputError(f"must name every column once, found {twice[0]!r} twice", argument="ctr")
-    by_role = {"click": click, "bid": bid, "truth": truth, "position": position, "weight": weight}
-    by_role |= {"propensity": propensity}
     numbers: list[dict[str, Floats]] = []
     names, grouping = [], []
     for block in source.blocks([*numeric, *text]):
@@ -123,7 +120,8 @@ def read_ads(
     groups = pl.concat(grouping)
     grouped = {key: group_ids(groups.select(cs.by_name(*columns))) for key, columns in keys.items()}
     ads = len(read[click])
-    table_ads = AdTable(
+    more = {role: None if column is None else read[column] for role, column in by_role.items()}
+    ad_table = AdTable(
         ctr={column: read[column] for column in ctr},
         clicks=read[click],
         bids=np.full(ads, constant) if bid is None else read[bid],
