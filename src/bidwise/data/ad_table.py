@@ -120,7 +120,6 @@ def read_ads(
     groups = pl.concat(grouping)
     grouped = {key: group_ids(groups.select(cs.by_name(*columns))) for key, columns in keys.items()}
     ads = len(read[click])
-    more = {role: None if column is None else read[column] for role, column in by_role.items()}
     ad_table = AdTable(
         ctr={column: read[column] for column in ctr},
         clicks=read[click],
@@ -134,9 +133,12 @@ def read_ads(
         labels={key: labels for key, (_, labels) in grouped.items()},
     )
     if not named:
-        return table_ads
-    order, offsets = auction_rows(number_auctions(np.concatenate(names)))
-    return replace(table_ads, offsets=offsets) if order is None else table_ads.rows(order, offsets)
+        return ad_table
+    auctions = number_auctions(np.concatenate(names))
+    offsets = np.append(0, np.cumsum(np.bincount(auctions)))
+    if (np.diff(auctions) >= 0).all():  # the ads of each are together already
+        return replace(ad_table, offsets=offsets)
+    return ad_table.rows(np.argsort(auctions, kind="stable"), offsets)
 
 
 def checked_numbers(
@@ -247,19 +249,6 @@ def number_auctions(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     _, first, which = np.unique(keys[starts], return_index=True, return_inverse=True)
     numbers = np.argsort(np.argsort(first))
     return np.asarray(numbers[which][np.cumsum(starts) - 1], dtype=np.int64)
-
-
-def auction_rows(auction: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
-    """Rows that put the ads of each auction together, auctions (:func:`auction_ids`) in their order, and their bounds.
-
-    The rows are ``None`` where the ads are together already.
-
-    >>> auction_rows(np.array([0, 1, 0]))
-    (array([0, 2, 1]), array([0, 2, 3]))
-    """
-    offsets = np.append(0, np.cumsum(np.bincount(auction)))
-    together = bool((np.diff(auction) >= 0).all())
-    return None if together else np.argsort(auction, kind="stable"), offsets
 
 
 def column_or_number(columns: Sequence[str], bid: Any) -> tuple[str | None, float]:
