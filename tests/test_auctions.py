@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidwise.auctions import optimal_welfare, ranking, regret, revenue, run_auction, surplus, welfare
+from bidwise.auctions import optimal_welfare, outcome, regret, revenue, run_auction, surplus, welfare
 
 settings.register_profile("auctions", derandomize=True, deadline=None, database=None, max_examples=100)
 seeded = settings(settings.get_profile("auctions"))
@@ -153,7 +153,7 @@ def test_large_auctions_and_many_slots_are_the_loop(places):
 def test_auctions_ranked_in_pieces_are_the_same(monkeypatch, sizes):
     ctr, _, bids, offsets = ragged_ads(3, sizes)
     whole = run_auction(ctr, bids, offsets, slots=(1.0, 0.5))
-    monkeypatch.setattr(ranking, "CHUNK", 16)
+    monkeypatch.setattr(outcome, "CHUNK", 16)
     pieces = run_auction(ctr, bids, offsets, slots=(1.0, 0.5))
     assert torch.equal(pieces.winners, whole.winners)
     assert torch.equal(pieces.payment.nan_to_num(), whole.payment.nan_to_num())

@@ -18,7 +18,7 @@ from bidwise.data.ads import Ads
 from bidwise.data.columns import Encoder, least_count
 from bidwise.data.groups import offsets
 from bidwise.data.kinds import Facts
-from bidwise.data.table_files import open_table
+from bidwise.data.table_files import Block, open_table
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import LOSSES
 from bidwise.models import MODELS, Ensemble
@@ -334,8 +334,8 @@ def _auctions_of(auction: Any, rows: int) -> NDArray[np.int64] | None:
     if auction is None:
         return None
     source = open_table(auction if hasattr(auction, "columns") else {"auction": auction}, name="auction")
-    with source.located():
-        ids = auction_ids(source.frame())
+    with Block(source, frame := source.frame(), 0).located():
+        ids = auction_ids(frame)
     if len(ids) != rows:
         raise InputError(f"must have an id for each of the {rows:,} rows, found {len(ids):,}", argument="auction")
     return ids
