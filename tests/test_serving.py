@@ -313,7 +313,7 @@ def test_an_export_that_scores_otherwise_is_not_written(run, file, tmp_path, mon
 def test_a_scorer_refuses_what_it_cannot_use(file, tmp_path):
     scorer, columns = scoring.Scorer(file), unseen(3).to_dict(as_series=False)
     for changed, words in (
-        ({"sites": columns["site"]}, "found no column 'site'.*is it 'sites' now"),
+        ({"sites": columns["site"]}, "has no column 'site'.*is it 'sites' now"),
         ({**columns, "age": [1.0]}, "columns must be of one length, found site: 3"),
         (
             {**columns, "site": [b"a", b"b", b"c"]},

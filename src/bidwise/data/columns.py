@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
@@ -32,6 +31,7 @@ from bidwise.values import (
     WHOLE,
     Floats,
     Vocabulary,
+    check_names,
     missing_numbers,
 )
 
@@ -353,12 +353,8 @@ class Encoder:
         return [column for column in self.columns if isinstance(column, Numeric)]
 
     def check(self, columns: Sequence[str], table: str = "table") -> None:
-        """Raise unless all columns are there; an error names every one that is not."""
-        missing = [name for name in self.names if name not in columns]
-        if missing:
-            near = get_close_matches(missing[0], columns, n=1)
-            hint = f"is it {near[0]!r} now?" if near else f"the model needs {'it' if len(missing) == 1 else 'them'}"
-            raise InputError(f"{table} has no column {', '.join(map(repr, missing))}; {hint}")
+        """Raise unless all columns are there."""
+        check_names(self.names, columns, table)
 
     def encode(self, rows: pl.DataFrame, *, dense: bool = False) -> Encoded:
         """Ids of rows, and dense values if wanted; no value is an error."""
