@@ -25,12 +25,10 @@ from bidwise.data.store import (
     Field,
     Store,
     StoreWriter,
-    check_shares,
-    split_sizes,
 )
 from bidwise.run_folder import LOCK, checksum, locked_folder, open_folder
 from bidwise.values import FIRST, MISSING, RARE
-from bidwise.workers import cores, in_order
+from bidwise.workers import ahead, cores
 from paper.bids import SOURCES, Bids, attach
 from paper.criteo_text import CATEGORIES, INTEGERS, MAPS, NAMES
 from paper.raw_text import Block, Malformed, blocks, fault, parse, raw_files, true_ctrs
@@ -46,6 +44,29 @@ ROW = np.dtype([("key", "<u8"), ("truth", "<f4"), ("click", "u1"), ("missing", "
 
 Progress = Callable[[str, float], None]
 Counts = tuple[NDArray[Any], NDArray[np.int64], int]  # values, how often each was seen, how often one is missing
+
+
+def check_shares(shares: Sequence[int], least: int) -> None:
+    """Raise unless these are three shares, one of them for training and two of at least ``least``."""
+    if len(shares) != 3:
+        raise InputError(f"must be three shares such as 8,1,1, found {','.join(map(str, shares))!r}", argument="split")
+    for share, smallest in zip(shares, (1, least, least), strict=True):
+        check_whole("split", share, smallest)
+
+
+def split_sizes(rows: int, shares: Sequence[int], argument: str = "rows") -> list[int]:
+    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
+
+    >>> split_sizes(45_840_617, (8, 1, 1))
+    [36672493, 4584062, 4584062]
+    """
+    total = sum(shares)
+    others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
+    sizes = [rows - sum(others), *others]
+    if any(size < 1 for size, share in zip(sizes, shares, strict=True) if share):
+        words = ",".join(map(str, shares))
+        raise InputError(f"must be enough for every part of the split {words}, found {rows:,}", argument=argument)
+    return sizes
 
 
 @dataclass(frozen=True)
@@ -216,15 +237,13 @@ def _ranges(
     with ExitStack() as stack:
         opened: dict[int, BinaryIO] = {}
 
-        def write(found: tuple[float, list[tuple[int, NDArray[Any]]]]) -> None:
-            for number, rows in found[1]:
+        for share, parts in ahead(parsed, blocks(files, truth), min(cores(), 8)):
+            for number, rows in parts:
                 if number not in opened:
                     opened[number] = stack.enter_context((scratch / f"{number}.rows").open("wb"))
                 rows.tofile(opened[number])
                 rows_of[number] = rows_of.get(number, 0) + len(rows)
-            show("Reading lines", found[0])
-
-        in_order(parsed, blocks(files, truth), write, min(cores(), 8))
+            show("Reading lines", share)
     numbers = sorted(rows_of)
     ends = list(accumulate(rows_of[number] for number in numbers))
     return [Range(scratch / f"{n}.rows", end - rows_of[n], end) for n, end in zip(numbers, ends, strict=True)]
@@ -272,8 +291,8 @@ def _written(
         ids = [found.ids(*column) for found, column in zip(vocabularies, _columns(rows), strict=True)]
         return part, {"features": np.stack(ids).T, "clicks": rows["click"], "truth": rows["truth"]}
 
-    def write(found: tuple[Range, dict[str, NDArray[Any]]]) -> None:
-        (part, values), begin = found, 0
+    for part, values in ahead(encoded, ranges, min(cores(), 8)):
+        begin = 0
         for name, size in sizes.items():
             first, last = max(part.start, begin), min(part.stop, begin + size)
             if first < last:
@@ -282,8 +301,6 @@ def _written(
                 clicked[name] += int(values["clicks"][first - part.start : last - part.start].sum())
             begin += size
         show("Writing ads", part.stop / ranges[-1].stop)
-
-    in_order(encoded, ranges, write, min(cores(), 8))
     open_folder(folder, config)
     fields = dict(zip(NAMES, vocabularies, strict=True))
     return writer.finish(
@@ -309,11 +326,9 @@ def _vocabularies(ranges: list[Range], training: int, min_count: int, show: Prog
         counts = [(*np.unique(values[~gaps], return_counts=True), int(gaps.sum())) for values, gaps in columns]
         return min(1.0, part.stop / training), counts
 
-    def add(found: tuple[float, list[Counts]]) -> None:
-        totals[:] = map(_merged, totals, found[1])
-        show("Counting values", found[0])
-
-    in_order(counted, [part for part in ranges if part.start < training], add, min(cores(), 8))
+    for share, more in ahead(counted, (part for part in ranges if part.start < training), min(cores(), 8)):
+        totals = list(map(_merged, totals, more))
+        show("Counting values", share)
     vocabularies = []
     for name, (values, counts, missing) in zip(NAMES, totals, strict=True):
         kept = counts >= (1 if name in INTEGERS else min_count)

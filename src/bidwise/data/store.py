@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from bidwise.checks import InputError, check_name, check_whole
+from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
 from bidwise.json_files import from_json, read_json
 from bidwise.run_folder import checksum, named, read_array, take_room, write_json
@@ -80,29 +80,6 @@ class Stated:
 
     bytes: int
     crc32: str
-
-
-def check_shares(shares: Sequence[int], least: int) -> None:
-    """Raise unless these are three shares, one of them for training and two of at least ``least``."""
-    if len(shares) != 3:
-        raise InputError(f"must be three shares such as 8,1,1, found {','.join(map(str, shares))!r}", argument="split")
-    for share, smallest in zip(shares, (1, least, least), strict=True):
-        check_whole("split", share, smallest)
-
-
-def split_sizes(rows: int, shares: Sequence[int], argument: str = "rows") -> list[int]:
-    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
-
-    >>> split_sizes(45_840_617, (8, 1, 1))
-    [36672493, 4584062, 4584062]
-    """
-    total = sum(shares)
-    others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
-    sizes = [rows - sum(others), *others]
-    if any(size < 1 for size, share in zip(sizes, shares, strict=True) if share):
-        words = ",".join(map(str, shares))
-        raise InputError(f"must be enough for every part of the split {words}, found {rows:,}", argument=argument)
-    return sizes
 
 
 class Store:
