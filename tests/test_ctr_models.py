@@ -12,9 +12,8 @@ from torch import nn
 
 from bidwise import InputError
 from bidwise.models import DCNv2, DeepFM, SparseLogisticRegression
-from bidwise.models.layers import Cross, Embeddings, Perceptron, glorot, paired
-from paper import dcn
-from paper.dcn import DCN, MODELS, GroupedEmbeddings, embedding_width
+from bidwise.models.layers import Embeddings, Perceptron, glorot, paired
+from paper.dcn import DCN, MODELS, embedding_width
 
 CARDINALITIES = [3, 20, 5, 16, 81, 2]  # vectors of 6, 12, 6, 12, 18 and 6 numbers in DCN
 SMALL = {
@@ -291,17 +290,6 @@ def test_impossible_models_are_refused(model, options, message):
         model(**({"cardinalities": [3, 4]} | options))
 
 
-def test_grouped_embeddings_are_the_vectors_of_each_width_in_turn():
-    cardinalities, widths = [3, 5, 2, 4], [2, 6, 2, 1]
-    tables = GroupedEmbeddings(cardinalities, widths, std=1.0, random=seeded())
-    assert tables.width == 11
-    assert [tuple(table.weight.shape) for table in tables.tables] == [(4, 1), (5, 2), (5, 6)]
-    ids = some_ids(9, cardinalities)
-    one, two, six = (table.weight.tolist() for table in tables.tables)
-    expected = [one[d] + two[a] + two[3 + c] + six[b] for a, b, c, d in ids.tolist()]
-    assert tables(ids).tolist() == expected
-
-
 def test_widths_of_vectors_are_6_fourth_roots_rounded_down():
     for root in (*range(1, 200), 10**5, 10**9):
         assert embedding_width(root**4) == 6 * root
@@ -326,38 +314,7 @@ def test_the_factorization_machine_is_the_sum_over_pairs_of_fields(ads, fields, 
     torch.testing.assert_close(paired(vectors[:, torch.randperm(fields, generator=seeded(seed))]), found)
 
 
-def test_a_single_field_has_no_pairs():
-    assert paired(draw(5, 1, 3)).abs().max() < 1e-15
-
-
-@pytest.mark.parametrize("matrix", [False, True])
-@pytest.mark.parametrize("layers", [1, 3])
-def test_cross_layers_are_their_equations(layers, matrix):
-    cross, inputs = stirred((Cross if matrix else dcn.Cross)(5, layers, random=seeded())), draw(7, 5)
-    weights, biases = ([tensor.tolist() for tensor in some] for some in (cross.weights, cross.biases))
-    expected = [crossed(x, weights, biases, matrix) for x in inputs.tolist()]
-    torch.testing.assert_close(cross(inputs), torch.tensor(expected, dtype=torch.float64))
-
-
-def test_cross_layers_that_start_at_0_change_nothing():
-    for layers in (dcn.Cross, Cross):
-        cross, inputs = layers(5, 2, random=seeded()).double(), draw(7, 5)
-        with torch.no_grad():
-            for parameter in cross.parameters():
-                parameter.zero_()
-        assert torch.equal(cross(inputs), inputs)
-
-
 # perceptrons
-
-
-@pytest.mark.parametrize("hidden", [(), (4,), (4, 6, 3)])
-@pytest.mark.parametrize("batch_norm", [False, True])
-def test_a_perceptron_is_affine_layers_with_relu(hidden, batch_norm):
-    model = stirred(Perceptron(5, hidden, dropout=0.5, batch_norm=batch_norm, seed=0, random=seeded())).eval()
-    inputs, state = draw(7, 5, seed=50), lists(model)
-    expected = [perceptron(x, state, "", len(hidden)) for x in inputs.tolist()]
-    torch.testing.assert_close(model(inputs), torch.tensor(expected, dtype=torch.float64))
 
 
 def ones(units=(1000, 500), dropout=0.3, seed=1):

@@ -14,10 +14,9 @@ import bidwise
 from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, stack
 from bidwise.losses.named import BidWeightedLogLoss, unchecked
-from bidwise.models import MLP, LogisticRegression, SparseLogisticRegression
+from bidwise.models import MLP, SparseLogisticRegression
 from bidwise.training import METRICS, Variants, fit, predict
 from bidwise.training.batches import Shuffle
-from bidwise.training.validation import logits_of
 
 SIZES = (5, 1, 3, 0, 4)
 every_loss = pytest.mark.parametrize("name", bidwise.LOSSES)
@@ -88,15 +87,6 @@ def test_nothing_weighs_0(name, bounds):
     loss.backward()
     assert loss.item() == 0
     assert logits.grad.shape == (0,)
-
-
-@every_loss
-def test_weights_are_constants_to_the_gradient(name):
-    ads, weights = random_auctions(seed=6), some_weights(13).requires_grad_()
-    logits = ads.logits.clone().requires_grad_()
-    found = bidwise.LOSSES[name](logits, ads.clicks, ads.bids, ads.offsets, ads.teacher, weights)
-    _, gradient = torch.autograd.grad(found, [logits, weights], allow_unused=True)
-    assert gradient is None
 
 
 @every_loss
@@ -248,13 +238,6 @@ def test_metrics_of_repeats_are_those_of_each_alone():
                 torch.testing.assert_close(together[v, r], METRICS[name].of(logits[v, r], ads))
 
 
-def test_metrics_take_clicks_as_bytes():
-    ads, logits = auctions_of_ads(), torch.randn(13, generator=seeded(1), dtype=torch.float64)
-    for clicks in (ads.clicks.to(torch.uint8), ads.clicks.bool()):
-        for name, metric in METRICS.items():
-            assert metric.of(logits, replace(ads, clicks=clicks)).item() == metric.of(logits, ads).item(), name
-
-
 # ads and batches
 
 
@@ -306,37 +289,6 @@ def test_batches_bring_weights_and_clicks_over_exposure(sizes, exposed):
 
 
 # training
-
-
-def test_the_loss_sees_the_weights_of_its_ads():
-    number = torch.arange(24, dtype=torch.float32)
-    ads = Ads(number.unsqueeze(-1), number % 2, number + 1, weights=number / 7)
-    seen = []
-
-    def loss(logits, clicks, bids, offsets, teacher, weights):
-        seen.append((bids - 1, weights))
-        return (weights * logits).mean(-1)
-
-    fit(LogisticRegression(1, members=(2,)), stack([ads, ads]), loss=loss, epochs=1, batch_size=5)
-    assert [tuple(numbers.shape) for numbers, _ in seen] == [(2, 5)] * 4 + [(2, 4)]
-    for numbers, weights in seen:
-        torch.testing.assert_close(weights, numbers / 7)
-
-
-def test_losses_without_weights_need_not_know_of_them():
-    ads = replace(auctions_of_ads(), weights=None).to(torch.float32)
-    fit(LogisticRegression(1), ads, loss=lambda z, y, b, o, p: z.mean(), epochs=1)
-
-
-@every_loss
-def test_training_with_weights_of_1_is_training_without(name):
-    ads = auctions_of_ads(sizes=(4,) * 10).to(torch.float32)
-    ads = replace(ads, exposure=None, teacher=ads.truth)
-    options = {"loss": name, "epochs": 2, "batch_size": 8, "valid": ads, "metric": ("welfare", "log_loss")}
-    found = fit(MLP(1, (4,)), replace(ads, weights=torch.ones(40)), **options)
-    expected = fit(MLP(1, (4,)), replace(ads, weights=None), **options)
-    for key, tensor in expected.last.items():
-        torch.testing.assert_close(found.last[key], tensor)
 
 
 def test_repeats_with_weights_and_exposure_train_as_each_alone():
@@ -398,19 +350,3 @@ def test_weights_make_up_for_ads_that_were_left_out():
     torch.testing.assert_close(rates_of(ads), ctr, rtol=0.1, atol=0.01)
     odds = ctr / (1 - ctr) / 0.2
     torch.testing.assert_close(rates_of(replace(ads, weights=None)), odds / (1 + odds), rtol=0.1, atol=0.01)
-
-
-def test_the_auction_that_counts_more_decides():
-    """Two auctions that disagree."""
-    valid = Ads(
-        torch.tensor([[1.0], [-1.0], [1.0], [-1.0]]),
-        torch.tensor([1.0, 0.0, 0.0, 1.0]),
-        torch.ones(4),
-        torch.tensor([0, 2, 4]),
-        weights=torch.tensor([3.0, 3.0, 1.0, 1.0]),
-    )
-    model = LogisticRegression(1)
-    for sign, expected in ((1.0, 0.75), (-1.0, 0.25)):
-        with torch.no_grad():
-            model.layers[0].weight.fill_(sign)
-        assert METRICS["welfare"].of(logits_of(model, valid.features), valid).item() == pytest.approx(expected)

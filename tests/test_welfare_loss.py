@@ -76,14 +76,6 @@ def test_currency_does_not_matter(member, options, dtype):
         torch.testing.assert_close(one, same)
 
 
-def test_each_repeat_has_the_mean_of_its_own_bids():
-    rows = [random_auctions(seed=seed, sizes=[3, 4]) for seed in range(3)]
-    rows[2] = rows[2].but(bids=1000 * rows[2].bids)
-    loss, gradient = loss_and_gradient(WelfareLoss(), stack(*rows))
-    for k, row in enumerate(rows):
-        torch.testing.assert_close((loss[k], gradient[k]), loss_and_gradient(WelfareLoss(), row))
-
-
 @pytest.mark.parametrize("unit", [0, -1.0, float("nan"), "mean", None])
 def test_another_unit_is_rejected(unit):
     with pytest.raises((InputError, TypeError), match=r"^unit must be"):
