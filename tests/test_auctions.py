@@ -118,7 +118,7 @@ def assert_is_the_loop(found, winners, prices):
 ads_of_one_auction = st.lists(
     st.tuples(st.integers(0, 64), st.integers(0, 64), st.integers(1, 80)), min_size=1, max_size=8
 )
-auction_of_few = st.lists(st.tuples(st.integers(1, 64), st.integers(1, 80)), min_size=1, max_size=6)
+
 falling_slots = st.lists(st.integers(1, 10), max_size=4).map(
     lambda shares: (1.0, *sorted((share / 10 for share in shares), reverse=True))
 )
@@ -323,6 +323,8 @@ def test_no_ads_and_no_auctions():
 @pytest.mark.parametrize("make", [np.array, torch.tensor])
 def test_what_is_read_in_place_is_left_alone(make, squash):
     columns = [make(column) for column in smooth_ads(2, [3, 4, 30])]
+    for column in columns if make is np.array else ():
+        column.flags.writeable = False
     before = [make(column) for column in smooth_ads(2, [3, 4, 30])]
     ctr, truth, bids, offsets = columns
     for pricing in PRICINGS:
@@ -389,60 +391,35 @@ def test_sales_of_auctions_do_not_interact(first, second, slots, pricing):
         torch.testing.assert_close(together.payment[k], alone.payment[0], equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"ctr": [0.5, 1.5]}, r"ctr must be in \[0, 1\], found 1.5"),
-        ({"ctr": [[0.5, 0.5]]}, r"ctr must have shape \(ads,\), found \(1, 2\)"),
-        ({"truth": [0.5, -0.1]}, "truth must be in"),
-        ({"truth": [0.5, float("nan")]}, "truth must be in"),
-        ({"truth": [0.5]}, "truth must have one number per ad, 2, found 1"),
-        ({"bids": [1.0, 0.0]}, "bids must be finite and above 0, found 0"),
-        ({"bids": [1.0, 2.0, 3.0]}, "bids must have one number per ad"),
-        ({"offsets": torch.tensor([0, 1])}, "offsets must end at the number of ads"),
-        ({"slots": ()}, "slots must have one multiplier per slot"),
-        ({"slots": (0.9, 0.5)}, "slots must start with 1, found 0.9"),
-        ({"slots": (1.0, 0.5, 0.6)}, "slots must be positive and must not rise"),
-        ({"slots": (1.0, 0.0)}, "slots must be positive and must not rise"),
-        ({"slots": (1.0, float("nan"))}, "slots must be positive and must not rise"),
-    ],
-)
-def test_wrong_values_are_named(changed, message):
-    good = {"ctr": [0.5, 0.5], "truth": [0.5, 0.5], "bids": [1.0, 1.0], "offsets": None, "slots": (1.0,)}
-    arguments = good | changed
-    slots = arguments.pop("slots")
-    with pytest.raises(ValueError, match=message):
-        welfare(*arguments.values(), slots=slots)
+WRONG = {
+    "ctr": ([0.5, 1.5], [[0.5, 0.5]], torch.tensor([0.5 + 0j, 0.5])),
+    "truth": ([0.5, -0.1], [0.5, 1.5], [0.5, math.nan], [0.5]),
+    "bids": ([1.0, 0.0], [1.0, math.inf], [1.0, 2.0, 3.0], ["one", "two"]),
+    "offsets": (torch.tensor([0, 1]), [1, 2], [0, 2, 1, 2], ["one"], [0.0, 2.0], torch.tensor([0.0, 2.0])),
+    "slots": ((), (0.9, 0.5), (1.0, 0.5, 0.6), (1.0, 0.0), (1.0, math.nan)),
+    "pricing": ("second", None),
+    "reserve": (-1.0, math.nan, "one"),
+    "squash": (-0.5, math.inf, None),
+}
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"bids": [1.0, math.inf]}, "bids must be finite and above 0, found inf"),
-        ({"pricing": "second"}, "pricing must be one of gsp, vcg, first_price, found 'second'"),
-        ({"pricing": None}, "pricing must be one of gsp, vcg, first_price, found None"),
-        ({"reserve": -1.0}, "reserve must be finite and no less than 0, found -1.0"),
-        ({"reserve": math.nan}, "reserve must be finite and no less than 0, found nan"),
-        ({"squash": -0.5}, "squash must be finite and no less than 0, found -0.5"),
-        ({"squash": math.inf}, "squash must be finite and no less than 0, found inf"),
-        ({"offsets": [1, 2]}, "offsets must start at 0, found 1"),
-        ({"offsets": [0, 2, 1, 2]}, "offsets must not decrease, found 1 after 2"),
-    ],
-)
-def test_wrong_values_of_an_auction_are_named(changed, message):
-    with pytest.raises(ValueError, match=message):
-        run_auction(**({"ctr": [0.5, 0.5], "bids": [1.0, 1.0], "offsets": None} | changed))
+@pytest.mark.parametrize(("argument", "wrong"), [(name, wrong) for name, some in WRONG.items() for wrong in some])
+def test_wrong_arguments_are_named(argument, wrong):
+    given = {"ctr": [0.5, 0.5], "truth": [0.5, 0.5], "bids": [1.0, 1.0], "offsets": None} | {argument: wrong}
+    for measure in (revenue, surplus):
+        with pytest.raises((ValueError, TypeError), match=f"^{argument} must"):
+            measure(**given)
 
 
 @pytest.mark.parametrize("truth", [[0.5, -1.0], [math.nan, 0.5], [0.5, 0.5, 0.5]])
-def test_wrong_truth_is_named(truth):
+def test_wrong_truth_of_an_outcome_is_named(truth):
     sold = run_auction([0.5, 0.5], [1.0, 1.0], None)
     for measure in (lambda truth: sold.welfare(truth, [1.0, 1.0]), sold.revenue):
         with pytest.raises(ValueError, match=r"^truth must (be finite and no less than 0|have one number per ad)"):
             measure(truth)
     with pytest.raises(ValueError, match=r"^bids must be finite and above 0, found 0"):
         sold.surplus([0.5, 0.5], [1.0, 0.0])
-    for measure in (welfare, regret, revenue, surplus):
+    for measure in (welfare, regret):
         with pytest.raises(ValueError, match=r"^truth must be in \[0, 1\], found 1.5 at \[1\]"):
             measure([0.5, 0.5], [0.5, 1.5], [1.0, 1.0], None)
 
@@ -458,20 +435,3 @@ def test_a_gpu_agrees(pricing):
         assert torch.equal(there.winners.cpu(), here.winners)
         torch.testing.assert_close(there.price_per_click.cpu(), here.price_per_click, equal_nan=True)
         torch.testing.assert_close(there.surplus(truth, bids).cpu(), here.surplus(truth, bids))
-
-
-@pytest.mark.parametrize(
-    ("changed", "argument"),
-    [
-        ({"offsets": ["one"]}, "offsets"),
-        ({"offsets": [0.0, 1.0]}, "offsets"),
-        ({"offsets": torch.tensor([0.0, 1.0])}, "offsets"),
-        ({"reserve": "one"}, "reserve"),
-        ({"squash": None}, "squash"),
-        ({"bids": ["one"]}, "bids"),
-        ({"ctr": torch.tensor([0.5 + 0j])}, "ctr"),
-    ],
-)
-def test_wrong_types_are_named(changed, argument):
-    with pytest.raises(TypeError, match=f"^{argument} must"):
-        run_auction(**({"ctr": [0.5], "bids": [1.0], "offsets": None} | changed))

@@ -163,14 +163,6 @@ def test_validation_does_not_depend_on_the_number_of_threads(with_threads, metri
     assert torch.equal(one, two)
 
 
-def test_the_validation_log_loss_is_the_mean_of_all_members():
-    random = torch.Generator().manual_seed(0)
-    logits, clicks = torch.randn(3, 2, 20_000, generator=random), (torch.rand(20_000, generator=random) < 0.3).float()
-    ads = Ads(torch.zeros(20_000, 1), clicks, torch.ones(20_000))
-    expected = bidwise.log_loss(logits.double(), clicks.double().expand_as(logits))
-    torch.testing.assert_close(METRICS["log_loss"].of(logits, ads), expected, rtol=1e-6, atol=0)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_pooled_numbers_do_not_depend_on_the_number_of_threads(with_threads, weighted):
     random = np.random.default_rng(0)

@@ -17,16 +17,11 @@ from bidwise import InputError, WelfareLoss
 from bidwise.diagnosis import COUNTS, Part, diagnose
 
 TAUGHT = {"value": "teacher", "gap": "signed", "surrogate": "logistic", "weighting": 3.0, "unit": 1.0}
+OURS = {"value": "clicks", "gap": "positive", "surrogate": "logistic", "unit": "batch"}
 MEMBERS = {
-    "log_plus": {"value": "clicks", "gap": "positive", "surrogate": "logistic", "unit": "batch"},
+    "log_plus": OURS,
     "log_teacher": TAUGHT,
-    WelfareLoss(lam=0.3, reduction="sum"): {
-        "value": "clicks",
-        "gap": "positive",
-        "surrogate": "logistic",
-        "unit": "batch",
-        "reduction": "sum",
-    },
+    WelfareLoss(lam=0.3, reduction="sum"): OURS | {"reduction": "sum"},
     WelfareLoss(**TAUGHT | {"unit": "batch"}): TAUGHT | {"unit": "batch"},
 }
 ILLNESSES = ["non_finite_logits", "non_finite_bids", "non_positive_bids", "clicks_out_of_range", "teacher_out_of_range"]
@@ -334,18 +329,12 @@ def test_any_dtype_and_any_mode_and_no_mutation():
 
 def test_wrong_shapes_and_types_are_refused():
     ads = batch()
+    wrong = {"bids": ads.bids[1:], "clicks": ads.clicks.tolist(), "teacher": 0.5, "logits": ads.logits.long()}
+    for argument, value in (wrong | {"offsets": torch.tensor([0, 3])}).items():
+        with pytest.raises((ValueError, TypeError), match=f"^{argument} must"):
+            diagnosis(ads.but(**{argument: value}))
     with pytest.raises(ValueError, match=r"logits must have shape \(ads,\), found \(2, 10\)"):
         diagnosis(ads.map(lambda x: x.view(2, 10)))
-    with pytest.raises(ValueError, match="bids must have the shape of logits"):
-        diagnosis(ads.but(bids=ads.bids[1:]))
-    with pytest.raises(TypeError, match=r"clicks must be a torch.Tensor, found list"):
-        diagnosis(ads.but(clicks=ads.clicks.tolist()))
-    with pytest.raises(TypeError, match=r"teacher must be a torch.Tensor, found float"):
-        diagnosis(ads.but(teacher=0.5))
-    with pytest.raises(TypeError, match="logits must be floating point"):
-        diagnosis(ads.but(logits=ads.logits.long()))
-    with pytest.raises(ValueError, match="offsets must end at the number of ads, 20"):
-        diagnosis(ads.but(offsets=torch.tensor([0, 3])))
 
 
 # Size

@@ -4,7 +4,6 @@ import gzip
 import json
 import pickle
 from contextlib import suppress
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 from markupsafe import Markup
-from run_helpers import ROOT, bidwise_command
+from run_helpers import ROOT, Page, bidwise_command
 
 import bidwise
 from bidwise.cli.terminal import say
@@ -198,19 +197,15 @@ def test_the_shell_gets_one_line(runs, tmp_path, monkeypatch, capsys):
 # Pages
 
 
-class Page(HTMLParser):
-    """Collects scripts, handlers and anything that a page would load from elsewhere."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.faults = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        self.faults += [tag] if tag in BAD_TAGS else []
-        for name, value in attributes:
+def faults_of(page):
+    """Scripts, handlers and anything that a page would load from elsewhere."""
+    for tag, attributes in Page(page).elements:
+        if tag in BAD_TAGS:
+            yield tag
+        for name, value in attributes.items():
             leads = name in ("href", "xlink:href", "src") and not (value or "").startswith(("#", "data:,"))
-            self.faults += [f"{tag} {name}={value}"] if name.startswith("on") or leads else []
+            if name.startswith("on") or leads:
+                yield f"{tag} {name}={value}"
 
 
 def words_of(tree):
@@ -260,7 +255,7 @@ def test_no_page_runs_a_script(runs, browser, tmp_path, monkeypatch):
     tab.on("request", lambda request: said.append(request.url))
     file = tmp_path / "page.html"
     for page in pages:
-        assert Page(page).faults == []
+        assert list(faults_of(page)) == []
         file.write_text(page, encoding="utf-8")
         tab.goto(file.as_uri())
         assert tab.evaluate("[...document.querySelectorAll('*')].every(each => !each.onload && !each.onerror)")

@@ -48,16 +48,6 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(table_files, "BYTES", 50_000)
 
 
-def test_the_ctr_of_a_row_is_the_same_alone_in_any_subset_and_order(run):
-    table, model = ads(1000, 1), bidwise.load(run)
-    ctr = model.predict(table)
-    order = np.random.default_rng(0).permutation(len(table))
-    assert np.array_equal(model.predict(table[order.tolist()]), ctr[order])
-    assert np.array_equal(model.predict(table[300:333]), ctr[300:333])
-    alone = [model.predict(table[row : row + 1])[0] for row in range(0, 1000, 37)]
-    assert np.array_equal(alone, ctr[::37])
-
-
 @pytest.mark.parametrize("out", ["out.parquet", "out.csv"])
 def test_every_kind_of_file_has_the_same_ctr(run, tmp_path, small_blocks, out):
     table = ads(5000, 1)

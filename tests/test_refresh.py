@@ -10,7 +10,6 @@ import torch
 import bidwise
 from bidwise.cli import app
 from bidwise.data import Ads
-from bidwise.data.columns import Categorical, Encoder, Numeric
 from bidwise.data.store import Store
 from bidwise.models import MODELS
 from bidwise.models.widening import widened, widened_adam
@@ -138,13 +137,6 @@ def test_a_training_cut_in_two_is_the_same_training(name, tmp_path):
     assert any(
         not torch.allclose(forgot.model.state_dict()[key], value) for key, value in whole.model.state_dict().items()
     )
-
-
-def test_new_words_come_after_the_old_ones():
-    old = Encoder((Categorical("site", ("a", "b", "c")), Numeric("age", (1.0,))))
-    fitted = Encoder((Categorical("site", ("c", "d")), Numeric("age", (7.0,))))
-    wider = old.extended(fitted)
-    assert wider.columns == (Categorical("site", ("a", "b", "c", "d")), Numeric("age", (1.0,)))
 
 
 def test_refreshes_are_counted_and_ids_stay(first, tmp_path):

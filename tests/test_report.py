@@ -277,19 +277,6 @@ def test_segments_are_tables_of_the_page(results, pages):
     assert "second against first by place" in text
 
 
-def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
-    table = world(["first", "second"])
-    columns = {"ctr": ["first", "second"], "click": "click", "bid": "bid", "auction": "auction"}
-    found = bidwise.evaluate(table, **columns, out=tmp_path / "made")
-    made = json.loads((tmp_path / "made/environment.json").read_text())
-    assert (tmp_path / "made/report.html").read_text("utf-8") == runs_page([Run("made", found, environment=made)])
-    assert result_from_json(Evaluation, json.loads((tmp_path / "made/result.json").read_text())) == found
-    monkeypatch.setattr("bidwise.report.build.runs_page", lambda runs: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        found.write(tmp_path / "none")
-    assert not (tmp_path / "none").exists()
-
-
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", ["three calibrated", "no clicks", "ten", "nasty"])
 def test_page_in_a_browser(browser, pages, tmp_path, name, width):

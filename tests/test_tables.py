@@ -171,20 +171,6 @@ def test_files_as_other_tools_leave_them(tmp_path):
     assert ads.bids.tolist() == [2.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("auction,model,click,bid,model\n1,0.5,1,2,0.4\n", "must have every column once, found 'model' 2 times"),
-        ("auction\tmodel\tclick\tbid\n1\t0.5\t1\t2\n", "is it separated by .* Name it: --separator"),
-        ("auction,model,click,bid\n1,0.5,1,2\n\n2,0.5,1,2\n", "line 3: must have 4 cells, .*, found an empty line"),
-    ],
-)
-def test_confusing_files_are_refused(tmp_path, text, message):
-    (tmp_path / "ads.csv").write_text(text)
-    with pytest.raises(InputError, match=message):
-        read(tmp_path / "ads.csv")
-
-
 def test_a_folder_without_tables_is_none(tmp_path):
     with pytest.raises(InputError, match=r"or a folder of files of one kind, found no file that ends in \.parquet"):
         read(tmp_path)

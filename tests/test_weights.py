@@ -13,7 +13,7 @@ from helpers import stack as stack_batches
 import bidwise
 from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, stack
-from bidwise.losses.named import BidWeightedLogLoss, unchecked
+from bidwise.losses.named import unchecked
 from bidwise.models import MLP, SparseLogisticRegression
 from bidwise.training import METRICS, Variants, fit, predict
 from bidwise.training.batches import Shuffle
@@ -42,48 +42,13 @@ def with_gradient(loss, ads, weights=None):
 # losses
 
 
-@pytest.mark.parametrize("member", MEMBERS, ids=str)
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("bounded", [True, False])
-def test_weighted_losses_are_the_reference(member, reduction, bounded):
-    ads = random_auctions(seed=1, sizes=SIZES if bounded else (7,))
-    ads = ads if bounded else ads.but(offsets=None)
-    weights = some_weights(ads.logits.numel())
-    options = member._asdict() | {"sigma": 2.0, "lam": 0.7, "reduction": reduction, "unit": "batch"}
-    found, gradient = with_gradient(WelfareLoss(**options), ads, weights)
-    expected, slopes = reference.welfare_loss(*ads.lists(), **options, weights=weights.tolist())
-    assert found.item() == pytest.approx(expected, rel=1e-11)
-    torch.testing.assert_close(gradient, torch.tensor(slopes, dtype=torch.float64), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("value", ["clicks", "teacher"])
-def test_weighted_log_losses_are_the_reference(power, value):
-    ads, weights = random_auctions(seed=2), some_weights(13)
-    found, gradient = with_gradient(BidWeightedLogLoss(power=power, value=value), ads, weights)
-    logits, clicks, bids, _, teacher = ads.lists()
-    both = [w * b**power for w, b in zip(weights.tolist(), bids, strict=True)]
-    expected, slopes = reference.mean_log_loss(logits, clicks if value == "clicks" else teacher, both)
-    assert found.item() == pytest.approx(expected, rel=1e-12)
-    torch.testing.assert_close(gradient, torch.tensor(slopes, dtype=torch.float64))
-
-
-@every_loss
-def test_weights_of_repeats_are_those_of_each_alone(name):
-    alone = [random_auctions(seed=seed, sizes=(3, 5, 2)) for seed in range(3)]
-    weights = some_weights(10, lead=(3,))
-    loss, gradient = with_gradient(bidwise.LOSSES[name], stack_batches(*alone), weights)
-    for k, ads in enumerate(alone):
-        expected, slopes = with_gradient(bidwise.LOSSES[name], ads, weights[k])
-        torch.testing.assert_close(loss[k], expected)
-        torch.testing.assert_close(gradient[k], slopes)
-
-
 @every_loss
 @pytest.mark.parametrize("bounds", [None, [0], [0, 0, 0]])
-def test_nothing_weighs_0(name, bounds):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_no_ads_cost_nothing(name, bounds, weighted):
     logits, none = torch.zeros(0, requires_grad=True), torch.zeros(0)
-    loss = bidwise.LOSSES[name](logits, none, none, None if bounds is None else torch.tensor(bounds), none, none)
+    offsets, more = None if bounds is None else torch.tensor(bounds), [none] if weighted else []
+    loss = bidwise.LOSSES[name](logits, none, none, offsets, none, *more)
     loss.backward()
     assert loss.item() == 0
     assert logits.grad.shape == (0,)
@@ -293,13 +258,8 @@ def test_batches_bring_weights_and_clicks_over_exposure(sizes, exposed):
 
 def test_repeats_with_weights_and_exposure_train_as_each_alone():
     alone = [auctions_of_ads(seed, sizes=(4,) * 10).to(torch.float32) for seed in range(3)]
-    options = {
-        "loss": "log_plus",
-        "epochs": 3,
-        "batch_size": 8,
-        "learning_rate": 0.01,
-        "metric": ("welfare", "log_loss"),
-    }
+    options = {"loss": "log_plus", "epochs": 3, "batch_size": 8, "learning_rate": 0.01}
+    options |= {"metric": ("welfare", "log_loss")}
     both = stack(alone)
     found = fit(MLP(1, (4,), members=(3,), seed=range(3)), both, valid=both, seed=[5, 6, 7], **options)
     for k, ads in enumerate(alone):
