@@ -166,10 +166,7 @@ EARLY = [
     (["evaluate", "x.csv", "--ctr", "a"], "--click is missing; see bidwise evaluate --help"),
     (["evaluate", "none.csv", "--ctr", "a", "--click", "c", "--bid", "b"], "none.csv: no such file"),
     (["evaluate", "a.csv", "--clik", "y"], "Unknown option: --clik; did you mean --click?"),
-    (
-        ["evaluate", "a.csv", "--ctr", "p", "--no-hedder"],
-        "Unknown option: --no-hedder; did you mean --no-header?",
-    ),
+    (["evaluate", "a.csv", "--ctr", "p", "--no-hedder"], "Unknown option: --no-hedder; did you mean --no-header?"),
     (["evaluate", "a.csv", "--zzz"], "Unknown option: --zzz; see bidwise evaluate --help"),
     (["train", "a.csv", "--epochs=5"], "Unknown option: --epochs; see bidwise train --help; settings without an "),
     (["predict", "none", "ads.parquet"], "RUN must be a folder of bidwise train, found nothing at none"),

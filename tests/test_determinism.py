@@ -95,12 +95,7 @@ def with_threads():
 
 
 @pytest.mark.parametrize(
-    ("name", "loss"),
-    [
-        ("deepfm", "log_plus"),
-        ("dcnv2", "log_loss"),
-        ("logistic_regression", "log_plus_teacher"),
-    ],
+    ("name", "loss"), [("deepfm", "log_plus"), ("dcnv2", "log_loss"), ("logistic_regression", "log_plus_teacher")]
 )
 def test_steps_do_not_depend_on_the_number_of_threads(with_threads, name, loss):
     """Batches of 2,049: wide enough for threads to share matrices, batch norms and pairs."""

@@ -93,10 +93,7 @@ def test_counts_equal_loops_over_pairs(batch):
 
     ecpm = tied(lambda z, y, b, p: b * reference.sigmoid(z))
     assert found.counts["ecpm_ties"] == Part(sum(ecpm), len(pairs), "pairs")
-    for term, value in [
-        (found.rank, tied(lambda z, y, b, p: b * y)),
-        (taught.rank, tied(lambda z, y, b, p: b * p)),
-    ]:
+    for term, value in [(found.rank, tied(lambda z, y, b, p: b * y)), (taught.rank, tied(lambda z, y, b, p: b * p))]:
         effective = sum(not a and not b for a, b in zip(ecpm, value, strict=True))
         assert term.value_ties == Part(sum(value), len(pairs), "pairs")
         assert term.effective_pairs == Part(effective, len(pairs), "pairs")

@@ -28,7 +28,7 @@ from bidwise import CTRClassifier, welfare_scorer
 SMALL = {"model": "logistic_regression", "epochs": 3, "random_state": 0}
 FAILS = {
     "check_sample_weight_equivalence_on_dense_data": "batches of shuffled rows: a repeated row is in several of them, "
-    "one of weight 2 in one",
+    "one of weight 2 in one"
 }
 
 

@@ -63,8 +63,7 @@ def test_log_loss_is_kept_when_all_candidates_are_noise(kind):
 def test_a_clearly_better_candidate_is_chosen(spread):
     chosen = [
         choose(
-            of_auctions(candidates_of(seed, auctions=4000, bid_spread=spread, better="candidate_3")),
-            "log_loss",
+            of_auctions(candidates_of(seed, auctions=4000, bid_spread=spread, better="candidate_3")), "log_loss"
         ).chosen
         for seed in range(20)
     ]

@@ -8,16 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from helpers import (
-    MEMBERS,
-    Member,
-    largest,
-    loss_and_gradient,
-    pairwise,
-    random_auctions,
-    stack,
-    worst,
-)
+from helpers import MEMBERS, Member, largest, loss_and_gradient, pairwise, random_auctions, stack, worst
 
 import bidwise
 from bidwise.losses import all_pairs

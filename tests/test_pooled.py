@@ -179,9 +179,7 @@ def test_several_pools_are_each_its_own(tied, reserve):
         score = pool_score(bids[rows], ctr[rows], reserve)
         for k, (alone, weighing) in enumerate(
             zip(
-                measures(Pool(score, 6, 3), rows),
-                measures(pool_of(score, 6, weights=weights[rows]), rows),
-                strict=True,
+                measures(Pool(score, 6, 3), rows), measures(pool_of(score, 6, weights=weights[rows]), rows), strict=True
             )
         ):
             np.testing.assert_allclose(found[k].values[rows], alone.values, rtol=1e-9, atol=1e-12)

@@ -157,22 +157,6 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(run, tmp_path):
     with pytest.raises(Stop):
         train(run.path, out=tmp_path / "run", **run.columns, **TAUGHT, progress=stop)
     assert not (tmp_path / "run" / "model.pt").exists()
-    train(run.path, out=tmp_path / "run", **run.columns, **TAUGHT)
-    there, here = (torch.load(folder / "model.pt", weights_only=True) for folder in (run.folder, tmp_path / "run"))
-    assert all(torch.equal(there[name], here[name]) for name in there)
-    assert (tmp_path / "run" / "config.toml").read_text() == (run.folder / "config.toml").read_text()
-
-
-def test_it_says_from_where_it_resumes(run, tmp_path):
-    class Stop(Exception):
-        pass
-
-    def stop(work, done, detail=""):
-        if detail == "model 2 of 2, epoch 2.0 of 4":
-            raise Stop
-
-    with pytest.raises(Stop):
-        train(run.path, out=tmp_path / "run", **run.columns, **TAUGHT, progress=stop)
     heard = []
 
     def hear(prepared):
@@ -183,6 +167,9 @@ def test_it_says_from_where_it_resumes(run, tmp_path):
     assert "at most 4 epochs each" in heard[0]
     assert f"Nothing is trained: the run in {tmp_path / 'run'} is finished" in heard[1]
     assert "at most 4 epochs" not in heard[1]
+    there, here = (torch.load(folder / "model.pt", weights_only=True) for folder in (run.folder, tmp_path / "run"))
+    assert all(torch.equal(there[name], here[name]) for name in there)
+    assert (tmp_path / "run" / "config.toml").read_text() == (run.folder / "config.toml").read_text()
     with pytest.raises(bidwise.InputError, match="table must name the table to train on, found no table"):
         train(out=tmp_path / "other", **ROLES)
 
@@ -485,22 +472,9 @@ def test_tables_that_are_too_small_are_refused(table, tmp_path):
 def test_files_and_folders_that_cannot_be_used(run, table, tmp_path):
     told = {**ROLES, **SMALL}
     (tmp_path / "file").write_text("x")
-    (tmp_path / "empty.csv").write_text("")
-    (tmp_path / "odd.csv").write_text("a;b\n1;2\n")
-    (tmp_path / "ads.xlsx").write_text("x")
-    (tmp_path / "bad.parquet").write_text("no parquet")
     (tmp_path / "broken.toml").write_text("[data\nclick =")
-    cases = [
-        ("none.csv", r"no such file"),
-        ("empty.csv", r"must hold ads, found an empty file"),
-        ("odd.csv", r"is it separated by ';'"),
-        ("ads.xlsx", r"must end in .parquet, .csv"),
-        ("bad.parquet", r"bad.parquet cannot be read"),
-        (".", r"must be a file, or a folder of files of one kind, found .csv and .parquet"),
-    ]
-    for name, message in cases:
-        with pytest.raises(bidwise.InputError, match=message):
-            train(tmp_path / name, out=tmp_path / "run", **told)
+    with pytest.raises(bidwise.InputError, match="no such file"):
+        train(tmp_path / "none.csv", out=tmp_path / "run", **told)
     with pytest.raises(bidwise.InputError, match="out must be a folder, found the file"):
         train(table, out=tmp_path / "file", **told)
     with pytest.raises(bidwise.InputError, match=r"broken.toml must be a TOML file, found"):
@@ -536,11 +510,7 @@ def test_sections_and_settings_that_nobody_knows():
         ({}, ["train.budget=0"], r"train.budget must be at least 1, found 0"),
         ({}, ["train.loss=log_plus", "train.click_share=0.5"], r"click_share is of losses with a teacher"),
         ({}, ["train.loss=distilled", "train.click_share=1"], r"click_share must be in \[0, 1\), found 1"),
-        (
-            {},
-            ["model.hidden=8", "model.name=logistic_regression"],
-            r"hidden is no option of logistic_regression",
-        ),
+        ({}, ["model.hidden=8", "model.name=logistic_regression"], r"hidden is no option of logistic_regression"),
         ({}, ["train.precision=half"], r"precision must be one of float32, mixed, found 'half'"),
     ):
         with pytest.raises(bidwise.InputError, match=message):
@@ -554,14 +524,8 @@ def test_the_command_says_what_it_does_and_what_is_next(run, tmp_path, capsys, m
     out = tmp_path / "run"
     app(["train", str(run.path), *words, "--out", str(out)], exit_on_error=False, result_action="return_value")
     said = capsys.readouterr().out
-    for expected in (
-        "brand_id  categorical",
-        "whole numbers whose name says",
-        "training",
-        "columns, on cpu",
-        "On test (",
-        f"Next: bidwise predict {out} NEW_TABLE",
-    ):
+    assert f"Next: bidwise predict {out} NEW_TABLE" in said
+    for expected in ("brand_id  categorical", "whole numbers whose name says", "training", "columns, on cpu"):
         assert expected in said
     assert said.index("brand_id") < said.index("On test")
     config = tomllib.loads((out / "config.toml").read_text())

@@ -14,8 +14,8 @@ import bidwise
 from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, stack
 from bidwise.losses.named import unchecked
-from bidwise.models import MLP, SparseLogisticRegression
-from bidwise.training import METRICS, Variants, fit, predict
+from bidwise.models import MLP
+from bidwise.training import METRICS, Variants, fit
 from bidwise.training.batches import Shuffle
 
 SIZES = (5, 1, 3, 0, 4)
@@ -268,45 +268,3 @@ def test_repeats_with_weights_and_exposure_train_as_each_alone():
             assert found.history[-1][name][k].item() == pytest.approx(one.history[-1][name].item(), rel=1e-4)
         for key, tensor in one.last.items():
             torch.testing.assert_close(found.last[key][k], tensor, rtol=1e-4, atol=1e-5)
-
-
-def market(count, seed=0):
-    """Ads of four kinds with known CTR, logged in slots: the better ads were higher up."""
-    random = seeded(seed)
-    ctr = torch.tensor([0.05, 0.1, 0.2, 0.4])
-    kind = torch.randint(0, 4, (count,), generator=random)
-    slots = torch.tensor([1.0, 0.6, 0.3])
-    luck = torch.rand(count, generator=random)
-    exposure = slots[((3 - kind) / 3 * 0.5 + 0.8 * luck).mul(3).long().clamp(0, 2)]
-    clicks = (torch.rand(count, generator=random) < ctr[kind] * exposure).to(torch.uint8)
-    return kind[:, None].to(torch.int32), clicks, exposure, ctr
-
-
-def rates_of(ads, loss="log_loss", epochs=6):
-    """CTR of each kind by a model that can say anything about kinds."""
-    model = SparseLogisticRegression([4])
-    fit(model, ads, loss=loss, epochs=epochs, batch_size=500, learning_rate=0.05, schedule="cosine")
-    return predict(model, torch.arange(4)[:, None])
-
-
-@pytest.mark.parametrize("loss", ["log_loss", WelfareLoss(gap="positive", lam=10.0)])
-def test_exposure_recovers_the_ctr_of_the_first_slot(loss):
-    features, clicks, exposure, ctr = market(40_000)
-    ads = Ads(features, clicks, torch.ones(len(clicks)), exposure=exposure)
-    torch.testing.assert_close(rates_of(ads, loss), ctr, rtol=0.1, atol=0.01)
-    seen = torch.tensor([clicks[features[:, 0] == kind].float().mean() for kind in range(4)])
-    without = rates_of(replace(ads, exposure=None), loss)
-    torch.testing.assert_close(without, seen, rtol=0.1, atol=0.01)  # what was clicked, wherever it was shown
-    assert bool((without < 0.8 * ctr).all())
-
-
-def test_weights_make_up_for_ads_that_were_left_out():
-    features, clicks, _, ctr = market(60_000, seed=1)
-    random = seeded(2)
-    clicks = (torch.rand(len(clicks), generator=random) < ctr[features[:, 0].long()]).to(torch.uint8)
-    kept = (clicks == 1) | (torch.rand(len(clicks), generator=random) < 0.2)
-    features, clicks = features[kept], clicks[kept]
-    ads = Ads(features, clicks, torch.ones(len(clicks)), weights=torch.where(clicks == 1, 1.0, 5.0))
-    torch.testing.assert_close(rates_of(ads), ctr, rtol=0.1, atol=0.01)
-    odds = ctr / (1 - ctr) / 0.2
-    torch.testing.assert_close(rates_of(replace(ads, weights=None)), odds / (1 + odds), rtol=0.1, atol=0.01)
