@@ -218,19 +218,9 @@ def test_a_store_has_a_column_for_each_slot(run):
 
 def test_text_is_the_same_as_lists(run, tmp_path, capsys):
     as_text(logged(), ";").write_csv(tmp_path / "ads.csv")
-    command = ["train", str(tmp_path / "ads.csv"), "--click", "click", "--bid", "bid", "--auction-size", "8"]
-    command += [
-        "--bag",
-        "interests",
-        "codes",
-        "--model",
-        "deepfm",
-        "--loss",
-        "log_loss",
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    command += ["--device", "cpu", "--set", "model.hidden=8", "data.bag_separator=;"]
+    words = "--click click --bid bid --auction-size 8 --bag interests codes --model deepfm --loss log_loss --device cpu"
+    command = ["train", str(tmp_path / "ads.csv"), *words.split(), "--out", str(tmp_path / "run")]
+    command += ["--set", "model.hidden=8", "data.bag_separator=;"]
     command += [f"train.{key}={FAST[key]}" for key in ("epochs", "batch_size", "learning_rate")]
     app(command, result_action="return_value")
     assert "named as bag" in capsys.readouterr().out
