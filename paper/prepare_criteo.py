@@ -121,6 +121,7 @@ def prepare(
     show = progress or (lambda work, share: None)
     with locked_folder(folder):
         if (folder / SCHEMA).is_file():
+            shutil.rmtree(folder / SCRATCH, ignore_errors=True)  # of a run that was killed at its very end
             store = Store(folder)
         else:
             with _scratch(folder / SCRATCH) as scratch:
