@@ -194,14 +194,6 @@ def test_payment_is_what_the_model_expects():
     assert sold.revenue(ctr).item() == pytest.approx(sold.payment.nansum().item())
 
 
-def test_all_below_the_reserve_leaves_every_slot_empty():
-    sold = run_auction([0.5, 0.9, 0.3], [1.0, 2.0, 3.0], [0, 2, 3], slots=(1.0, 0.5), reserve=2.5)
-    assert sold.winners.tolist() == [[-1, -1], [2, -1]]
-    assert sold.payment[0].isnan().all()
-    assert sold.welfare([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]).tolist() == [0.0, 3.0]
-    assert sold.revenue([1.0, 1.0, 1.0]).tolist() == [0.0, 2.5]
-
-
 @pytest.mark.parametrize("squash", [0.3, 0.7, 1.5])
 def test_equal_ads_tie_wherever_they_stand(squash):
     """Vectorised powers round the last numbers of an array differently."""

@@ -230,19 +230,6 @@ def test_text_is_the_same_as_lists(run, tmp_path, capsys):
     np.testing.assert_allclose(ctr, bidwise.load(run).predict(logged()), rtol=1e-6)
 
 
-def test_a_column_of_single_values_trains_the_same_as_a_category_and_as_a_bag(tmp_path):
-    table = logged().with_columns(one=pl.col("interests").list.first().fill_null("none")).drop("interests", "codes")
-    lists = table.with_columns(pl.col("one").map_elements(lambda x: [x], return_dtype=pl.List(pl.String)))
-    for name, rows in {"plain": table, "bag": lists}.items():
-        train(rows, out=tmp_path / name, model="dcnv2", **ROLES, **FAST, settings=["model.hidden=8"])
-    plain, bag = (Store(tmp_path / name / "store") for name in ("plain", "bag"))
-    assert plain.cardinalities == bag.cardinalities
-    assert np.array_equal(plain.column("train", "features"), bag.column("train", "features"))
-    assert np.array_equal(
-        bidwise.load(tmp_path / "plain").predict(table), bidwise.load(tmp_path / "bag").predict(lists)
-    )
-
-
 def test_predictions_agree_wherever_they_are_made(run, tmp_path):
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)

@@ -97,14 +97,6 @@ def test_every_possible_auction_of_a_gzipped_csv(tmp_path, monkeypatch, capsys):
     assert "2,400 ads" in capsys.readouterr().out
 
 
-def test_calibration_table(ads, tmp_path, monkeypatch):
-    other = tmp_path / "validation.csv"
-    table_of(seed=5).write_csv(other)
-    words = ["--auction", "auction", "--calibrate", "isotonic", "--calibration-table", other, "--out", tmp_path / "out"]
-    evaluate(monkeypatch, ads, *words)
-    assert list(read(tmp_path / "out")["models"]) == ["model_a", "model_b", "model_a+isotonic", "model_b+isotonic"]
-
-
 REAL = ["--auction", "auction"]
 TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid"]
 

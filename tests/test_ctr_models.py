@@ -12,8 +12,8 @@ from torch import nn
 
 from bidwise import InputError
 from bidwise.models import DCNv2, DeepFM, SparseLogisticRegression
-from bidwise.models.layers import Embeddings, Perceptron, glorot, paired
-from paper.dcn import DCN, MODELS, embedding_width
+from bidwise.models.layers import Embeddings, Perceptron, glorot
+from paper.dcn import DCN, embedding_width
 
 CARDINALITIES = [3, 20, 5, 16, 81, 2]  # vectors of 6, 12, 6, 12, 18 and 6 numbers in DCN
 SMALL = {
@@ -300,15 +300,6 @@ def test_widths_of_vectors_are_6_fourth_roots_rounded_down():
 # interactions
 
 
-@given(ads=st.integers(0, 4), fields=st.integers(1, 6), width=st.integers(1, 4), seed=st.integers(0, 1000))
-@settings(deadline=None, max_examples=50)
-def test_the_factorization_machine_is_the_sum_over_pairs_of_fields(ads, fields, width, seed):
-    vectors = draw(ads, fields, width, seed=seed)
-    found = paired(vectors)
-    assert found.tolist() == pytest.approx([pair_sum(ad) for ad in vectors.tolist()], rel=1e-12, abs=1e-12)
-    torch.testing.assert_close(paired(vectors[:, torch.randperm(fields, generator=seeded(seed))]), found)
-
-
 # perceptrons
 
 
@@ -502,15 +493,6 @@ def test_ads_do_not_interact_when_evaluated(name):
     together = model(ids)
     torch.testing.assert_close(torch.cat([model(ad[None]) for ad in ids]), together)
     assert model(ids[:0]).shape == (0,)
-
-
-@every_model
-def test_models_are_known_by_name(name):
-    ids = some_ids(4)
-    model = MODELS[name](CARDINALITIES, seed=5)
-    assert model(ids).shape == (4,)
-    assert model(ids[:1]).shape == (1,)  # a batch of one ad is no trouble in training
-    assert MODELS.keys() == SMALL.keys()
 
 
 @every_model

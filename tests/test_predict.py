@@ -116,14 +116,6 @@ def test_a_killed_call_leaves_no_half_file(run, tmp_path, ending):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([table.name, out.name])
 
 
-def test_cells_that_are_no_numbers_are_missing_as_in_training(run, tmp_path):
-    table = ads(1000, 1)
-    text = table.with_columns(age=pl.when(pl.int_range(pl.len()) == 9).then(pl.lit("x")).otherwise(pl.lit("1.0")))
-    nothing = text.with_columns(age=pl.when(pl.col("age") == "x").then(None).otherwise(pl.lit("1.0")))
-    model = bidwise.load(run)
-    assert np.array_equal(model.predict(text), model.predict(nothing))
-
-
 def test_empty_lines_at_the_end_of_text_are_no_ads(run, tmp_path, small_blocks):
     text = ads(5000, 1).write_csv()
     (tmp_path / "new.csv").write_text(text)

@@ -77,13 +77,6 @@ def test_frames_and_columns_in_memory(frame):
     assert ads.offsets.tolist() == [0, 2, 3, 6]
 
 
-def test_scattered_auctions_are_brought_together():
-    ads = read(COLUMNS | {"auction": [7, 3, 7, 5, 3, 7]})
-    assert ads.offsets.tolist() == [0, 3, 5, 6]
-    assert ads.bids.tolist() == [1.0, 3.0, 3.5, 2.0, 2.5, 1.5]
-    assert ads.clicks.tolist() == [0, 0, 0, 1, 1, 0]
-
-
 def test_auctions_may_be_named_by_anything(tmp_path):
     """A column whose first rows look like numbers."""
     names = ["1", "1", "2", "02", "02", "02"]
@@ -124,12 +117,6 @@ def test_bad_values_are_named_by_column_and_row(tmp_path, kind, column, row, val
     place = f"line {row + 2}" if kind == "csv" else rf"row {row} \(rows count from 0\)"
     with pytest.raises(InputError, match=f"{place}: column '{column}': {message}"):
         read(source, position="slot", slots=3)
-
-
-def test_missing_auctions_of_pandas_are_missing():
-    frame = pd.DataFrame(COLUMNS | {"auction": [1.0, 1.0, float("nan"), 2.0, 2.0, 2.0]})
-    with pytest.raises(InputError, match=r"row 2 .*: column 'auction': found no value"):
-        read(frame)
 
 
 def test_file_names_and_columns_are_no_patterns(tmp_path):
@@ -198,11 +185,6 @@ def test_a_column_has_one_role(roles):
 def test_columns_are_named_not_passed(role):
     with pytest.raises(InputError, match="columns must be named by text, found Series"):
         read(pd.DataFrame(COLUMNS), **{role: pd.Series([1.0] * 6)})
-
-
-def test_only_the_asked_columns_are_read(tmp_path):
-    """A column of the same file that is broken does not matter."""
-    read(saved(tmp_path, "csv", COLUMNS | {"spare": ["x", None, "é", "1", "2", "3"]}))
 
 
 @pytest.mark.parametrize(

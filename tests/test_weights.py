@@ -191,47 +191,7 @@ def test_metrics_count_ads_by_their_weights(sizes, exposed, weighted):
         assert METRICS[name].of(logits, ads).item() == pytest.approx(number, rel=1e-12)
 
 
-def test_metrics_of_repeats_are_those_of_each_alone():
-    alone = [auctions_of_ads(seed, sizes=(4, 4, 4)) for seed in range(3)]
-    alone[1] = replace(alone[1], weights=50 * alone[1].weights)  # an average of its own
-    logits = torch.randn(2, 3, 12, generator=seeded(1), dtype=torch.float64)
-    for name in METRICS:
-        together = METRICS[name].of(logits, stack(alone))
-        assert together.shape == (2, 3)
-        for v in range(2):
-            for r, ads in enumerate(alone):
-                torch.testing.assert_close(together[v, r], METRICS[name].of(logits[v, r], ads))
-
-
 # ads and batches
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"weights": torch.ones(12)}, r"weights must have one number per ad.*\(13,\), found \(12,\)"),
-        ({"weights": -torch.ones(13)}, "weights must be finite and no less than 0, found -1"),
-        ({"exposure": torch.ones(12)}, r"exposure must have one number per ad.*\(13,\), found \(12,\)"),
-        ({"exposure": torch.zeros(13)}, r"exposure must be in \[1e-06, 1\], found 0"),
-        ({"exposure": torch.full((13,), 1.5)}, r"exposure must be in \[1e-06, 1\], found 1.5"),
-        ({"exposure": torch.full((13,), math.nan)}, r"exposure must be in \[1e-06, 1\], found nan"),
-    ],
-)
-def test_ads_with_bad_columns_are_refused(columns, message):
-    with pytest.raises(InputError, match=message):
-        replace(auctions_of_ads(), **columns)
-
-
-def test_ads_move_and_stack_with_weights_and_exposure():
-    ads = auctions_of_ads()
-    moved = ads.to(torch.float32)
-    assert moved.weights.dtype == moved.exposure.dtype == torch.float32
-    both = stack([ads, auctions_of_ads(1)])
-    assert both.weights.shape == both.exposure.shape == (2, 13)
-    with pytest.raises(InputError, match="repeats must all have exposure, or none of them"):
-        stack([ads, replace(ads, exposure=None)])
-    with pytest.raises(InputError, match="repeats must all have weights, or none of them"):
-        stack([ads, replace(ads, weights=None)])
 
 
 @pytest.mark.parametrize("sizes", [None, (4, 4, 4), SIZES])
