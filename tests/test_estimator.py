@@ -102,12 +102,6 @@ def test_pandas_polars_and_shuffled_columns_of_bids_agree(log):
     np.testing.assert_array_equal(first.predict_proba(log.X), first.predict_proba(log.polars))
 
 
-def test_a_number_as_random_state_makes_training_repeatable_and_others_differ(log):
-    one, two, other = (CTRClassifier(**SMALL | {"random_state": k}).fit(log.X, log.y) for k in (1, 1, 2))
-    np.testing.assert_array_equal(one.predict_proba(log.X), two.predict_proba(log.X))
-    assert (one.predict_proba(log.X) != other.predict_proba(log.X)).any()
-
-
 def test_the_second_class_is_the_click_whatever_it_is_called(log):
     numbers = CTRClassifier(**SMALL).fit(log.X, log.y)
     words = CTRClassifier(**SMALL).fit(log.X, np.where(log.y == 1, "yes", "no"))

@@ -175,12 +175,6 @@ def test_usual_mistakes_get_a_hint(ctr, hint):
         read(COLUMNS | {"model": ctr * 3})
 
 
-@pytest.mark.parametrize("roles", [{"ctr": ["model", "click"]}, {"bid": "model"}, {"bid": "click"}])
-def test_a_column_has_one_role(roles):
-    with pytest.raises(InputError, match="must be a column of its own"):
-        read(COLUMNS, **roles)
-
-
 @pytest.mark.parametrize("role", ["click", "bid", "auction", "weight"])
 def test_columns_are_named_not_passed(role):
     with pytest.raises(InputError, match="columns must be named by text, found Series"):

@@ -200,14 +200,6 @@ def test_lam_reaches_the_loss(table, tmp_path):
     assert ctr[0]["log_plus"].log_loss != ctr[1]["log_plus"].log_loss
 
 
-def test_unseen_categories_count_as_rare(run, table):
-    new = table.head(50).with_columns(site=pl.lit("never seen"), brand_id=pl.lit(10**9), age=pl.lit(None))
-    found = predict(run.folder, new, column="p")
-    assert found["p"].is_between(0, 1).all()
-    with pytest.raises(bidwise.InputError, match=r"table has no column 'site', 'age'; the model needs them"):
-        predict(run.folder, table.drop("site", "age"))
-
-
 def test_predict_refuses_what_it_cannot_use(run, table, tmp_path):
     cases = {
         r"has a column 'bid' already": {"column": "bid"},
