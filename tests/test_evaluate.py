@@ -82,11 +82,8 @@ def test_a_better_model_is_found_better():
 
 def test_a_worse_model_is_said_to_be_worse():
     found = evaluate(ads_of(3_000), truth="truth", baseline="fine")
-    assert comparison(found, "log_loss", "rough", "fine").difference > 0
-    assert comparison(found, "log_loss", "rough", "fine").outcome == "worse"
-    assert comparison(found, "welfare", "rough", "fine").outcome == "worse"
+    assert {comparison(found, metric, "rough", "fine").outcome for metric in ("welfare", "log_loss")} == {"worse"}
     assert verdicts(found)[0].text.startswith("rough lowers welfare by ")
-    assert comparison(found, model="rough", baseline="fine").ci_high < 0
 
 
 def test_equal_models_are_not_said_to_differ():
@@ -152,11 +149,19 @@ def test_the_optimum_keeps_the_reserve():
     assert found.models["truth"].share_of_optimum == pytest.approx(1)
 
 
-def test_predictions_far_off_are_noted():
+@pytest.mark.parametrize(
+    ("changes", "there", "not_there"),
+    [
+        ({}, "shown, with bids held fixed", "very heavy-tailed"),
+        ({"fine": lambda table: table["fine"] / 5}, "fine predicts 0.19 times the clicks", "rough predicts"),
+        ({"bid": lambda table: table["bid"] ** 4}, "very heavy-tailed", "predicts"),
+    ],
+)
+def test_what_is_odd_is_noted(changes, there, not_there):
     table = ads_of(200)
-    said = " ".join(notes(evaluate(table | {"fine": table["fine"] / 5})))
-    assert "fine predicts 0.19 times the clicks" in said
-    assert "rough predicts" not in said
+    said = " ".join(notes(evaluate(table | {name: change(table) for name, change in changes.items()})))
+    assert there in said
+    assert not_there not in said
 
 
 def test_few_decisive_auctions_are_too_few_to_tell():
@@ -200,12 +205,6 @@ def test_many_decisive_auctions_with_few_clicks_are_too_few():
     assert "too few decisive auctions to tell (they show different ads in 1," in verdicts(found)[0].text
 
 
-def test_very_heavy_bids_are_noted():
-    table = ads_of(300)
-    assert any("very heavy-tailed" in note for note in notes(evaluate(table | {"bid": table["bid"] ** 4})))
-    assert not any("very heavy-tailed" in note for note in notes(evaluate(table | {"bid": table["bid"] ** 2})))
-
-
 def test_losing_every_click_is_no_certainty_of_all():
     """d = -B: the ratio is -1 in every draw, and yet another data set might have had a click."""
     table = ads_of(600)
@@ -227,10 +226,6 @@ def test_a_constant_difference_is_as_sure_in_shares():
     one = comparison(evaluate(table))
     assert (one.ci_low, one.ci_high) == (1, 1)
     assert (one.relative_ci_low, one.relative_ci_high) == (pytest.approx(1), pytest.approx(1))
-
-
-def test_realised_welfare_is_explained():
-    assert any("shown, with bids held fixed" in note for note in notes(evaluate(ads_of(50))))
 
 
 def test_one_model_alone():
@@ -256,48 +251,6 @@ def test_slots_pricing_reserve_and_squash_are_those_of_run_auction():
     sold = bidwise.run_auction(table["fine"], table["bid"], np.arange(0, 1801, 6), **rules)
     assert found.models["fine"].welfare == pytest.approx(sold.welfare(table["click"], table["bid"]).mean().item())
     assert found.models["fine"].revenue == pytest.approx(sold.revenue(table["click"]).mean().item())
-
-
-def test_scattered_auctions_change_nothing():
-    table = ads_of(200)
-    shuffled = np.random.default_rng(1).permutation(len(table["bid"]))
-    found = evaluate({name: column[shuffled] for name, column in table.items()})
-    assert found.models["fine"].welfare == pytest.approx(evaluate(table).models["fine"].welfare)
-
-
-def test_sampled_negatives_are_corrected():
-    """A model trained on a tenth of the negatives predicts p / (p + (1 - p) / 10); the correction finds p again."""
-    table = ads_of(2_000)
-    p, rate = table["truth"], 0.1
-    found = evaluate(table | {"fine": p / (p + rate * (1 - p)), "rough": p}, sampling_rate=rate)
-    assert found.models["fine"].predicted_over_observed == pytest.approx(1, abs=0.05)
-    assert found.models["rough"].predicted_over_observed < 0.3
-    exact = evaluate(table | {"fine": p, "rough": p})
-    assert found.models["fine"].welfare == pytest.approx(exact.models["fine"].welfare)
-    assert found.models["fine"].log_loss == pytest.approx(exact.models["fine"].log_loss)
-
-
-def test_clicks_in_lower_slots_count_more():
-    table = ads_of(300)
-    slot = np.tile([1, 2, 3], 600)
-    slots = (1.0, 0.5, 0.25)
-    found = evaluate(table | {"slot": slot}, position="slot", slots=slots)
-    value = table["bid"] * table["click"] / np.array(slots)[slot - 1]
-    ranked = np.argsort(-(table["bid"] * table["fine"]).reshape(-1, 6), axis=1)[:, :3]
-    welfare = (np.take_along_axis(value.reshape(-1, 6), ranked, axis=1) * slots).sum(1).mean()
-    assert found.models["fine"].welfare == pytest.approx(welfare)
-    assert found.models["fine"].auc == pytest.approx(roc_auc_score(table["click"], table["fine"]))
-
-
-def test_weights_of_auctions():
-    table = ads_of(300)
-    weight = np.repeat(np.random.default_rng(0).uniform(0.5, 2, 300), 6)
-    found = evaluate(table | {"w": weight}, weight="w")
-    value = (table["bid"] * table["click"])[shown(table, "fine")]
-    assert found.models["fine"].welfare == pytest.approx(np.average(value, weights=weight[::6]))
-    assert found.models["fine"].log_loss == pytest.approx(log_loss(table["click"], table["fine"], sample_weight=weight))
-    other = (table["bid"] * table["click"])[shown(table, "rough")]
-    assert comparison(found).difference == pytest.approx(np.average(value - other, weights=weight[::6]))
 
 
 @pytest.mark.parametrize("kind", ["platt", "isotonic"])
@@ -440,25 +393,10 @@ def test_one_class_data_says_that_auc_is_undefined(click):
     assert json.loads(found.to_json())["models"]["fine"]["auc"] is None
 
 
-def test_json_has_the_fields_and_no_nan():
-    found = evaluate(ads_of(100))
-    plain = json.loads(found.to_json())
-    assert plain["models"]["fine"]["welfare"] == found.models["fine"].welfare
-    assert {"model", "baseline", "metric", "difference", "relative", "ci_low", "ci_high", "decisive_auctions"} <= set(
-        plain["comparisons"][0]
-    )
-    assert plain["auctions"] == 100
-    assert plain["options"]["ctr"] == ["rough", "fine"]
-
-
 def test_files_are_written_whole(tmp_path, monkeypatch):
     out = tmp_path / "deep" / "out"
     evaluate(ads_of(100), out=out)
-    assert sorted(path.name for path in out.iterdir()) == [
-        "environment.json",
-        "report.html",
-        "result.json",
-    ]
+    assert sorted(path.name for path in out.iterdir()) == ["environment.json", "report.html", "result.json"]
     assert json.loads((out / "result.json").read_text())["ads"] == 600
     before = (out / "result.json").read_text()
 
@@ -470,16 +408,14 @@ def test_files_are_written_whole(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"found a folder of that name"):
         evaluate(ads_of(50), out=other)
     assert [path.name for path in other.iterdir()] == ["report.html"]
+    with pytest.raises(InputError, match="out must be a folder, found the file"):
+        evaluate(ads_of(50), out=out / "result.json" / "deeper")
 
     monkeypatch.setattr("bidwise.report.build.runs_page", fails)
     with pytest.raises(RuntimeError):
         evaluate(ads_of(50), out=out)
     assert (out / "result.json").read_text() == before
-    assert sorted(path.name for path in out.iterdir()) == [
-        "environment.json",
-        "report.html",
-        "result.json",
-    ]
+    assert sorted(path.name for path in out.iterdir()) == ["environment.json", "report.html", "result.json"]
 
 
 def test_progress_is_told():
@@ -518,12 +454,3 @@ def test_a_model_may_not_have_the_name_of_a_twin():
         InputError, match=r"ctr must not name rough\+platt, which is what the calibrated rough is called"
     ):
         evaluate(table | {"rough+platt": table["fine"]}, ctr=["rough", "rough+platt"], calibrate="platt")
-
-
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "out").write_text("mine")
-    with pytest.raises(InputError, match="out must be a folder, found the file"):
-        evaluate(ads_of(20), out=tmp_path / "out" / "deeper")
-    with pytest.raises(InputError, match="out must be a folder, found the file"):
-        evaluate(ads_of(20), out=tmp_path / "out")
-    assert (tmp_path / "out").read_text() == "mine"
