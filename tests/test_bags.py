@@ -19,7 +19,7 @@ from bidwise.data.table_files import open_table
 from bidwise.losses.named import LOSSES
 from bidwise.models import MODELS, DeepFM, SparseLogisticRegression
 from bidwise.models.bags import folded
-from bidwise.report.train_page import doubts
+from bidwise.report.train_sentences import doubts
 from bidwise.table import prepare as prepare_module
 from bidwise.table import train
 from bidwise.table.config import Config, Data

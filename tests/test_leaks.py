@@ -6,7 +6,8 @@ import pytest
 
 import bidwise
 from bidwise.cli import app
-from bidwise.report.train_page import described, notes, verdict
+from bidwise.report.train_page import described
+from bidwise.report.train_sentences import notes, verdict
 from bidwise.table import prepare as prepare_module
 from bidwise.table import train
 from bidwise.table.config import resolved

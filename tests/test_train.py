@@ -20,7 +20,8 @@ from bidwise.data.ad_table import auction_ids
 from bidwise.data.splits import auction_size, halves, split
 from bidwise.evaluation.auc import auc
 from bidwise.report.build import run_of, runs_page
-from bidwise.report.train_page import described, notes, summary, verdict
+from bidwise.report.train_page import described, summary
+from bidwise.report.train_sentences import notes, untrained, verdict
 from bidwise.run_folder import read_result, to_toml
 from bidwise.study import compare, search
 from bidwise.study.compare import CONTESTANTS

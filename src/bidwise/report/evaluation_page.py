@@ -86,14 +86,14 @@ def welfare_drawing(evaluation: Evaluation, key: str, model: str = "") -> Drawin
             if each.model == model:
                 rows.append(replace(_whisker(each, style[model].colour), name=each.baseline))
     said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
-    about = f"Difference of welfare with 95 % intervals, in per cent of the baseline: {said}."
-    return drawing(key + "welfare", whiskers("Welfare", rows, "difference of welfare, % of the baseline", about))
+    about = f"Difference of welfare with 95 % intervals, in per cent. {said}"
+    return drawing(key + "welfare", whiskers("Welfare", rows, "difference of welfare, %", about))
 
 
 def _drawing(key: str, table: Table, rows: Sequence[Whisker]) -> Drawing:
     """Intervals of the rows of a table."""
     said = "; ".join(f"{row.name}: {row.words}" for row in rows)
-    axis = "difference of welfare, % of the baseline"
+    axis = "difference of welfare, %"
     return drawing(key, whiskers(table.caption, rows, axis, f"{table.caption}. {said}"))
 
 

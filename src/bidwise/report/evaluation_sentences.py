@@ -22,6 +22,7 @@ from bidwise.report.sections import Cell, Measure, Table, TableRow, by_column, m
 FEW_CLUSTERS = 30
 ABSURD = 100  # medians; the cap of bids in training too
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals covered the truth in 80 % of one simulated market
+MOST = 1e6  # times the data: what nobody will collect
 NAMED = 4  # models in a sentence
 RANKINGS = {BY_BID: "ranking by the highest bid", AT_RANDOM: "showing random ads", BEST: "the best possible ranking"}
 WITH_INTERVALS = {  # metric -> heading and meaning; each model has an interval
@@ -64,7 +65,9 @@ class Line(NamedTuple):
 
 def summary(evaluation: Evaluation) -> str:
     """The verdict, the table of models and the notes, as the terminal shows them."""
-    lines = [*(line.text for line in verdict(evaluation)), "", *models_table(evaluation).text(), ""]
+    clicks = counted(evaluation.models[evaluation.baseline].clicks, "click")
+    counts = f"{counted(evaluation.ads, 'ad')} with {clicks} in {auctions_of(evaluation)}"
+    lines = [*(line.text for line in verdict(evaluation)), "", counts, "", *models_table(evaluation).text(), ""]
     for table in (*size_tables(evaluation), *segment_tables(evaluation)):
         lines += [table.caption, "", *table.text(), ""]
     return "\n".join([*lines, *(f"Note: {note}" for note in notes(evaluation))])
@@ -256,6 +259,10 @@ def _compared(welfare: Comparison, revenue: Comparison, evaluation: Evaluation) 
         share = welfare.relative_smallest_lift
         lift = f"{100 * share:.2f} %" if math.isfinite(share) else f"{welfare.smallest_lift:.3g} per auction"
         yield f"With this much data, a true change of {lift} would be detected 80 % of the time."
+        size, what = (evaluation.ads, "ads") if evaluation.auctions is None else (evaluation.auctions, "auctions")
+        if welfare.needed < MOST:
+            ads = f"{number(welfare.needed * size, 0)} {what}"
+            yield f"To detect one as small as this difference would take about {ads}."
 
 
 def _size(comparison: Comparison, *, sign: bool = False) -> str:

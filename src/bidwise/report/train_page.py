@@ -28,7 +28,7 @@ from bidwise.report.sections import (
     drawings,
     outcome_cell,
 )
-from bidwise.report.train_sentences import calibration_words, notes, setting_words, size_of, verdict
+from bidwise.report.train_sentences import calibration_words, notes, setting_words, size_of, untrained, verdict
 from bidwise.study.compare import Choice
 from bidwise.study.recipe import BASELINE
 from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
@@ -73,7 +73,7 @@ def train_page(run: Run, key: str) -> RunPage:
             Section("Columns", rare, tables=[_columns_table(facts)]),
             Section("Splits", lead, tables=[_splits_table(facts)]),
             Section("The recipes", terms=[(loss, loss_called(loss).about) for loss in result.fits]),
-            Section("Notes", points=list(notes(facts, result.settings, result.power))),
+            Section("Notes", points=[*notes(facts, result.settings), *untrained(result.power)]),
         ],
         outcome,
         [welfare_drawing(evaluation, key, result.chosen)],
@@ -124,6 +124,8 @@ def _curves(key: str, result: TrainResult) -> Section:
         epoch_panel("loss", epochs, [each.loss for each in chosen.history], None),
         epoch_panel(metric, epochs, [each.value for each in chosen.history], (best.epoch, best.value)),
     ]
+    if len(epochs) < 2:  # a solved regression
+        panels = []
     lines = {loss: ([e.epoch for e in fit.history], [e.value for e in fit.history]) for loss, fit in fits.items()}
 
     def paint(axes: Axes) -> None:
@@ -285,4 +287,5 @@ def summary(result: TrainResult) -> str:
         lines += [*_search_table(result.search).text(), ""]
     if result.choice is not None:
         lines += [_choice_lead(result.choice), "", *_choice_table(result.choice).text(), ""]
+    lines += [f"Note: {note}" for note in untrained(result.power)]
     return "\n".join(lines).rstrip()

@@ -146,8 +146,8 @@ def size_of(compared: Choice | Power) -> tuple[int, str]:
     return (compared.ads, "ads") if compared.auctions is None else (compared.auctions, "auctions")
 
 
-def notes(facts: TableFacts, config: Config, power: Power | None = None) -> Iterator[str]:
-    """What to know about the table, and about recipes that were not trained."""
+def notes(facts: TableFacts, config: Config) -> Iterator[str]:
+    """What to know about the table."""
     dropped = [column for column in facts.columns if column.use == DROPPED and column.name not in config.data.ignore]
     for column in dropped:
         yield f"The model does not see column {column.name}: {column.reason}."
@@ -175,11 +175,15 @@ def notes(facts: TableFacts, config: Config, power: Power | None = None) -> Iter
         bids, cap = counted(facts.capped_bids, "bid"), f"{facts.bid_cap:.3g}"
         yield f"{bids} above {CAP} times the median, {facts.median_bid:.3g}, count as {cap} in training and validation."
         yield f"The largest bid is {facts.largest_bid:.3g}; in the test every bid counts in full."
+    yield from doubts(facts)
+
+
+def untrained(power: Power | None) -> Iterator[str]:
+    """Why no recipe was compared with the baseline."""
     if power is not None and not power.enough:
         many, what = size_of(power)
         gain = "a gain" if math.isnan(power.half_width) else f"a gain below {100 * power.half_width:.2g} %"
         yield f"No other recipe was trained: {many:,} validation {what} are too few to detect {gain}."
-    yield from doubts(facts)
 
 
 def doubts(facts: TableFacts) -> Iterator[str]:
