@@ -1,6 +1,5 @@
 """Calibrators: scikit-learn as the oracle, then the laws every calibrator keeps."""
 
-
 import numpy as np
 import pytest
 import torch

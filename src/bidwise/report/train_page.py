@@ -28,7 +28,7 @@ from bidwise.report.sections import (
     drawings,
     outcome_cell,
 )
-from bidwise.report.train_sentences import calibration_words, notes, setting_words, size_of, untrained, verdict
+from bidwise.report.train_sentences import calibration_words, doubts, notes, setting_words, size_of, untrained, verdict
 from bidwise.study.compare import Choice
 from bidwise.study.recipe import BASELINE
 from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
@@ -73,7 +73,7 @@ def train_page(run: Run, key: str) -> RunPage:
             Section("Columns", rare, tables=[_columns_table(facts)]),
             Section("Splits", lead, tables=[_splits_table(facts)]),
             Section("The recipes", terms=[(loss, loss_called(loss).about) for loss in result.fits]),
-            Section("Notes", points=[*notes(facts, result.settings), *untrained(result.power)]),
+            Section("Notes", points=[*notes(facts, result.settings), *untrained(result)]),
         ],
         outcome,
         [welfare_drawing(evaluation, key, result.chosen)],
@@ -178,7 +178,7 @@ def described(prepared: Prepared, device: str) -> str:
         "",
         f"Model: {' or '.join(models)} over {len(store.fields)} columns, on {device}{ranks}",
         *training,
-        *(f"Note: {note}" for note in notes(facts, config)),
+        *(f"Note: {note}" for note in (*notes(facts, config), *doubts(facts))),
     ]
     for metrics in sorted((prepared.folder / "fits").glob("*/metrics.jsonl")):
         if not metrics.with_name("result.json").is_file():
@@ -287,5 +287,5 @@ def summary(result: TrainResult) -> str:
         lines += [*_search_table(result.search).text(), ""]
     if result.choice is not None:
         lines += [_choice_lead(result.choice), "", *_choice_table(result.choice).text(), ""]
-    lines += [f"Note: {note}" for note in untrained(result.power)]
+    lines += [f"Note: {note}" for note in untrained(result)]
     return "\n".join(lines).rstrip()

@@ -175,12 +175,11 @@ def notes(facts: TableFacts, config: Config) -> Iterator[str]:
         bids, cap = counted(facts.capped_bids, "bid"), f"{facts.bid_cap:.3g}"
         yield f"{bids} above {CAP} times the median, {facts.median_bid:.3g}, count as {cap} in training and validation."
         yield f"The largest bid is {facts.largest_bid:.3g}; in the test every bid counts in full."
-    yield from doubts(facts)
 
 
-def untrained(power: Power | None) -> Iterator[str]:
+def untrained(result: TrainResult) -> Iterator[str]:
     """Why no recipe was compared with the baseline."""
-    if power is not None and not power.enough:
+    if (power := result.power) is not None and result.choice is None:
         many, what = size_of(power)
         gain = "a gain" if math.isnan(power.half_width) else f"a gain below {100 * power.half_width:.2g} %"
         yield f"No other recipe was trained: {many:,} validation {what} are too few to detect {gain}."

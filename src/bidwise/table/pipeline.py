@@ -259,7 +259,7 @@ def _result(
     """What is kept, by validation auctions that chose nothing else, and the test of all."""
     config, facts, choice = prepared.config, prepared.facts, None
     chosen = config.train.name if held_out is None else BASELINE
-    if held_out is not None and len(models) > 1:
+    if held_out is not None and models.keys() >= set(config.train.contestants):
         compared = (BASELINE, *config.train.contestants)
         show("comparing", 0.0)
         seen = {name: _metrics(models[name].model, held_out, config).per_unit for name in compared}
