@@ -1,7 +1,5 @@
 """Calibrators: scikit-learn as the oracle, then the laws every calibrator keeps."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,9 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
-from bidwise.evaluation.calibration import CALIBRATORS, Isotonic, Platt, calibrator, cross_fitted
+from bidwise.auctions import welfare
+from bidwise.evaluation import fitting
+from bidwise.evaluation.calibration import CALIBRATORS, Isotonic, Platt, calibrator
 
 KINDS = list(CALIBRATORS)
 PROPERTY = settings(derandomize=True, deadline=None, database=None, max_examples=150)
@@ -203,50 +203,6 @@ def test_isotonic_cuts_steps_above_one():
     assert fitted == Isotonic(scores=(0.1, 0.5, 0.9), rates=(0.0, 0.5, 1.0))
 
 
-# Cross-fitting
-
-
-def cut(sizes):
-    return np.concatenate([[0], np.cumsum(sizes)])
-
-
-@every_kind
-def test_an_auctions_own_clicks_never_reach_it(kind):
-    ctr, clicks, weights = clicked_ads(5, 240, distinct=40)
-    offsets = cut([12, 0, 8, 20] * 6)
-    before = cross_fitted(kind, ctr, clicks, offsets, weights=weights)
-    moved = 0
-    for first, last in itertools.pairwise(offsets):
-        flipped = clicks.copy()
-        flipped[first:last] = 1 - flipped[first:last]
-        after = cross_fitted(kind, ctr, flipped, offsets, weights=weights)
-        np.testing.assert_array_equal(after[first:last], before[first:last])
-        moved += not np.array_equal(after, before)
-    assert moved == np.count_nonzero(np.diff(offsets))  # every auction that has ads moves others
-
-
-@every_kind
-@pytest.mark.parametrize("auctions", [30, 3])  # of three each is a fold
-def test_folds_are_calibrated_by_the_fit_on_the_others(kind, auctions):
-    ctr, clicks, weights = clicked_ads(6, 20 * auctions)
-    fold = np.repeat(np.random.default_rng(0).permutation(auctions) % 5, 20)
-    got = cross_fitted(kind, ctr, clicks, cut([20] * auctions), weights=weights)
-    for own in (fold == held_out for held_out in range(min(5, auctions))):
-        expected = calibrator(kind, ctr[~own], clicks[~own], weights=weights[~own])(ctr[own])
-        np.testing.assert_allclose(got[own], expected, atol=1e-9)
-
-
-@every_kind
-@pytest.mark.parametrize(
-    ("offsets", "weights"),
-    [(None, None), ([0, 3], None), ([0, 0, 3, 3], None), ([0, 3], [0, 0, 0])],
-    ids=["one", "one by offsets", "one with ads", "no weight"],
-)
-def test_a_fold_with_nothing_to_learn_from_stays_as_predicted(kind, offsets, weights):
-    ctr = [0.3, 0.1, 0.2]
-    assert cross_fitted(kind, ctr, [1, 0, 1], offsets, weights=weights).tolist() == ctr
-
-
 # Auctions
 
 
@@ -257,9 +213,7 @@ def test_a_fold_with_nothing_to_learn_from_stays_as_predicted(kind, offsets, wei
     ("call", "argument"),
     [
         (lambda: calibrator("isotonik", [0.1], [1]), "kind"),
-        (lambda: cross_fitted("plat", [0.1], [1], None), "kind"),
         (lambda: calibrator("platt", [], []), "ctr"),
-        (lambda: cross_fitted("platt", [], [], [0]), "ctr"),
         (lambda: calibrator("platt", [0.1, 1.5], [0, 1]), "ctr"),
         (lambda: calibrator("platt", [0.1, np.nan], [0, 1]), "ctr"),
         (lambda: calibrator("platt", [0.1], [0, 1]), "clicks"),
@@ -269,7 +223,6 @@ def test_a_fold_with_nothing_to_learn_from_stays_as_predicted(kind, offsets, wei
         (lambda: calibrator("platt", [0.1, 0.2], [0, 1], weights=[0, 0]), "weights"),
         (lambda: Platt(1.0, 0.0)([2.0]), "ctr"),
         (lambda: Platt(1.0, 0.0)([[0.5]]), "ctr"),
-        (lambda: cross_fitted("platt", [0.1], [1], [0, 2]), "offsets"),
     ],
 )
 def test_errors_name_the_argument(call, argument):

@@ -16,7 +16,7 @@ from run_helpers import bidwise_command
 import bidwise
 from bidwise.cli import terminal
 
-WRITTEN = ["environment.json", "report.html", "result.json"]
+WRITTEN = ["environment.json", "report.html", "result.json", "verdict.txt"]
 
 
 def table_of(auctions=400, size=6, seed=0):
@@ -58,7 +58,7 @@ def test_evaluate_prints_a_verdict_and_writes_its_files(ads, tmp_path, monkeypat
     out = tmp_path / "out"
     assert evaluate(monkeypatch, ads, "--auction", "auction", "--out", out) in (0, None)
     printed = capsys.readouterr().out
-    assert "model_b · ★ highest welfare" in printed
+    assert "model_b · ★ best" in printed
     assert "model_b raises welfare by " in printed
     assert f"{out / 'report.html'}" in printed
     assert read(out)["auctions"] == 400
@@ -130,7 +130,7 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid"]
         ),
         ({}, ["--auction", "bid"], "bidwise: --auction must be a column of its own, not that of --bid, found 'bid'"),
         ({}, [*REAL, "--ctr", "bid"], "bidwise: --bid must be a column of its own, not that of --ctr, found 'bid'"),
-        ({}, [], "--auction or --auction-size must say which ads compete"),
+        ({}, [*REAL, "--auction-size", "5"], "--auction must not be named with --auction-size"),
         ({}, ["--auction-size", "9999"], "--auction-size must be below the number of ads, 2,400, found 9,999"),
         ({}, [*REAL, "--slots", "1,2"], "--slots must be positive and must not rise"),
         ({}, [*REAL, "--slots", "1,x"], "--slots must be numbers such as 1,0.8,0.6, found '1,x'"),

@@ -13,7 +13,7 @@ from bidwise.data import Ads
 from bidwise.data.store import Store
 from bidwise.models import MODELS
 from bidwise.models.widening import widened, widened_adam
-from bidwise.report.train_page import doubts
+from bidwise.report.train_sentences import doubts
 from bidwise.run_folder import load
 from bidwise.table import train
 from bidwise.training import Adam, fit

@@ -19,7 +19,8 @@ from bidwise.cli import app
 from bidwise.data.splits import auction_size, halves, split
 from bidwise.evaluation.auc import auc
 from bidwise.report.build import run_of, runs_page
-from bidwise.report.train_page import described, notes, summary, verdict
+from bidwise.report.train_page import described, summary
+from bidwise.report.train_sentences import notes, untrained, verdict
 from bidwise.run_folder import read_result, to_toml
 from bidwise.study import compare, search
 from bidwise.study.compare import CONTESTANTS
@@ -91,7 +92,14 @@ def test_it_learns_the_true_ctr_better_than_the_base_rate(run):
 def test_a_run_folder_has_all_its_files(run):
     names = {path.name for path in run.folder.iterdir()}
     files = {"config.toml", "encoder.json", "model.pt", "model.json", "test.parquet", "result.json", "report.html"}
-    files |= {"optimizer.pt", "metrics.jsonl", "environment.json", "checksums.json", "vocabulary.parquet"}
+    files |= {
+        "verdict.txt",
+        "optimizer.pt",
+        "metrics.jsonl",
+        "environment.json",
+        "checksums.json",
+        "vocabulary.parquet",
+    }
     assert files | {"store", "fits", "evaluation"} == names
     assert {path.name for path in (run.folder / "fits").iterdir()} == {"log_loss", "log_plus_teacher"}
     assert (run.folder / "evaluation" / "report.html").is_file()
@@ -261,7 +269,7 @@ def test_a_logged_teacher_replaces_the_trained_one(table, tmp_path):
     told = SMALL | {"loss": "log_plus_teacher", "epochs": 2}
     found = train(noisy, out=tmp_path / "run", **ROLES, **told, auction="auction", teacher="logged", truth="truth")
     assert list(found.fits) == ["log_plus_teacher"]
-    assert list(found.evaluation.models) == ["teacher", "log_plus_teacher"]
+    assert list(found.evaluation.models) == ["teacher", "log_plus_teacher", "regression"]
     assert found.evaluation.baseline == "teacher"
 
 
@@ -284,7 +292,8 @@ def test_auto_compares_on_auctions_that_chose_nothing_else(auto):
 def test_auto_keeps_log_loss_where_there_is_nothing_to_gain(auto):
     """A few validation auctions: no recipe can be better beyond doubt."""
     assert auto.result.chosen == "log_loss"
-    assert "log_loss is kept" in verdict(auto.result)[0][1]
+    said = [line.text for line in verdict(auto.result)]
+    assert any(text.startswith("log_loss was kept: ") for text in said)
 
 
 def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
@@ -292,9 +301,10 @@ def test_auto_trains_no_contestants_where_the_ads_could_not_tell(undecided):
     assert (result.chosen, result.choice, list(result.fits)) == ("log_loss", None, ["log_loss"])
     assert not result.power.half_width <= 0.03
     assert {path.name for path in (undecided.folder / "fits").iterdir()} == {"search-1", "search-2"}
-    said = verdict(result)[0][1]
-    assert "so no other recipe was trained (--recipe distilled --budget 4 in another folder trains one anyway)" in said
+    (said,) = untrained(result)
+    assert said.startswith("No other recipe was trained: ")
     assert said in (undecided.folder / "report.html").read_text()
+    assert summary(result).endswith(f"Note: {said}")
 
 
 def test_without_a_search_there_is_no_runner_up_and_all_recipes_are_compared(table, tmp_path):
@@ -315,8 +325,8 @@ def test_the_search_keeps_the_setting_with_the_best_validation_metric(auto):
     assert "The baseline" in page
     assert f"logistic_regression, l2 {best.recipe.l2:g}, 2 epochs, cosine, batch 64, rate 0.02" in page
     said = summary(auto.result)
-    assert "Settings, the best of 2 on validation: logistic_regression" in said
-    assert "Calibrated on validation ads: logit ×" in said
+    assert "Of 2 settings, this one had the best validation log loss: logistic_regression" in said
+    assert "The tested model is served, calibrated on validation ads (logit ×" in said
 
 
 def test_what_a_user_sets_is_the_same_in_all_settings_of_the_search():
@@ -342,7 +352,8 @@ def test_an_ensemble_is_served_from_one_folder(table, tmp_path):
     ctr = predict(tmp_path / "run", table)["ctr"].to_numpy()[test["row"].to_numpy()]
     np.testing.assert_allclose(ctr, test["ensemble"], atol=1e-6)
     assert not np.allclose(ctr, test["log_loss"], atol=1e-6)
-    assert "3 models, served as their mean logit, were trained with log_loss" in verdict(found)[0][1]
+    said = [line.text for line in verdict(found)]
+    assert "3 models were trained with log_loss; their mean logit is served." in said
     assert found.parameters == 3 * train(table, out=tmp_path / "one", **ROLES, **SMALL, ignore=["truth"]).parameters
 
 
@@ -399,7 +410,14 @@ def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):
         assert page == runs_page([run_of(folder, result)])
         assert verdict(result)[0][1] in page
         assert page.startswith("<!doctype html>")
-        for words in ("brand_id", "whole numbers whose name says", "On test", "Over the epochs", "<svg"):
+        for words in (
+            "brand_id",
+            "whole numbers whose name says",
+            "On test",
+            "Over the epochs",
+            "Which columns matter",
+            "<svg",
+        ):
             assert words in page
         assert "http://" not in page.replace("http://www.w3.org", "")
         assert "NaN" not in page
@@ -516,10 +534,16 @@ def test_the_command_says_what_it_does_and_what_is_next(run, tmp_path, capsys, m
     out = tmp_path / "run"
     app(["train", str(run.path), *words, "--out", str(out)], exit_on_error=False, result_action="return_value")
     said = capsys.readouterr().out
-    assert f"Next: bidwise predict {out} NEW_TABLE" in said
-    for expected in ("brand_id  categorical", "whole numbers whose name says", "training", "columns, on cpu"):
+    for expected in (
+        "brand_id  categorical",
+        "whole numbers whose name says",
+        "training",
+        "columns, on cpu",
+        "ads of the test, its AUC is",
+        f"Next: bidwise predict {out} NEW_TABLE",
+    ):
         assert expected in said
-    assert said.index("brand_id") < said.index("On test")
+    assert said.index("brand_id") < said.index("of the test")
     config = tomllib.loads((out / "config.toml").read_text())
     assert (config["train"]["epochs"], config["data"]["bins"], config["data"]["ignore"]) == (1, 8, ["truth", "auction"])
     again = ["train", str(out / "config.toml"), "--out", str(out), "--device", "cpu"]
@@ -604,8 +628,10 @@ def test_a_few_absurd_bids_leave_training_as_it_is(tmp_path):
     assert facts.median_bid == pytest.approx(np.median(train_bids))
     assert facts.mean_bid == pytest.approx(np.minimum(train_bids, 100 * np.median(train_bids)).mean())
     assert (facts.capped_bids, facts.largest_bid) == (many, 1e6)
-    (note,) = [note for note in notes(facts, found["absurd"].settings) if note.startswith("Bids")]
-    assert f"{many} bids above 100 times the median, {facts.median_bid:.3g} (largest 1e+06)" in note
+    said = " ".join(notes(facts, found["absurd"].settings))
+    note = f"{many} bids above 100 times the median, {facts.median_bid:.3g}, count as {facts.bid_cap:.3g} in training"
+    assert note in said
+    assert "The largest bid is 1e+06; in the test every bid counts in full." in said
     assert note in (tmp_path / "absurd" / "report.html").read_text()
     assert facts.bid_cap == pytest.approx(100 * facts.median_bid)
 
@@ -614,7 +640,7 @@ def test_tame_bids_are_divided_by_their_mean(run, table):
     facts = run.result.table
     assert facts.mean_bid == table["bid"].to_numpy()[: facts.splits["train"].ads].mean()
     assert facts.capped_bids == 0
-    assert not [note for note in notes(facts, run.result.settings) if note.startswith("Bids")]
+    assert "times the median" not in " ".join(notes(facts, run.result.settings))
 
 
 def test_a_training_that_is_stopped_says_how_to_go_on(run, tmp_path):
