@@ -146,10 +146,14 @@ def test_files_of_a_folder_are_one_table(run, tmp_path, small_blocks):
         found = pl.read_csv(tmp_path / "out.csv")
         assert np.array_equal(found["ctr"], expected)
         assert found["day"].to_list() == [0] * 5000 + [1] * 5000
+    for out in ("out.parquet", "out.csv", "day=2/out.tsv"):  # of another kind they would stop the next reading
+        with pytest.raises(bidwise.InputError) as error:
+            predict(run, folder, out=folder / out)
+        assert error.value.argument == "out"
     with pytest.raises(bidwise.InputError) as error:
-        predict(run, folder, out=folder / "out.parquet")
+        train(folder, out=folder / "run", **ROLES)
     assert error.value.argument == "out"
-    assert not (folder / "out.parquet").exists()
+    assert sorted(path.name for path in folder.iterdir()) == ["day=0", "day=1"]
 
 
 CHANGES = {
