@@ -31,7 +31,7 @@ from bidwise.data.store import (
 )
 from bidwise.run_folder import LOCK, checksum, locked_folder, open_folder, read_array
 from bidwise.workers import ahead, cores
-from paper.bids import SOURCES, Bids, attach
+from paper.bids import SOURCES, Bids, Progress, attach
 from paper.criteo_text import CATEGORIES, INTEGERS, MAPS, NAMES
 
 ORDERS = ("random", "file")
