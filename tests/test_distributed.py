@@ -309,7 +309,7 @@ def test_distributed_command_says_once_what_is_wrong(together):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (["train", "--clik"], "Unknown option: --clik. Did you mean --click?"),
+        (["train", "--clik"], "Unknown option: --clik; did you mean --click?"),
         (["predict", "run", "ads.parquet"], "torchrun is for bidwise train"),
     ],
 )

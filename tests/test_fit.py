@@ -1130,8 +1130,7 @@ def test_members_of_every_lam_take_the_same_steps_of_log_loss():
     lams = torch.tensor([[0.25], [1.0], [64.0]])
     loss = Variants([(bidwise.LOSSES["log_loss"], 1), (WelfareLoss(lam=lams), 3), (WelfareLoss(lam=32.0), 1)])
     last = fit(MLP(8, (6,), members=(5, 1)), train, loss=loss, epochs=3, batch_size=20).last
-    for tensor in last.values():
-        assert all(torch.equal(tensor[1], tensor[k]) for k in (2, 3))
+    for tensor in last.values():  # a product over members may round each of them otherwise
         torch.testing.assert_close(tensor, tensor[:1].expand_as(tensor), atol=1e-6, rtol=1e-5)
 
 
