@@ -1,17 +1,57 @@
-"""Tables of docs/criteo.md, recipes.md and reproduce.md, from results: ``python -m benchmarks.tables RUN ...``"""
+"""Tables of the pages about the paper: ``python -m benchmarks.tables RUN ...`` from results, ``items`` for paper.md."""
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bidwise.evaluation.estimate import Estimate
 from bidwise.study.recipe import BASELINE
+from paper import theory
 from paper.criteo_results import CriteoResult, Protocol
 from paper.pages import read_result
 from paper.recipes_results import RECIPES, RecipesResult, baseline_of
 from paper.synthetic_results import Losses, ReadingsResult, RegimesResult, SyntheticResult
+
+ROOT = Path(__file__).parents[1]
+GPU = "the option runs; at 10 M rows or Criteo's size it needs a GPU and has not been run"
+#: What the paper has besides statements: item, where it is here, what checks it, and why it does not run, if so.
+ITEMS = (
+    ("eq. 1, welfare; Example 2.1", "`bidwise.welfare`", "`tests/test_auctions.py`", ""),
+    ("eq. 3, ℓ", '`pairwise_welfare_loss(surrogate="indicator")`', "`tests/test_pairwise.py`", ""),
+    ("eq. 4, R; eq. 13, ℓ⁺", "`theory.Instance.loss`", "`tests/paper/test_theory.py`", ""),
+    ("eq. 5, ℓ^log", "`LOSSES`: `log`, weighted `log_weighted`", "`tests/test_welfare_loss.py`", ""),
+    ("eq. 6, ℓ^hinge", "`LOSSES`: `hinge`", "`tests/test_welfare_loss.py`", ""),
+    ("ℓ̂^log", "`LOSSES`: `log_teacher`, `log_teacher_unweighted`", "`tests/test_welfare_loss.py`", ""),
+    ("eq. 7, ℓ̂^{hinge,+}", "`LOSSES`: `hinge_plus_teacher`", "`tests/test_welfare_loss.py`", ""),
+    ("pair weights, Section 4.2", "`pairwise_welfare_loss(weighting=3.0)`", "`tests/test_pairwise.py`", ""),
+    (
+        "weighted log losses, Appendix B",
+        "`LOSSES`: `bid_weighted`, `sqrt_bid_weighted`",
+        "`tests/test_pointwise.py`",
+        "",
+    ),
+    ("rank term + λ log loss", "`bidwise.WelfareLoss`", "`tests/test_welfare_loss.py`", ""),
+    ("Figure 1, surrogates at several σ", "`python -m paper synthetic`", "`tests/paper/test_experiment_page.py`", ""),
+    (
+        "Figure 2, welfare of six losses",
+        "`python -m paper synthetic`, `readings`",
+        "`tests/paper/test_experiments.py`",
+        "",
+    ),
+    ("its standard errors, Appendix B", "`LossResult.difference_to_average`", "`tests/paper/test_experiments.py`", ""),
+    ("Figure 4, CTRs and bids", "`python -m paper synthetic`", "`tests/paper/test_experiment_page.py`", ""),
+    ("all of Appendix B", "`python -m paper synthetic --as-printed`", "`tests/paper/test_experiments.py`", ""),
+    ("preparing Criteo, Appendix C", "`python -m paper prepare`", "`tests/paper/test_criteo.py`", ""),
+    ("DeepFM and DCN", "`bidwise.models.DeepFM`, `paper.dcn.DCN`", "`tests/paper/test_deepctr.py`", ""),
+    ("Criteo, Appendix C", "`python -m paper criteo --as-printed`", "`tests/paper/test_criteo_experiment.py`", GPU),
+    ("Figures 3, 5, 6, Tables 1 to 3", "`python -m paper criteo`", "`tests/paper/test_criteo_page.py`", ""),
+    ("Tables 4 and 5, seconds an epoch", "`python -m benchmarks.categories`", "[benchmarks.md](benchmarks.md)", ""),
+)
+STATEMENT = re.compile(r"\b(Eq|Prop|Thm|Lemma|Defs?|Section)\b")  # a docstring that names what it states
 
 Column = Callable[[Losses], str]
 PROTOCOLS = {"converged": "converged, means", "converged_sums": "converged, sums", "tuned": "tuned"}
@@ -118,6 +158,22 @@ def _regimes(result: RegimesResult) -> list[str]:
     return _markdown(heads, rows)
 
 
+def items() -> list[str]:
+    """The paper's items: statements are functions of paper.theory that name theirs, with the tests that call them."""
+    source = (ROOT / "tests" / "paper" / "test_theory.py").read_text(encoding="utf-8")
+    tests = re.split(r"^def (?=test_)", source, flags=re.MULTILINE)[1:]
+    rows = [[paper, where, checked, why or "runs"] for paper, where, checked, why in ITEMS]
+    functions = [
+        each for _, each in inspect.getmembers(theory, inspect.isfunction) if each.__module__ == theory.__name__
+    ]
+    for function in sorted(functions, key=lambda each: inspect.getsourcelines(each)[1]):
+        label = (function.__doc__ or "").partition("\n")[0].partition(":")[0].rstrip(".")
+        if STATEMENT.search(label) and "Sides" in str(inspect.signature(function).return_annotation):
+            number = sum(bool(re.search(rf"\b{function.__name__}\b", test)) for test in tests)
+            rows.append([label, f"`theory.{function.__name__}`", f"`test_theory.py`, in {number}", "runs"])
+    return _markdown(["the paper", "here", "checked by", ""], rows)
+
+
 def _lines(runs: Sequence[str]) -> Iterator[str]:
     for run in runs:
         for title, lines in tables(Path(run)).items():
@@ -125,4 +181,4 @@ def _lines(runs: Sequence[str]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(_lines(sys.argv[1:])))
+    print("\n".join(items() if sys.argv[1:] == ["items"] else _lines(sys.argv[1:])))

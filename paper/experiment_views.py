@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from bidwise.evaluation.estimate import NONE, Estimate
-from bidwise.report.drawing import COLOURS, Picture
+from bidwise.report.drawing import COLOURS, Panel, Picture
 from bidwise.report.formatting import counted, number, per_cent
 from bidwise.report.loss_styles import in_order
 from bidwise.report.sections import OUTCOMES, Cell, Column, Table, by_column, measure_columns, setting
 from bidwise.study.recipe import BASELINE
-from paper.experiment_figures import histogram, level, market_map, synthetic_curves
+from paper.experiment_figures import errors, histogram, level, market_map, surrogates, synthetic_curves
 from paper.recipes_results import RECIPES, Cost, RecipesResult
 from paper.synthetic_results import LossResult, MapResult, ReadingsResult, RegimesResult, SyntheticResult
 
@@ -57,6 +57,9 @@ MEASURES = {  # key -> heading, meaning, decimals
     "predicted_over_observed": ("Pred./obs.", "Predicted clicks / observed clicks; 1 is right.", 3),
     "epoch": ("Epoch", "Selected on validation ads, mean over repeats.", 2),
 }
+WITH_ERRORS = (
+    "Mean welfare, with the standard error of its difference to the average of the six, as the paper defines it."
+)
 CALIBRATED = "The same after Platt scaling of both models on validation clicks."
 
 
@@ -169,8 +172,12 @@ def synthetic_view(result: SyntheticResult) -> Experiment:
         comparisons=[_synthetic_comparison(result, name) for name in result.protocols],
         forest="figure2_welfare",
         figures=[
+            Figures(
+                "The paper’s Figure 2", WITH_ERRORS, Picture("figure2_with_errors", tuple(_figure_2_panels(result)))
+            ),
             Figures("Welfare over the epochs", curves, synthetic_curves(result, PROTOCOLS)),
             Figures("The worlds of ads", readings, Picture("figure4_distributions", tuple(shapes), across=2)),
+            Figures("The paper’s Figure 1", "What replaces the indicator of a mistake.", surrogates()),
         ],
         paper=_figure_2(result),
         how=protocol_terms(result.protocols, "expected welfare"),
@@ -251,6 +258,14 @@ def readings_view(result: ReadingsResult) -> Experiment:
             "log_teacher_unweighted the teacher alone, log_teacher both."
         ],
     )
+
+
+def _figure_2_panels(result: SyntheticResult) -> Iterator[Panel]:
+    """Welfare of the paper's six losses, its standard error that of the difference to their average."""
+    for name, protocol in result.protocols.items():
+        six = {loss: x for loss, x in protocol.losses.items() if loss in (BASELINE, *FIGURE_2)}
+        if all(math.isfinite(x.error_to_average) for x in six.values()):
+            yield errors(PROTOCOLS[name], {loss: (x.welfare, x.error_to_average) for loss, x in six.items()}, "welfare")
 
 
 def _figure_2(result: SyntheticResult) -> Table | None:
