@@ -149,11 +149,11 @@ def _readings(result: ReadingsResult, columns: Mapping[str, Column]) -> list[str
 
 
 def _regimes(result: RegimesResult) -> list[str]:
-    heads = ["loss", "better than a tuned log loss", "worse", "unclear", "better, worse after Holm", "cells"]
+    heads = ["loss", "better", "worse", "better, worse after Holm", "of"]
     rows = []
     for loss, counts in result.summary.items():
         holm = result.after_holm(loss)
-        numbers = (counts.better, counts.worse, counts.unclear, f"{holm.better}, {holm.worse}", counts.cells)
+        numbers = (counts.better, counts.worse, f"{holm.better}, {holm.worse}", counts.cells)
         rows.append([f"`{loss}`", *map(str, numbers)])
     return _markdown(heads, rows)
 
