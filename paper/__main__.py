@@ -176,7 +176,7 @@ def simulate(
 def prepare(
     *paths: Path,
     options: Annotated[prepare_criteo.Options | None, Flat] = None,
-    bids: Literal["deepfm", "lognormal", "advertiser", "ctr", "residual", "none"] = "deepfm",
+    bids: Literal["deepfm", "residual", "none"] = "deepfm",
     bid_noise: float = 0.1,
     bid_sigma: float = 0.5,
     bid_field: str = "C7",
@@ -194,13 +194,12 @@ def prepare(
         Raw files in the layout of the challenge's train.txt, plain or gzip, then the folder to write. If RAW.ctr.npy
         is next to each file, as `simulate` leaves it, the store has the true CTR.
     bids:
-        deepfm (the paper's: an untrained network), lognormal, advertiser (a level for each value of a field), ctr
-        (correlated with the true CTR), residual (by advertiser, correlated with what no sum over fields explains of
-        the true CTR) or none.
+        deepfm (the paper's: an untrained network), residual (by advertiser, correlated with what no sum over fields
+        explains of the true CTR) or none.
     bid_noise:
-        Standard deviation of the noise on log bids of deepfm, advertiser and residual; the paper says 0.1 and 1.
+        Standard deviation of the noise on log bids; the paper says 0.1 and 1.
     bid_sigma:
-        Standard deviation of log bids, of all kinds but deepfm.
+        Standard deviation of log bids of residual.
     bid_field:
         Field that stands for advertisers.
     """

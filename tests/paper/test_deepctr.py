@@ -1,4 +1,4 @@
-"""DeepFM and DCN give the logits of DeepCTR-Torch, whose TensorFlow twin the paper used; skipped where it is missing."""
+"""DeepFM and DCN give the logits of DeepCTR-Torch, the twin of what the paper used; skipped where it is missing."""
 
 import pytest
 import torch
