@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
-from bidwise.auctions import welfare
-from bidwise.evaluation import fitting
 from bidwise.evaluation.calibration import CALIBRATORS, Isotonic, Platt, calibrator
 
 KINDS = list(CALIBRATORS)
