@@ -66,13 +66,17 @@ class TrainOptions:
     model:
         deepfm, dcnv2 or logistic_regression [default: chosen by a search; dcnv2 without one].
     recipe:
-        single: one model; ensemble: the mean of 4; distilled: one that learns from an ensemble; auto: the best single
-        log-loss model of a search, unless another recipe is measurably better [default: auto, single with --loss].
+        single: the best model of a search; ensemble: the mean of 4; distilled: one that learns from an ensemble; auto:
+        single, unless another recipe is measurably better [default: single].
     loss:
         log_loss, log_plus or any other in bidwise.LOSSES [default: log_loss].
-    budget:
-        How many of six settings of the log-loss model the search tries; 1 takes the first [default: 4 for recipe auto,
-        else 1].
+    budget_seconds:
+        CPU seconds that the search for a model may take, about; 0: no search [default: 60 for 200,000 rows of 20
+        columns, in proportion; 0 with --loss].
+    refit:
+        Train the chosen model once more on all rows, the newest included, and serve that [default: yes].
+    crosses:
+        Look for combinations of columns that predict clicks [default: yes].
     metric:
         Chooses the epoch: log_loss, welfare (needs thousands of validation auctions) or auc [default: log_loss].
     seed:
@@ -109,7 +113,9 @@ class TrainOptions:
     model: str | None = None
     recipe: str | None = None
     loss: str | None = None
-    budget: int | None = None
+    budget_seconds: float | None = None
+    refit: bool | None = None
+    crosses: bool | None = None
     metric: str | None = None
     seed: int | None = None
     clip: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +38,14 @@ class Split:
 
     rows: NDArray[np.int64]
     offsets: NDArray[np.int64] | None
+
+    @staticmethod
+    def joined(parts: Mapping[str, Split]) -> Split:
+        """The rows of all parts, one part after the other."""
+        rows, bounds = np.concatenate([part.rows for part in parts.values()]), [np.zeros(1, np.int64)]
+        for part in parts.values():
+            bounds += [] if part.offsets is None else [part.offsets[1:] + bounds[-1][-1]]
+        return Split(rows, np.concatenate(bounds) if len(bounds) > 1 else None)
 
 
 def split(

@@ -31,7 +31,7 @@ from bidwise.report.sections import (
 from bidwise.report.train_sentences import calibration_words, doubts, notes, setting_words, size_of, untrained, verdict
 from bidwise.study.compare import Choice
 from bidwise.study.recipe import BASELINE
-from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
+from bidwise.study.search import Attempt, Search, budget
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.prepare import Prepared
 from bidwise.table.results import TableFacts, TrainResult
@@ -196,8 +196,9 @@ def _planned(prepared: Prepared) -> list[str]:
     names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
     lines = []
     if others:
-        cost = f"as long as at most {most_passes(tried):g} epochs over {ads:,} ads; --budget N tries N settings"
-        lines.append(f"Search: {len(tried)} settings of {names.pop(0)} are tried; it takes {cost}")
+        limit = config.train.budget_seconds or budget(ads, prepared.plain or len(prepared.store.fields))
+        cost = f"at most about {limit:.0f} CPU seconds; --budget-seconds changes that"
+        lines.append(f"Search: up to {len(tried)} settings of {names.pop(0)} are tried, {cost}")
     if names:
         epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
         more = "; other recipes where validation ads can tell a gain" if config.train.contestants else ""
@@ -225,10 +226,10 @@ def _search_table(search: Search) -> Table:
 
 def _search_lead(search: Search) -> str:
     tried = len({each.setting for each in search.attempts})
-    short = f"each for a quarter of its epochs and the best {FINALISTS} in full" if tried > FINALISTS else "in full"
     return (
-        f"{tried} settings of {BASELINE} were compared on the same validation ads, {short}: {search.passes:g} epochs "
-        "over the training ads. All recipes have the settings of the best."
+        f"{tried} settings of {BASELINE} were compared on the same validation ads. Networks trained for a quarter of "
+        f"their epochs first, and the best one in full: {search.passes:g} epochs over the training ads. All recipes "
+        "have the settings of the best."
     )
 
 
