@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
-from bidwise.evaluation.calibration import platt_lines
+from bidwise.evaluation.calibration import shrunk_line
 from bidwise.models import Ensemble
 from bidwise.models.bags import Values, values_and_slots
 from bidwise.models.widening import Prior
@@ -58,6 +58,7 @@ def trained(
     plain: int | None = None,
     metric: str | Sequence[str | Metric] = "log_loss",
     calibrate: bool = True,
+    line: tuple[float, float] = (1.0, 0.0),
     out: Path | None = None,
     show: Show = lambda share: None,
 ) -> Served:
@@ -73,6 +74,7 @@ def trained(
         start: what each part resumes from, instead of initial weights.
         plain: how many fields are no combinations of others; they come first. ``None``: all.
         calibrate: by a line through the logits of ``valid``.
+        line: slope and intercept that the calibration begins with.
         out: run folder of the first member; those of others are beside it. An interrupted training resumes.
         show: called with the share that is done.
 
@@ -111,7 +113,7 @@ def trained(
         calls.append(Call(str(number), _fitted, {"recipe": part} | given))
     fits = (*known, *together(calls, device, show))
     served = Ensemble([fit.model for fit in fits], widths=widths).to(device)
-    return Served(recipe, calibrated(served, valid) if calibrate and valid is not None else served, fits)
+    return Served(recipe, calibrated(served, valid, line) if calibrate and valid is not None else served, fits)
 
 
 def _fitted(show: Show, *, recipe: Recipe, **options: Any) -> Fit:
@@ -143,14 +145,17 @@ def together(calls: Sequence[Call], device: str | torch.device, show: Show = lam
     return [found[call.name] for call in calls]
 
 
-def calibrated(model: Ensemble, valid: Ads) -> Ensemble:
-    """The same members with Platt's line for these ads; as they are where it would level all CTRs."""
+def calibrated(model: Ensemble, valid: Ads, line: tuple[float, float] = (1.0, 0.0)) -> Ensemble:
+    """The same members with a line through their logits for these ads, drawn towards an earlier one; the order of CTRs
+    is never reversed."""
     bare = Ensemble(list(model.models), widths=model.widths).to(next(model.parameters()).device)
-    weights = None if valid.weights is None else valid.weights.cpu()
-    slope, intercept = platt_lines(logits_across(bare, valid.features).double(), valid.labels, weights)
-    if slope > 0:
-        bare.slope.fill_(float(slope))
-        bare.intercept.fill_(float(intercept))
+    logits = line[0] * logits_across(bare, valid.features).double().cpu() + line[1]
+    weights = None if valid.weights is None else numbers(valid.weights)
+    slope, intercept = shrunk_line(numbers(logits), numbers(valid.labels), weights)
+    if slope <= 0:
+        slope, intercept = 1.0, 0.0
+    bare.slope.fill_(slope * line[0])
+    bare.intercept.fill_(slope * line[1] + intercept)
     return bare
 
 

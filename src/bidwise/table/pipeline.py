@@ -252,6 +252,7 @@ def _trained(
             teacher=None if recipe.teacher is None else models[recipe.teacher].model,
             known=base.fits[:1] if base is not None and recipe.parts[0] == base.recipe.parts[0] else (),
             start=start,
+            line=(1.0, 0.0) if previous is None else previous.line,
             out=fits / name,
             show=step(name),
         )

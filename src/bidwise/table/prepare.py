@@ -420,7 +420,7 @@ def _combined(store: StoreWriter, plain: Encoder, min_count: int, show: Progress
     def rows(part: str) -> Rows:
         some = slice(None, None, -(-store.splits[part] // ROWS))
         columns = {name: store.written(part, name)[some] for name in ("features", *store.names(part, *LABELS))}
-        ids = np.ascontiguousarray(columns.pop("features"))
+        ids = np.array(columns.pop("features"))
         tensors: dict[str, Any] = {
             name: torch.from_numpy(values.astype(np.float32)) for name, values in columns.items()
         }

@@ -104,6 +104,12 @@ class Previous:
         options = {key: list(x) if isinstance(x, tuple) else x for key, x in options.items()}
         return {"name": name} | options
 
+    @property
+    def line(self) -> tuple[float, float]:
+        """How the run's own logits were calibrated."""
+        network = cast(Ensemble, self.model.network)
+        return float(network.slope), float(network.intercept)
+
     def check_data(self, data: Data) -> None:
         """Raise where options would change what columns are."""
         known = resolved(self.sections()).data
