@@ -55,12 +55,10 @@ def split(
     random = np.random.default_rng(seed)
     sizes = np.ones(rows, np.int64) if auction is None else np.bincount(auction)
     groups, what, least = len(sizes), *(("rows", 2 * LEAST) if auction is None else ("auctions", LEAST))
-    if auction is not None and groups == 1:
-        raise InputError(f"{name} must have several auctions, found one: what names them is the same in all rows")
     if groups < least:
-        raise InputError(
-            f"{name} must have at least {least} {what} to be split into training, validation and test, found {groups}"
-        )
+        found = f"{groups}" if auction is None or groups > 1 else "one: what names them is the same in all rows"
+        words = f"must have at least {least} {what} to be split into training, validation and test"
+        raise InputError(f"{name} {words}, found {found}")
     if time is None:
         order = np.arange(groups)
         random.shuffle(order)
@@ -98,11 +96,7 @@ def times_of(column: pl.Series, time_format: str | None = None, missing: Sequenc
         missing: words that mean missing.
     """
     dtype = column.dtype
-    if (
-        dtype == pl.Time
-        or dtype == pl.Duration
-        or not (dtype == pl.String or dtype.is_numeric() or dtype.is_temporal())
-    ):
+    if dtype in (pl.Time, pl.Duration) or not (dtype == pl.String or dtype.is_numeric() or dtype.is_temporal()):
         what = "a time of day" if dtype == pl.Time else str(dtype)
         raise InputError(f"column {column.name!r} must hold dates with or without a time of day, found {what}")
     if dtype == pl.String:
