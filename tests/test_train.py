@@ -477,7 +477,7 @@ BAD = {
     "all clicked": ({}, {"click": 1}, r"column 'click' must have 0 and 1, found that all of the ads were clicked"),
     "no bid": ({}, {"bid": 0.0}, r"row 0 .*column 'bid': found 0, and .* more rows like it; a bid must be above 0"),
     "NaN bid": ({}, {"bid": float("nan")}, r"row 0 .*column 'bid': found "),
-    "one auction": ({"auction": "auction"}, {"auction": 7}, r"must have at least 20 auctions .*, found one: what names"),
+    "one auction": ({"auction": "auction"}, {"auction": 7}, r"must have at least 20 auctions .*, found one: what"),
     "missing auction": ({"auction": "auction"}, {"auction": None}, r"row 0 .*column 'auction': found"),
     "time that is text": ({"time": "site"}, {}, r"row 0 .*column 'site': found 's\d'"),
     "unknown loss": ({"loss": "log_pluss"}, {}, r"loss must be one of .* did you mean 'log_plus'\?"),
