@@ -49,23 +49,17 @@ def test_vocabulary_goes_by_descending_count_then_by_name():
     assert encoder.fields[0].values == 6
 
 
-def test_rare_unseen_and_missing_values_have_ids_of_their_own():
-    encoder = encoder_of(["a", "a", "b", None, ""], "categorical", min_count=2)
-    assert ids_of(encoder, ["a", "b", "new", None, " "]) == [FIRST, RARE, RARE, MISSING, MISSING]
-
-
-@pytest.mark.parametrize("values", [[3, 4], [3.0, 4.0], ["3", "4"], [" 3", "4 "]])
-def test_the_same_value_has_the_same_id_however_it_is_stored(values):
-    assert ids_of(encoder_of([3, 3, 4], "categorical", spelling="number"), values) == [2, 3]
-
-
-def test_booleans_are_the_same_from_any_file():
-    encoder = encoder_of([True, True, False], "categorical")
-    assert ids_of(encoder, ["True", "false"]) == ids_of(encoder, [True, False]) == [2, 3]
-
-
-def test_missing_integers_read_as_floats_keep_their_names():
-    assert ids_of(encoder_of([7, 7, 8], "categorical"), [7.0, None, float("nan")]) == [2, MISSING, MISSING]
+@pytest.mark.parametrize(
+    ("learned", "options", "asked", "ids"),
+    [
+        (["a", "a", "b", None, ""], {"min_count": 2}, ["a", "b", "new", None, " "], [2, RARE, RARE, MISSING, MISSING]),
+        *(([3, 3, 4], {"spelling": "number"}, same, [2, 3]) for same in ([3, 4], [3.0, 4.0], ["3", "4"], [" 3", "4 "])),
+        *(([True, True, False], {}, same, [2, 3]) for same in (["True", "false"], [True, False])),
+        ([7, 7, 8], {}, [7.0, None, float("nan")], [2, MISSING, MISSING]),  # whole numbers read with decimals
+    ],
+)
+def test_a_value_has_its_id_however_it_is_stored(learned, options, asked, ids):
+    assert ids_of(encoder_of(learned, "categorical", **options), asked) == ids
 
 
 def test_numbers_are_cut_into_bins_of_equally_many_rows():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import re
 import warnings
 import weakref
@@ -55,6 +56,20 @@ KEYS = (  # schemes that polars reads, and the variables that it reads keys from
 )
 SCHEMES = "s3://, gs://, az://, abfss://, hf://, http:// and https://"
 REMOTE = re.compile("object-store error|error sending request")
+
+
+_process: int | None = None  # that has used polars
+
+
+def check_process() -> None:
+    """Raise in a process forked from one that has used polars: its threads are gone there, and any work hangs."""
+    global _process
+    if _process not in (None, os.getpid()):
+        raise InputError(
+            "a process that reads tables must not be a fork of one that has read some, found such a fork; load the "
+            "model in the child, which multiprocessing must start by spawn or forkserver"
+        )
+    _process = os.getpid()
 
 
 class BadRow(InputError):
@@ -166,9 +181,9 @@ class Source:
         return b""
 
     def reads(self, path: str | Path) -> bool:
-        """Whether a file is read, or would be read by the same folder or pattern."""
+        """Whether a file or folder is read, is in a folder that is read, or fits the pattern."""
         path = Path(path).resolve()
-        if self.where is not None and _ending(path.name) == _ending(self.files[0].name):
+        if self.where is not None:
             folder = self.where.resolve()
             if folder in path.parents or fnmatch(str(path), str(folder)):
                 return True
@@ -535,6 +550,7 @@ def open_table(
     >>> open_table({"a": [1, 2]}).columns
     ['a']
     """
+    check_process()
     separator = "\t" if separator == "\\t" else separator  # as it is typed in a shell
     if separator is not None and (len(separator.encode()) != 1 or separator in '\r\n"'):
         raise InputError(f"must be one character, or \\t for a tab, found {separator!r}", argument="separator")

@@ -153,7 +153,7 @@ def _target(out: str | Path, source: Source) -> Path:
     if path.is_dir():
         raise InputError(f"must be a file, found the folder {path}", argument="out")
     if source.reads(path):
-        words = f"must be another file than the table, and in another folder than its files, found {path}"
+        words = f"must be another file than the table, and outside of the folder that is read, found {path}"
         raise InputError(words, argument="out")
     above = path.absolute().parent
     if above.exists() and not above.is_dir():

@@ -148,6 +148,9 @@ def prepare(
         raise InputError(words, argument="continue_from")
     if not is_store(table):
         source = open_table(table, separator=config.data.separator, header=config.data.header)
+        if source.reads(folder):
+            words = f"must be outside of the folder that is read, or its files be part of the table, found {folder}"
+            raise InputError(words, argument="out")
         if not Prepared(folder, config).has_rows(source):
             _build(source, config, folder, previous, show)
     prepared = Prepared(folder, config)
