@@ -494,7 +494,7 @@ def test_files_of_a_folder_have_the_same_columns(tmp_path):
     assert source.place(2).endswith("b.csv, line 3")
     assert source.reads(tmp_path / "new.csv")
     assert open_table(tmp_path / "*.csv").reads(tmp_path / "new.csv")
-    assert not source.reads(tmp_path / "new.parquet")
+    assert source.reads(tmp_path / "new.parquet")  # nothing is written into a folder that is read
     assert not source.reads(tmp_path.parent / "new.csv")
     written(tmp_path, "b,a\n3,4\n", "c.csv")
     with pytest.raises(InputError, match=r"c\.csv must have the columns of .*a\.csv"):
