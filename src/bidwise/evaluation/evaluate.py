@@ -37,7 +37,7 @@ class EvaluationOptions:
 
     ctr: Columns
     click: str
-    bid: str | float
+    bid: str | float | None = None
     auction: Columns | None = None
     auction_size: int | None = None
     pool_by: Columns = ()
@@ -98,7 +98,7 @@ def evaluate(
     Args:
         table: Parquet, CSV or TSV file or URL, polars or pandas frame, or mapping of columns; one row per logged ad.
         ctr: the columns of predicted CTR, one per model.
-        click, bid: columns of clicks (0 or 1) and cost-per-click bids; a number is the bid of all ads.
+        click, bid: columns of clicks (0 or 1) and cost-per-click bids; a number is the bid of all ads, 1 by default.
         auction: column, or columns, that say which ads compete. Without one:
         auction_size: all auctions of this many ads that could be drawn (:func:`bidwise.pooled_welfare`).
         pool_by: columns inside whose values auctions are drawn, with ``auction_size``.

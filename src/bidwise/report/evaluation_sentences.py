@@ -15,6 +15,7 @@ from bidwise.report.sections import Cell, Measure, Table, by_column, measure_col
 
 FEW_CLUSTERS = 30
 ABSURD = 100  # medians; the cap of bids in training too
+SAME = 1e-9  # standard deviation of log bids that are equal, but for rounding
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals covered the truth in 80 % of one simulated market
 IN_THE_AUCTION: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
     "welfare": (
@@ -192,6 +193,8 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         yield "Welfare and revenue are expected under the true CTR that the table holds, with bids held fixed."
     if "position" in options:
         yield "Clicks in lower slots count 1/alpha of their slot, except in AUC, which takes them as they are."
+    if evaluation.bid_spread < SAME:
+        yield "All ads bid the same: auctions rank by CTR, and welfare is the clicks of the ads shown times their bid."
     if evaluation.bid_spread > HEAVY and not evaluation.concentrated:
         yield (
             "Bids are very heavy-tailed (the standard deviation of their logarithm is "
