@@ -182,8 +182,8 @@ def _check_first(table: str, options: TrainOptions) -> None:
     if (Path(table) / "store.json").is_file():
         return
     lists = (options.auction, options.numeric, options.categorical, options.bag, options.ignore, options.keep)
-    roles = (options.click, column_of_bids(options.bid), options.time, options.teacher, options.weight)
-    roles += (options.position, options.truth)
+    bid = column_of_bids(options.bid)
+    roles = (options.click, bid, options.time, options.teacher, options.weight, options.position, options.truth)
     columns = [*(role for role in roles if role is not None), *(name for names in lists for name in names or ())]
     resumed = options.continue_from is not None  # text is then written as in that run
     check_readable(table, [] if resumed else columns, options.separator, False if options.no_header else None)

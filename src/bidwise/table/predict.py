@@ -83,7 +83,7 @@ class _Predictions:
         self, model: Model, source: Source, column: str, progress: Callable[[str, float], None] | None
     ) -> None:
         self.model, self.source, self.column, self.progress = model, source, column, progress
-        self.drift, self.done, self.failed = Drift(model.encoder), 0, None
+        self.drift, self.done = Drift(model.encoder), 0
 
     def __iter__(self) -> Iterator[tuple[Block, Floats]]:
         def encoded(block: Block) -> tuple[Block, Encoded]:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.ad_table import auction_keys, checked_numbers, column_or_number, number_auctions
-from bidwise.data.columns import KINDS, Column, Encoder, Facts, Learner, Seen, least_count
+from bidwise.data.columns import KINDS, Column, Encoder, Learner, least_count
+from bidwise.data.kinds import Facts, Seen
 from bidwise.data.splits import UNFINISHED, Split, auction_size, shown_times, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.data.table_files import Block, Source, Table, check_columns, open_table
