@@ -41,7 +41,7 @@ class TrainOptions:
     ignore:
         Columns that the model must not see, separated by spaces: everything that is not known before the click.
     keep:
-        Columns to keep although one predicts the clicks almost perfectly (AUC above 0.99), which stops a run.
+        Columns to keep although one, or one of its values, tells the clicks almost perfectly, which stops a run.
     missing:
         Words that mean a missing value, separated by spaces, in addition to NA, N/A, null, None, NaN and -.
     time:
