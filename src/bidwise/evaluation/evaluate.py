@@ -46,7 +46,7 @@ class EvaluationOptions:
 
     ctr: Columns
     click: str
-    bid: str | float
+    bid: str | float | None = None
     auction: Columns | None = None
     auction_size: int | None = None
     pool_by: Columns = ()
@@ -101,7 +101,7 @@ def evaluate(
     Args:
         table: Parquet, CSV or TSV file or URL, polars or pandas frame, or mapping of columns; one row per logged ad.
         ctr: the columns of predicted CTR, one per model.
-        click, bid: columns of clicks (0 or 1) and cost-per-click bids; a number is the bid of all ads.
+        click, bid: columns of clicks (0 or 1) and cost-per-click bids; a number is the bid of all ads, 1 by default.
         auction: column, or columns, that say which ads compete. Without one:
         auction_size: every possible auction of this many ads (:func:`bidwise.pooled_welfare`). Without either, models
             are compared in auctions of 2, 8, 32 and 256 ads, and by everything else in the largest of them that the

@@ -21,6 +21,7 @@ from bidwise.report.sections import Cell, Measure, Table, TableRow, by_column, m
 
 FEW_CLUSTERS = 30
 ABSURD = 100  # medians; the cap of bids in training too
+SAME = 1e-9  # standard deviation of log bids that are equal, but for rounding
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals covered the truth in 80 % of one simulated market
 MOST = 1e6  # times the data: what nobody will collect
 NAMED = 4  # models in a sentence
@@ -362,6 +363,8 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         yield "Welfare and revenue are expected under the true CTR, with bids held fixed."
     if "position" in options:
         yield "A click in a lower slot counts 1/alpha of its slot, except in AUC."
+    if evaluation.bid_spread < SAME:
+        yield "All ads bid the same: auctions rank by CTR, and welfare is the clicks of the ads shown times their bid."
     if evaluation.bid_spread > HEAVY and not evaluation.concentrated:
         spread = f"{evaluation.bid_spread:.1f}"
         yield f"Bids are very unequal (standard deviation of the logarithm: {spread}): intervals may be too narrow."
