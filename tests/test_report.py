@@ -218,12 +218,6 @@ def test_verdicts_about_calibration_come_last():
     assert twins == sorted(twins)
 
 
-def test_too_few_and_equal_are_told_apart(pages):
-    assert "Too little to tell" in pages["too few"]
-    assert "Same ads shown" in pages["equal"]
-    assert "first brings a welfare of" in pages["single"]
-
-
 def test_numbers_in_the_tables_are_the_results(results, pages):
     text = Page(pages["three calibrated"]).text
     for numbers in results["three calibrated"].models.values():
