@@ -322,9 +322,7 @@ def test_an_evaluation_keeps_out_of_the_folder_of_another_run(tmp_path):
     (tmp_path / "result.json").write_text('{"kind": "train"}')
     table = {"a": [0.1, 0.2] * 50, "b": [0.2, 0.1] * 50, "y": [0, 1] * 50, "bid": [1.0] * 100}
     asked = {"ctr": ["a", "b"], "click": "y", "bid": "bid", "auction_size": 2, "out": tmp_path}
-    with pytest.raises(
-        bidwise.InputError, match=r"^out must be a new folder or one of an evaluation, found .*\(train\)"
-    ):
+    with pytest.raises(bidwise.InputError, match=r"^out must be a new folder or one of an evaluation, .*\(train\)"):
         bidwise.evaluate(table, **asked)
     assert (tmp_path / "result.json").read_text() == '{"kind": "train"}'
     (tmp_path / "result.json").unlink()
