@@ -1,10 +1,6 @@
 """`train` and `predict` on tables whose true CTR is known: what is learnt, what is split, what is refused."""
 
 import json
-import signal
-import subprocess
-import sys
-import time
 import tomllib
 from types import SimpleNamespace
 
@@ -641,23 +637,3 @@ def test_tame_bids_are_divided_by_their_mean(run, table):
     assert facts.mean_bid == table["bid"].to_numpy()[: facts.splits["train"].ads].mean()
     assert facts.capped_bids == 0
     assert "times the median" not in " ".join(notes(facts, run.result.settings))
-
-
-def test_a_training_that_is_stopped_says_how_to_go_on(run, tmp_path):
-    """By SIGINT; experiments are stopped by SIGTERM."""
-    words = ["--click", "click", "--bid", "bid", "--loss", "log_loss", "--model", "logistic_regression"]
-    words += ["--set", "train.epochs=1000000", "train.patience=1000000", "--device", "cpu"]
-    command = [sys.executable, "-m", "bidwise", "train", str(run.path), "--out", str(tmp_path / "run"), *words]
-    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # also in jobs of a shell
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **heard) as running:
-        try:
-            while running.poll() is None and not list(tmp_path.glob("run/fits/*/metrics.jsonl")):
-                time.sleep(0.05)
-            running.send_signal(signal.SIGINT)
-            _, said = running.communicate(timeout=60)
-        finally:
-            running.kill()
-    assert running.returncode == 130
-    assert said == "bidwise: stopped; the same command resumes it\n"
-    assert (tmp_path / "run" / "store").is_dir()
-    assert not (tmp_path / "run" / "result.json").exists()
