@@ -208,7 +208,7 @@ def test_it_says_from_where_it_resumes(run, tmp_path):
     for _ in range(2):
         train(out=tmp_path / "run", config=tmp_path / "run" / "config.toml", opened=hear)
     assert "at most 4 epochs each" in heard[0]
-    assert f"Nothing is trained: the run in {tmp_path / 'run'} is finished" in heard[1]
+    assert f"The run in {tmp_path / 'run'} is finished; nothing is trained." in heard[1]
     assert "at most 4 epochs" not in heard[1]
     with pytest.raises(bidwise.InputError, match="table must name the table to train on, found no table"):
         train(out=tmp_path / "other", **ROLES)

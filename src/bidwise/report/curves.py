@@ -67,4 +67,4 @@ def epoch_panel(name: str, epochs: Sequence[float], values: Sequence[float], bes
         axes.set_xlabel("epoch")
         axes.set_ylabel(words, color=SOFT)
 
-    return Panel(f"{words.capitalize()} over epochs", about + ".", 2.7, paint)
+    return Panel(f"{words.capitalize()} over epochs", about, 2.7, paint)

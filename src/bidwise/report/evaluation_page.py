@@ -86,7 +86,7 @@ def welfare_drawing(evaluation: Evaluation, key: str, model: str = "") -> Drawin
             if each.model == model:
                 rows.append(replace(_whisker(each, style[model].colour), name=each.baseline))
     said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
-    about = f"Difference of welfare with 95 % intervals, in per cent. {said}"
+    about = f"Difference of welfare with 95 % intervals, in per cent: {said}"
     return drawing(key + "welfare", whiskers("Welfare", rows, "difference of welfare, %", about))
 
 
@@ -94,7 +94,7 @@ def _drawing(key: str, table: Table, rows: Sequence[Whisker]) -> Drawing:
     """Intervals of the rows of a table."""
     said = "; ".join(f"{row.name}: {row.words}" for row in rows)
     axis = "difference of welfare, %"
-    return drawing(key, whiskers(table.caption, rows, axis, f"{table.caption}. {said}"))
+    return drawing(key, whiskers(table.caption, rows, axis, f"{table.caption}: {said}"))
 
 
 def _by_size(evaluation: Evaluation) -> Iterator[tuple[Table, list[Whisker]]]:

@@ -23,7 +23,7 @@ FEW_CLUSTERS = 30
 ABSURD = 100  # medians; the cap of bids in training too
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals covered the truth in 80 % of one simulated market
 MOST = 1e6  # times the data: what nobody will collect
-NAMED = 4  # models in a sentence
+NAMED = 3  # models in a sentence
 RANKINGS = {BY_BID: "ranking by the highest bid", AT_RANDOM: "showing random ads", BEST: "the best possible ranking"}
 WITH_INTERVALS = {  # metric -> heading and meaning; each model has an interval
     "welfare": ("Welfare", "Bids of the ads shown times their clicks, mean per auction, ± half the 95 % interval."),
@@ -180,10 +180,11 @@ def doubts(evaluation: Evaluation) -> Iterator[str]:
     if evaluation.concentrated:
         few, what = evaluation.concentration, "ad" if evaluation.auctions is None else "auction"
         share = f"{100 * few.share:.0f} %"
-        hint = " Are some bids absurd? Remove their rows and compare again." if evaluation.largest_bid > ABSURD else ""
         brings, base = "brings" if few.count == 1 else "bring", evaluation.baseline
         ads = counted(few.count, what)
-        yield f"{ads} {brings} {share} of the welfare of {base}, and the verdict rests on that.{hint}"
+        yield f"{ads} {brings} {share} of the welfare of {base}, and the verdict rests on that."
+        if evaluation.largest_bid > ABSURD:
+            yield "Are some bids absurd? Remove their rows and compare again."
     for doubt in evaluation.doubts:
         yield _doubt(doubt, evaluation)
 
@@ -331,9 +332,10 @@ def notes(evaluation: Evaluation) -> list[str]:
 def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
     options, size = evaluation.options, evaluation.options.get("auction_size")
     if evaluation.single_ads:
-        hint = " Is this column an impression?" if 2 * evaluation.single_ads > (evaluation.auctions or 0) else ""
         many = f"{evaluation.single_ads:,} of {evaluation.auctions:,}"
-        yield f"{many} auctions have one ad, which every model shows.{hint}"
+        yield f"{many} auctions have one ad, which every model shows."
+        if 2 * evaluation.single_ads > (evaluation.auctions or 0):
+            yield "Does --auction name a column of impressions?"
     if size:
         yield f"The auctions are not real: every possible auction of {size} ads counts."
     if evaluation.ads_left_out:

@@ -30,7 +30,6 @@ from bidwise.report.sections import (
 )
 from bidwise.report.train_sentences import calibration_words, doubts, notes, setting_words, size_of, untrained, verdict
 from bidwise.study.compare import Choice
-from bidwise.study.recipe import BASELINE
 from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.prepare import Prepared
@@ -94,7 +93,7 @@ def _importance(key: str, result: TrainResult) -> Section:
             rows.append(Whisker.of(each.model, words, change, each.outcome, COLOURS[at]))
         said = "; ".join(f"{row.name}: {row.words}" for row in rows)
         title = f"Shuffled columns: {label}"
-        figures += [drawing(f"{key}columns-{metric}", whiskers(title, rows, label, f"{title}. {said}"))] if rows else []
+        figures += [drawing(f"{key}columns-{metric}", whiskers(title, rows, label, f"{title}: {said}"))] if rows else []
     lead = (
         "The values of one column are shuffled among the test ads; the figures show what the model then loses. "
         "Of two columns that say the same, each may seem to matter little."
@@ -110,7 +109,7 @@ def _choice(key: str, choice: Choice) -> Section:
         words = change(each, base).replace(" %", "")
         lines.append(Whisker.of(each.name, words, scaled, each.outcome, look.colour, look.marker))
     said = "; ".join(f"{line.name}: {line.words}" for line in lines)
-    about = f"Difference of validation welfare to {choice.baseline} with corrected intervals, {unit}. {said}"
+    about = f"Difference of validation welfare to {choice.baseline} with corrected intervals, {unit}: {said}"
     panel = whiskers("Validation welfare", lines, f"difference of welfare, {unit}", about)
     figures = [drawing(f"{key}choice", panel)]
     return Section("Which recipe?", _choice_lead(choice), figures=figures, tables=[_choice_table(choice)])
@@ -135,7 +134,7 @@ def _curves(key: str, result: TrainResult) -> Section:
 
     if len(fits) > 1:
         ends = "; ".join(f"{loss}: {values[-1]:.5g} at last" for loss, (_, values) in lines.items())
-        about = f"Validation {words} over epochs. {ends}."
+        about = f"Validation {words} over epochs: {ends}"
         panels.insert(0, Panel(f"Validation {words}, all recipes", about, 3.2, paint))
     rows = []
     for name, fit in fits.items():
@@ -170,7 +169,7 @@ def described(prepared: Prepared, device: str) -> str:
     models = list(dict.fromkeys(each.model for each in candidates(config, facts.splits["train"].ads)))
     training = _planned(prepared)
     if (prepared.folder / "result.json").is_file():
-        training = [f"Nothing is trained: the run in {prepared.folder} is finished, and this is what it found."]
+        training = [f"The run in {prepared.folder} is finished; nothing is trained."]
     lines = [
         *_columns_table(facts).text(),
         "",
@@ -224,12 +223,13 @@ def _search_table(search: Search) -> Table:
 
 
 def _search_lead(search: Search) -> str:
-    tried = len({each.setting for each in search.attempts})
-    short = f"each for a quarter of its epochs and the best {FINALISTS} in full" if tried > FINALISTS else "in full"
-    return (
-        f"{tried} settings of {BASELINE} were compared on the same validation ads, {short}: {search.passes:g} epochs "
-        "over the training ads. All recipes have the settings of the best."
+    tried, epochs = len({each.setting for each in search.attempts}), f"{search.passes:g}"
+    lead = (
+        f"{tried} settings were compared on the same validation ads, in {epochs} epochs over the training ads in all."
     )
+    if tried > FINALISTS:
+        lead += f" Each had a quarter of its epochs, then the best {FINALISTS} all of them."
+    return lead + " All recipes have the settings of the best."
 
 
 def _columns_table(facts: TableFacts) -> Table:
@@ -274,9 +274,8 @@ def _choice_table(choice: Choice) -> Table:
 def _choice_lead(choice: Choice) -> str:
     many, what = size_of(choice)
     return (
-        f"Every recipe trained a model on the same ads. Half of the validation {what} chose settings and epochs and "
-        f"calibrated each model; the other {many:,} compared the recipes. Intervals hold all at once in 95 of 100 "
-        f"runs; {choice.baseline} is kept unless one is above 0."
+        f"Every recipe had the same training ads; {many:,} validation {what} that chose nothing else compare them. "
+        f"All intervals cover at once in 95 of 100 runs; {choice.baseline} is kept unless one is above 0."
     )
 
 
