@@ -4,13 +4,11 @@ import json
 import math
 import re
 from dataclasses import replace
-from io import BytesIO
 
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.image import imread
-from run_helpers import Page
+from run_helpers import Page, check_in_a_browser
 
 import bidwise
 from bidwise.evaluation.result import Evaluation
@@ -297,26 +295,7 @@ def test_write_makes_both_files_or_none(tmp_path, monkeypatch):
 def test_page_in_a_browser(browser, pages, tmp_path, name, width):
     file = tmp_path / "report.html"
     file.write_text(pages[name], encoding="utf-8")
-    faults, requests = [], []
-    tab = browser.new_page(viewport={"width": width, "height": 844}, color_scheme="dark")
-    tab.on("console", lambda message: faults.append(message.text))
-    tab.on("pageerror", lambda error: faults.append(str(error)))
-    tab.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
-    tab.on("requestfailed", lambda request: faults.append(request.url))
-    tab.on("request", lambda request: requests.append(request.url))
-    tab.goto(file.as_uri())
-    assert tab.locator(".verdicts .headline").first.is_visible()
-    boxes = [figure.bounding_box() for figure in tab.locator("figure svg").all()]
-    assert boxes
-    assert all(box["width"] > 250 and box["height"] > 60 for box in boxes)
-    assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    assert tab.evaluate("[...document.querySelectorAll('table')].every(t => t.closest('.scroll'))")
-    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 29)"
-    for part in [".verdicts", *(["figure svg"] if name != "no clicks" else [])]:
-        assert len(set(_pixels(tab.locator(part).first.screenshot()))) > 20
-    tab.close()
-    assert faults == []
-    assert [url for url in requests if url not in (file.as_uri(), "data:,")] == []
+    check_in_a_browser(browser, file, width, "dark")
 
 
 def test_a_page_of_several_runs_folds_them_and_its_navigation_stays_in_view(browser, results, tmp_path):
@@ -343,10 +322,6 @@ def test_a_page_of_several_runs_folds_them_and_its_navigation_stays_in_view(brow
     tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = false)")
     assert tab.locator("#run2 .headline").is_visible()  # folded on the screen, not on paper
     tab.close()
-
-
-def _pixels(png):
-    return map(tuple, imread(BytesIO(png), format="png")[..., :3].reshape(-1, 3)[::7])
 
 
 def test_an_evaluation_keeps_out_of_the_folder_of_another_run(tmp_path):

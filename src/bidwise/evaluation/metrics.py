@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bidwise.auctions import Outcome, ad_numbers, run_auction
-from bidwise.auctions.ranking import power
+from bidwise.auctions.outcome import power
 from bidwise.checks import InputError, check_between, check_whole
 from bidwise.evaluation.auc import auc_values, auction_areas
 from bidwise.evaluation.bins import CTR_BINS, Bin, calibration_error, curve
