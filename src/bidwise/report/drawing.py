@@ -150,8 +150,9 @@ class Whisker:
         return cls(name, words, centre, low, high, outcome.clear, colour, marker)
 
 
-def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str, width: float = WIDTH) -> Panel:
+def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str = "", width: float = WIDTH) -> Panel:
     """Differences with their intervals; full where 0 is outside, hollow (and grey, if a row fades) where it is not."""
+    about = about or f"{title}, {label}: {'; '.join(f'{row.name}: {row.words}' for row in rows if row.words)}"
     ends = [x for row in rows for x in (row.estimate, row.low, row.high) if x is not None]
     ends += [x for row in rows if row.below and row.below.known for x in (row.below.ci_low, row.below.ci_high)]
     reach = max(map(abs, ends), default=0) or 1
