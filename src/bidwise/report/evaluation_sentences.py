@@ -141,10 +141,12 @@ def reference_line(evaluation: Evaluation, model: str) -> Line:
     if found.outcome is Outcome.SAME:
         return Line("same", f"{model} shows the same ads as {RANKINGS[reference]}.")
     level = str(evaluation.models[model].intervals["welfare"])
-    what = "auctions" if found.effective_clicks is None else "clicks"
-    few = f", from too few {what} to be sure" if found.outcome is Outcome.TOO_FEW else ""
     size, other = _size(found, sign=True), RANKINGS[reference]
-    return Line(found.outcome, f"{model} brings a welfare of {level} per auction, {size} against {other}{few}.")
+    text = f"{model} brings a welfare of {level} per auction, {size} against {other}."
+    if found.outcome is Outcome.TOO_FEW:
+        what = "auctions" if found.effective_clicks is None else "clicks"
+        text += f" This rests on too few {what}."
+    return Line(found.outcome, text)
 
 
 def comparison_lines(evaluation: Evaluation, *only: str) -> list[Line]:
