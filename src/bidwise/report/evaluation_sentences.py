@@ -99,8 +99,8 @@ def models_table(evaluation: Evaluation) -> Table:
 
 
 def _against(evaluation: Evaluation, name: str) -> Cell:
-    """The change of welfare of a model or a reference against the baseline; of a calibrated copy against its model."""
-    pair = (name, evaluation.twins.get(name, evaluation.baseline))
+    """The change of welfare of a model or a reference against the baseline, if they were compared."""
+    pair = (name, evaluation.baseline)
     found = next((each for each in (*evaluation.of_metric("welfare"), *evaluation.against) if each.pair == pair), None)
     if found is None:
         return Cell(NONE)
