@@ -398,7 +398,7 @@ def test_a_handful_of_ads_that_hold_the_welfare_is_said_first():
     assert found.concentration.count == 3
     first = str(found).splitlines()[0]
     assert first.startswith("3 ads bring 100 % of the welfare of rough, and the verdict rests on that.")
-    assert "Are some bids absurd?" in first
+    assert "Are some bids absurd?" in str(found)
     assert "would be detected" not in str(found)
     assert "very unequal" not in str(found)
     assert not drawn(logged()).concentrated
@@ -446,9 +446,8 @@ def test_tiny_propensities_are_clipped_and_that_is_said():
 
 def test_auctions_of_one_ad_are_named():
     table = ads_of(400, size=1)
-    assert "400 of 400 auctions have one ad, which every model shows. Is this column an impression?" in notes(
-        evaluate(table)
-    )
+    assert "400 of 400 auctions have one ad, which every model shows." in notes(evaluate(table))
+    assert "Does --auction name a column of impressions?" in notes(evaluate(table))
     some = ads_of(200) | {"auction": np.concatenate([np.arange(30), 30 + np.arange(1_170) // 6])}
     said = " ".join(notes(evaluate(some)))
     assert "30 of 225 auctions have one ad, which every model shows." in said

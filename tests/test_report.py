@@ -255,7 +255,7 @@ def test_segments_that_can_be_told_are_drawn():
     result = result_of(["first", "second"], auctions=1500, changes=device, by="device")
     drawn = [each.value for each in result.segments if each.welfare.outcome != "few"]
     assert drawn == ["desktop", "phone"]
-    about = re.findall(r"second against first by device\. ([^\"<]*)", page_of(result))  # the figure in words
+    about = re.findall(r"second against first by device, [^:]*: ([^\"<]*)", page_of(result))  # the figure in words
     assert any(all(f"{value}: " in words for value in drawn) for words in about)
 
 

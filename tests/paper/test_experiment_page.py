@@ -246,7 +246,7 @@ def test_protocols_that_were_not_run_are_not_told(pages):
 
 
 def test_a_loss_that_is_better_and_one_that_is_worse_look_alike(pages):
-    rows = re.findall(r"<td class=\"finding (\w+)\">([^<]*)</td>", pages["synthetic"])
+    rows = re.findall(r"<td data-label=\"[^\"]*\" class=\"finding (\w+)\">([^<]*)</td>", pages["synthetic"])
     signs = {kind: {words[0] for k, words in rows if k == kind} for kind in ("better", "worse", "unclear")}
     assert signs == {"better": {"▲"}, "worse": {"▼"}, "unclear": {"≈"}}
 

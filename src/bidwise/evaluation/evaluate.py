@@ -89,7 +89,9 @@ class EvaluationOptions:
     def recorded(self, table: Table) -> dict[str, Any]:
         """The options as JSON has them; tables by name, if they have one."""
         asked = {"table": table} | vars(self)
-        asked |= {name: table_name(asked[name], "") or None for name in ("table", "calibration_table")}
+        asked["table"] = table_name(table, "") or None
+        if self.calibration_table is not None:
+            asked["calibration_table"] = table_name(self.calibration_table, "") or "a frame"
         return {name: value for name, value in to_json(asked).items() if value not in (None, [])}
 
 
