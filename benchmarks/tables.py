@@ -89,6 +89,16 @@ def _gain(loss: str) -> Column:
     return lambda losses: _points(losses[loss])
 
 
+def _change(loss: str, other: str) -> Column:
+    """Of two losses in the same markets."""
+
+    def column(losses: Losses) -> str:
+        pairs = zip(losses[loss].ratios, losses[other].ratios, strict=True)
+        return _points(Estimate.over_repeats([mine - its for mine, its in pairs]))
+
+    return column
+
+
 READ: Mapping[str, Column] = {
     "`log_loss` reaches": lambda losses: f"{100 * losses[BASELINE].ratio:.2f} %",
     **{f"`{loss}`": _gain(loss) for loss in ("bid_weighted", "sqrt_bid_weighted", "log")},
@@ -97,10 +107,10 @@ READ: Mapping[str, Column] = {
     "log loss of `log`": lambda losses: f"{losses['log'].log_loss:.3f}",
 }
 ABLATED: Mapping[str, Column] = {
-    "neither: `log`": _gain("log"),
-    "weights: `log_weighted`": _gain("log_weighted"),
-    "teacher: `log_teacher_unweighted`": _gain("log_teacher_unweighted"),
-    "both: `log_teacher`": _gain("log_teacher"),
+    "weights, on clicks": _change("log_weighted", "log"),
+    "weights, with a teacher": _change("log_teacher", "log_teacher_unweighted"),
+    "teacher, without weights": _change("log_teacher_unweighted", "log"),
+    "teacher, with weights": _change("log_teacher", "log_weighted"),
 }
 
 
