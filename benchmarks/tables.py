@@ -35,7 +35,7 @@ ITEMS = (
         "",
     ),
     ("rank term + λ log loss", "`bidwise.WelfareLoss`", "`tests/test_welfare_loss.py`", ""),
-    ("Figure 1, surrogates at several σ", "`python -m paper synthetic`", "`tests/paper/test_experiment_page.py`", ""),
+    ("Figure 1, surrogates at several σ", "`python -m paper synthetic`", "`tests/paper/test_pages.py`", ""),
     (
         "Figure 2, welfare of six losses",
         "`python -m paper synthetic`, `readings`",
@@ -43,12 +43,12 @@ ITEMS = (
         "",
     ),
     ("its standard errors, Appendix B", "`LossResult.difference_to_average`", "`tests/paper/test_experiments.py`", ""),
-    ("Figure 4, CTRs and bids", "`python -m paper synthetic`", "`tests/paper/test_experiment_page.py`", ""),
+    ("Figure 4, CTRs and bids", "`python -m paper synthetic`", "`tests/paper/test_pages.py`", ""),
     ("all of Appendix B", "`python -m paper synthetic --as-printed`", "`tests/paper/test_experiments.py`", ""),
     ("preparing Criteo, Appendix C", "`python -m paper prepare`", "`tests/paper/test_criteo.py`", ""),
     ("DeepFM and DCN", "`bidwise.models.DeepFM`, `paper.dcn.DCN`", "`tests/paper/test_deepctr.py`", ""),
     ("Criteo, Appendix C", "`python -m paper criteo --as-printed`", "`tests/paper/test_criteo_experiment.py`", GPU),
-    ("Figures 3, 5, 6, Tables 1 to 3", "`python -m paper criteo`", "`tests/paper/test_criteo_page.py`", ""),
+    ("Figures 3, 5, 6, Tables 1 to 3", "`python -m paper criteo`", "`tests/paper/test_pages.py`", ""),
     ("Tables 4 and 5, seconds an epoch", "`python -m benchmarks.categories`", "[benchmarks.md](benchmarks.md)", ""),
 )
 STATEMENT = re.compile(r"\b(Eq|Prop|Thm|Lemma|Defs?|Section)\b")  # a docstring that names what it states
