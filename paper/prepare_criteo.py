@@ -274,15 +274,15 @@ def _written(text: RawText, folder: Path, config: dict[str, Any], options: Optio
             counted.add(column)
     least = [1 if name in INTEGERS else options.min_count for name in NAMES]
     vocabularies = [counted.vocabulary(count) for counted, count in zip(counts, least, strict=True)]
-    writer, clicked, begin = StoreWriter(folder, sizes), dict.fromkeys(sizes, 0), 0
+    writer, clicked = StoreWriter(folder, sizes), dict.fromkeys(sizes, 0)
     truth = None if text.truth is None else np.concatenate(text.truth)
     widths = {"features": len(NAMES), "clicks": None} | ({} if truth is None else {"truth": None})
     columns = {name: {x: writer.column(name, x, width=width) for x, width in widths.items()} for name in sizes}
     for block in text.tokens(options.integers, show, "Writing ads"):
         ids = np.stack([found.ids(column) for column, found in zip(block.values.T, vocabularies, strict=True)], axis=1)
-        values: dict[str, NDArray[Any]] = {"features": ids, "clicks": block.clicks} | (
-            {} if truth is None else {"truth": truth[block.lines]}
-        )
+        values: dict[str, NDArray[Any]] = {"features": ids, "clicks": block.clicks}
+        if truth is not None:
+            values["truth"] = truth[block.lines]
         begin = 0
         for name, size in sizes.items():
             to = place[block.lines] - begin
