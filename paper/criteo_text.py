@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_seed, check_whole
 from bidwise.run_folder import named, whole_file
-from bidwise.workers import cores, in_order
+from bidwise.workers import ahead, cores
 from paper.criteo_world import CHUNK, SHARED_TAIL, CriteoWorld, Sample, numpy_uniform, sampled, world_of
 
 INTEGERS = tuple(f"I{number}" for number in range(1, 14))
@@ -161,17 +161,12 @@ def simulate(
         text_part.open("wb") as text,
         truth_part.open("wb") as numbers,
     ):
-
-        def write(made: tuple[int, Sample, bytes]) -> None:
-            nonlocal clicks
-            number, chunk, block = made
+        header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
+        np.lib.format.write_array_header_1_0(numbers, header)
+        for number, chunk, block in ahead(work, range(-(-rows // CHUNK)), min(WORKERS, cores())):
             text.write(block)
             numbers.write(chunk.ctr.astype("<f4").tobytes())
             clicks += int(chunk.clicks.sum())
             if progress is not None:
                 progress("simulating", min(1.0, (number + 1) * CHUNK / rows))
-
-        header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
-        np.lib.format.write_array_header_1_0(numbers, header)
-        in_order(work, range(-(-rows // CHUNK)), write, min(WORKERS, cores()))
     return Simulated(out, truth, rows, clicks / rows)

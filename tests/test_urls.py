@@ -242,12 +242,6 @@ def test_a_bucket_without_a_region(host, monkeypatch):
     assert not warned
 
 
-def test_a_store_that_does_not_answer(host, monkeypatch):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    with pytest.raises(bidwise.InputError, match=r"^s3://gone/a.csv cannot be read: .*; check the network"):
-        open_table("s3://gone/a.csv").frame()
-
-
 @pytest.mark.parametrize(
     "words",
     [

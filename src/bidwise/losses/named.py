@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import InputError, Named, check_name, check_not_negative, check_positive
-from bidwise.losses.api import check_batch, composite_loss, kernel_log_loss
+from bidwise.losses.api import check_batch, composite_loss, cross_entropy, kernel_log_loss
 from bidwise.losses.definition import VALUES, Batch, PairOptions
 from bidwise.losses.dispatch import on_kernels
-from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
 
