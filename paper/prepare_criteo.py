@@ -17,46 +17,17 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data import table_files
-from bidwise.data.store import (
-    SCHEMA,
-    SPLITS,
-    Field,
-    Store,
-    StoreWriter,
-)
+from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter
 from bidwise.run_folder import LOCK, checksum, locked_folder, open_folder, read_array
 from bidwise.values import FIRST, MISSING, RARE
 from bidwise.workers import ahead, cores
 from paper.bids import SOURCES, Bids, Progress, attach
-from paper.criteo_text import CATEGORIES, INTEGERS, MAPS, NAMES
+from paper.criteo_text import CATEGORIES, INTEGERS, MAPS, NAMES, check_shares, split_sizes
 
 ORDERS = ("random", "file")
 ENDS = 2**20  # bytes at both ends of a file, enough to tell that it was changed
 ABSENT = -(2**40)  # in place of a value that is missing
 TYPES = {"label": pl.Int64} | dict.fromkeys(INTEGERS, pl.Int32)
-
-
-def check_shares(shares: Sequence[int], least: int) -> None:
-    """Raise unless these are three shares, one of them for training and two of at least ``least``."""
-    if len(shares) != 3:
-        raise InputError(f"must be three shares such as 8,1,1, found {','.join(map(str, shares))!r}", argument="split")
-    for share, smallest in zip(shares, (1, least, least), strict=True):
-        check_whole("split", share, smallest)
-
-
-def split_sizes(rows: int, shares: Sequence[int], argument: str = "rows") -> list[int]:
-    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
-
-    >>> split_sizes(45_840_617, (8, 1, 1))
-    [36672493, 4584062, 4584062]
-    """
-    total = sum(shares)
-    others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
-    sizes = [rows - sum(others), *others]
-    if any(size < 1 for size, share in zip(sizes, shares, strict=True) if share):
-        words = ",".join(map(str, shares))
-        raise InputError(f"must be enough for every part of the split {words}, found {rows:,}", argument=argument)
-    return sizes
 
 
 @dataclass(frozen=True)
