@@ -20,9 +20,9 @@ from torch import nn
 from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
-from bidwise.data.columns import ENCODER_FILES, Encoder
+from bidwise.data.columns import ENCODER_FILES
 from bidwise.data.splits import halves
-from bidwise.data.store import SPLITS, Store
+from bidwise.data.store import SPLITS, Store, spans
 from bidwise.data.table_files import Table
 from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.evaluate import evaluate
@@ -326,11 +326,13 @@ def _result(
 
 
 def _importance(prepared: Prepared, model: nn.Module) -> tuple[Comparison, ...]:
-    encoder = Encoder.read(prepared.store.folder)
-    ads = prepared.store.ads("test", auction_size=prepared.facts.auction_size)
-    columns = dict(zip(encoder.names, encoder.spans, strict=False))  # crosses come last
+    store, encoder = prepared.store, prepared.encoder
+    ads = store.ads("test", auction_size=prepared.facts.auction_size)
+    names = [field.name for field in store.fields][: prepared.plain]
+    columns = dict(zip(names, spans([field.slots for field in store.fields]), strict=False))  # crosses come last
     units = lambda model, ads: _metrics(model, ads, prepared.config).per_unit  # noqa: E731
-    return importance(model, ads, columns, units, prepared.config.train.seed)
+    crossed = {} if encoder is None else {"crossed": encoder.crossed}
+    return importance(model, ads, columns, units, prepared.config.train.seed, **crossed)
 
 
 def _fit_result(served: Served, metric: str) -> FitResult:

@@ -73,10 +73,15 @@ class Prepared:
         return Store(own if is_store(own) or self.config.data.table is None else self.config.data.table)
 
     @cached_property
+    def encoder(self) -> Encoder | None:
+        """What made the ids of the store; unknown of one of another origin."""
+        known = all((self.store.folder / name).is_file() for name in ENCODER_FILES)
+        return Encoder.read(self.store.folder) if known else None
+
+    @property
     def plain(self) -> int | None:
         """How many fields are no combinations of others; ``None``: all."""
-        has_encoder = all((self.store.folder / name).is_file() for name in ENCODER_FILES)
-        return len(Encoder.read(self.store.folder).names) if has_encoder else None
+        return None if self.encoder is None else len(self.encoder.names)
 
     @cached_property
     def full(self) -> Store | None:
