@@ -24,6 +24,7 @@ from bidwise.values import Floats
 
 FOLDS = 5
 PRIOR = 30.0  # clicks that a calibration of 1 and 0 is worth
+GAIN = 2.0  # of summed log loss, for each number that is fitted
 SAME = 1e-9  # logits all within this are one prediction, which says nothing about a slope
 TINY = 1e-290  # isotonic CTRs below are 0: neighbours there are so near that the slope between them overflows
 
@@ -134,7 +135,8 @@ def calibrator(kind: str, ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLi
 def shrunk_line(logits: Floats, labels: Floats, weights: Floats | None = None) -> tuple[float, float]:
     """Slope and intercept of logits, drawn towards 1 and 0 by a prior worth ``PRIOR`` clicks.
 
-    The slope, and then the intercept, is fitted only if it lowers the log loss of ads that it was not fitted on.
+    The intercept, and both, are fitted only if that lowers the summed log loss of ads that they were not fitted on by
+    more than ``GAIN`` each: chance alone would make one of few ads.
 
     >>> shrunk_line(np.zeros(6), np.array([1.0, 0, 0, 0, 0, 0]))
     (1.0, 0.0)
@@ -149,8 +151,8 @@ def shrunk_line(logits: Floats, labels: Floats, weights: Floats | None = None) -
             slope, intercept = _likeliest(logits[seen], labels[seen], weights[seen], free)
             z = slope * logits[other] + intercept
             loss += float((weights[other] * (np.logaddexp(0, z) - labels[other] * z)).sum())
-        if loss < best:
-            best, line = loss, _likeliest(logits, labels, weights, free)
+        if loss + GAIN * free < best:
+            best, line = loss + GAIN * free, _likeliest(logits, labels, weights, free)
     return line
 
 
