@@ -96,7 +96,7 @@ def logistic(train: pl.DataFrame, other: pl.DataFrame, seed: int, c: float) -> t
 
     def encoded(frame: pl.DataFrame, step: str) -> Any:
         bins = [np.searchsorted(bounds[x.name], x.to_numpy())[:, None] for x in numbers(frame)]
-        parts = [getattr(columns, step)(np.hstack([categories(frame).to_numpy(), *bins]))]
+        parts = [getattr(columns, step)(np.hstack([categories(frame).to_numpy().reshape(len(frame), -1), *bins]))]
         return hstack([*parts, *(getattr(entries[x.name], step)(x.to_list()) for x in bags(frame))]).tocsr()
 
     model = LogisticRegression(C=c, max_iter=300).fit(encoded(train, "fit_transform"), train["click"].to_numpy())
