@@ -110,13 +110,15 @@ def target_encoded(
 
     Of a bag, the mean of the rates of its entries and their number.
     """
+    from sklearn.model_selection import StratifiedKFold
     from sklearn.preprocessing import TargetEncoder
 
     frames, clicks = [train, *others], train["click"].to_numpy()
     features = [[numbers(frame).to_numpy()] for frame in frames]
 
     def add(columns: list[NDArray[Any]], rows: list[NDArray[np.int64]] | None = None) -> None:
-        encoder = TargetEncoder(smooth=smooth, target_type="binary", random_state=seed)
+        folds = StratifiedKFold(5, shuffle=True, random_state=seed)
+        encoder = TargetEncoder(smooth=smooth, target_type="binary", cv=folds)
         rates = [encoder.fit_transform(columns[0], clicks if rows is None else clicks[rows[0]])]
         rates += [encoder.transform(column) for column in columns[1:]]
         for k, rate in enumerate(rates):
