@@ -4,14 +4,17 @@ import csv
 import json
 import re
 import shlex
+import statistics
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
-from run_helpers import ROOT, program
+from run_helpers import ROOT
 
 import bidwise
+from benchmarks.pictures import draw
 from bidwise.cli import app
 from bidwise.run_folder import read_result
 from bidwise.study.compare import CONTESTANTS
@@ -19,6 +22,7 @@ from bidwise.study.search import BUDGET, SETTINGS
 from bidwise.table.config import SECTIONS, resolved
 from paper import theory
 from paper.__main__ import app as paper_app
+from paper.grids import LAMS
 from paper.synthetic_results import RegimesResult
 
 RESULTS = ROOT / "docs" / "results"
@@ -28,16 +32,19 @@ def python_blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
-OWN_TESTS = ("docs/tutorial.md", "docs/serving.md", "docs/sklearn.md")  # which need files
+GENERATED = {"docs/results/benchmarks.md": "benchmarks.table", "docs/results/tables.md": "benchmarks.tables"}
+DOCS = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *DOCS]
+OWN_TESTS = ("docs/start/tutorial.md", "docs/guides/serving.md", "docs/guides/sklearn.md")  # they need files
+LIGHTNING = "docs/guides/lightning.md"
 PROGRAMS = ((app, "bidwise"), (paper_app, "python -m paper"))
-RAN = {"blocks": 0, "commands": 0, "cells": 0}
+RAN = {"blocks": 0, "commands": 0}
 
 
 @pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 @pytest.mark.parametrize("page", [page for page in DOCUMENTS if python_blocks(page) and page not in OWN_TESTS])
 def test_code_blocks_run(page, tmp_path, monkeypatch):
-    if page == "docs/lightning.md":
+    if page == LIGHTNING:
         pytest.importorskip("lightning", reason="make test-long installs Lightning")
     monkeypatch.chdir(tmp_path)
     random = torch.Generator().manual_seed(0)
@@ -73,7 +80,7 @@ def test_commands_have_options_that_exist(page):
         RAN["commands"] += 1
 
 
-@pytest.mark.parametrize("page", DOCUMENTS)
+@pytest.mark.parametrize("page", [page for page in DOCUMENTS if page not in GENERATED])  # runs name old commands
 def test_commands_in_sentences_exist(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
     for tool, start in PROGRAMS:
@@ -84,7 +91,7 @@ def test_commands_in_sentences_exist(page):
 def test_the_tutorial_runs_from_its_table_to_its_verdict(tmp_path, monkeypatch, capsys):
     """Its blocks in their order, the table smaller, search and training shorter."""
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "tutorial.md").read_text().replace("3_000, 10", "600, 10")
+    text = (ROOT / "docs" / "start" / "tutorial.md").read_text().replace("3_000, 10", "600, 10")
     for kind, block in re.findall(r"```(python|bash)\n(.*?)```", text, flags=re.DOTALL):
         if kind == "python":
             exec(block, {})  # the documents are ours
@@ -98,31 +105,17 @@ def test_the_tutorial_runs_from_its_table_to_its_verdict(tmp_path, monkeypatch, 
     assert {"report.html", "result.json"} <= {path.name for path in Path("evaluation").iterdir()}
 
 
-@pytest.mark.parametrize("name", ["tutorial", "evaluate_two_models"])
-def test_notebooks_run(name, tmp_path, monkeypatch):
-    """Their cells in this process, on a smaller table and for fewer epochs; `make test-long` runs them in a kernel."""
-    monkeypatch.chdir(tmp_path)
-    cells = json.loads((ROOT / "docs" / "notebooks" / f"{name}.ipynb").read_text())["cells"]
-    names = {}
-    for cell in cells:
-        if cell["cell_type"] == "code":
-            source = "".join(cell["source"]).replace("3_000, 10", "600, 10").replace("budget=1", "budget=1, epochs=2")
-            exec(source, names)
-            RAN["cells"] += 1
-    assert names["found"].comparisons
-
-
 def test_how_much_of_the_documents_ran(capsys):
     """Last of its kind: says how much the tests above ran, where all of them did."""
     with capsys.disabled():
         print("\nDocuments: " + ", ".join(f"{count} {kind}" for kind, count in RAN.items()) + " ran")
-    elsewhere = ("docs/serving.md", "docs/sklearn.md", "docs/lightning.md")
+    elsewhere = (*OWN_TESTS[1:], LIGHTNING)
     blocks = sum(len(python_blocks(page)) for page in DOCUMENTS if page not in elsewhere)
-    assert RAN["blocks"] in (0, blocks, blocks + len(python_blocks("docs/lightning.md")))
+    assert RAN["blocks"] in (0, blocks, blocks + len(python_blocks(LIGHTNING)))
 
 
 def test_every_named_loss_is_on_its_page():
-    page = (ROOT / "docs" / "losses.md").read_text()
+    page = (ROOT / "docs" / "guides" / "losses.md").read_text()
     assert [name for name in bidwise.LOSSES if f"`{name}`" not in page] == []
 
 
@@ -134,7 +127,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_train_page_shows_every_key_of_the_configuration_and_what_the_search_tries():
-    page = (ROOT / "docs" / "train.md").read_text()
+    page = (ROOT / "docs" / "guides" / "train.md").read_text()
     keys = [key for part in SECTIONS.values() for key in part.__dataclass_fields__]
     assert [key for key in (*keys, *CONTESTANTS) if f"`{key}`" not in page] == []
     for number, each in enumerate(SETTINGS, 1):
@@ -147,17 +140,12 @@ def test_train_page_shows_every_key_of_the_configuration_and_what_the_search_tri
 
 
 def test_paper_page_names_functions_and_tests_that_exist():
-    page = (ROOT / "docs" / "paper.md").read_text()
+    page = (ROOT / "docs" / "reference" / "errata.md").read_text()
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     for name in re.findall(r"`(test_[a-z0-9_]+?)_?(?:\*|\.\.\.)?`", page):
         assert f"def {name}" in tests, name
     for name in re.findall(r"`paper\.theory\.(\w+)", page):
         assert hasattr(theory, name), name
-
-
-def tables(run):
-    """The tables of a committed run, as the pages show them."""
-    return program("benchmarks/tables.py").tables(RESULTS / run)
 
 
 def points(gain, level=1.0):
@@ -174,67 +162,84 @@ def words_of(page):
     return " ".join((ROOT / page).read_text().split())
 
 
-PAGES = dict.fromkeys(("criteo_10m_deepfm", "criteo_10m_converged"), "criteo")
-PAGES |= {"recipes": "recipes"}
-PAGES |= dict.fromkeys(("plotted", "misspecified", "misspecified_rare", "regimes"), "reproduce")
+RUNS = sorted(path.parent.name for path in RESULTS.glob("*/result.json"))
 
 
-@pytest.mark.parametrize(("run", "page"), PAGES.items())
-def test_tables_quote_the_committed_runs(run, page):
-    text = (ROOT / "docs" / f"{page}.md").read_text()
-    for title, lines in tables(run).items():
-        assert "\n".join(lines) in text, f"{title}: paste what python -m benchmarks.tables docs/results/{run} prints"
+@pytest.mark.parametrize(("page", "module"), GENERATED.items())
+def test_generated_pages_are_those_of_the_committed_results(page, module, tmp_path):
+    written = import_module(module).write_page(tmp_path)
+    assert written.read_text() == (ROOT / page).read_text(), f"run python -m {module}"
+
+
+def test_pictures_are_those_of_the_committed_results(tmp_path):
+    committed = ROOT / "docs" / "assets"
+    stale = [path.name for path in draw(tmp_path) if path.read_bytes() != (committed / path.name).read_bytes()]
+    assert stale == [], "run python -m benchmarks.pictures"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results/paper.md", "docs/results/simulations.md"])
+def test_quoted_intervals_are_in_the_tables_of_the_committed_runs(page):
+    number = r"[+−]\d+\.\d+"
+    quoted = re.findall(rf"{number} \[{number}, {number}\]", words_of(page))
+    assert len(quoted) >= 4
+    assert [interval for interval in quoted if interval not in words_of("docs/results/tables.md")] == []
+
+
+def test_documents_stay_short():
+    """One person can read them in an afternoon; generated pages do not count."""
+    assert len(words_of("README.md").split()) <= 700
+    assert sum(len(words_of(page).split()) for page in DOCS if page not in GENERATED) <= 20_000
 
 
 def test_the_readme_quotes_the_committed_runs():
     readme = words_of("README.md")
-    quoted = [("misspecified", "tuned", "log_plus"), ("misspecified_rare", "tuned", "log_plus")]
+    quoted = [("misspecified", "tuned", "log_plus"), ("misspecified", "tuned", "bid_weighted")]
     quoted += [("plotted", "converged", "log"), ("plotted", "tuned", "log")]
     for run, protocol, loss in quoted:
         assert points(committed(run)["protocols"][protocol]["losses"][loss]) in readme
     untuned, tuned = (committed("plotted")["protocols"][name]["losses"]["log_loss"] for name in ("converged", "tuned"))
     assert round(100 * (tuned["ratio"] - untuned["ratio"])) == 5
     assert "five points better" in readme
-    weighted = (committed(run)["protocols"]["tuned"]["losses"] for run in ("misspecified", "misspecified_rare"))
-    gains = [f"{100 * losses['bid_weighted']['difference']:+.2f}" for losses in weighted]
-    assert f"gains more, {' and '.join(gains)}" in readme
-    regimes = read_result(ROOT / "docs" / "results" / "regimes", RegimesResult)
-    ours, root, papers = (regimes.summary[loss] for loss in ("log_plus", "sqrt_bid_weighted", "log"))
-    after = [regimes.after_holm(loss).better for loss in ("log_plus", "sqrt_bid_weighted", "log")]
-    assert f"Over {ours.cells} kinds of market" in readme
-    assert f"better than a tuned log loss in {ours.better} ({after[0]} after Holm's correction" in readme
-    assert ours.worse == 0
-    assert f"`sqrt_bid_weighted` better in {root.better} ({after[1]}) and worse in {root.worse}" in readme
-    assert f"the paper's `log` better in {papers.better} ({after[2]}) and worse in {papers.worse}" in readme
 
 
-def test_the_readme_quotes_the_rivals():
-    words = words_of("README.md")
+@pytest.mark.parametrize("page", ["README.md", "docs/results/simulations.md"])
+def test_pages_quote_the_rivals(page):
     ours, best = [], []
     for world in ("mixed", "triples", "tail"):
-        rows = measured_rows("rivals", world=world)
-        means = {
-            name: sum(float(row["welfare"]) for row in rows if row["method"] == name) / 3
-            for name in ("logistic", "lightgbm", "xgboost", "deepfm", "bidwise")
-        }
+        means = {name: [float(row["welfare"]) for row in measured_rows("rivals", world=world, method=name)]
+                 for name in ("logistic", "lightgbm", "xgboost", "deepfm", "bidwise")}  # fmt: skip
+        means = {name: statistics.mean(welfare) for name, welfare in means.items()}
         ours.append(f"{means.pop('bidwise'):.1f}")
         best.append(f"{max(means.values()):.1f}")
-    assert "reaches {}, {} and {} % of it".format(*ours) in words
-    assert "DeepCTR-Torch {}, {} and {} (".format(*best) in words
+    assert "reaches {}, {} and {} % of".format(*ours) in words_of(page)
+    assert re.search("DeepCTR-Torch (reaches )?{}, {} and {}".format(*best), words_of(page))
 
 
 def test_the_readme_quotes_the_recipes():
-    words = words_of("README.md")
     worlds = committed("recipes")["worlds"].values()
     gains = sorted((world["recipes"]["distilled"]["gain"] for world in worlds), key=lambda gain: gain["difference"])
     low, high = (f"{100 * gain['difference']:+.2f}".replace("-", "−") for gain in (gains[0], gains[3]))
-    assert f"gains {low} to {high} % in four worlds, {points(gains[4])} and {points(gains[5])} where" in words
+    assert f"{points(gains[4])} and {points(gains[5])} %, and {low} to {high} % in four other" in words_of("README.md")
     losses = [world["recipes"][name]["gain"] for world in worlds for name in ("log_plus", "log_plus_teacher")]
     assert sum(gain["ci_low"] > 0.002 for gain in losses) == 0
-    assert "welfare losses gain nothing" in words
 
 
-@pytest.mark.parametrize("run", [*PAGES, "criteo_full"])
+def test_the_page_of_simulations_quotes_the_map_of_markets():
+    page = words_of("docs/results/simulations.md")
+    regimes = read_result(ROOT / "docs" / "results" / "regimes", RegimesResult)
+    for loss in ("log_plus", "sqrt_bid_weighted", "bid_weighted", "log"):
+        counts, after = regimes.summary[loss], regimes.after_holm(loss)
+        cells = (counts.better, counts.worse, counts.unclear, f"{after.better}, {after.worse}")
+        assert f"| `{loss}` | {' | '.join(map(str, cells))} |" in page
+        assert f"Of {counts.cells} kinds of market" in page
+
+
+def test_grids_of_lambda_are_those_of_the_code():
+    assert f"eleven values from {LAMS[0]:g} to {LAMS[-1]:g}" in words_of("docs/results/paper.md")
+    assert len(LAMS) == 11
+
+
+@pytest.mark.parametrize("run", RUNS)
 def test_committed_runs_record_where_they_were_made(run):
     environment = committed(run, "environment.json")
     assert environment["command"].startswith(("bidwise reproduce", "python -m benchmarks.", "python -m paper"))
@@ -252,7 +257,8 @@ def measured_rows(name, **where):
 
 
 def test_times_on_the_gpu_are_those_of_the_benchmark():
-    page, step = (ROOT / "docs" / "gpu.md").read_text(), {"model": "deepfm", "batch": "10000", "loss": "log_loss"}
+    page = (ROOT / "docs" / "guides" / "scaling.md").read_text()
+    step = {"model": "deepfm", "batch": "10000", "loss": "log_loss"}
 
     def measured(name, key, **where):
         return [float(row[key]) for row in device_rows(name, **where)]
@@ -284,7 +290,7 @@ def test_times_on_the_gpu_are_those_of_the_benchmark():
 
 
 def test_mixed_precision_changes_less_than_another_seed():
-    words, rows = words_of("docs/gpu.md"), measured_rows("precision")
+    words, rows = words_of("docs/guides/scaling.md"), measured_rows("precision")
     assert {row["metric"] for row in rows} == {"log_loss", "auc", "expected_welfare"}
     for row in rows:
         change, seeds = float(row["mixed_change"]), float(row["seed_sd"])
@@ -295,7 +301,7 @@ def test_mixed_precision_changes_less_than_another_seed():
 
 
 def test_the_page_on_clusters_quotes_the_benchmarks():
-    page = (ROOT / "docs" / "cluster.md").read_text()
+    page = (ROOT / "docs" / "guides" / "scaling.md").read_text()
     for model, batch in (("DeepFM", 256), ("DeepFM", 4096), ("DCN", 256), ("DCN", 4096)):
         rows = measured_rows("ranks", model=model, batch=str(batch), loss="log_plus", way="together")
         assert [row["ranks"] for row in rows] == ["1", "2", "4"]
@@ -309,7 +315,7 @@ def test_the_page_on_clusters_quotes_the_benchmarks():
     assert f"{float(prepared['rows_per_second']):,.0f} rows a second" in page
 
 
-SUMS = re.findall(r"([\d.e]+) / ([\d.,e]+) = ([\d.,]+) s", (ROOT / "docs" / "cluster.md").read_text())
+SUMS = re.findall(r"([\d.e]+) / ([\d.,e]+) = ([\d.,]+) s", (ROOT / "docs" / "guides" / "scaling.md").read_text())
 
 
 @pytest.mark.parametrize(("left", "right", "found"), SUMS)

@@ -289,7 +289,7 @@ def test_scikit_learn_is_imported_late_and_its_absence_explained():
 
 
 def test_the_page_runs():
-    page = Path(__file__).parent.parent / "docs" / "sklearn.md"
+    page = Path(__file__).parent.parent / "docs" / "guides" / "sklearn.md"
     names = {}
     with sklearn.config_context():
         for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):

@@ -107,7 +107,7 @@ def _graph(model: Model) -> Any:
 
 
 def _description(model: Model) -> dict[str, Any]:
-    """The JSON beside the graph; docs/serving.md explains it."""
+    """The JSON beside the graph; docs/guides/serving.md explains it."""
     return {
         "format": FORMAT,
         "version": VERSION,
