@@ -27,7 +27,7 @@ def power(ctr: Tensor, squash: float) -> Tensor:
 def highest(score: Tensor, auctions: Auctions, places: int) -> tuple[Tensor, Tensor]:
     """Rows and scores of the ``places`` highest scores of each auction, ``(auctions, places)``, best first.
 
-    Ties go to the lowest row; -1 and -inf where the ads run out. An ad with the score -inf does not take part.
+    Ties go to the lowest row; -1 and -inf after the last ad. An ad with the score -inf does not take part.
 
     >>> score = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0])
     >>> highest(score, Auctions.of(score, torch.tensor([0, 3, 4, 5])), 2)

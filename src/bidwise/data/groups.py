@@ -107,7 +107,7 @@ def tensor_of(argument: str, values: Any) -> Tensor:
             array = array.astype(np.float64)
     if array.dtype.kind not in "fiub":
         raise InputError(
-            f"must hold numbers, found {array.dtype}; bidwise.CTRClassifier and bidwise.table.train take text too",
+            f"must contain numbers, found {array.dtype}; bidwise.CTRClassifier and bidwise.table.train take text too",
             argument=argument,
         )
     return torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype.kind == "f" else np.int64))

@@ -1,4 +1,4 @@
-"""Sums without pairs in the order of eCPM: how ads are arranged for them, and those of hinge and indicator."""
+"""Sums without pairs in the order of eCPM: the arrangement of ads for them, and the sums of hinge and indicator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bidwise.segments import Auctions, auction_of
 def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
     """Rows in the order (auction, key), stable."""
     if auctions.count == 1:
-        # whole numbers in the same order, which torch sorts ten times as fast where keys are many
+        # whole numbers in the same order, which torch sorts ten times as fast if there are many
         whole = keys.view(torch.int32 if keys.dtype == torch.float32 else torch.int64)
         kind = torch.iinfo(whole.dtype)
         return (whole ^ (whole >> kind.bits - 1 & kind.max)).argsort(stable=True)
@@ -27,7 +27,7 @@ def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
 
 
 def runs_of_equal(keys: Tensor, segments: Auctions) -> tuple[Tensor, Tensor]:
-    """First rows and lengths of the runs of equal neighbours; no run goes on in the next segment."""
+    """First rows and lengths of the runs of equal neighbours; no run continues in the next segment."""
     fresh = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
     fresh[1:] = keys[1:] != keys[:-1]
     fresh[segments.starts] = True
@@ -39,9 +39,9 @@ def runs_of_equal(keys: Tensor, segments: Auctions) -> tuple[Tensor, Tensor]:
 class Arrangement:
     """Ads in the order (segment, eCPM) and the bounds of their segments.
 
-    A segment is an auction where every ad takes both parts of a pair, i and j; it is a node of a tree over values where
+    A segment is an auction if every ad takes both parts of a pair, i and j; it is a node of a tree over values if
     its ads are cut into ads i, marked by ``upper``, and ads j with v_i > v_j. ``pivot`` is a value per segment, v_i >=
-    pivot >= v_j where parts are taken: v_i - v_j = (v_i - pivot) + (pivot - v_j) then adds up without cancellation.
+    pivot >= v_j if parts are taken: v_i - v_j = (v_i - pivot) + (pivot - v_j) then adds up without cancellation.
     """
 
     ads: PairInputs
@@ -73,7 +73,7 @@ def step_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -> Pa
     s, left, right = (x.double() for x in (arranged.ads.ecpm, arranged.left, arranged.right))
     lowest = s.new_zeros(segments.count)
     lowest[segments.sizes > 0] = s[segments.starts]
-    s = s - segments.spread(lowest)  # margins keep their digits where eCPM differs little
+    s = s - segments.spread(lowest)  # margins keep their digits if eCPM differs little
     above = arranged.ads.value.double() - segments.spread(arranged.pivot.double())
     ordered = options.gap == "order"
     start, length = runs_of_equal(arranged.ads.ecpm, segments)

@@ -1,4 +1,4 @@
-"""What is served: one calibrated model, or the mean of several."""
+"""The served model: one calibrated model, or the mean of several."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ensemble(nn.Module):
     def __init__(self, models: Sequence[nn.Module], *, slope: float = 1.0, intercept: float = 0.0) -> None:
         super().__init__()
         if not models:
-            raise InputError("models must hold at least one model, found none")
+            raise InputError("models must contain at least one model, found none")
         self.models = nn.ModuleList(models)
         self.register_buffer("slope", torch.tensor(slope, dtype=torch.float64))
         self.register_buffer("intercept", torch.tensor(intercept, dtype=torch.float64))
