@@ -209,7 +209,7 @@ def test_what_cannot_go_on_is_refused(first, tmp_path):
     cases = [
         ({"continue_from": tmp_path / "none"}, "continue_from must be a folder of bidwise train"),
         ({"continue_from": first, "model": "deepfm"}, "must be a run of the same model"),
-        ({"continue_from": first, "recipe": "auto"}, "recipe must be left out where a run goes on"),
+        ({"continue_from": first, "recipe": "auto"}, "recipe cannot be combined with --continue"),
         ({"continue_from": first, "loss": "distilled"}, "loss must need no teacher"),
     ]
     for options, words in cases:
@@ -221,7 +221,7 @@ def test_what_cannot_go_on_is_refused(first, tmp_path):
 
 def test_what_options_would_change_of_the_columns_is_refused(first, tmp_path):
     for option, value in (("ignore", ["age"]), ("categorical", ["age"]), ("numeric", ["size"]), ("bins", 4)):
-        with pytest.raises(bidwise.InputError, match="must be left out where a run goes on"):
+        with pytest.raises(bidwise.InputError, match="cannot be combined with --continue"):
             train(day(1), out=tmp_path / "no", continue_from=first, **{option: value})
     with pytest.raises(bidwise.InputError, match="did not learn from, found 'age'"):
         train(day(1), out=tmp_path / "no", continue_from=first, weight="age")

@@ -268,7 +268,7 @@ def test_predict_refuses_what_it_cannot_use(run, table, tmp_path):
     for message, options in cases.items():
         with pytest.raises(bidwise.InputError, match=message):
             predict(run.folder, run.path, **options)
-    with pytest.raises(bidwise.InputError, match="run must be a folder of bidwise train, found nothing"):
+    with pytest.raises(bidwise.InputError, match="run must be a folder of bidwise train, found no folder"):
         predict(tmp_path / "none", run.path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(bidwise.InputError, match=r"run must be the folder of a finished run"):
@@ -458,7 +458,7 @@ def test_the_page_tells_the_choice_the_columns_and_the_test(auto, run):
         assert page == runs_page([run_of(folder, result)])
         assert verdict(result)[0][1] in page
         assert page.startswith("<!doctype html>")
-        for words in ("brand_id", "whole numbers whose name says", "On test", "Over the epochs", "<svg"):
+        for words in ("brand_id", "whole numbers with a name of codes", "On test", "Over the epochs", "<svg"):
             assert words in page
         assert "http://" not in page.replace("http://www.w3.org", "")
         assert "NaN" not in page
@@ -512,7 +512,7 @@ def test_tables_that_are_too_small_are_refused(table, tmp_path):
         train(table.head(30), out=tmp_path / "run", **ROLES, **SMALL)
     with pytest.raises(bidwise.InputError, match=r"table must have at least 20 auctions to be split .* found \d+"):
         train(table.head(60), out=tmp_path / "run", **ROLES, **SMALL, auction="auction")
-    with pytest.raises(bidwise.InputError, match="table must hold ads, found no rows"):
+    with pytest.raises(bidwise.InputError, match="table must contain ads, found no rows"):
         train(table.head(0), out=tmp_path / "run", **ROLES, **SMALL)
     late = table.with_columns(click=(pl.col("time") > table["time"].quantile(0.92)).cast(int))
     with pytest.raises(bidwise.InputError, match=r"clicks and other ads in its training rows, found that none of the"):
@@ -530,7 +530,7 @@ def test_files_and_folders_that_cannot_be_used(run, table, tmp_path):
     (tmp_path / "broken.toml").write_text("[data\nclick =")
     cases = [
         ("none.csv", r"no such file"),
-        ("empty.csv", r"must hold ads, found an empty file"),
+        ("empty.csv", r"must contain ads, found an empty file"),
         ("odd.csv", r"is it separated by ';'"),
         ("ads.xlsx", r"must end in .parquet, .csv"),
         ("bad.parquet", r"bad.parquet cannot be read"),
@@ -606,7 +606,7 @@ def test_the_command_says_what_it_does_and_what_is_next(run, tmp_path, capsys, m
     said = capsys.readouterr().out
     for expected in (
         "brand_id  categorical",
-        "whole numbers whose name says",
+        "whole numbers with a name of codes",
         "training",
         "columns, on cpu",
         "On test (",

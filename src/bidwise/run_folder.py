@@ -40,7 +40,7 @@ LOCK = ".lock"  # in a folder that a run writes to: who that is
 def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
     """A temporary name to write to, which becomes ``path`` at the end: a full disk or a kill leaves the old file.
 
-    The next run overwrites the leftovers of a killed run; a second run at the same time gets an error. Workers may write
+    The next run overwrites files of a killed run; a second run at the same time gets an error. Workers may write
     a ``scratch`` file at once, under different names; it is not forced onto the disk.
     """
     part = path.with_name(f"{path.name}{'.' + uuid.uuid4().hex if scratch else ''}.part")

@@ -47,7 +47,7 @@ except ImportError as error:
 
 RECIPES = ("auto", "ensemble", *LOSSES)
 WITHOUT_BIDS = ("log_loss", "distilled")  # losses
-OF_SEVERAL = ("auto", "ensemble", "distilled")  # models, where others are losses of one
+OF_SEVERAL = ("auto", "ensemble", "distilled")  # several models; other names are losses of one
 OF_MODEL = ("embedding", "hidden", "dropout", "cross")
 OF_TRAINING = ("lam", "members", "epochs", "batch_size", "learning_rate", "l2")
 BLOCK = 65_536  # rows that are predicted at once
@@ -73,13 +73,13 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         numeric, categorical: columns with a given kind, ``x0``, ``x1`` and so on in an array. Whole numbers, such as an
             OrdinalEncoder's, are numbers in order, up to 1,000 different ones with a bin each: name codes here.
         bins: most bins of other columns of numbers.
-        validation_fraction: of the rows, or of the auctions; where it has too few clicks the last weights are kept.
+        validation_fraction: of the rows, or of the auctions; if it has too few clicks the last weights are kept.
         device: ``cpu`` or ``cuda``.
         random_state: a number makes training repeatable.
 
     Attributes:
         classes_: the two labels; the second is the click.
-        columns_: what each column was taken for, and why.
+        columns_: the type of each column, and the reason.
 
     >>> random = np.random.default_rng(0)
     >>> rows = pl.DataFrame({"site": random.choice(["news", "shop"], 400), "price": random.uniform(1, 9, 400)})
@@ -170,7 +170,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "members": served.recipe.members,
             "cardinalities": cardinalities,
         }
-        self.model_ = served.model.cpu().double().eval()  # double: a row has the same CTR alone and among others
+        self.model_ = served.model.cpu().double().eval()  # double: a row has the same CTR by itself and in a batch
         return self
 
     def decision_function(self, X: Any) -> Floats:
@@ -200,7 +200,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
-        if "model_" in state:  # numbers and text alone: no modules, whose code may change
+        if "model_" in state:  # only numbers and text: no modules, their code may change
             weights = {name: tensor.numpy() for name, tensor in self.model_.state_dict().items()}
             for name, array in weights.items():
                 if array.dtype == np.float64 and (array == array.astype(np.float32)).all():
@@ -217,7 +217,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.model_.load_state_dict({name: torch.tensor(array) for name, array in state["model_"].items()})
 
     def _config(self) -> Config:
-        """The same settings as those of ``bidwise train``, which checks them."""
+        """The same settings as in ``bidwise train``, which checks them."""
         check_name("recipe", self.recipe, RECIPES)
         named: dict[str, Any] = {"train.recipe" if self.recipe in OF_SEVERAL else "train.loss": self.recipe}
         named |= {"model.name": self.model or (None if self.recipe == "auto" else "deepfm")}
@@ -271,12 +271,12 @@ def _served(
 def welfare_scorer(*, auction_size: int | None = None, slots: Sequence[float] = (1.0,), pos_label: Any = 1) -> Any:
     """Mean welfare of the auctions that a classifier's CTR would decide, to select models by: higher is better.
 
-    Bids, and ids of auctions where there are any, go with the rows through ``cross_validate`` or ``GridSearchCV``, as
+    Bids, and ids of auctions if there are any, travel with the rows through ``cross_validate`` or ``GridSearchCV``, as
     ``params={"bid": bids, "auction": ids}`` or ``fit(X, y, bid=bids, auction=ids)``; metadata routing must be on. Any
     classifier with ``predict_proba`` will do.
 
     Args:
-        auction_size: measures all auctions of so many ads that could be drawn; without it ``auction`` is needed.
+        auction_size: averages over every possible auction of so many ads; without it ``auction`` is needed.
         slots: position multipliers, the first 1.
         pos_label: the label of a click.
     """

@@ -1,4 +1,4 @@
-"""Rows of a user's frame with what else is known of them, checked: clicks, bids, auctions, weights."""
+"""Rows of a user's frame with their other columns, checked: clicks, bids, auctions, weights."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bidwise.data.table_files import open_table
 from bidwise.table.prepare import CAP
 from bidwise.values import Floats
 
-LEAST = 10  # clicks, and other ads, of which validation rows can tell anything
+LEAST = 10  # clicks, and other ads, that validation rows need
 
 
 @dataclass(frozen=True)
 class LoggedRows:
-    """What is known of every row."""
+    """The columns of every row."""
 
     frame: pl.DataFrame
     clicks: Floats
@@ -33,7 +33,7 @@ class LoggedRows:
     weights: Floats | None
 
     def split(self, rows: NDArray[Any], share: float, seed: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Rows to train on and to validate by, whole auctions; of the latter none where they could tell nothing."""
+        """Rows to train on and to validate by, whole auctions; no validation rows if they would be too few."""
         groups = rows if self.auctions is None else self.auctions[rows]
         order = np.argsort(groups, kind="stable")
         rows, which = rows[order], np.unique(groups)
@@ -45,7 +45,7 @@ class LoggedRows:
         return rows[~held_out], rows[held_out]
 
     def ads(self, encoder: Encoder, rows: NDArray[Any]) -> Ads:
-        """Some rows, those of an auction next to each other."""
+        """Some rows, with the rows of an auction adjacent."""
         more = {} if self.weights is None else {"weights": self.weights[rows]}
         features = torch.from_numpy(encoder.encode(self.frame[rows]).ids)
         bounds = None if self.auctions is None else offsets(self.auctions[rows])
@@ -53,7 +53,7 @@ class LoggedRows:
 
 
 def with_parts_of_dates(frame: pl.DataFrame) -> pl.DataFrame:
-    """Dates as what comes back of them, the day of the week and the hour; durations in seconds."""
+    """Dates as their repeating parts, the day of the week and the hour; durations in seconds."""
     columns: list[pl.Series] = []
     for column in frame:
         name, dtype = column.name, column.dtype

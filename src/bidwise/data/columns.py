@@ -1,6 +1,6 @@
-"""The one encoder: what a column is, decided at training and stored, and its values as ids and dense numbers.
+"""The one encoder: the type of a column, decided at training and stored, and its values as ids and dense numbers.
 
-Facts of all rows lead to a :class:`Column`, training rows to an :class:`Encoder`. Nothing is guessed afterwards.
+Facts of all rows lead to a :class:`Column`, training rows to an :class:`Encoder`. Later steps do not guess.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MANY = 0.25  # different values / rows, above which every row is looked up by it
 KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
 PENDING = 2**20  # counted values that wait to be merged
 FEW, ROWS_EACH = 1000, 20  # most different whole numbers with a bin each, and rows for each of them
-COME_BACK = 0.01  # of the rows have a value that was there before, at least, or a category has nothing to teach
+COME_BACK = 0.01  # of the rows have a value that was there before, at least, or a category carries no information
 NUMERIC = 0.99  # of the cells that are not missing are numbers in a numeric column
 KNOTS = 256
 CODE = re.compile(
@@ -59,7 +59,7 @@ CODE = re.compile(
     r"|[a-z](?:I[dD]|Code|Zip|Key|Type|Category|Class|Group|Segment)[\W\d_]*$"
 )
 CODES = 0.001  # of the numbers of a numeric column begin with a zero, at most
-CODE_DIGITS = 5  # of numbers that look like codes, all of which have as many
+CODE_DIGITS = 5  # of numbers that look like codes, all of the same length
 EPOCHS = (10, 13)  # digits of seconds and milliseconds since 1970
 TIME = (
     r"^(?:[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9:.]+(?: ?(?:Z|UTC|[+-][0-9:]+))?)?|[0-9]{1,2}:[0-9]{2}(?::[0-9.]+)?"
@@ -160,7 +160,7 @@ def exploded(column: pl.Series, separator: str) -> tuple[pl.Series, NDArray[np.i
     return column.filter(lengths > 0).explode(), np.repeat(np.arange(len(column)), lengths)
 
 
-# What a column is
+# Types of columns
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Column:
     values: int  # different ones
     missing: float  # share of the rows
     reason: str
-    spelling: str = "text"  # of categories: "text" as it is written, "number" if 7, 7.0 and "7.0" are the same
+    spelling: str = "text"  # of categories: "text" as written, "number" if 7, 7.0 and "7.0" are the same
     steps: str = "bins"  # of numbers: "bins" of equally many rows, or one for each of the "values"
     decimal: str = "."  # of numbers in text
     slots: int = 1  # of bags
@@ -280,7 +280,7 @@ class Facts:
         return facts
 
     def seen(self, block: Block) -> list[Seen]:
-        """What a block adds; changes nothing, so that threads can call it."""
+        """The facts of a block; has no side effects, so that threads can call it."""
         return [self._seen(column, block) for column in block.frame]
 
     def add(self, seen: list[Seen]) -> None:
@@ -305,7 +305,7 @@ class Facts:
             values = values.str.strip_chars()
             values = values.set(values.is_in([*MISSING_WORDS, *self.missing]), None)
         elif dtype == pl.Categorical or isinstance(dtype, pl.Enum):
-            values = values.cast(pl.String)  # codes are those of a block
+            values = values.cast(pl.String)  # codes are local to a block
         elif dtype.is_numeric():
             number = pl.Series(read_numbers(values, missing=self.missing)[0]).fill_nan(None)
             values = values.set(number.is_null(), None)
@@ -373,7 +373,7 @@ class Facts:
     ) -> list[Column]:
         """Every column with its use and the reason; columns with a role first. Raises if there is none to learn from.
 
-        With ``previous`` columns are what they are in that encoder; others are dropped.
+        With ``previous``, types of columns come from that encoder; other columns are dropped.
         """
         name = self.source.name
         named = dict.fromkeys(self.bags, "bag") | dict.fromkeys(categorical, "categorical")
@@ -420,7 +420,7 @@ class Facts:
         odd = (dtype.is_nested() and not lists) or dtype in (pl.Object, pl.Binary)
         if named and (odd or dtype.is_temporal()):
             kind = "lists of text or whole numbers, or text" if named == "bag" else "text or numbers"
-            raise InputError(f"{self.source.name}: column {name!r} must hold {kind}, found {dtype}")
+            raise InputError(f"{self.source.name}: column {name!r} must contain {kind}, found {dtype}")
         if odd:
             return self._column(name, DROPPED, f"neither text nor numbers: {dtype}")
         if not seen.entries:
@@ -435,7 +435,7 @@ class Facts:
     def _kind(
         self, name: str, dtype: pl.DataType, seen: Seen, values: int, named: str | None
     ) -> tuple[str, str, dict[str, Any]]:
-        """The use of a column, the reason, and what else is stored."""
+        """The use of a column, the reason, and further stored facts."""
         entries, plain = seen.entries, seen.numbers
         alike = plain == entries and not seen.codes and not seen.hashlike
         spelling = {"spelling": "number" if alike else "text"}
@@ -459,7 +459,7 @@ class Facts:
         elif plain < NUMERIC * entries and not comma and dtype != pl.Boolean:
             found = f"such as {seen.bad[0]}" if seen.bad else "such as text"
             share = f"{entries - plain:,} of {entries:,} that are not, {found}"
-            raise InputError(f"{self.source.name}: column {name!r} must hold numbers to be numeric, found {share}")
+            raise InputError(f"{self.source.name}: column {name!r} must contain numbers to be numeric, found {share}")
         count = entries - seen.numbers - seen.commas
         odd = ("s are" if count > 1 else " is") + f" no number and missing, {'such as ' if count > 1 else ''}"
         bad = f"; {count:,} value{odd}{', '.join(seen.bad)}" if count and seen.bad else ""
@@ -469,7 +469,7 @@ class Facts:
         if seen.decimals or comma:
             return "numeric", f"numbers with {'a decimal comma' if comma else 'decimals'}" + bad, more
         if CODE.search(name):
-            return "categorical", "whole numbers whose name says that they are codes", spelling
+            return "categorical", "whole numbers with a name of codes", spelling
         few = values * ROWS_EACH <= self.rows
         digits = seen.digits[0] if seen.digits[0] == seen.digits[1] else 0
         if digits >= CODE_DIGITS and digits not in EPOCHS and few:
@@ -555,7 +555,7 @@ class Categorical:
         return np.array(rows["id"].to_numpy(), dtype=np.int32)
 
     def _found(self, text: pl.Series) -> NDArray[np.int32]:
-        """The id of every text: that of the word with its hash, if it is the same word."""
+        """The id of every text: the id of the word with its hash, if it is the same word."""
         hashes, places = self.lookup
         found = np.full(len(text), RARE, np.int32)
         if len(hashes):
@@ -669,7 +669,7 @@ class Encoder:
 
     @staticmethod
     def fit(table: Any, columns: Sequence[Column], *, min_count: int, bins: int, **options: Any) -> Encoder:
-        """Learn from a table, all rows of which are training rows; ``options`` are those of a :class:`Learner`."""
+        """Learn from a table of training rows only; ``options`` as in :class:`Learner`."""
         learner = Learner(columns, **options)
         learner.add(learner.counted(open_table(table).frame(learner.names)))
         return learner.encoder(min_count=min_count, bins=bins)
@@ -750,7 +750,7 @@ class Encoder:
         return Encoder(tuple(columns))
 
     def to_json(self, *, words: bool = True) -> dict[str, Any]:
-        """What :meth:`from_json` reads; without ``words`` each vocabulary is the number of its words."""
+        """The input of :meth:`from_json`; without ``words`` each vocabulary is the number of its words."""
         columns = []
         for column in self.columns:
             plain = json_files.to_json(column.plain() if isinstance(column, Categorical) else column)
@@ -839,7 +839,7 @@ class Learner:
         return [column.name for column in self.columns]
 
     def counted(self, rows: pl.DataFrame, sample: NDArray[np.bool_] | None = None) -> list[Counts]:
-        """What training rows add; bins and knots are of the rows in the ``sample``, by default all. Changes nothing."""
+        """The facts of training rows; bins and knots use rows in the ``sample``, by default all. No side effects."""
         return [self._counted(column, rows[column.name], sample) for column in self.columns]
 
     def _counted(self, column: Column, values: pl.Series, sample: NDArray[np.bool_] | None) -> Counts:
@@ -863,7 +863,7 @@ class Learner:
                 self.words[column.name].add(its.words)
 
     def encoder(self, *, min_count: int, bins: int) -> Encoder:
-        """What was learned; it ends the learning.
+        """The learned encoder; it ends the learning.
 
         Args:
             min_count: values seen less often are rare.
@@ -936,7 +936,7 @@ class Tally:
 def least_count(rows: int) -> int:
     """How often a value must be seen to have an id of its own: once for every 100,000 training rows, 2 to 10 times.
 
-    Values seen once teach what to expect of unseen ones.
+    Values seen once show how unseen ones will behave.
 
     >>> least_count(5_000), least_count(500_000), least_count(5_000_000)
     (2, 5, 10)

@@ -1,4 +1,4 @@
-"""The store: ads as memory-mapped columns, with a schema and checksums; what models are trained on at any size."""
+"""The store: ads as memory-mapped columns, with a schema and checksums; training data of any size."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def chunks(first: int, last: int) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class Field:
-    """A column of categories: ids from 0 to ``values`` - 1, of which 0 is rare and 1 is missing.
+    """A column of categories: ids from 0 to ``values`` - 1: 0 is rare, 1 is missing.
 
-    A bag has ``slots`` ids for an ad, side by side; those of slots that are not used are 1.
+    A bag has ``slots`` adjacent ids for an ad; unused slots are 1.
     """
 
     name: str
@@ -79,7 +79,7 @@ def spans(slots: Iterable[int]) -> list[slice]:
 
 @dataclass(frozen=True)
 class Stated:
-    """What the schema says of a file."""
+    """The schema of a file."""
 
     bytes: int
     crc32: str
@@ -109,7 +109,7 @@ def split_sizes(rows: int, shares: Sequence[int], argument: str = "rows") -> lis
 
 
 class Store:
-    """A folder of columns, one ``.npy`` for each split and column, which is read as it is needed.
+    """A folder of columns, one ``.npy`` for each split and column, which is read on demand.
 
     Args:
         folder: with ``store.json``, which is written last: a folder without it is not finished.
@@ -131,17 +131,17 @@ class Store:
         stated_files = self._read_schema(str(path))
         for name, stated in stated_files.items():
             file = self.folder / name
-            state = f"{file.stat().st_size:,} bytes" if file.is_file() else "nothing"
+            state = f"{file.stat().st_size:,} bytes" if file.is_file() else "no file"
             if state != f"{stated.bytes:,} bytes":
                 raise InputError(
-                    f"{file} must have the {stated.bytes:,} bytes that {SCHEMA} tells, found {state}; {AGAIN}"
+                    f"{file} must have the {stated.bytes:,} bytes stated in {SCHEMA}, found {state}; {AGAIN}"
                 )
             if verify and (crc := checksum(file)) != stated.crc32:
                 found = f"{crc}: the file was changed or damaged"
                 raise InputError(f"{file} must have checksum {stated.crc32}, found {found}; {AGAIN}")
 
     def _read_schema(self, name: str) -> dict[str, Stated]:
-        """Fields and splits; what it states of each file. Names of files are ours: none leads out of the folder."""
+        """Fields and splits, and the schema of each file. Names of files are ours: none leads out of the folder."""
         said = {key: self.schema.get(key) for key in ("fields", "splits", "files")}
         self.fields = from_json(list[Field], said["fields"], f"fields of {name}")
         self.splits = from_json(dict[str, int], said["splits"], f"splits of {name}")
@@ -158,7 +158,7 @@ class Store:
 
     @property
     def cardinalities(self) -> list[int | tuple[int, int]]:
-        """Values of every field, and slots of a bag: what models are built for."""
+        """Values of every field, and slots of a bag, from which models are built."""
         return [field.cardinality for field in self.fields]
 
     @property
@@ -171,7 +171,7 @@ class Store:
         return _file(split, name) in self.schema["files"]
 
     def column(self, split: str, name: str) -> NDArray[Any]:
-        """A column as an array over the file; nothing is read yet."""
+        """A column as an array over the file, not read yet."""
         check_name("split", split, self.splits)
         if not self.has(name, split):
             raise InputError(
@@ -191,7 +191,7 @@ class Store:
         return [name for name in TYPES if self.has(name, split)]
 
     def ads(self, split: str, *, auction_size: int | None = None) -> Ads:
-        """The ads of a split; columns stay on disk. Where the store has no auctions, ``auction_size`` ads compete."""
+        """The ads of a split; columns stay on disk. If the store has no auctions, ``auction_size`` ads compete."""
         check_name("split", split, self.splits)
         names = (name for name in self.columns(split) if name != "dense")  # which models do not take yet
         columns: dict[str, Any] = {name: _tensor(self.column(split, name)) for name in names}
@@ -247,7 +247,7 @@ class StoreWriter:
     def column(self, split: str, name: str, *, width: int | None = None, length: int | None = None) -> NDArray[Any]:
         """An array over the file, to fill; one of the same shape that is there already is opened again.
 
-        ``width`` is that of ``features`` and ``dense``, ``length`` the number of entries where it is not that of the
+        ``width`` is for ``features`` and ``dense``, ``length`` the number of entries if it differs from the number of
         ads. Its place on the disk is taken at once: a full disk is an error here, where writing to a mapped file would
         be a crash.
         """
@@ -255,7 +255,7 @@ class StoreWriter:
         path.parent.mkdir(exist_ok=True)  # not those above: a folder that was removed must not come back half empty
         rows = self.splits[split] if length is None else length
         shape = (rows,) if width is None else (rows, width)
-        if not rows:  # nothing to map
+        if not rows:  # no rows to map
             with path.open("wb") as file:
                 np.save(file, np.zeros(shape, TYPES[name]))
             return np.zeros(shape, TYPES[name])
@@ -284,7 +284,7 @@ class StoreWriter:
 
         Args:
             fields: in the order of the features.
-            about: where the data came from, with which options, and what was counted.
+            about: the origin of the data, the options, and the counts.
         """
         files = _files(self.splits, *TYPES)
         for file in files:
@@ -314,7 +314,7 @@ def _files(splits: Iterable[str], *names: str) -> list[str]:
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:
-    """Over the same memory; the file is opened for reading alone, which torch has no word for."""
+    """Over the same memory; the file is opened read-only, which torch cannot express."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

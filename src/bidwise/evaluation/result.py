@@ -147,7 +147,7 @@ class Evaluation:
 
 
 def check_folder(out: str | Path) -> Path:
-    """``out`` as a path, if the two files can be written there; nothing is made yet."""
+    """``out`` as a path, if the two files can be written there; it is not created yet."""
     folder = check_writable(out)
     for name in ("result.json", "report.html"):
         if (folder / name).is_dir():

@@ -1,4 +1,4 @@
-"""What is trained: a model, a loss with its options, its labels and its schedule."""
+"""A recipe of training: a model, a loss with its options, its labels and its schedule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bidwise.training.arguments import Options
 from bidwise.training.exact import fit_exact, solvable
 
 EXACT = "exact"
-BASELINE = "log_loss"  # what every other loss is compared with, and the teacher of those that need one
+BASELINE = "log_loss"  # every other loss is compared with it; the teacher of losses that need one
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Recipe:
         model: a name in :data:`bidwise.models.MODELS`, or one that the study knows how to build.
         options: of the model.
         embeddings: ``lazy`` or ``dense`` updates by Adam, or ``exact``: the optimum of a logistic regression with a log
-            loss, for which batches, rate and epochs mean nothing; what has no single optimum is updated lazily.
+            loss, for which batches, rate and epochs have no meaning; other models are updated lazily.
     """
 
     loss: str = BASELINE

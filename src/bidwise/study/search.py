@@ -21,9 +21,9 @@ from bidwise.workers import Call, Show
 
 SMALL_DCN = {"embedding": 16, "cross": 2, "hidden": [128, 128]}
 SMALL_FM = {"hidden": [128, 128], "dropout": 0.2}
-#: What is tried, in this order, and so with a smaller budget its beginning; the first is what a training takes for
-#: whatever it is not told. Keys are those of a recipe, but for ``l2``, which is divided by the number of training ads:
-#: the penalty is then that of a prior, whatever their number.
+#: Settings to try, in this order; a smaller budget tries the first ones. A training takes the first for
+#: every setting it lacks. Keys are fields of a recipe, except for ``l2``, which is divided by the training ads:
+#: the penalty is then a prior, for any number of ads.
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"model": "dcnv2", "l2": 2e4, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
     {"model": "logistic_regression", "l2": 5, "epochs": 8, "learning_rate": 1e-2, "embeddings": EXACT},
@@ -36,11 +36,11 @@ BUDGET = 4  # settings that are tried by default: the last two are larger models
 LARGEST = {"dcnv2": 1.0, "deepfm": 0.01, "logistic_regression": 1.0}  # L2 beyond which vectors may never leave 0
 STEPS = 150  # of an epoch, about, and so the size of batches
 BATCHES = (64, 4096)  # the smallest and the largest
-MOST = 10  # times the epochs, in tables whose epochs have fewer steps
+MOST = 10  # times the epochs, in small tables
 
 SIMPLEST = "logistic_regression"
 FEW = 200  # clicks
-SHORT = 0.25  # of its epochs: what each setting is given at first, with a schedule of its own
+SHORT = 0.25  # of its epochs: the first round of each setting, with a schedule of its own
 FINALISTS = 2  # settings that are then trained in full
 
 
@@ -69,7 +69,7 @@ class Search:
 
 
 def settings(ads: int) -> list[dict[str, Any]]:
-    """:data:`SETTINGS` for so many training ads: batches of a power of two, more epochs where those have few steps.
+    """:data:`SETTINGS` for so many training ads: batches of a power of two, more epochs if they have few steps.
 
     >>> {key: settings(160_000)[1][key] for key in ("l2", "batch_size", "epochs")}
     {'l2': 3.125e-05, 'batch_size': 1024, 'epochs': 8}
@@ -122,7 +122,7 @@ def searched(
     best is better by two standard errors: they would choose by chance, and it is the safer choice.
 
     Args:
-        judge: ads that recipes are compared on, where there are more of them than the ``valid`` that choose epochs.
+        judge: ads that recipes are compared on, if there are more than the ``valid`` ads that choose epochs.
         metric: of the validation ads, by which epochs and recipes are chosen; of those tied the first.
         out: folder of the run folders of all attempts; an interrupted search resumes.
         options: of :func:`trained`: ``seed``, ``calibrate``.

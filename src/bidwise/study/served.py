@@ -23,13 +23,13 @@ from bidwise.training.batches import fits
 from bidwise.training.validation import logits_across
 from bidwise.workers import Call, Show, finished, threads
 
-ADS = 2**22  # whose clicks are added up at once: columns of a store may exceed the memory
+ADS = 2**22  # per sum of clicks: columns of a store may exceed the memory
 AT_ONCE = 4  # trainings on a GPU, each with its own stream
 
 
 @dataclass(frozen=True)
 class Served:
-    """What a recipe became: the model that is served, and how each of its members was trained."""
+    """The result of a recipe: the served model, and how each of its members was trained."""
 
     recipe: Recipe
     model: Ensemble
@@ -37,10 +37,10 @@ class Served:
 
 
 class Start(NamedTuple):
-    """Where a training goes on: the weights of a model, and the state of its Adam."""
+    """The start of a continued training: the weights of a model, and the state of its Adam."""
 
     weights: dict[str, Any]
-    adam: dict[str, Any] | None  # None: begins anew
+    adam: dict[str, Any] | None  # None: begins at zero
 
 
 def trained(
@@ -66,11 +66,11 @@ def trained(
 
     Args:
         ads, valid: to train on, and to choose epochs by and to calibrate on; without the latter the last weights.
-        teacher: its CTR is the teacher's of ``ads`` in a recipe that needs one, in place of what they have.
-        first: the first member, where that has been trained before, as the recipe of one.
-        start: what each member goes on from, instead of initial weights.
+        teacher: its CTR replaces the teacher's of ``ads`` in a recipe that needs one.
+        first: the first member, if it has been trained before, as a recipe of one.
+        start: each member continues from it, instead of initial weights.
         calibrate: by Platt's line on ``valid``.
-        out: run folder of the first member; those of others are beside it. An interrupted training resumes.
+        out: run folder of the first member; the others are next to it. An interrupted training resumes.
         show: called with the share that is done.
 
     >>> random = torch.Generator().manual_seed(0)
@@ -114,7 +114,7 @@ def on_device(ads: Ads, device: str | torch.device) -> Ads:
 
 
 def together(calls: Sequence[Call], device: str | torch.device, show: Show = lambda share: None) -> list[Any]:
-    """What independent trainings return, in their order: at once on a GPU, where one rank has all of it."""
+    """The results of independent trainings, in their order: in parallel on a GPU that one rank has for itself."""
     many = min(len(calls), AT_ONCE) if torch.device(device).type == "cuda" and distributed.count() == 1 else 1
     pool = threads(many, device) if many > 1 else None
     shares: dict[str, float] = {}
@@ -129,12 +129,12 @@ def together(calls: Sequence[Call], device: str | torch.device, show: Show = lam
         found[call.name] = value
         report(call, 1.0)
     if many > 1:
-        torch.cuda.synchronize(device)  # what the threads' streams have made is used on this one's
+        torch.cuda.synchronize(device)  # this stream uses the results of the threads' streams
     return [found[call.name] for call in calls]
 
 
 def calibrated(model: Ensemble, valid: Ads) -> Ensemble:
-    """The same members with Platt's line for these ads; as they are where it would level all CTRs."""
+    """The same members with Platt's line for these ads; unchanged if it would level all CTRs."""
     bare = Ensemble(list(model.models)).to(next(model.parameters()).device)
     weights = None if valid.weights is None else valid.weights.cpu()
     slope, intercept = platt_lines(logits_across(bare, valid.features).double(), valid.labels, weights)

@@ -25,7 +25,7 @@ from bidwise.training.arguments import Options
 from bidwise.urls import check_on_disk, shown
 
 RECIPES = AUTO, SINGLE, ENSEMBLE, DISTILLED = ("auto", "single", "ensemble", "distilled")
-REFRESHED = "refreshed"  # what a model is called that went on from another run
+REFRESHED = "refreshed"  # name of a model that continues another run
 METRICS = ("welfare", "log_loss", "auc")
 
 
@@ -39,7 +39,7 @@ class Data:
     separator: str | None = None  # of a text file; None: by its ending
     header: bool = True  # whether its first line has the names of columns
     auction: tuple[str, ...] = ()  # the columns that name it
-    numeric: tuple[str, ...] = ()  # features whose type is not to be inferred
+    numeric: tuple[str, ...] = ()  # features with a given type
     categorical: tuple[str, ...] = ()
     bag: tuple[str, ...] = ()  # text with several values
     bag_separator: str = "|"  # between them
@@ -96,7 +96,7 @@ class Data:
 
     @property
     def kinds(self) -> list[str]:
-        """Features whose kind is named, each as often as it is."""
+        """Features with a given kind, repeated if named twice."""
         return [*self.numeric, *self.categorical, *self.bag]
 
     @property
@@ -109,7 +109,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
-    """The model; what is left out is chosen by the search, or as the model's own defaults have it."""
+    """The model; missing keys are chosen by the search, or take the model's defaults."""
 
     name: str | None = None
     embedding: int | None = None
@@ -143,9 +143,9 @@ def options_of(model: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Train:
-    """How the model is trained; settings of the baseline that are left out are chosen by the search."""
+    """How the model is trained; missing settings of the baseline are chosen by the search."""
 
-    recipe: str | None = None  # None: auto, or single where a loss is named
+    recipe: str | None = None  # None: auto, or single if a loss is named
     loss: str | None = None  # None: log_loss; of recipe distilled: distilled
     budget: int | None = None  # settings that the search tries; None: four for recipe auto, else 1
     members: int | None = None  # None: 4, of an ensemble
@@ -161,11 +161,11 @@ class Train:
     schedule: str | None = None
     l2: float | None = None
     precision: str | None = None  # None: float32
-    clip: float | None = None  # None: gradients are left as they are
-    lam: float | None = None  # None: that of the loss, 3
-    sigma: float | None = None  # None: that of the loss, 1
+    clip: float | None = None  # None: no clipping
+    lam: float | None = None  # None: the loss's, 3
+    sigma: float | None = None  # None: the loss's, 1
     seed: int = 0
-    continue_from: str | None = None  # folder of the run whose model goes on
+    continue_from: str | None = None  # folder of the run to continue
 
     def __post_init__(self) -> None:
         if self.loss == AUTO:
@@ -185,7 +185,7 @@ class Train:
             check_name(name, given.get(name, next(iter(names))), names)
         for name, wrong in {"recipe": recipe not in (SINGLE, ENSEMBLE), "budget": budget > 1}.items():
             if self.continue_from is not None and wrong:
-                raise InputError("must be left out where a run goes on from another, found one", argument=name)
+                raise InputError("cannot be combined with --continue; remove it", argument=name)
         for name, least in {"budget": 1, "members": 2}.items():
             check_whole(name, given.get(name, least), least)
         if not 0 <= given.get("click_share", 0) < 1:
@@ -201,14 +201,14 @@ class Train:
 
     @property
     def name(self) -> str:
-        """What the recipe is called among others: a single model after its loss."""
+        """The name of the recipe: a single model has the name of its loss."""
         if self.continue_from is not None:
             return REFRESHED
         return str(self.loss if self.recipe == SINGLE else self.recipe)
 
     @property
     def contestants(self) -> tuple[str, ...]:
-        """What recipe auto compares with the baseline: losses, and ``distilled``, the recipe."""
+        """The candidates of recipe auto: losses, and ``distilled``, the recipe."""
         if self.recipe != AUTO:
             return ()
         return CONTESTANTS if self.loss == BASELINE else (str(self.loss),)
@@ -220,7 +220,7 @@ class Train:
 
     @property
     def idle(self) -> dict[str, str]:
-        """Keys that mean nothing to the recipe and its loss, with what they do belong to."""
+        """Keys without effect on the recipe and its loss, with the settings they belong to."""
         losses = self.contestants or (str(self.loss),)
         pairwise, taught = (any(map(kind, losses)) for kind in (has_lam, needs_teacher))
         keys = {
@@ -248,14 +248,14 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.train.click_share and self.data.position is not None:
-            words = "must be 0 where clicks are corrected for their {}"
+            words = "must be 0 if clicks are corrected for their {}"
             raise InputError(words, argument="click_share", others=["position"])
         if self.train.continue_from is not None and needs_teacher(str(self.train.loss)) and self.data.teacher is None:
-            words = f"must need no teacher where a run goes on from another, found {self.train.loss}; name a column of"
+            words = f"must need no teacher if a run continues another, found {self.train.loss}; name a column of"
             raise InputError(f"{words} logged predictions, --teacher COLUMN", argument="loss")
 
     def flat(self) -> dict[str, Any]:
-        """``section.key -> value`` without what was left open; the table's URL without password and signature."""
+        """``section.key -> value`` without missing keys; the table's URL without password and signature."""
         values = {f"{at}.{key}": x for at in SECTIONS for key, x in vars(getattr(self, at)).items() if x is not None}
         values = {key: list(x) if isinstance(x, tuple) else x for key, x in values.items()}
         return values if self.data.table is None else values | {"data.table": shown(self.data.table)}
@@ -284,7 +284,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def resolved(
     sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
 ) -> Config:
-    """The configuration that :func:`merged` values are; an error says ``seed`` of an option, else ``train.seed``."""
+    """The configuration that :func:`merged` values are; an error names an option ``seed``, else ``train.seed``."""
     values: dict[str, Any] = {}
     try:
         values = merged(sections, options, settings)
@@ -302,7 +302,7 @@ def merged(
     sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
 ) -> dict[str, Any]:
     """``section.key -> value``: a file's sections, options ``{"data.click": "y"}`` above them, and settings
-    ``section.key=value`` above both; what is not known is refused with the nearest name."""
+    ``section.key=value`` above both; unknown names are rejected with the nearest known one."""
     given: dict[str, Any] = {}
     for section, part in sections.items():
         check_name("a section of the configuration", section, SECTIONS)
@@ -323,17 +323,17 @@ def _assignment(setting: str) -> tuple[str, Any]:
 
 
 def option_key(name: str) -> str:
-    """Where an option belongs: ``click -> data.click``, ``model -> model.name``, ``loss -> train.loss``."""
+    """The section of an option: ``click -> data.click``, ``model -> model.name``, ``loss -> train.loss``."""
     if name == "model":
         return "model.name"
     for section, part in SECTIONS.items():
         if name in part.__dataclass_fields__:
             return f"{section}.{name}"
-    return f"data.{name}"  # not known: refused with the nearest name
+    return f"data.{name}"  # unknown: rejected with the nearest known name
 
 
 def open_run(out: str | Path, config: Config) -> Path:
-    """``out`` as a folder, if it is new or of the same configuration; nothing is made yet."""
+    """``out`` as a folder, if it is new or of the same configuration; it is not created yet."""
     folder = check_writable(out)
     path = folder / "config.toml"
     if not path.exists() and not (folder / "result.json").exists():
@@ -360,7 +360,7 @@ def _value(text: str) -> Any:
 
 
 def typed(name: str, value: Any) -> Any:
-    """``value`` as the key ``section.key`` wants it; ``"1,0.8"`` is a list where one is expected."""
+    """``value`` with the type of ``section.key``; ``"1,0.8"`` is a list where one is expected."""
     section, _, key = name.partition(".")
     check_name(f"the section of {name}", section, SECTIONS)
     hints = typing.get_type_hints(SECTIONS[section])

@@ -17,9 +17,9 @@ from bidwise.models.categorical import SparseLogisticRegression
 from bidwise.training.validation import METRICS, Best, Fit, Metric, logits_across
 
 PASSES = 100  # over the ads, at most; some fifty are usual
-CHUNK = 2**15  # ads whose weights are looked up at once: they stay in a cache
+CHUNK = 2**15  # ads per look-up: their weights stay in a cache
 HISTORY = 10  # gradients that L-BFGS remembers
-MOST = 5_000_000  # weights, of which it holds 160 bytes each
+MOST = 5_000_000  # weights: 160 bytes of memory each
 LEAST = 1e-9  # change of the mean loss that is worth another step
 
 
@@ -122,7 +122,7 @@ class _Problem:
         return self.loss + float((self.penalty * weight.square()).sum()), gradient
 
     def _parts(self) -> Iterator[tuple[tuple[Tensor, Tensor | None], tuple[Any, ...]]]:
-        """Rows of the table, with what each counts where there are bags, and labels, bids, teacher and weights, of some
+        """Rows of the table, with their weights in bags, and labels, bids, teacher and weights, of some
         ads after the other."""
         ads, table, starts = self.ads, self.model.table, self.model.table.starts
         for begin in range(0, len(ads), CHUNK):
