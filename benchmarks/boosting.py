@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 
 import bidwise
 from benchmarks.harness import RESULTS, Machine, read, write
-from benchmarks.made_tables import WORLDS, make_table
+from benchmarks.made_tables import KINDS, make_table
 from benchmarks.rivals import Rows, target_encoded
 from bidwise.data.splits import split
 from bidwise.evaluation import calibrator, unit_interval
 from bidwise.evaluation.metrics import log_losses
 
+WORLDS = ("mixed", "triples", "tail")
 ADS, ROUNDS, EVERY = 120_000, 250, 10
 TREES = {"learning_rate": 0.1, "num_leaves": 8, "min_data_in_leaf": 100, "num_threads": 1, "verbose": -1}
 BASELINE = "binary"
@@ -76,12 +77,11 @@ class Data:
     @classmethod
     def of(cls, world: str, seed: int) -> Data:
         table = make_table(world, seed)[:ADS]
-        size = WORLDS[world].size
+        size = KINDS[world].size
         parts = [table[part.rows] for part in split(len(table), auction=None, time=None, seed=seed).values()]
         parts[0] = parts[0][: len(parts[0]) // size * size]  # whole auctions
         rows = Rows(table, *parts, size, seed)
-        *_, (_, encoded) = target_encoded(rows)
-        return cls(rows, *encoded)
+        return cls(rows, *target_encoded(rows.train, [rows.valid, rows.test], 100, seed))
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,6 @@ LATE = (  # what commands import when they need it
 SMALLER = {  # several blocks of what is one block here
     "bidwise.data.table_files": {"ROWS": 200, "BYTES": 2**14},
     "bidwise.table.predict": {"BLOCK": 512},
-    "paper.raw_text": {"BLOCK": 2**17},
-    "paper.prepare_criteo": {"ROWS": 500},
 }
 POINTS = ("replace", "rename", "unlink", "rmdir")
 WORK = ("unfinished", "unfinished-3")  # folders of a command that are gone in the end

@@ -48,8 +48,7 @@ class Trees:
     def __init__(self, rows: Rows) -> None:
         import lightgbm
 
-        encodings = dict(target_encoded(rows))
-        train, valid, test = encodings[f"smooth={SMOOTH}"]
+        train, valid, test = target_encoded(rows.train, [rows.valid, rows.test], SMOOTH, rows.seed)
         self.mean = float(rows.clicks.mean())
         self.rates = {}
         for name in COLUMNS:

@@ -1,32 +1,74 @@
-"""docs/results/tables.md from the committed runs: ``python -m benchmarks.tables``"""
+"""docs/results/tables.md: the paper's items and the tables of all committed runs; ``python -m benchmarks.tables``."""
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.harness import DOCS
 from bidwise.evaluation.estimate import Estimate
-from bidwise.study.recipe import BASELINE, has_lam
-from paper.criteo_results import CriteoResult, Levels
-from paper.criteo_results import Protocol as CriteoProtocol
+from bidwise.study.recipe import BASELINE
+from paper import theory
+from paper.criteo_results import CriteoResult, Protocol
 from paper.pages import read_result
-from paper.recipes_results import RECIPES, SMALL, RecipesResult, baseline_of
-from paper.synthetic_results import Losses, RegimesResult, SyntheticResult
+from paper.recipes_results import RECIPES, RecipesResult, baseline_of
+from paper.synthetic_results import Losses, ReadingsResult, RegimesResult, SyntheticResult
 
-BY = {"by_welfare": "by welfare", "by_truth": "by truth"}
+ROOT = Path(__file__).parents[1]
+GPU = "the option runs; at 10 M rows or Criteo's size it needs a GPU and has not been run"
+#: What the paper has besides statements: item, where it is here, what checks it, and why it does not run, if so.
+ITEMS = (
+    ("eq. 1, welfare; Example 2.1", "`bidwise.welfare`", "`tests/test_auctions.py`", ""),
+    ("eq. 3, ℓ", '`pairwise_welfare_loss(surrogate="indicator")`', "`tests/test_pairwise.py`", ""),
+    ("eq. 4, R; eq. 13, ℓ⁺", "`theory.Instance.loss`", "`tests/paper/test_theory.py`", ""),
+    ("eq. 5, ℓ^log", "`LOSSES`: `log`, weighted `log_weighted`", "`tests/test_welfare_loss.py`", ""),
+    ("eq. 6, ℓ^hinge", "`LOSSES`: `hinge`", "`tests/test_welfare_loss.py`", ""),
+    ("ℓ̂^log", "`LOSSES`: `log_teacher`, `log_teacher_unweighted`", "`tests/test_welfare_loss.py`", ""),
+    ("eq. 7, ℓ̂^{hinge,+}", "`LOSSES`: `hinge_plus_teacher`", "`tests/test_welfare_loss.py`", ""),
+    ("pair weights, Section 4.2", "`pairwise_welfare_loss(weighting=3.0)`", "`tests/test_pairwise.py`", ""),
+    (
+        "weighted log losses, Appendix B",
+        "`LOSSES`: `bid_weighted`, `sqrt_bid_weighted`",
+        "`tests/test_pointwise.py`",
+        "",
+    ),
+    ("rank term + λ log loss", "`bidwise.WelfareLoss`", "`tests/test_welfare_loss.py`", ""),
+    ("Figure 1, surrogates at several σ", "`python -m paper synthetic`", "`tests/paper/test_experiment_page.py`", ""),
+    (
+        "Figure 2, welfare of six losses",
+        "`python -m paper synthetic`, `readings`",
+        "`tests/paper/test_experiments.py`",
+        "",
+    ),
+    ("its standard errors, Appendix B", "`LossResult.difference_to_average`", "`tests/paper/test_experiments.py`", ""),
+    ("Figure 4, CTRs and bids", "`python -m paper synthetic`", "`tests/paper/test_experiment_page.py`", ""),
+    ("all of Appendix B", "`python -m paper synthetic --as-printed`", "`tests/paper/test_experiments.py`", ""),
+    ("preparing Criteo, Appendix C", "`python -m paper prepare`", "`tests/paper/test_criteo.py`", ""),
+    ("DeepFM and DCN", "`bidwise.models.DeepFM`, `paper.dcn.DCN`", "`tests/paper/test_deepctr.py`", ""),
+    ("Criteo, Appendix C", "`python -m paper criteo --as-printed`", "`tests/paper/test_criteo_experiment.py`", GPU),
+    ("Figures 3, 5, 6, Tables 1 to 3", "`python -m paper criteo`", "`tests/paper/test_criteo_page.py`", ""),
+    ("Tables 4 and 5, seconds an epoch", "`python -m benchmarks.categories`", "[Benchmarks](benchmarks.md)", ""),
+)
+STATEMENT = re.compile(r"\b(Eq|Prop|Thm|Lemma|Defs?|Section)\b")  # a docstring that names what it states
+
+Column = Callable[[Losses], str]
+PROTOCOLS = {"converged": "converged, means", "converged_sums": "converged, sums", "tuned": "tuned"}
 
 
 def tables(run: Path) -> dict[str, list[str]]:
     """The lines of each table by its title."""
     result = read_result(run)
     if isinstance(result, CriteoResult):
-        return {f"{model}, {name}": _criteo(result, name, found) for model, name, found in result.protocols}
+        return {f"{model}, {name}": _criteo(found) for model, name, found in result.protocols}
     if isinstance(result, SyntheticResult):
-        return {name: _synthetic(name, found.losses) for name, found in result.protocols.items()}
+        return {"synthetic": _synthetic(result)}
+    if isinstance(result, ReadingsResult):
+        return {"readings": _readings(result, READ), "ablation": _readings(result, ABLATED)}
     if isinstance(result, RecipesResult):
-        return {"gains": _gains(result), "levels": _shares(result)}
+        return {"gains": _gains(result)}
     assert isinstance(result, RegimesResult), f"{run}: a result of python -m paper"
     return {"regimes": _regimes(result)}
 
@@ -34,39 +76,33 @@ def tables(run: Path) -> dict[str, list[str]]:
 def _gains(result: RecipesResult) -> list[str]:
     """Change of welfare over the baseline by world."""
     names = [name for name in RECIPES if name != baseline_of(name)]
-    rows = [
-        [
-            f"`{name}`",
-            *(_points(world.recipes[name].gain) for world in result.worlds.values()),
-            str(RECIPES[name].trainings),
-            str(RECIPES[name].serves),
-        ]
-        for name in names
-    ]
-    return _markdown(["recipe", *(f"`{world}`" for world in result.worlds), "trainings", "models served"], rows)
-
-
-def _shares(result: RecipesResult) -> list[str]:
-    """What baselines reach of the optimal welfare, and with which settings."""
-    rows = []
-    for name, world in result.worlds.items():
-        cells = []
-        for each in (BASELINE, SMALL):
-            settings = world.tuned.chosen[each]
-            cells += [f"{settings['model']}, {settings['l2']:g}, {settings['learning_rate']:g}"]
-            cells += [f"{100 * world.share(each):.2f} %"]
-        lams = ", ".join(f"{world.tuned.chosen[each]['lam']:g}" for each in ("log_plus", "log_plus_teacher"))
-        soft = [world.tuned.chosen[each] for each in ("distilled", "distilled_small")]
-        cells += [lams, *(f"{x['click_share']:g}, {x['l2']:g}" for x in soft)]
-        rows.append([f"`{name}`", *cells])
-    heads = ["world", "baseline: model, L2 × ads, rate", "of the optimum", "small", "of the optimum"]
-    heads += ["λ of `log_plus`, with teacher", "`distilled`: clicks, L2 × ads", "`distilled_small`"]
-    return _markdown(heads, rows)
+    worlds = result.worlds.values()
+    rows = [[f"`{name}`", *(_points(world.recipes[name].gain) for world in worlds)] for name in names]
+    return _markdown(["recipe", *(f"`{world}`" for world in result.worlds)], rows)
 
 
 def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     head, *body = (f"| {' | '.join(cells)} |" for cells in (heads, *rows))
     return [head, "|" + "---|" * len(heads), *body]
+
+
+def _gain(loss: str) -> Column:
+    return lambda losses: _points(losses[loss])
+
+
+READ: Mapping[str, Column] = {
+    "`log_loss` reaches": lambda losses: f"{100 * losses[BASELINE].ratio:.2f} %",
+    **{f"`{loss}`": _gain(loss) for loss in ("bid_weighted", "sqrt_bid_weighted", "log")},
+    "`log`, calibrated": lambda losses: _points(losses["log"].calibrated),
+    **{f"`{loss}`": _gain(loss) for loss in ("log_teacher", "hinge_plus_teacher")},
+    "log loss of `log`": lambda losses: f"{losses['log'].log_loss:.3f}",
+}
+ABLATED: Mapping[str, Column] = {
+    "neither: `log`": _gain("log"),
+    "weights: `log_weighted`": _gain("log_weighted"),
+    "teacher: `log_teacher_unweighted`": _gain("log_teacher_unweighted"),
+    "both: `log_teacher`": _gain("log_teacher"),
+}
 
 
 def _interval(estimate: Estimate) -> str:
@@ -78,83 +114,93 @@ def _points(estimate: Estimate | None) -> str:
     return f"{100 * estimate.difference:+.2f} ".replace("-", "−") + _interval(estimate) if estimate else ""
 
 
-def _level(levels: Levels, name: str) -> str:
-    return f"{getattr(levels, name):.4f} ± {getattr(levels, f'{name}_error'):.4f}"
-
-
-def _criteo(result: CriteoResult, name: str, protocol: CriteoProtocol) -> list[str]:
-    tuned, losses = name == "tuned", protocol.losses
-    ways = [by for by in BY if protocol.selected(by)] if tuned else []
-    calibrated = any(loss.calibrated for loss in losses.values())
-    heads = ["loss", "welfare", "expected welfare", "− log loss, % [repeats]", "[auctions]"]
-    heads += ["calibrated, %"] if calibrated else []
-    heads += ["AUC", "log loss", *(["epoch", "λ"] if tuned else []), *(f"{BY[by]}, %" for by in ways)]
+def _criteo(protocol: Protocol) -> list[str]:
     rows = []
-    for loss, found in losses.items():
-        gain = None if loss == BASELINE else protocol.gain(loss)
-        cells = [f"`{loss}`", _level(found, "welfare"), _level(found, "expected_welfare")]
-        cells += [_points(gain.repeats), _interval(gain.auctions)] if gain else ["", ""]
-        cells += [_points(protocol.gain(loss, calibrated=True)) if gain else ""] if calibrated else []
-        cells += [_level(found, "auc"), _level(found, "log_loss")]
-        if tuned:
-            lams = found.lam[:1] if result.config.lam_repeats else found.lam
-            cells += [f"{found.epoch:.2f}", ", ".join(f"{lam:g}" for lam in lams)]
-        cells += [_points(protocol.gain(loss, by).repeats) if gain else "" for by in ways]
-        rows.append(cells)
+    for loss, found in protocol.losses.items():
+        gains = (
+            [None, None] if loss == BASELINE else [protocol.gain(loss).repeats, protocol.gain(loss, calibrated=True)]
+        )
+        numbers = (found.expected_welfare, found.auc, found.log_loss)
+        rows.append([f"`{loss}`", *map(_points, gains), *(f"{number:.4f}" for number in numbers)])
+    heads = ["loss", "− log loss, %", "calibrated, %", "expected welfare", "AUC", "log loss"]
     return _markdown(heads, rows)
 
 
-def _synthetic(name: str, losses: Losses) -> list[str]:
-    tuned = name == "tuned"
-    heads = ["loss", "of the optimum", "− log loss", "− log loss, calibrated"]
-    heads += [*(["− log loss, chosen by clicks"] if tuned else []), "AUC", "log loss"]
+def _synthetic(result: SyntheticResult) -> list[str]:
+    """Differences to log loss in each protocol, and after Platt scaling of both; for log loss what it reaches."""
     rows = []
-    for loss, found in losses.items():
-        if name == "converged_sums" and not has_lam(loss):
-            continue
-        gains = [found, found.calibrated, *([found.by_clicks] if tuned else [])]
-        cells = [f"`{loss}`", f"{100 * found.ratio:.2f} %", *("" if loss == BASELINE else _points(g) for g in gains)]
-        rows.append([*cells, f"{found.auc:.4f}", f"{found.log_loss:.4f}"])
-    return _markdown(heads, rows)
+    for loss in result.config.losses:
+        cells = []
+        for protocol in result.protocols.values():
+            found = protocol.losses.get(loss)
+            if found is None:
+                cells += ["", ""]
+            elif loss == BASELINE:
+                cells += [f"{100 * found.ratio:.2f} %", ""]
+            else:
+                cells += [_points(found), _points(found.calibrated)]
+        rows.append([f"`{loss}`", *cells])
+    names = [PROTOCOLS[name] for name in result.protocols]
+    return _markdown(["loss", *(word for name in names for word in (name, "calibrated"))], rows)
+
+
+def _readings(result: ReadingsResult, columns: Mapping[str, Column]) -> list[str]:
+    rows = [[name, *(column(losses) for column in columns.values())] for name, losses in result.readings.items()]
+    return _markdown(["reading", *columns], rows)
 
 
 def _regimes(result: RegimesResult) -> list[str]:
-    heads = ["loss", "better than a tuned log loss", "worse", "unclear", "better, worse after Holm", "cells"]
+    heads = ["loss", "better", "worse", "better, worse after Holm", "of"]
     rows = []
     for loss, counts in result.summary.items():
         holm = result.after_holm(loss)
-        numbers = (counts.better, counts.worse, counts.unclear, f"{holm.better}, {holm.worse}", counts.cells)
+        numbers = (counts.better, counts.worse, f"{holm.better}, {holm.worse}", counts.cells)
         rows.append([f"`{loss}`", *map(str, numbers)])
     return _markdown(heads, rows)
 
 
+def items() -> list[str]:
+    """The paper's items: statements are functions of paper.theory that name theirs, with the tests that call them."""
+    source = (ROOT / "tests" / "paper" / "test_theory.py").read_text(encoding="utf-8")
+    tests = re.split(r"^def (?=test_)", source, flags=re.MULTILINE)[1:]
+    rows = [[paper, where, checked, why or "runs"] for paper, where, checked, why in ITEMS]
+    functions = [
+        each for _, each in inspect.getmembers(theory, inspect.isfunction) if each.__module__ == theory.__name__
+    ]
+    for function in sorted(functions, key=lambda each: inspect.getsourcelines(each)[1]):
+        label = (function.__doc__ or "").partition("\n")[0].partition(":")[0].rstrip(".")
+        if STATEMENT.search(label) and "Sides" in str(inspect.signature(function).return_annotation):
+            number = sum(bool(re.search(rf"\b{function.__name__}\b", test)) for test in tests)
+            rows.append([label, f"`theory.{function.__name__}`", f"`test_theory.py`, in {number}", "runs"])
+    return _markdown(["the paper", "here", "checked by", ""], rows)
+
+
 def _lines(runs: Sequence[Path]) -> Iterator[str]:
-    yield from HEAD.splitlines()
+    yield from (*HEAD.splitlines(), "", "## The paper, item by item", "", *items())
     for run in runs:
-        made = json.loads((run / "environment.json").read_text())
+        made = json.loads((run / "environment.json").read_text(encoding="utf-8"))
         yield from ("", f"## `{run.name}`", "")
         yield f"*`{made['command']}`; {made['machine']}; commit {made['commit']}; [numbers]({run.name}/result.json).*"
         for title, lines in tables(run).items():
-            yield from ("", f"### {title}".replace("_", " "), "", *lines)
+            yield from ("", f"### {title}", "", *lines)
 
 
 def write_page(folder: Path = DOCS / "results") -> Path:
     """The page, from all committed runs that have tables."""
     runs = [path.parent for path in sorted((DOCS / "results").glob("*/result.json")) if path.parent.name not in WITHOUT]
     path = folder / "tables.md"
-    path.write_text("\n".join(_lines(runs)) + "\n")
+    path.write_text("\n".join(_lines(runs)) + "\n", encoding="utf-8")
     return path
 
 
-WITHOUT = ("criteo_full",)  # one training, quoted on the page of simulations
+WITHOUT = ("criteo_full",)  # one training, quoted on the page about the paper
 
 HEAD = """# Tables of the experiments
 
 This page is generated from `docs/results/*/result.json` by `python -m benchmarks.tables`. All data are simulated.
 
 Differences are model − log loss with 95 % intervals, in points of the optimum; for `recipes` and the runs in Criteo's
-shape in % of the baseline's welfare. *Calibrated*: after Platt scaling of all models on validation clicks. *Chosen by
-clicks*, *by welfare*, *by truth*: epoch and λ selected by that instead."""
+shape in % of the baseline's welfare. *Calibrated*: after Platt scaling of both models on validation clicks."""
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
-"""Bids for ads that were logged without: the paper's from an untrained network, and other markets.
+"""Bids for ads that were logged without: the paper's, from an untrained network, and by advertisers who know more.
 
 | kind | bid |
 |---|---|
 | ``deepfm`` | exp(scale h(x) + noise N(0, 1)), h an untrained DeepFM rescaled to [0, 1]: the paper's |
-| ``lognormal`` | exp(mean + sigma N(0, 1)), independent of the ad |
-| ``advertiser`` | exp(mean + sigma z(a) + noise N(0, 1)): a is the ad's value of ``field``, z(a) standard normal |
-| ``ctr`` | exp(mean + sigma (rho u + sqrt(1 - rho^2) N(0, 1))), u the standardised log odds of the true CTR |
-| ``residual`` | exp(mean + sigma (rho r + sqrt(1 - rho^2) z(a)) + noise N(0, 1)), z and r standardised over ads |
+| ``residual`` | exp(sigma (rho r + sqrt(1 - rho^2) z(a)) + noise N(0, 1)), z and r standardised over ads |
 
-The residual r is what is left of the log odds of the true CTR after the best sum of one effect for each field.
+a is the ad's value of ``field``, the advertiser, and z(a) standard normal. The residual r is what is left of the log
+odds of the true CTR after the best sum of one effect for each field.
 """
 
 from __future__ import annotations
@@ -21,20 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bidwise.checks import InputError, check_name, check_seed
 from bidwise.data.store import Field, Store
 
-SOURCES = {  # what bids depend on
-    "deepfm": ("features",),
-    "lognormal": ("clicks",),
-    "advertiser": ("features",),
-    "ctr": ("truth",),
-    "residual": ("features", "truth"),
-}
-KINDS = tuple(SOURCES)
+SOURCES = {"deepfm": ("features",), "residual": ("features", "truth")}  # what bids depend on
 BLOCK = 2**16  # ads at a time; each block has its own noise, so blocks are part of what a seed means
 IN_CACHE = 2**13  # ads that the network sees at a time
 ON_DEVICE = 2**18  # the same on a GPU: half a gigabyte
@@ -53,41 +43,36 @@ class Bids:
     """Which bids to draw; the table above says what each kind uses.
 
     Args:
-        kind: ``deepfm``, ``lognormal``, ``advertiser``, ``ctr`` or ``residual``.
+        kind: ``deepfm`` or ``residual``.
         noise: standard deviation of the noise on log bids. The paper says 0.1 in one place and 1 in another; welfare
             near the one it reports needs 0.1.
         seed: of the network, the advertisers and the noise.
         scale: of the rescaled network output, the paper's c.
-        mean, sigma: of log bids, mean and standard deviation (before noise).
-        field: name or number (from 0) of the field that stands for advertisers. Its rare values are one advertiser,
-            and so are its missing ones.
-        rho: correlation of log bids (before noise) with the log odds of the true CTR or their residual, in [-1, 1].
+        sigma: standard deviation of log bids before noise.
+        field: name of the field that stands for advertisers. Its rare values are one advertiser, and so are its
+            missing ones.
+        rho: correlation of log bids (before noise) with the residual, in [-1, 1].
     """
 
     kind: str = "deepfm"
     noise: float = 0.1
     seed: int = 0
     scale: float = 1.0
-    mean: float = 0.0
     sigma: float = 0.5
-    field: str | int = "C7"
+    field: str = "C7"
     rho: float = 0.5
 
     def __post_init__(self) -> None:
-        check_name("bids", self.kind, KINDS)
+        check_name("bids", self.kind, SOURCES)
         check_seed("seed", self.seed)
-        for name, low, high in (("noise", 0, 5), ("scale", 0, 5), ("sigma", 0, 5), ("mean", -20, 20), ("rho", -1, 1)):
+        for name, low, high in (("noise", 0, 5), ("scale", 0, 5), ("sigma", 0, 5), ("rho", -1, 1)):
             if not low <= getattr(self, name) <= high:  # beyond, bids are 0 or infinite in float32
                 raise InputError(f"{name} of bids must be in [{low}, {high}], found {getattr(self, name)}")
 
     def column(self, names: Sequence[str]) -> int:
         """The number of ``field`` among the names of all fields."""
-        if isinstance(self.field, str):
-            check_name("field of bids", self.field, names)
-            return list(names).index(self.field)
-        if not 0 <= self.field < len(names):
-            raise InputError(f"field of bids must be a name or a number below {len(names)}, found {self.field}")
-        return self.field
+        check_name("field of bids", self.field, names)
+        return list(names).index(self.field)
 
 
 def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Store:
@@ -195,28 +180,19 @@ def untrained_deepfm(
 
 def _scores(bids: Bids, fields: Sequence[Field], sample: Tensor, *others: Tensor) -> Callable[..., Tensor]:
     """What bids depend on besides noise, as a function of columns, see ``SOURCES``; ``sample`` has training ads."""
-    if bids.kind == "deepfm":
-        logits = untrained_deepfm([field.values for field in fields], bids.seed, sample.device)
-        at_once = IN_CACHE if sample.device.type == "cpu" else ON_DEVICE
-        return lambda ids: torch.cat([logits(part) for part in torch.split(ids, at_once)])
-    if bids.kind in ("advertiser", "residual"):
-        at = bids.column([field.name for field in fields])
-        drawn = np.random.default_rng([bids.seed, ADVERTISERS]).standard_normal(fields[at].values)
-        if bids.kind == "residual":
-            return _residual_scores(bids, fields, at, drawn, sample, *others)
-        level = torch.from_numpy(drawn.astype(np.float32)).to(sample.device)
-        return lambda ids: level[ids[:, at].long()]
-    if bids.kind == "ctr":
-        odds = _log_odds(sample).cpu().numpy()
-        centre, spread = float(odds.mean()), float(odds.std()) or 1.0
-        return lambda ctr: (_log_odds(ctr) - centre) / spread
-    return lambda column: torch.zeros(len(column), device=column.device)
+    if bids.kind == "residual":
+        return _residual_scores(bids, fields, sample, *others)
+    logits = untrained_deepfm([field.values for field in fields], bids.seed, sample.device)
+    at_once = IN_CACHE if sample.device.type == "cpu" else ON_DEVICE
+    return lambda ids: torch.cat([logits(part) for part in torch.split(ids, at_once)])
 
 
 def _residual_scores(
-    bids: Bids, fields: Sequence[Field], at: int, level: NDArray[np.float64], ids: Tensor, ctr: Tensor
+    bids: Bids, fields: Sequence[Field], ids: Tensor, ctr: Tensor
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """rho r + sqrt(1 - rho^2) z(a). Effects are fitted to the sample by backfitting, on the CPU: a GPU's sums vary."""
+    at = bids.column([field.name for field in fields])
+    level = np.random.default_rng([bids.seed, ADVERTISERS]).standard_normal(fields[at].values)
     columns = [column.astype(np.int64) for column in ids.T.cpu().numpy()]
     left = _log_odds(ctr).double().cpu().numpy()
     effects = [np.zeros(field.values) for field in fields]
@@ -241,14 +217,12 @@ def _residual_scores(
 
 def _log_bids(bids: Bids, score: Tensor, noise: Tensor, low: float, high: float) -> Tensor:
     """Equations of the table above; ``low`` and ``high`` are the least and the largest training score."""
-    if bids.kind == "deepfm":  # outputs are so near 1/2 that float32 would keep a hundred different ones
-        least, most = (float(1 / (1 + np.exp(-np.float64(x)))) for x in (low, high))
-        rescaled = ((1 / (1 + torch.exp(-score)) - least) / max(most - least, 1e-300)).clip(0, 1)
-        return bids.scale * rescaled + bids.noise * noise
-    if bids.kind in ("advertiser", "residual"):
-        return bids.mean + bids.sigma * score + bids.noise * noise
-    share = bids.rho if bids.kind == "ctr" else 0.0
-    return bids.mean + bids.sigma * (share * score + math.sqrt(1 - share**2) * noise)
+    if bids.kind == "residual":
+        return bids.sigma * score + bids.noise * noise
+    # outputs are so near 1/2 that float32 would keep a hundred different ones
+    least, most = (float(1 / (1 + np.exp(-np.float64(x)))) for x in (low, high))
+    rescaled = ((1 / (1 + torch.exp(-score)) - least) / max(most - least, 1e-300)).clip(0, 1)
+    return bids.scale * rescaled + bids.noise * noise
 
 
 def _log_odds(ctr: Tensor) -> Tensor:

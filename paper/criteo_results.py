@@ -34,17 +34,24 @@ PAPER_SETTINGS = {  # model -> ads in a batch, epochs; 150,000 steps of DCN are 
     "logistic_regression": (256, 3.0),
 }
 
-
-AS_PRINTED: dict[
-    str, Any
-] = {  # with the batches, epochs, lam = 3 and sigma = 3 above: all that the paper and DeepCTR's defaults say
+#: Everything that the paper and DeepCTR's defaults say; batches, lam = 3 and sigma = 3 are the defaults of any run.
+AS_PRINTED: dict[str, Any] = {
     "models": ("deepfm", "dcn"),
     "losses": ("log_loss", "log_weighted", "log_teacher"),
+    "protocol": "both",
     "repeats": 10,
-    "lams": (0.1, 1.0, 3.0, 5.0, 10.0),
-    "sums": True,
+    "auction_size": 256,
     "l2": 1e-5,
     "embeddings": "dense",
+    "first_order": True,
+    "epochs": None,  # 3 of DeepFM
+    "steps": 150_000,  # of DCN
+    "sums": True,
+    "schedule": "constant",
+    "batch_size": None,  # 256 and 512
+    "lams": (0.1, 1.0, 3.0, 5.0, 10.0),
+    "lam_repeats": None,
+    "precision": "float32",
 }
 
 
@@ -67,7 +74,8 @@ class CriteoConfig:
         world: of simulated ads, as `simulate` names them.
         epochs: of every training; by default the paper's, 3 for DeepFM and 2.1 for DCN.
         schedule: of the learning rate, constant or cosine.
-        steps: of every training, in place of epochs; the paper takes 150,000 of DCN.
+        steps: of every training of DCN, in place of epochs; the paper takes 150,000.
+        first_order: give DCN a weight for every value beside its layers, as DeepCTR does.
         batch_size: ads in a batch; by default the paper's, 256 for DeepFM and 512 for DCN.
         sums: add up pairs and log loss, as the paper prints its losses, instead of taking means.
         lams: what the tuned protocol tries; the paper has 0.1, 1, 3, 5 and 10.
@@ -94,6 +102,7 @@ class CriteoConfig:
     world: str = "shared_tail"
     epochs: float | None = None
     steps: int | None = None
+    first_order: bool = False
     sums: bool = False
     schedule: str = "constant"
     batch_size: int | None = None
@@ -114,6 +123,9 @@ class CriteoConfig:
         for name, choices in CHOICES.items():
             check_name(name, getattr(self, name), choices)
         check_wholes(self, auction_size=2, rows=10, batch_size=2, lam_repeats=1, steps=1)
+        for name in ("steps", "first_order"):
+            if getattr(self, name) and "dcn" not in self.models:
+                raise InputError("is of dcn, which {} leaves out; remove it", argument=name, others=("models",))
         if self.steps is not None and self.epochs is not None:
             raise InputError("cannot be combined with {}; remove one", argument="steps", others=("epochs",))
         if self.lam_repeats is not None and self.lam_repeats > self.repeats:
@@ -146,11 +158,13 @@ class CriteoConfig:
         """How a model is trained; docs/results/paper.md lists what differs from the paper."""
         batch_size, epochs = PAPER_SETTINGS[model]
         batch_size, epochs = self.batch_size or batch_size, self.epochs or epochs
-        if self.steps is not None:
+        if model == "dcn" and self.steps is not None:
             epochs = self.steps / -(-self.ads // batch_size)
         names = ("sigma", "schedule", "learning_rate", "every", "l2", "embeddings", "precision")
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
         options |= {"epochs": epochs, "batch_size": batch_size, "sums": self.sums and has_lam(loss)}
+        if model == "dcn" and self.first_order:
+            options["options"] = {"first_order": True}
         return Recipe(loss=loss, lam=lam, unit=1.0, teacher=teacher, model=model, **options)
 
 

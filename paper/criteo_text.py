@@ -12,32 +12,29 @@ Integers become categories by one of two maps. Missing integers are id 1 in both
 from __future__ import annotations
 
 import gzip
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_seed, check_whole
 from bidwise.run_folder import named, whole_file
-from bidwise.workers import cores, in_order
+from bidwise.workers import ahead, cores
 from paper.criteo_world import CHUNK, SHARED_TAIL, CriteoWorld, Sample, numpy_uniform, sampled, world_of
 
 INTEGERS = tuple(f"I{number}" for number in range(1, 14))
 CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
 NAMES = (*INTEGERS, *CATEGORIES)
 
-BLOCK = 4096  # lines put together at a time: they stay in cache
 VALUES = 2**24  # a category's number takes three bytes of its name, its column the fourth
 ABOVE = 3  # first token of the winners' logarithms
 WORKERS = 4  # chunks in work at once, at most: each takes some 60 MB
 
-_HEX = np.frombuffer(b"".join(b"%04x" % number for number in range(2**16)), np.uint32)
-_DIGITS = np.frombuffer(b"".join(b"%04d" % number for number in range(10**4)), np.uint32)
-_LEADING = np.frombuffer(  # without zeros in front; a zero byte, which is dropped, stands for no digit
-    b"".join((b"%d" % number).rjust(4, b"\0") for number in range(10**4)), np.uint32
-)
+HEX = pl.Series([f"{number:04x}" for number in range(2**16)])
 
 
 def printed(x: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -93,45 +90,17 @@ def lines(clicks: NDArray[Any], values: NDArray[Any], missing: NDArray[np.bool_]
     >>> lines(np.array([1]), np.full((39, 1), -2), np.arange(39)[:, None] > 1)[:10]
     b'1\t-2\t-2\t\t\t'
     """
-    starts = range(0, len(clicks), BLOCK)
-    return b"".join(_block(*(x[..., start : start + BLOCK] for x in (clicks, values, ~missing))) for start in starts)
-
-
-def _block(clicks: NDArray[Any], values: NDArray[Any], known: NDArray[np.bool_]) -> bytes:
-    """All lines at one width, with zero bytes where a value is shorter; then the zero bytes are dropped."""
-    ads, width = len(clicks), 1 + 10 * len(INTEGERS) + 9 * len(CATEGORIES) + 1
-    text = np.zeros((ads, width), np.uint8)
-    text[:, 0] = clicks
-    text[:, 0] += ord("0")
-    text[:, -1] = ord("\n")
-    at = 1
-
-    def four(place: int) -> NDArray[np.uint32]:
-        """Four characters of every line, as one number."""
-        return np.ndarray(ads, np.uint32, text.data, offset=place, strides=(width,))
-
-    for number in range(len(INTEGERS)):
-        text[:, at] = ord("\t")
-        counts, there = values[number], known[number]
-        if counts.min() < 0:
-            text[:, at + 1] = ord("-") * ((counts < 0) & there)
-            counts = np.abs(counts)
-        if counts.max() < 10**4:
-            four(at + 6)[:] = _LEADING.take(counts) * there
+    table = [pl.Series("label", clicks.astype(np.uint8))]
+    for at, name in enumerate(NAMES):
+        if at < len(INTEGERS):
+            column = pl.Series(values[at])
         else:
-            high = counts // 10**4
-            low = counts - high * 10**4
-            four(at + 2)[:] = _LEADING.take(high) * ((high > 0) & there)
-            four(at + 6)[:] = np.where(high > 0, _DIGITS.take(low), _LEADING.take(low)) * there
-        at += 10
-    for number in range(len(CATEGORIES)):
-        text[:, at] = ord("\t")
-        names, there = hex_names(number, values[len(INTEGERS) + number]), known[len(INTEGERS) + number]
-        four(at + 1)[:] = _HEX.take(names >> np.uint32(16)) * there
-        four(at + 5)[:] = _HEX.take(names & np.uint32(0xFFFF)) * there
-        at += 9
-    joined: bytes = text[text != 0].tobytes()
-    return joined
+            names = hex_names(at - len(INTEGERS), values[at])
+            column = HEX.gather(names >> np.uint32(16)) + HEX.gather(names & np.uint32(0xFFFF))
+        table.append(pl.select(pl.when(pl.Series(~missing[at])).then(column).alias(name)).to_series())
+    text = io.BytesIO()
+    pl.DataFrame(table).write_csv(text, include_header=False, separator="\t", quote_style="never")
+    return text.getvalue()
 
 
 def chunk_of(seed: int, number: int, rows: int, world: CriteoWorld = SHARED_TAIL) -> Sample:
@@ -192,17 +161,12 @@ def simulate(
         text_part.open("wb") as text,
         truth_part.open("wb") as numbers,
     ):
-
-        def write(made: tuple[int, Sample, bytes]) -> None:
-            nonlocal clicks
-            number, chunk, block = made
+        header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
+        np.lib.format.write_array_header_1_0(numbers, header)
+        for number, chunk, block in ahead(work, range(-(-rows // CHUNK)), min(WORKERS, cores())):
             text.write(block)
             numbers.write(chunk.ctr.astype("<f4").tobytes())
             clicks += int(chunk.clicks.sum())
             if progress is not None:
                 progress("simulating", min(1.0, (number + 1) * CHUNK / rows))
-
-        header = {"descr": "<f4", "fortran_order": False, "shape": (rows,)}
-        np.lib.format.write_array_header_1_0(numbers, header)
-        in_order(work, range(-(-rows // CHUNK)), write, min(WORKERS, cores()))
     return Simulated(out, truth, rows, clicks / rows)

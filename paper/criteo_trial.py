@@ -18,9 +18,9 @@ from bidwise.evaluation.bins import calibration_error
 from bidwise.evaluation.calibration import platt_scaled
 from bidwise.evaluation.pooled import Pool, Pooled, pooled_welfare
 from bidwise.json_files import from_json
+from bidwise.losses.api import cross_entropy
 from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import needs_teacher
-from bidwise.losses.pointwise import cross_entropy
 from bidwise.run_folder import checksum
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.training.run import matmul_precision

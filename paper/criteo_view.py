@@ -8,13 +8,13 @@ from functools import partial
 
 from bidwise.data.store import SPLITS
 from bidwise.evaluation.estimate import Estimate, signed
-from bidwise.report.drawing import Picture
+from bidwise.report.drawing import Panel, Picture
 from bidwise.report.formatting import counted, number, per_cent
 from bidwise.report.loss_styles import in_order
 from bidwise.report.sections import Cell, Column, Table
 from bidwise.study.recipe import BASELINE
 from paper.criteo_results import CriteoResult, Levels, LossResult, Protocol
-from paper.experiment_figures import criteo_curves, histogram, lam_grid
+from paper.experiment_figures import criteo_curves, errors, histogram, lam_grid
 from paper.experiment_views import (
     CALIBRATED,
     OF_BASELINE,
@@ -83,6 +83,9 @@ def criteo_view(result: CriteoResult) -> Experiment:
         comparisons=[_comparison(result, *found) for found in result.protocols],
         forest="criteo_welfare",
         figures=[
+            Figures(
+                "The paper’s Figures 3, 5 and 6", "Means ± standard errors.", Picture("criteo_levels", _levels(result))
+            ),
             Figures("The weight λ of the log loss", by_lam, lam_grid(result, MODELS)),
             Figures("Over the epochs", by_epoch, criteo_curves(result, MODELS)),
             Figures("Bids", "Drawn, once for all: the challenge has none.", Picture("criteo_bids", drawn)),
@@ -98,6 +101,23 @@ def criteo_view(result: CriteoResult) -> Experiment:
             "No run repeats the paper’s training to the letter: docs/results/paper.md lists what differs.",
         ],
     )
+
+
+def _levels(result: CriteoResult) -> tuple[Panel, ...]:
+    """Realised welfare, AUC loss and log loss of every model in the first protocol."""
+    panels = []
+    for model, found in result.models.items():
+        losses = next(iter(found.protocols.values())).losses
+        for title, key in (("welfare", "welfare"), ("AUC loss", "auc"), ("log loss", "log_loss")):
+            means = {
+                loss: (getattr(x, key), getattr(x, f"{key}_error"))
+                for loss, x in losses.items()
+                if loss in PAPER["deepfm"]
+            }
+            if key == "auc":
+                means = {loss: (1 - mean, error) for loss, (mean, error) in means.items()}
+            panels.append(errors(f"{MODELS[model]}: {title}", means, title))
+    return tuple(panels)
 
 
 def _mean(levels: Levels, name: str) -> str:

@@ -91,6 +91,7 @@ class DCN(nn.Module):
         hidden: units of the hidden layers, with batch norm and ReLU.
         dropout: share of the hidden units that a step leaves out.
         std: of the initial embeddings; DeepCTR's is 1e-4, as is ours.
+        first_order: add a weight for every value, as DeepCTR does.
         seed: of the initial weights and of the dropout.
 
     >>> DCN([3, 20], hidden=(8,)).eval()(torch.tensor([[0, 1], [2, 19]])).shape
@@ -108,6 +109,7 @@ class DCN(nn.Module):
         hidden: Sequence[int] = (1024, 1024),
         dropout: float = 0.0,
         std: float = 1e-4,
+        first_order: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -118,11 +120,13 @@ class DCN(nn.Module):
         self.deep = Perceptron(self.tables.width, hidden, dropout=dropout, batch_norm=True, seed=seed, random=random)
         self.last = glorot(self.tables.width + [self.tables.width, *hidden][-1], 1, random)
         self.bias = nn.Parameter(torch.zeros(()))
+        self.first = Embeddings(cardinalities, 1, std=std, random=random) if first_order else None
 
     def forward(self, features: Tensor) -> Tensor:
         vectors = self.tables(features)
         both = torch.cat([self.cross(vectors), self.deep(vectors)], dim=1)
-        return (both @ self.last).squeeze(-1) + self.bias
+        logits = (both @ self.last).squeeze(-1) + self.bias
+        return logits if self.first is None else logits + self.first(features).sum((1, 2))
 
 
 #: Models of the experiment by name, each called as ``MODELS[name](cardinalities, seed=0)``.

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from bidwise.evaluation.estimate import NONE, Estimate, Outcome
+from bidwise.losses.definition import surrogate_of
 from bidwise.report.curves import named_lines
 from bidwise.report.drawing import COLOURS, INK, NARROW, SOFT, UNCLEAR, Panel, Picture, Whisker, ticks, whiskers
 from bidwise.report.formatting import number
@@ -118,6 +120,45 @@ def _without_smallest(lines: Lines) -> Lines:
     if len(rest) >= 4 * len(lines) and max(reach) - min(reach) > 4 * (max(rest) - min(rest)):
         return _without_smallest(late)
     return lines
+
+
+def errors(title: str, means: Mapping[str, tuple[float, float]], label: str) -> Panel:
+    """Means of losses with one standard error to both sides, as the paper draws them."""
+
+    def paint(axes: Axes) -> None:
+        for at, (name, (mean, error)) in enumerate(means.items()):
+            look = look_of(name)
+            error = error if math.isfinite(error) else 0.0
+            axes.errorbar([at], [mean], yerr=[error], color=look.colour, marker=look.marker, capsize=4)
+        axes.set_xticks(range(len(means)), [name.replace("_", "\n") for name in means], fontsize=7.5)
+        axes.set_xlim(-0.5, len(means) - 0.5)
+        axes.yaxis.set_major_locator(ticks(5))
+        axes.set_ylabel(label)
+
+    said = "; ".join(f"{name} {mean:.4f} ± {error:.4f}" for name, (mean, error) in means.items())
+    return Panel(title, f"{title}: {said}.", 2.6, paint, width=4.4)
+
+
+def surrogates() -> Picture:
+    """The paper's Figure 1: what replaces the indicator of a mistake, for several slopes σ."""
+    margin = torch.linspace(-1, 1, 201, dtype=torch.float64)
+    panels = []
+    for name in ("logistic", "hinge"):
+        lines = {f"σ = {sigma:g}": surrogate_of(margin, name, sigma) for sigma in (1.0, 3.0, 6.0)}
+
+        def paint(axes: Axes, lines: Mapping[str, Any] = lines) -> None:
+            axes.step(margin, margin <= 0, color=INK, linewidth=1.2, label="indicator")
+            for colour, (label, values) in zip(COLOURS, lines.items(), strict=False):
+                axes.plot(margin, values, color=colour, label=label)
+            axes.set_xlabel("difference of predicted eCPM")
+            axes.set_ylim(0, 3)
+            axes.legend(frameon=False, fontsize=8)
+
+        at = "; ".join(
+            f"{label}: {values[50]:.3f} at −0.5, {values[150]:.3f} at 0.5" for label, values in lines.items()
+        )
+        panels.append(Panel(name.capitalize(), f"The {name} surrogate and the indicator. {at}.", 2.6, paint, width=4.4))
+    return Picture("figure1_surrogates", tuple(panels), across=2)
 
 
 def histogram(title: str, bins: Histogram, label: str, colour: str = COLOURS[2], *, powers: bool = False) -> Panel:

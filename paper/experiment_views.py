@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from bidwise.evaluation.estimate import NONE, Estimate
-from bidwise.report.drawing import COLOURS, Picture
+from bidwise.report.drawing import COLOURS, Panel, Picture
 from bidwise.report.formatting import counted, number, per_cent
 from bidwise.report.loss_styles import in_order
 from bidwise.report.sections import OUTCOMES, Cell, Column, Table, by_column, measure_columns, setting
 from bidwise.study.recipe import BASELINE
-from paper.experiment_figures import histogram, level, market_map, synthetic_curves
+from paper.experiment_figures import errors, histogram, level, market_map, surrogates, synthetic_curves
 from paper.recipes_results import RECIPES, Cost, RecipesResult
-from paper.synthetic_results import MapResult, RegimesResult, SyntheticResult
+from paper.synthetic_results import LossResult, MapResult, ReadingsResult, RegimesResult, SyntheticResult
 
 PROTOCOLS = {
     "converged": "Converged (trained to the end)",
@@ -57,6 +57,9 @@ MEASURES = {  # key -> heading, meaning, decimals
     "predicted_over_observed": ("Pred./obs.", "Predicted clicks / observed clicks; 1 is right.", 3),
     "epoch": ("Epoch", "Selected on validation ads, mean over repeats.", 2),
 }
+WITH_ERRORS = (
+    "Mean welfare, with the standard error of its difference to the average of the six, as the paper defines it."
+)
 CALIBRATED = "The same after Platt scaling of both models on validation clicks."
 
 
@@ -92,6 +95,7 @@ class Experiment:
     facts: Sequence[tuple[str, str]]
     comparisons: Sequence[Comparison] = ()
     worlds: Mapping[str, Sequence[Estimate]] = field(default_factory=dict)  # gains of a candidate in each of many
+    over: str = "worlds"  # what these are
     summary: Table | None = None  # over worlds
     forest: str = ""  # name of the picture of all gains
     figures: Sequence[Figures] = ()
@@ -168,8 +172,12 @@ def synthetic_view(result: SyntheticResult) -> Experiment:
         comparisons=[_synthetic_comparison(result, name) for name in result.protocols],
         forest="figure2_welfare",
         figures=[
+            Figures(
+                "The paper’s Figure 2", WITH_ERRORS, Picture("figure2_with_errors", tuple(_figure_2_panels(result)))
+            ),
             Figures("Welfare over the epochs", curves, synthetic_curves(result, PROTOCOLS)),
             Figures("The worlds of ads", readings, Picture("figure4_distributions", tuple(shapes), across=2)),
+            Figures("The paper’s Figure 1", "What replaces the indicator of a mistake.", surrogates()),
         ],
         paper=_figure_2(result),
         how=protocol_terms(result.protocols, "expected welfare"),
@@ -199,6 +207,65 @@ def _synthetic_comparison(result: SyntheticResult, name: str) -> Comparison:
     gains = {loss: found for loss, found in losses.items() if found is not base}
     lams = {loss: found.lam for loss, found in losses.items() if found.lam}
     return Comparison(PROTOCOLS[name], gains, tables_of(PROTOCOLS[name], losses, columns, more), lams, name == "tuned")
+
+
+def readings_view(result: ReadingsResult) -> Experiment:
+    """The losses against log loss under every reading of what the paper leaves open."""
+    config, readings = result.config, result.readings
+    losses = in_order(next(iter(readings.values())))
+    others = [loss for loss in losses if loss != BASELINE]
+    gains = {loss: {name: found[loss] for name, found in readings.items()} for loss in others}
+
+    def table(title: str, names: Sequence[str], cell: Callable[[LossResult], Cell | str], *, first: bool) -> Table:
+        rows = [(name, [cell(found[loss]) for loss in names]) for name, found in readings.items()]
+        if first:
+            rows = [(name, [per_cent(readings[name][BASELINE].ratio), *cells]) for name, cells in rows]
+        headings = [(loss, "") for loss in names]
+        return Table(title, "Reading", [("log_loss reaches", "")] * first + headings, rows, explained=True)
+
+    return Experiment(
+        title="The paper’s synthetic experiment under several readings",
+        unit=OPTIMUM,
+        repeats=config.repeats,
+        facts=[
+            (f"{len(readings)}", "readings of what the paper leaves open"),
+            (f"{config.repeats}", "markets, the same for all readings but for their bids and CTRs"),
+            (f"{config.test_auctions:,}", "test auctions of 50 ads in each"),
+        ],
+        comparisons=[Comparison(loss, some, []) for loss, some in gains.items()],
+        worlds={loss: list(some.values()) for loss, some in gains.items()},
+        over="readings",
+        summary=table(f"Difference to log loss, in % {OPTIMUM}", others, gain_cell, first=True),
+        forest="readings_welfare",
+        figures=[
+            Figures(
+                "More of the readings",
+                CALIBRATED + " Log losses: those in the paper’s tables for Criteo are 0.47 to 0.49.",
+                Picture("", ()),
+                [
+                    table("The same, calibrated", others, lambda loss: gain_cell(loss.calibrated), first=False),
+                    table("Log loss on test ads", losses, lambda loss: number(loss.log_loss, 4), first=False),
+                ],
+            )
+        ],
+        how=[
+            ("Every reading", "The world plotted, means, 100 epochs, λ = 3, nothing selected, but for what it names."),
+            ("best epoch", "By expected welfare on validation auctions; λ, if selected, of 0.3, 3, 30 and 300."),
+        ],
+        losses=losses,
+        notes=[
+            "Intervals are Student’s t over markets. log_weighted has the pair weights alone, "
+            "log_teacher_unweighted the teacher alone, log_teacher both."
+        ],
+    )
+
+
+def _figure_2_panels(result: SyntheticResult) -> Iterator[Panel]:
+    """Welfare of the paper's six losses, its standard error that of the difference to their average."""
+    for name, protocol in result.protocols.items():
+        six = {loss: x for loss, x in protocol.losses.items() if loss in (BASELINE, *FIGURE_2)}
+        if all(math.isfinite(x.error_to_average) for x in six.values()):
+            yield errors(PROTOCOLS[name], {loss: (x.welfare, x.error_to_average) for loss, x in six.items()}, "welfare")
 
 
 def _figure_2(result: SyntheticResult) -> Table | None:

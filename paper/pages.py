@@ -18,14 +18,16 @@ from bidwise.run_folder import result_from_json, write_text
 from paper.criteo_results import CriteoResult
 from paper.criteo_view import criteo_view
 from paper.experiment_figures import forest
-from paper.experiment_views import Comparison, Experiment, recipes_view, regimes_view, synthetic_view
+from paper.experiment_views import Comparison, Experiment, readings_view, recipes_view, regimes_view, synthetic_view
 from paper.recipes_results import RecipesResult
-from paper.synthetic_results import RegimesResult, SyntheticResult
+from paper.synthetic_results import ReadingsResult, RegimesResult, SyntheticResult
 
 FEW_REPEATS, FEW_ADS = 10, 10_000
-RESULTS: dict[str, Any] = {kind.kind: kind for kind in (SyntheticResult, RegimesResult, CriteoResult, RecipesResult)}
+KINDS: tuple[Any, ...] = (SyntheticResult, ReadingsResult, RegimesResult, CriteoResult, RecipesResult)
+RESULTS: dict[str, Any] = {kind.kind: kind for kind in KINDS}
 VIEWS: dict[str, Callable[[Any], Experiment]] = {
     "synthetic": synthetic_view,
+    "readings": readings_view,
     "regimes": regimes_view,
     "criteo": criteo_view,
     "recipes": recipes_view,
@@ -80,7 +82,7 @@ def experiment_page(run: Run, key: str) -> RunPage:
         "they exclude 0. Of two lines the upper is over repeats, the lower over auctions."
     )
     sections = [
-        Section("Over all worlds", tables=[shown.summary] if shown.summary else []),
+        Section(f"Over all {shown.over}", tables=[shown.summary] if shown.summary else []),
         Section("Welfare against the baseline", lead, figures=drawings(key, _forest(shown))),
         Section("The paper’s numbers beside ours", tables=[shown.paper] if shown.paper else []),
         Section("All numbers", "Means over repeats on test auctions.", tables=tables),
@@ -157,6 +159,6 @@ def _over_worlds(shown: Experiment) -> str:
     )
     best = max(outcomes, key=lambda name: (better[name] > 0 and not worse[name], better[name] - worse[name]))
     if not better[best]:
-        return "No candidate is measurably above its baseline in any world."
-    words = f"{best} is measurably above its baseline in {better[best]} of {len(outcomes[best])} worlds"
+        return f"No candidate is measurably above its baseline in any of the {shown.over}."
+    words = f"{best} is measurably above its baseline in {better[best]} of {len(outcomes[best])} {shown.over}"
     return f"{words} and below it in {worse[best] or 'none'}; the table has the others."

@@ -1,53 +1,62 @@
 """Criteo's raw text as a store: split, shuffled, integers as categories, vocabularies from the training ads.
 
-Lines become rows of files in a scratch folder, one file for each range of a random key. Sorted by key, file after file,
-they are the ads in random order, and no row is ever looked up: the first ones are for training.
+The text is read three times: to count its lines, to count the values of the training ads, and to write ids. Every line
+has a random key, and the order of the keys is that of the ads: the first ones are for training.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_seed, check_whole
+from bidwise.data import table_files
 from bidwise.data.store import (
-    FIRST,
-    MISSING,
-    RARE,
     SCHEMA,
     SPLITS,
     Field,
     Store,
     StoreWriter,
-    check_shares,
-    split_sizes,
 )
-from bidwise.run_folder import LOCK, checksum, locked_folder, open_folder
-from bidwise.workers import cores, in_order
-from paper.bids import SOURCES, Bids, attach
+from bidwise.run_folder import LOCK, checksum, locked_folder, open_folder, read_array
+from bidwise.values import FIRST, MISSING, RARE
+from bidwise.workers import ahead, cores
+from paper.bids import SOURCES, Bids, Progress, attach
 from paper.criteo_text import CATEGORIES, INTEGERS, MAPS, NAMES
-from paper.raw_text import Block, Malformed, blocks, fault, parse, raw_files, true_ctrs
 
-SCRATCH = "unfinished"  # folder inside OUT, gone in the end
 ORDERS = ("random", "file")
 ENDS = 2**20  # bytes at both ends of a file, enough to tell that it was changed
-RANGE_BITS = 6  # of a random key: 64 ranges
-ROWS = 2**18  # of a range where the lines keep their order
-FIELDS = len(NAMES)
-KINDS = [np.int32 if name in INTEGERS else np.uint32 for name in NAMES]  # of values
-ROW = np.dtype([("key", "<u8"), ("truth", "<f4"), ("click", "u1"), ("missing", "u1", 5), ("tokens", "<u4", FIELDS)])
+ABSENT = -(2**40)  # in place of a value that is missing
+TYPES = {"label": pl.Int64} | dict.fromkeys(INTEGERS, pl.Int32)
 
-Progress = Callable[[str, float], None]
-Counts = tuple[NDArray[Any], NDArray[np.int64], int]  # values, how often each was seen, how often one is missing
+
+def check_shares(shares: Sequence[int], least: int) -> None:
+    """Raise unless these are three shares, one of them for training and two of at least ``least``."""
+    if len(shares) != 3:
+        raise InputError(f"must be three shares such as 8,1,1, found {','.join(map(str, shares))!r}", argument="split")
+    for share, smallest in zip(shares, (1, least, least), strict=True):
+        check_whole("split", share, smallest)
+
+
+def split_sizes(rows: int, shares: Sequence[int], argument: str = "rows") -> list[int]:
+    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
+
+    >>> split_sizes(45_840_617, (8, 1, 1))
+    [36672493, 4584062, 4584062]
+    """
+    total = sum(shares)
+    others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
+    sizes = [rows - sum(others), *others]
+    if any(size < 1 for size, share in zip(sizes, shares, strict=True) if share):
+        words = ",".join(map(str, shares))
+        raise InputError(f"must be enough for every part of the split {words}, found {rows:,}", argument=argument)
+    return sizes
 
 
 @dataclass(frozen=True)
@@ -95,8 +104,6 @@ def prepare(
 ) -> Store:
     """Raw Criteo text as a store in ``out``; a store that is complete is left alone, another one is begun again.
 
-    The disk holds 176 bytes for each line besides the store (161 for each) until the end.
-
     Args:
         raw: files in the challenge's layout, plain or gzip, one data set in order. A file ``RAW.ctr.npy`` beside each,
             one CTR for each line, becomes the column ``truth``.
@@ -104,42 +111,141 @@ def prepare(
         bids: which bids the ads get; ``None``: none.
         progress: called with the work and the share of it that is done.
     """
-    files = raw_files([raw] if isinstance(raw, str | Path) else raw)
-    truth = true_ctrs(files)
-    if bids is not None and "truth" in SOURCES[bids.kind] and not truth:
-        raise InputError(f"bids of kind {bids.kind} need the true CTR, found no {files[0].name}.ctr.npy")
-    if bids is not None and bids.kind in ("advertiser", "residual"):
+    text = RawText.of([raw] if isinstance(raw, str | Path) else raw)
+    if bids is not None and "truth" in SOURCES[bids.kind] and text.truth is None:
+        raise InputError(f"bids of kind {bids.kind} need the true CTR, found no {text.files[0].name}.ctr.npy")
+    if bids is not None and bids.kind == "residual":
         bids.column(NAMES)
-    folder, config = Path(out), _config(files, truth, options, bids)
+    folder, config = Path(out), _config(text, options, bids)
     if folder.is_file():
         raise InputError(f"must be a folder, found the file {folder}; it is the last argument", argument="out")
-    others = {path.name for path in folder.iterdir()} - {LOCK, SCRATCH, *SPLITS} if folder.is_dir() else set()
+    others = {path.name for path in folder.iterdir()} - {LOCK, *SPLITS} if folder.is_dir() else set()
     if "config.toml" in others:
         open_folder(folder, config)
     elif others - {"config.toml.part"}:
         raise InputError(f"must be a new folder, found {folder} with other files in it", argument="out")
     show = progress or (lambda work, share: None)
     with locked_folder(folder):
-        if (folder / SCHEMA).is_file():
-            store = Store(folder)
-        else:
-            with _scratch(folder / SCRATCH) as scratch:
-                ranges = _ranges(files, truth, scratch, options, show)
-                store = _written(ranges, folder, config, options, bool(truth), show)
+        store = Store(folder) if (folder / SCHEMA).is_file() else _written(text, folder, config, options, show)
         if bids is not None and not store.has("bids"):
             store = attach(store, bids, progress=progress)
         return store
 
 
-def _config(files: list[Path], truth: dict[Path, NDArray[Any]], options: Options, bids: Bids | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Tokens:
+    """Some lines: clicks ``(lines,)`` and tokens ``(lines, 39)``, ABSENT where missing; ``start`` is the first one."""
+
+    start: int
+    clicks: NDArray[np.int64]
+    values: NDArray[np.int64]
+    share: float
+
+    @property
+    def lines(self) -> slice:
+        return slice(self.start, self.start + len(self.clicks))
+
+
+@dataclass(frozen=True)
+class RawText:
+    """Files of lines, and the true CTR of every line where that is known."""
+
+    files: list[Path]
+    truth: list[NDArray[Any]] | None
+
+    @classmethod
+    def of(cls, raw: Sequence[str | Path]) -> RawText:
+        """The files of a data set, if they can be read."""
+        files = [Path(path) for path in raw]
+        if not files:
+            raise InputError("must be at least one file, found none", argument="raw")
+        for at, path in enumerate(files):
+            if not path.is_file():
+                raise InputError(f"must be files that exist, found no file {path}", argument="raw")
+            if any(path.samefile(other) for other in files[:at]):
+                raise InputError(f"must be different files, found {path} twice", argument="raw")
+        named = [path.with_name(path.name + ".ctr.npy") for path in files]
+        without = [path for path, name in zip(files, named, strict=True) if not name.is_file()]
+        if len(without) == len(files):
+            return cls(files, None)
+        if without:
+            raise InputError(f"all raw files must have their CTR next to them or none, found none of {without[0]}")
+        truth = [read_array(name) for name in named]
+        for name, ctr in zip(named, truth, strict=True):
+            if ctr.ndim != 1 or ctr.dtype.kind != "f":
+                raise InputError(f"{name} must be floating point of shape (lines,), found {ctr.dtype} {ctr.shape}")
+            wrong = np.flatnonzero(~((ctr >= 0) & (ctr <= 1)))
+            if len(wrong):
+                raise InputError(f"{name} must be between 0 and 1, found {ctr[wrong[0]]} for line {int(wrong[0]) + 1}")
+        return cls(files, truth)
+
+    def blocks(self, show: Progress, work: str) -> Iterator[tuple[int, table_files.Block]]:
+        """Blocks of lines of all files, each with the number of its first line."""
+        sizes, start = [path.stat().st_size for path in self.files], 0
+        for at, path in enumerate(self.files):
+            source = table_files.open_table(path, separator="\t", header=False)
+            if len(source.columns) != 1 + len(NAMES):
+                hint = (
+                    " (is it test.txt, which has no labels? use train.txt)" if len(source.columns) == len(NAMES) else ""
+                )
+                expected = f"{1 + len(NAMES)} cells between tabs, a label, 13 integers and 26 categories"
+                raise InputError(f"{path}, line 1: must have {expected}, found {len(source.columns)}{hint}")
+            first = start
+            for block in source.blocks():
+                yield start, block
+                start += len(block.frame)
+                show(work, (sum(sizes[:at]) + block.share * sizes[at]) / sum(sizes))
+            if self.truth is not None and len(self.truth[at]) != start - first:
+                found = f"{len(self.truth[at]):,} for {start - first:,} lines"
+                raise InputError(f"{path}.ctr.npy must have one CTR for each line of {path.name}, found {found}")
+
+    def tokens(self, integers: str, show: Progress, work: str) -> Iterator[Tokens]:
+        """All lines in order."""
+
+        def read(numbered: tuple[int, table_files.Block]) -> Tokens:
+            start, block = numbered
+            table = _parsed(block)
+            values = table.select(NAMES).fill_null(ABSENT).to_numpy(writable=True)
+            counts = values[:, : len(INTEGERS)]
+            known = counts != ABSENT
+            counts[known] = MAPS[integers](counts[known])
+            return Tokens(start, table["label"].to_numpy(), values, block.share)
+
+        yield from ahead(read, self.blocks(show, work), min(cores(), 8))
+
+
+def _parsed(block: table_files.Block) -> pl.DataFrame:
+    """Numbers for all cells: the label, integers, and categories as the numbers that their hex digits write."""
+    words = block.frame.rename(dict(zip(block.frame.columns, ("label", *NAMES), strict=True)))
+    numbers = [pl.col(name).cast(kind, strict=False).cast(pl.Int64) for name, kind in TYPES.items()]
+    digits = [pl.col(name).str.extract("^([0-9a-fA-F]{8})$") for name in CATEGORIES]
+    table = words.select(*numbers, *(word.str.to_integer(base=16, dtype=pl.Int64) for word in digits))
+    table = table.with_columns(pl.when(pl.col("label").is_in([0, 1])).then("label"))
+    for name in table.columns:
+        wrong = table[name].is_null() & (words[name].is_not_null() if name != "label" else True)
+        if wrong.any():
+            row = int(wrong.arg_max() or 0)
+            kind = (
+                "0 or 1"
+                if name == "label"
+                else "empty or " + ("a whole number below 2^31" if name in INTEGERS else "8 hex digits")
+            )
+            word = words[name][row] or ""
+            raise InputError(
+                f"{block.where(row)}: {name} must be {kind}, found {word[:24]!r}{'...' * (len(word) > 24)}"
+            )
+    return table
+
+
+def _config(text: RawText, options: Options, bids: Bids | None) -> dict[str, Any]:
     """What must be the same for a store to be the same: options, and files by name, size and both ends."""
     bid_options = {"kind": "none"} if bids is None else asdict(bids)
     return {
         "experiment": "prepare criteo",
-        "raw": [path.name for path in files],
-        "raw_bytes": [path.stat().st_size for path in files],
-        "raw_ends": [_ends(path) for path in files],
-        "truth": [checksum(np.ascontiguousarray(ctr).tobytes()) for ctr in truth.values()],
+        "raw": [path.name for path in text.files],
+        "raw_bytes": [path.stat().st_size for path in text.files],
+        "raw_ends": [_ends(path) for path in text.files],
+        "truth": [checksum(np.ascontiguousarray(ctr).tobytes()) for ctr in text.truth or ()],
         **asdict(options),
         **{"bids" if option == "kind" else f"bid_{option}": value for option, value in bid_options.items()},
     }
@@ -153,30 +259,21 @@ def _ends(path: Path) -> str:
         return checksum(first, file.read())
 
 
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """An empty folder that is removed at the end; one of a run that was killed is emptied."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def keys(seed: int | None, start: int, count: int) -> NDArray[np.uint64]:
-    """Random keys of the lines from ``start`` on, by which rows are sorted; without a seed the numbers of the lines.
+def places(rows: int, seed: int | None) -> NDArray[np.int64]:
+    """The place of every line among the ads: by random keys, or as they are without a seed.
 
     Every step of SplitMix64 can be undone, so different lines have different keys.
 
-    >>> keys(0, 0, 3)[1] == keys(0, 1, 1)[0]
-    np.True_
+    >>> sorted(places(5, 0).tolist()), places(3, None).tolist()
+    ([0, 1, 2, 3, 4], [0, 1, 2])
     """
-    lines = np.arange(start, start + count, dtype=np.uint64)
-    if seed is None:
-        return lines
-    first = _mixed(np.array([(seed + 1) * 0x9E3779B97F4A7C15 & (2**64 - 1)], np.uint64))
-    return _mixed(lines * np.uint64(0x9E3779B97F4A7C15) + first)
+    lines = np.arange(rows, dtype=np.uint64)
+    if seed is not None:
+        first = _mixed(np.array([(seed + 1) * 0x9E3779B97F4A7C15 & (2**64 - 1)], np.uint64))
+        lines = np.argsort(_mixed(lines * np.uint64(0x9E3779B97F4A7C15) + first))
+    found = np.empty(rows, np.int64)
+    found[lines] = np.arange(rows)
+    return found
 
 
 def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -185,106 +282,32 @@ def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return state ^ (state >> np.uint64(31))
 
 
-@dataclass(frozen=True)
-class Range:
-    """Rows of neighbouring keys, in a file of their own; ``start`` is the place of the first among all."""
-
-    path: Path
-    start: int
-    stop: int
-
-    def read(self, before: int | None = None) -> NDArray[Any]:
-        """The rows by key, or those with a place before the one given."""
-        rows = np.fromfile(self.path, ROW)
-        ordered: NDArray[Any] = rows[np.argsort(rows["key"])[: None if before is None else max(0, before - self.start)]]
-        return ordered
-
-
-def _ranges(
-    files: list[Path], truth: dict[Path, NDArray[Any]], scratch: Path, options: Options, show: Progress
-) -> list[Range]:
-    """First pass: every line as a row in the file of its range."""
-    seed = options.seed if options.order == "random" else None
-    rows_of: dict[int, int] = {}
-
-    def parsed(block: Block) -> tuple[float, list[tuple[int, NDArray[Any]]]]:
-        rows = _rows(block, seed, options.integers)
-        numbers = rows["key"] // np.uint64(ROWS) if seed is None else rows["key"] >> np.uint64(64 - RANGE_BITS)
-        order = np.argsort(numbers, kind="stable")
-        found, first = np.unique(numbers[order], return_index=True)
-        return block.share, list(zip(found.tolist(), np.split(rows[order], first[1:]), strict=True))
-
-    with ExitStack() as stack:
-        opened: dict[int, BinaryIO] = {}
-
-        def write(found: tuple[float, list[tuple[int, NDArray[Any]]]]) -> None:
-            for number, rows in found[1]:
-                if number not in opened:
-                    opened[number] = stack.enter_context((scratch / f"{number}.rows").open("wb"))
-                rows.tofile(opened[number])
-                rows_of[number] = rows_of.get(number, 0) + len(rows)
-            show("Reading lines", found[0])
-
-        in_order(parsed, blocks(files, truth), write, min(cores(), 8))
-    numbers = sorted(rows_of)
-    ends = list(accumulate(rows_of[number] for number in numbers))
-    return [Range(scratch / f"{n}.rows", end - rows_of[n], end) for n, end in zip(numbers, ends, strict=True)]
-
-
-def _rows(block: Block, seed: int | None, integers: str) -> NDArray[Any]:
-    try:
-        lines = parse(block.text)
-    except Malformed:
-        for number, line in enumerate(block.text.split(b"\n"), block.line + 1):
-            if words := fault(line):
-                raise InputError(f"{block.path}:{number}: {words}") from None
-        raise
-    rows = np.empty(len(lines), ROW)
-    rows["key"] = keys(seed, block.row, len(rows))
-    rows["truth"] = 0 if block.truth is None else block.truth
-    rows["click"] = lines["label"]
-    rows["missing"] = np.packbits(lines.select(pl.col(*NAMES).is_null()).to_numpy(), axis=1)
-    filled = lines.select(pl.col(*NAMES).fill_null(0))
-    rows["tokens"][:, : len(INTEGERS)] = MAPS[integers](filled.select(INTEGERS).to_numpy()).view(np.uint32)
-    rows["tokens"][:, len(INTEGERS) :] = filled.select(CATEGORIES).to_numpy()
-    return rows
-
-
-def _columns(rows: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_]]]:
-    """Values of each field and where they are missing."""
-    tokens = np.ascontiguousarray(rows["tokens"].T)
-    missing = np.unpackbits(rows["missing"], axis=1, count=FIELDS).astype(bool)
-    for at, kind in enumerate(KINDS):
-        yield tokens[at].view(kind), np.ascontiguousarray(missing[:, at])
-
-
-def _written(
-    ranges: list[Range], folder: Path, config: dict[str, Any], options: Options, truth: bool, show: Progress
-) -> Store:
-    """Second pass: values of the training ads. Third: all ads as ids, in the order of their keys."""
-    sizes = dict(zip(SPLITS, split_sizes(ranges[-1].stop, options.shares, "raw"), strict=True))
-    vocabularies = _vocabularies(ranges, sizes["train"], options.min_count, show)
-    writer, clicked = StoreWriter(folder, sizes), dict.fromkeys(sizes, 0)
-    widths = {"features": FIELDS, "clicks": None} | ({"truth": None} if truth else {})
+def _written(text: RawText, folder: Path, config: dict[str, Any], options: Options, show: Progress) -> Store:
+    rows = sum(len(block.frame) for _, block in text.blocks(show, "Counting lines"))
+    sizes = dict(zip(SPLITS, split_sizes(rows, options.shares, "raw"), strict=True))
+    place = places(rows, options.seed if options.order == "random" else None)
+    counts = [Counts() for _ in NAMES]
+    for block in text.tokens(options.integers, show, "Counting values"):
+        train = block.values[place[block.lines] < sizes["train"]]
+        for column, counted in zip(train.T, counts, strict=True):
+            counted.add(column)
+    least = [1 if name in INTEGERS else options.min_count for name in NAMES]
+    vocabularies = [counted.vocabulary(count) for counted, count in zip(counts, least, strict=True)]
+    writer, clicked, begin = StoreWriter(folder, sizes), dict.fromkeys(sizes, 0), 0
+    truth = None if text.truth is None else np.concatenate(text.truth)
+    widths = {"features": len(NAMES), "clicks": None} | ({} if truth is None else {"truth": None})
     columns = {name: {x: writer.column(name, x, width=width) for x, width in widths.items()} for name in sizes}
-
-    def encoded(part: Range) -> tuple[Range, dict[str, NDArray[Any]]]:
-        rows = part.read()
-        ids = [found.ids(*column) for found, column in zip(vocabularies, _columns(rows), strict=True)]
-        return part, {"features": np.stack(ids).T, "clicks": rows["click"], "truth": rows["truth"]}
-
-    def write(found: tuple[Range, dict[str, NDArray[Any]]]) -> None:
-        (part, values), begin = found, 0
+    for block in text.tokens(options.integers, show, "Writing ads"):
+        ids = np.stack([found.ids(column) for column, found in zip(block.values.T, vocabularies, strict=True)], axis=1)
+        values = {"features": ids, "clicks": block.clicks} | ({} if truth is None else {"truth": truth[block.lines]})
+        begin = 0
         for name, size in sizes.items():
-            first, last = max(part.start, begin), min(part.stop, begin + size)
-            if first < last:
-                for column, array in columns[name].items():
-                    array[first - begin : last - begin] = values[column][first - part.start : last - part.start]
-                clicked[name] += int(values["clicks"][first - part.start : last - part.start].sum())
+            to = place[block.lines] - begin
+            inside = (to >= 0) & (to < size)
+            for column, array in columns[name].items():
+                array[to[inside]] = values[column][inside]
+            clicked[name] += int(block.clicks[inside].sum())
             begin += size
-        show("Writing ads", part.stop / ranges[-1].stop)
-
-    in_order(encoded, ranges, write, min(cores(), 8))
     open_folder(folder, config)
     fields = dict(zip(NAMES, vocabularies, strict=True))
     return writer.finish(
@@ -293,7 +316,7 @@ def _written(
             "source": "criteo",
             "raw": config["raw"],
             "options": asdict(options),
-            "rows": sum(sizes.values()),
+            "rows": rows,
             "click_rate": {name: clicked[name] / size for name, size in sizes.items()},
             "rare": {name: found.rare / sizes["train"] for name, found in fields.items()},
             "missing": {name: found.missing / sizes["train"] for name, found in fields.items()},
@@ -301,67 +324,45 @@ def _written(
     )
 
 
-def _vocabularies(ranges: list[Range], training: int, min_count: int, show: Progress) -> list[Vocabulary]:
-    """Values seen ``min_count`` times or more, the most frequent first, ties by value; all integers."""
-    totals: list[Counts] = [(np.empty(0, kind), np.empty(0, np.int64), 0) for kind in KINDS]
+class Counts:
+    """How often the values of a column were seen."""
 
-    def counted(part: Range) -> tuple[float, list[Counts]]:
-        columns = _columns(part.read(before=training))
-        counts = [(*np.unique(values[~gaps], return_counts=True), int(gaps.sum())) for values, gaps in columns]
-        return min(1.0, part.stop / training), counts
+    def __init__(self) -> None:
+        self.parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
 
-    def add(found: tuple[float, list[Counts]]) -> None:
-        totals[:] = map(_merged, totals, found[1])
-        show("Counting values", found[0])
+    def add(self, column: NDArray[np.int64]) -> None:
+        self.parts.append(np.unique(column, return_counts=True))
+        if len(self.parts) == 64:
+            self.parts = [self.total()]
 
-    in_order(counted, [part for part in ranges if part.start < training], add, min(cores(), 8))
-    vocabularies = []
-    for name, (values, counts, missing) in zip(NAMES, totals, strict=True):
-        kept = counts >= (1 if name in INTEGERS else min_count)
-        order = np.lexsort((values[kept], -counts[kept]))
-        vocabularies.append(Vocabulary(values[kept][order], int(counts[~kept].sum()), missing))
-    return vocabularies
+    def total(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Every value once, and its count."""
+        values, counts = (np.concatenate([part[at] for part in self.parts]) for at in (0, 1))
+        distinct, at = np.unique(values, return_inverse=True)
+        return distinct, np.bincount(at, counts, len(distinct)).astype(np.int64)
 
-
-def _merged(before: Counts, more: Counts) -> Counts:
-    values, counts = (np.concatenate([before[at], more[at]]) for at in (0, 1))
-    order = np.argsort(values, kind="stable")
-    values = values[order]
-    first = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
-    return values[first], np.add.reduceat(counts[order], first) if len(first) else counts, before[2] + more[2]
+    def vocabulary(self, least: int) -> Vocabulary:
+        """Values seen so often, the most frequent first, ties by value."""
+        values, counts = self.total()
+        known = values != ABSENT
+        kept = known & (counts >= least)
+        order = np.argsort(np.lexsort((values[kept], -counts[kept])))
+        return Vocabulary(values[kept], order, int(counts[known & ~kept].sum()), int(counts[~known].sum()))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Vocabulary:
-    """Values of a field in the order of their ids, from 2 on; how many training ads have rare or missing ones."""
+    """Values of a field in their order with the place of each; how many training ads have rare or missing ones."""
 
-    values: NDArray[Any]
+    values: NDArray[np.int64]
+    order: NDArray[np.int64]
     rare: int
     missing: int
 
-    def __post_init__(self) -> None:
-        """A hash table: values in the order of their places, four places or more for each, and where each place begins.
-
-        Ids of all fields take 0.4 of the time of binary searches among a few thousand values each.
-        """
-        self._bits = max(4 * len(self.values), 2).bit_length()
-        places = self._places(self.values)
-        order = np.argsort(places)
-        self._first = np.searchsorted(places[order], np.arange(2**self._bits)).astype(np.int32)
-        self._steps = int(np.bincount(places, minlength=1).max())  # values that share a place
-        order = np.append(order, order[-1:].repeat(self._steps))  # looking on from the last place finds the last again
-        self._found, self._ids = self.values[order], (order + FIRST).astype(np.int32)
-
-    def _places(self, tokens: NDArray[Any]) -> NDArray[np.int64]:
-        mixed = tokens.astype(np.uint32) * np.uint32(0x9E3779B1)
-        return (mixed >> np.uint32(32 - self._bits)).astype(np.int64)
-
-    def ids(self, tokens: NDArray[Any], missing: NDArray[np.bool_]) -> NDArray[np.int32]:
-        """Ids of values: 0 for unknown ones, 1 where missing."""
-        found = np.full(len(tokens), RARE, np.int32)
-        at = self._first[self._places(tokens)].astype(np.int64)
-        for _ in range(self._steps):
-            np.copyto(found, self._ids[at], where=self._found[at] == tokens)
-            at += 1
-        found[missing] = MISSING
-        return found
+    def ids(self, tokens: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Ids of values: 0 for unknown ones, 1 where missing, then by frequency."""
+        if not len(self.values):
+            return np.where(tokens == ABSENT, MISSING, RARE).astype(np.int32)
+        at = np.searchsorted(self.values, tokens).clip(max=len(self.values) - 1)
+        ids = np.where(self.values[at] == tokens, self.order[at] + FIRST, RARE)
+        return np.where(tokens == ABSENT, MISSING, ids).astype(np.int32)

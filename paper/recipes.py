@@ -25,8 +25,8 @@ from bidwise.evaluation.auc import auc
 from bidwise.evaluation.estimate import Estimate
 from bidwise.evaluation.pooled import Pool
 from bidwise.json_files import to_json
+from bidwise.losses.api import cross_entropy
 from bidwise.losses.definition import ctr_of
-from bidwise.losses.pointwise import cross_entropy
 from bidwise.models import Ensemble
 from bidwise.run_folder import environment, open_folder
 from bidwise.study.recipe import BASELINE, Recipe

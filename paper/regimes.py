@@ -23,7 +23,7 @@ from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.training.loop import fit
 from bidwise.training.validation import METRICS, Metric, logits_of, mean_welfare, predict
 from bidwise.values import Floats
-from bidwise.workers import Progress, Show, cores, in_order
+from bidwise.workers import Progress, Show, ahead, cores
 from paper.comparisons import Gain, gain
 from paper.grids import LAMS, grid, seeds_of
 from paper.members import BATCHES, Selected, Students, select, train
@@ -207,8 +207,7 @@ class _Group:
             market = world.market(random)
             return [market.ads(size, random) for size in sizes]
 
-        repeats: list[list[Ads]] = []
-        in_order(draw, self.markets, repeats.append, cores())
+        repeats = ahead(draw, self.markets, cores())
         ads, valid, test = (stack(column) for column in zip(*repeats, strict=True))
         return ads, valid, test
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 import bidwise
 from bidwise.auctions import optimal_welfare, revenue
-from bidwise.checks import check_name
+from bidwise.checks import check_name, check_positive
 from bidwise.data.ads import Ads, stack
-from bidwise.data.worlds import WORLDS
+from bidwise.data.worlds import WORLDS, World
 from bidwise.evaluation.calibration import platt_scaled
 from bidwise.evaluation.estimate import Estimate
 from bidwise.losses.definition import ctr_of
@@ -46,8 +46,17 @@ from paper.tasks import Task, TaskCache
 PROTOCOLS = ("converged", "tuned", "both")
 PAPER = (BASELINE, "bid_weighted", "sqrt_bid_weighted", "log", "log_teacher", "hinge_plus_teacher")
 LOSSES = (*PAPER, "ranknet", "log_plus", "log_plus_teacher", "distilled")
+ABLATION = ("log_weighted", "log_teacher_unweighted")  # between `log` and `log_teacher`: one of their two changes
 LAM = 3.0  # the paper's
-AS_PRINTED: dict[str, Any] = {"reading": "printed", "losses": PAPER, "lams": (0.1, 1.0, 3.0, 5.0, 10.0), "sums": True}
+AS_PRINTED: dict[str, Any] = {
+    "reading": "printed",
+    "protocol": "converged",
+    "repeats": 30,
+    "losses": PAPER,
+    "batch_size": 256,
+    "init": "glorot",
+    "sums": True,
+}
 BY_TRUTH, BY_CLICKS = "expected_welfare", "welfare"  # by the true CTR of validation ads, and by their clicks
 MEANS = ("welfare", "revenue", "auc", "log_loss", "squared_error")  # over repeats, that a result has
 HIDDEN = {"mlp": (50,), "logistic_regression": ()}
@@ -61,12 +70,11 @@ class Setting:
     student: str
     training_ads: int
     learning_rate: float
-    dtype: torch.dtype = torch.float32
 
 
 SETTINGS = {
     "plotted": Setting("mlp", 10_000, 1e-3),
-    "printed": Setting("mlp", 10_000, 1e-3, torch.float64),
+    "printed": Setting("mlp", 10_000, 1e-3),
     "misspecified": Setting("logistic_regression", 10_000, 3e-3),
     "misspecified_rare": Setting("logistic_regression", 40_000, 3e-3),
 }
@@ -74,8 +82,9 @@ SETTINGS = {
 
 def checked(config: SyntheticConfig) -> SyntheticConfig:
     """The options with what the world decides, or an error that names what cannot be used."""
+    known = (*LOSSES, *ABLATION)
     for loss in config.losses:
-        check_name("losses", loss, LOSSES)
+        check_name("losses", loss, known)
     check_name("reading", config.reading, SETTINGS)
     check_name("protocol", config.protocol, PROTOCOLS)
     check_name("init", config.init, INITS)
@@ -83,7 +92,7 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
     asked = (BASELINE, *config.losses) if config.losses else LOSSES  # it is the baseline and the teacher of all others
     config = replace(
         config,
-        losses=tuple(loss for loss in LOSSES if loss in asked),
+        losses=tuple(loss for loss in known if loss in asked),
         training_ads=config.training_ads or setting.training_ads,
         student=setting.student,
         learning_rate=setting.learning_rate,
@@ -91,6 +100,8 @@ def checked(config: SyntheticConfig) -> SyntheticConfig:
     )
     ones = dict.fromkeys(("epochs", "every", "validation_auctions", "test_auctions", "patience"), 1)
     check_wholes(config, **ones, auction_size=2, training_ads=2)
+    if config.bid_weights is not None:
+        check_positive("bid_weights", config.bid_weights)
     return config
 
 
@@ -101,25 +112,21 @@ def run(
     config = checked(config)
     folder = open_folder(out, {"experiment": "synthetic", **asdict(config)})
     where = environment(device)  # now: the sources may change while it runs
-    options = {name: getattr(config, name) for name in ("epochs", "learning_rate", "batch_size", "every")}
-    recipe = Recipe(model=config.student, unit=1.0, **options)
-    tuned = grid(replace(recipe, patience=config.patience, sums=config.sums), config.losses, config.lams)
-    recipe = replace(recipe, every=max(config.every, 5))  # nothing is selected there, so a coarser curve will do
-    converged = grid(recipe, config.losses, (LAM,))
+    cache = TaskCache(folder, progress)
+    study = Study.of(config, device, cache)
+    tuned = study.recipes(config.lams, patience=config.patience, sums=config.sums)
+    coarse = max(config.every, 5)  # nothing is selected there
+    converged = study.recipes((LAM,), every=coarse, sums=config.sums)
     # Adam does not see the scale of a loss: sums change the weight of lam, and nothing for losses without it
-    sums = grid(replace(recipe, sums=True), filter(has_lam, config.losses), (LAM,))
+    sums = [replace(recipe, sums=True) for recipe in converged if has_lam(recipe.loss) and not config.sums]
     wanted = {"converged": [converged, sums], "tuned": [tuned], "both": [converged, sums, tuned]}[config.protocol]
-    seeds = seeds_of(config.seed, config.repeats)
-    ads, valid, test = drawn(config, seeds)
-    dtype = SETTINGS[config.reading].dtype
-    students = Students(ads.width, seeds, HIDDEN[config.student], config.init, dtype, device)
-    cache = TaskCache(folder, progress, expected=sum(map(len, wanted)))
-    study = _Study(ads, valid, test, best_possible(test), students, cache)
+    cache.expected = sum(map(len, wanted))
     protocols: dict[str, Protocol] = {}
     if converged in wanted:
         trained = study.train("converged", converged, LAST)
-        protocols["converged"] = study.judge(trained, LAST)
-        protocols["converged_sums"] = study.judge(study.train("sums", sums, LAST, trained), LAST)
+        protocols["converged_sums" if config.sums else "converged"] = study.judge(trained, LAST)
+        if sums:
+            protocols["converged_sums"] = study.judge(study.train("sums", sums, LAST, trained), LAST)
     if tuned in wanted:
         protocols["tuned"] = study.judge(study.train("tuned", tuned, BY_TRUTH), BY_TRUTH)
     worlds = dict.fromkeys(("plotted", "printed", config.reading))
@@ -134,12 +141,20 @@ def run(
     return result
 
 
+def world_of(config: SyntheticConfig) -> World:
+    """The world of a run, its bids perhaps with other weights: uniform in ±c, they have variance c² / 3."""
+    world = WORLDS[config.reading]
+    if config.bid_weights is None:
+        return world
+    return replace(world, spread=config.bid_weights * math.sqrt(world.features / 3))
+
+
 def drawn(config: SyntheticConfig, seeds: Sequence[int]) -> tuple[Ads, Ads, Ads]:
     """Training ads, validation auctions and test auctions of every repeat; each repeat is a market of its own."""
     repeats = []
     for seed in seeds:
         random = torch.Generator().manual_seed(seed)
-        market, size = WORLDS[config.reading].market(random), config.auction_size
+        market, size = world_of(config).market(random), config.auction_size
         some = market.ads(config.training_ads, random), market.auctions(config.validation_auctions, size, random)
         repeats.append((*some, market.auctions(config.test_auctions, size, random)))
     ads, valid, test = (stack(column) for column in zip(*repeats, strict=True))
@@ -147,15 +162,31 @@ def drawn(config: SyntheticConfig, seeds: Sequence[int]) -> tuple[Ads, Ads, Ads]
 
 
 @dataclass(frozen=True)
-class _Study:
+class Study:
     """The same ads and auctions for every protocol."""
 
+    config: SyntheticConfig
     ads: Ads
     valid: Ads
     test: Ads
     optimal: Floats
     students: Students
     cache: TaskCache
+
+    @classmethod
+    def of(cls, config: SyntheticConfig, device: str, cache: TaskCache) -> Study:
+        """Ads of every repeat; bids that differ by more than e² need double precision."""
+        seeds = seeds_of(config.seed, config.repeats)
+        ads, valid, test = drawn(config, seeds)
+        dtype = torch.float64 if world_of(config).spread > 2 else torch.float32
+        students = Students(ads.width, seeds, HIDDEN[config.student], config.init, dtype, device)
+        return cls(config, ads, valid, test, best_possible(test), students, cache)
+
+    def recipes(self, lams: Sequence[float], **changes: Any) -> list[Recipe]:
+        """A recipe for every loss and every lam, where it has one."""
+        config = self.config
+        options = {name: getattr(config, name) for name in ("epochs", "learning_rate", "batch_size", "every")}
+        return grid(Recipe(model=config.student, unit=1.0, **(options | changes)), config.losses, lams)
 
     def train(self, name: str, recipes: list[Recipe], metric: str, before: Fits | None = None) -> Fits:
         """All recipes, those with a teacher last: the log loss's student, which may be known from ``before``."""
@@ -170,7 +201,7 @@ class _Study:
                 ads = ads.with_teacher(predict(teacher, ads.features).to(ads.bids))
             called = f"{name}-taught" if taught else name
             trained |= train(called, some, ads, self.valid, self.students, metrics, self._run)
-        return {loss: trained[loss] for loss in LOSSES if loss in trained}
+        return {loss: trained[loss] for loss in self.config.losses if loss in trained}
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
         """On a CPU each core has a task of its own: operations are too small to be shared by cores."""

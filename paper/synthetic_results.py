@@ -111,13 +111,16 @@ class SyntheticConfig:
         auction_size: ads of an auction.
         init: initial weights of the network, glorot or torch.
         every: epochs between evaluations in the tuned protocol.
-        losses: names of losses; log_loss always takes part; by default all ten.
+        losses: names of losses; log_loss always takes part; by default ten, log_weighted and log_teacher_unweighted
+            are the others.
+        bid_weights: the weights of log bids are uniform in plus or minus this, 0.2 in plotted and 2 in printed.
         training_ads: ads that a student is trained on; 0 takes the world's.
         student: set by the world, mlp or logistic_regression.
         learning_rate: set by the world.
         batch_size: ads in a batch.
         lams: weights of the log loss that the tuned protocol tries; by default 0.003 to 300.
-        sums: tune the losses as the paper prints them, as sums over pairs and ads; converged has both in any case.
+        sums: only the losses as the paper prints them, sums over pairs and ads; without it converged has both, and
+            tuned has means.
     """
 
     reading: str = "plotted"
@@ -138,6 +141,7 @@ class SyntheticConfig:
     batch_size: int = 256
     lams: tuple[float, ...] = ()
     sums: bool = False
+    bid_weights: float | None = None
 
     @property
     def papers(self) -> bool:
@@ -156,6 +160,34 @@ class SyntheticResult:
     worlds: dict[str, WorldShape]
     kind: ClassVar[str] = "synthetic"
     format: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class ReadingsConfig:
+    """The options of a run of all readings.
+
+    Args:
+        repeats: markets of each reading.
+        seed: of all random numbers.
+        validation_auctions: auctions that calibrate, and select where something is selected.
+        test_auctions: auctions that measure welfare.
+    """
+
+    repeats: int = 8
+    seed: int = 0
+    validation_auctions: int = 500
+    test_auctions: int = 2000
+
+
+@dataclass(frozen=True)
+class ReadingsResult:
+    """A run of `python -m paper readings`: the losses by reading."""
+
+    version: str
+    config: ReadingsConfig
+    readings: dict[str, Losses]
+    kind: ClassVar[str] = "readings"
+    format: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)

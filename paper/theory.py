@@ -354,6 +354,25 @@ def covariance_form(instance: Instance, surrogate: str, *, sigma: float = 1.0) -
     return instance.sides(instance.loss(surrogate=surrogate, sigma=sigma), right, "==", sigma=sigma)
 
 
+def click_variance(instance: Instance, *, sigma: float = 1.0) -> Sides:
+    """Section 4: the variance of eq. 5 over clicks grows with the squares of the bids; a teacher's CTR has none.
+
+        Var_y l^log_sigma(f)  ==  sigma^2 n^2 sum_i b_i^2 p_i (1 - p_i) (s_i - mean s)^2
+
+    The left side goes through all click vectors, so an auction must be small.
+    """
+    b, p, ads = instance.bids, instance.truth, len(instance)
+    clicks = torch.tensor(list(itertools.product((0.0, 1.0), repeat=ads)), dtype=torch.float64)
+    chances = torch.where(clicks > 0, p, 1 - p).prod(1)
+    options = {"gap": "signed", "surrogate": "logistic", "sigma": sigma, "weights": None}
+    losses = torch.stack([pair_sum(instance.ecpm, b * y, **options) for y in clicks])
+    left = float(chances @ losses.square() - (chances @ losses).square())
+    right = (sigma * ads) ** 2 * float(
+        (b.square() * p * (1 - p) * (instance.ecpm - instance.ecpm.mean()).square()).sum()
+    )
+    return Sides(left, right, "==", scale=float(losses.square().max()))
+
+
 def click_order_agreement(epsilon: float) -> Sides:
     """Prop. 3.5: for any 0 < epsilon < 1/2 there are two ads whose clicks almost never order them rightly.
 

@@ -27,9 +27,3 @@ def forked():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "bidwise.workers", "bidwise.training"])
     return context
-
-
-@pytest.fixture
-def quick_processes(forked, monkeypatch):
-    """`Processes` that start at once, for tests that are not about how they start."""
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: forked)

@@ -35,10 +35,7 @@ class Member(NamedTuple):
 MEMBERS = [
     Member(*choice)
     for choice in product(
-        ("clicks", "teacher"),
-        ("signed", "positive", "order"),
-        ("logistic", "hinge", "indicator"),
-        (None, 3.0),
+        ("clicks", "teacher"), ("signed", "positive", "order"), ("logistic", "hinge", "indicator"), (None, 3.0)
     )
 ]
 
@@ -142,10 +139,7 @@ def largest(x):
 seeds = st.integers(0, 2**20)
 members = st.sampled_from(MEMBERS)
 auctions = st.builds(
-    random_auctions,
-    seed=seeds,
-    sizes=st.lists(st.integers(0, 6), min_size=1, max_size=5),
-    ties=st.booleans(),
+    random_auctions, seed=seeds, sizes=st.lists(st.integers(0, 6), min_size=1, max_size=5), ties=st.booleans()
 )
 
 

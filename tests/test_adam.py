@@ -78,14 +78,6 @@ def test_dense_updates_are_those_of_torch(name):
     assert equal(ours.state_dict(), theirs.state_dict())
 
 
-def test_dense_updates_are_those_of_torch_without_kernels_too():
-    batches = [batch(seed) for seed in range(6)]
-    ours, theirs = deepfm().double(), deepfm().double()
-    train(ours, Adam(ours, lr=RATE, updates="dense"), batches)
-    train(theirs, torch.optim.Adam(theirs.parameters(), lr=RATE, foreach=False, fused=False), batches)
-    assert_near(ours, theirs)
-
-
 def test_dense_l2_is_a_term_of_the_loss():
     batches = [batch(seed) for seed in range(6)]
     ours, theirs, without = deepfm().double(), deepfm().double(), deepfm().double()
@@ -109,17 +101,6 @@ def test_lazy_is_dense_where_every_row_is_in_every_batch(name, l2):
     assert_near(lazy, dense)
 
 
-def test_the_first_step_is_the_same_for_rows_of_the_batch():
-    ids, labels = batch(0)
-    lazy, dense, start = deepfm().double(), deepfm().double(), deepfm().double()
-    train(lazy, Adam(lazy, lr=RATE), [(ids, labels)])
-    train(dense, Adam(dense, lr=RATE, updates="dense"), [(ids, labels)])
-    assert_near(lazy, dense)  # the others have no moments yet that could move them
-    moved = (lazy.table.weight - start.table.weight).abs()
-    rows = (ids + torch.tensor([0, 4, 34])).unique()
-    assert moved[rows].max().item() == pytest.approx(RATE, rel=1e-3)  # Adam's first step has the size of the rate
-
-
 def test_rows_that_no_batch_looked_up_are_bit_for_bit_the_same():
     batches = [batch(seed, ads=5) for seed in range(4)]
     model = deepfm()
@@ -140,19 +121,6 @@ def test_rows_that_no_batch_looked_up_are_bit_for_bit_the_same():
         ):
             assert torch.equal(old[~looked_up], new[~looked_up])
             assert bool((old[looked_up] != new[looked_up]).all())
-
-
-def test_dense_updates_go_on_moving_rows_that_were_looked_up_before():
-    first, second = batch(0, ads=2), batch(1, ads=2)
-    first[0][:, 1], second[0][:, 1] = torch.tensor([5, 7]), torch.tensor([6, 8])
-    rows = 4 + first[0][:, 1]
-    for updates, still in (("lazy", True), ("dense", False)):
-        model = deepfm()
-        optimizer = Adam(model, lr=RATE, updates=updates)
-        train(model, optimizer, [first])
-        before = model.table.weight[rows].detach().clone()
-        train(model, optimizer, [second])
-        assert torch.equal(model.table.weight[rows], before) == still
 
 
 def rows_by_hand(weight, gradients, l2):
@@ -206,37 +174,6 @@ def test_lazy_updates_are_adam_by_hand_for_the_rows_of_the_batch(l2):
     assert model.table.weight[[2, 5]].tolist() == [start[2], start[5]]
 
 
-def test_lazy_l2_is_a_term_of_the_loss_over_the_rows_of_the_batch():
-    ids, labels = batch(0)
-    ours, theirs = deepfm().double(), deepfm().double()
-    train(ours, Adam(ours, lr=RATE, l2=0.3), [(ids, labels)])
-    rows = (ids + torch.tensor([0, 4, 34])).unique()
-    optimizer = torch.optim.Adam(theirs.parameters(), lr=RATE)
-    looked_up = theirs.table.weight[rows]
-    penalty = FIRST * looked_up[:, 0].square().sum() + looked_up[:, 1:].square().sum()
-    (objective(theirs, ids, labels) + 0.3 * penalty).backward()
-    optimizer.step()
-    assert_near(ours, theirs)
-
-
-def test_lazy_l2_pulls_rare_and_frequent_rows_alike():
-    """With plain gradient steps in Adam's place: g's L2 part, added over the steps, is 2 l2 w for each step so far."""
-    model = SparseLogisticRegression([2, 3], std=0.5, seed=2).double()
-    optimizer = Adam(model, lr=1e-12, l2=0.05)  # weights stay where they are
-    weight = model.table.weight.detach().clone()
-    pulled, means = torch.zeros_like(weight), torch.zeros_like(weight)
-    for step in range(1, 13):
-        ids = torch.tensor([[0, 0], [1, 1 + (step % 4 == 0)]])  # the last row is in every fourth batch
-        optimizer.zero_grad()
-        model(ids).mul(0.0).sum().backward()
-        optimizer.step()
-        found = optimizer.state[model.table.weight]["exp_avg"]
-        g = torch.where(found != means, (found - BETAS[0] * means) / (1 - BETAS[0]), 0.0)
-        pulled, means = pulled + g, found.clone()
-    torch.testing.assert_close(pulled[[0, 1, 2]], 12 * 2 * 0.05 * weight[[0, 1, 2]], rtol=1e-6, atol=0)
-    torch.testing.assert_close(pulled[4], 12 * 2 * 0.05 * weight[4], rtol=1e-6, atol=0)
-
-
 def test_a_state_without_counts_goes_on_as_if_every_step_had_looked_up_every_row():
     ids, labels = batch(0)
     found = {}
@@ -253,27 +190,6 @@ def test_a_state_without_counts_goes_on_as_if_every_step_had_looked_up_every_row
     rows = (ids + torch.tensor([0, 4, 34])).unique()
     pull = (found[0.05] - found[0.0])[rows][:, 1:]
     assert 0 < pull.abs().max() < 2 * 0.05 * start.abs().max() * 1.5  # not times the five steps before
-
-
-def test_l2_is_for_embeddings_alone():
-    for updates in ("lazy", "dense"):
-        found = {}
-        for l2 in (0.0, 0.5):
-            model = deepfm()
-            train(model, Adam(model, lr=RATE, updates=updates, l2=l2), [batch(0)])
-            found[l2] = model.state_dict()
-        differing = [name for name in found[0.0] if not torch.equal(found[0.0][name], found[0.5][name])]
-        assert differing == ["table.weight"]
-
-
-def test_everything_but_embeddings_is_updated_by_torch():
-    model, twin = deepfm(), deepfm()
-    ids, labels = batch(0)
-    train(model, Adam(model, lr=RATE), [(ids, labels)])
-    train(twin, torch.optim.Adam(twin.parameters(), lr=RATE, fused=True), [(ids, labels)])
-    for name, tensor in twin.state_dict().items():
-        if name != "table.weight":
-            assert torch.equal(model.state_dict()[name], tensor)
 
 
 def test_the_rate_may_change_between_steps():

@@ -13,13 +13,14 @@ from bidwise.bridges.onnx_export import export_onnx
 from bidwise.bridges.scoring import Scorer
 from bidwise.cli import app
 from bidwise.data import Ads
-from bidwise.data.columns import Bag, Categorical, Encoder, Facts
+from bidwise.data.columns import Bag, Categorical, Encoder
+from bidwise.data.kinds import Facts
 from bidwise.data.store import Store
 from bidwise.data.table_files import open_table
 from bidwise.losses.named import LOSSES
 from bidwise.models import MODELS, DeepFM, SparseLogisticRegression
 from bidwise.models.bags import folded
-from bidwise.report.train_page import doubts
+from bidwise.report.train_sentences import doubts
 from bidwise.table import prepare as prepare_module
 from bidwise.table import train
 from bidwise.table.config import Config, Data
@@ -191,7 +192,7 @@ def test_ids_of_lists_keep_repeats_and_drop_what_is_missing():
     assert bag.ids(pl.Series("x", [None, None])).tolist() == [[1, 1, 1]] * 2
     assert bag.ids(pl.Series("x", [], dtype=pl.List(pl.String))).shape == (0, 3)
     encoder = Encoder((Categorical("s", ("u",)), bag))
-    assert Encoder.from_json(encoder.to_json()) == encoder
+    assert Encoder.from_json(encoder.to_json()).to_json() == encoder.to_json()
     assert encoder.encode(pl.DataFrame({"s": ["u"], "x": [["a"]]})).ids.tolist() == [[2, 2, 1, 1]]
     spoilt = encoder.to_json()
     spoilt["columns"][1]["slots"] = 10**9
@@ -218,19 +219,9 @@ def test_a_store_has_a_column_for_each_slot(run):
 
 def test_text_is_the_same_as_lists(run, tmp_path, capsys):
     as_text(logged(), ";").write_csv(tmp_path / "ads.csv")
-    command = ["train", str(tmp_path / "ads.csv"), "--click", "click", "--bid", "bid", "--auction-size", "8"]
-    command += [
-        "--bag",
-        "interests",
-        "codes",
-        "--model",
-        "deepfm",
-        "--loss",
-        "log_loss",
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    command += ["--device", "cpu", "--set", "model.hidden=8", "data.bag_separator=;"]
+    words = "--click click --bid bid --auction-size 8 --bag interests codes --model deepfm --loss log_loss --device cpu"
+    command = ["train", str(tmp_path / "ads.csv"), *words.split(), "--out", str(tmp_path / "run")]
+    command += ["--set", "model.hidden=8", "data.bag_separator=;"]
     command += [f"train.{key}={FAST[key]}" for key in ("epochs", "batch_size", "learning_rate")]
     app(command, result_action="return_value")
     assert "named as bag" in capsys.readouterr().out
@@ -238,19 +229,6 @@ def test_text_is_the_same_as_lists(run, tmp_path, capsys):
     assert np.array_equal(ours, theirs)
     ctr = bidwise.load(tmp_path / "run").predict(tmp_path / "ads.csv")
     np.testing.assert_allclose(ctr, bidwise.load(run).predict(logged()), rtol=1e-6)
-
-
-def test_a_column_of_single_values_trains_the_same_as_a_category_and_as_a_bag(tmp_path):
-    table = logged().with_columns(one=pl.col("interests").list.first().fill_null("none")).drop("interests", "codes")
-    lists = table.with_columns(pl.col("one").map_elements(lambda x: [x], return_dtype=pl.List(pl.String)))
-    for name, rows in {"plain": table, "bag": lists}.items():
-        train(rows, out=tmp_path / name, model="dcnv2", **ROLES, **FAST, settings=["model.hidden=8"])
-    plain, bag = (Store(tmp_path / name / "store") for name in ("plain", "bag"))
-    assert plain.cardinalities == bag.cardinalities
-    assert np.array_equal(plain.column("train", "features"), bag.column("train", "features"))
-    assert np.array_equal(
-        bidwise.load(tmp_path / "plain").predict(table), bidwise.load(tmp_path / "bag").predict(lists)
-    )
 
 
 def test_predictions_agree_wherever_they_are_made(run, tmp_path):
@@ -299,12 +277,13 @@ def test_a_refresh_knows_new_values_and_longer_lists(run, tmp_path):
     assert (before.slots, after.slots) == (4, 6)
     as_text(today).write_csv(tmp_path / "today.csv")
     train(tmp_path / "today.csv", out=tmp_path / "text", continue_from=run)
-    assert bidwise.load(tmp_path / "text").encoder.columns[0] == after
+    again = bidwise.load(tmp_path / "text").encoder
+    assert again.to_json()["columns"][0] == new.encoder.to_json()["columns"][0]
     assert result.table.refresh.unknown.keys() == {"interests", "codes"}  # all of which are new
     commas = as_text(logged(seed=4), ", ")
     other = train(commas, out=tmp_path / "commas", continue_from=run).table
     assert other.refresh.unknown["interests"] > 0.5
-    assert any("'interests' were unknown to the run before" in words for words in doubts(other))
+    assert any("of the values of 'interests'" in words for words in doubts(other))
     with pytest.raises(bidwise.InputError, match="out must be another folder than the run to continue"):
         train(today, out=run, continue_from=run)
     test = pl.read_parquet(tmp_path / "run" / "test.parquet")

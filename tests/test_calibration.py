@@ -1,7 +1,5 @@
 """Calibrators: scikit-learn as the oracle, then the laws every calibrator keeps."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -10,9 +8,7 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
-from bidwise.auctions import welfare
-from bidwise.evaluation import fitting
-from bidwise.evaluation.calibration import CALIBRATORS, Isotonic, Platt, calibrator, cross_fitted
+from bidwise.evaluation.calibration import CALIBRATORS, Isotonic, Platt, calibrator
 
 KINDS = list(CALIBRATORS)
 PROPERTY = settings(derandomize=True, deadline=None, database=None, max_examples=150)
@@ -45,20 +41,6 @@ def clicked_ads(seed, ads, *, distinct=None, slope=1.0, level=0.0):
     clicks = (draw.random(ads) < sigmoid(slope * z + level)).astype(float)
     weights = draw.gamma(2.0, 1.0, ads) * (draw.random(ads) < 0.9)
     return ctr, clicks, weights
-
-
-def loop_pooled(totals, mass):
-    """Pooling adjacent violators, one violation at a time from the left."""
-    blocks = [(at, total, weight) for at, (total, weight) in enumerate(zip(totals, mass, strict=True))]
-    at = 1
-    while at < len(blocks):
-        (first, total, weight), (_, next_total, next_weight) = blocks[at - 1 : at + 1]
-        if next_total / next_weight > total / weight:
-            at += 1
-        else:
-            blocks[at - 1 : at + 1] = [(first, total + next_total, weight + next_weight)]
-            at = max(at - 1, 1)
-    return [first for first, _, _ in blocks]
 
 
 # Against scikit-learn
@@ -98,13 +80,6 @@ def test_platt_equals_logistic_regression_on_the_logit(weighted, slope, level):
 # Pooling
 
 
-@PROPERTY
-@given(st.lists(st.tuples(st.integers(-6, 6), st.integers(1, 3)), min_size=1, max_size=60))
-def test_passes_pool_as_a_plain_loop_does(rows):
-    totals, mass = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
-    assert fitting.pooled(totals, mass).tolist() == loop_pooled(totals, mass)
-
-
 # Laws of every calibrator
 
 
@@ -135,25 +110,6 @@ def test_the_mean_of_the_training_data_is_kept(kind, seed, ads, soft, distinct):
 
 
 @every_kind
-def test_a_calibrated_model_is_left_nearly_alone(kind):
-    ctr, clicks, _ = clicked_ads(0, 200_000)
-    assert np.abs(calibrator(kind, ctr, clicks)(ctr) - ctr).mean() < 0.006
-    assert np.abs(0.9 * ctr - ctr).mean() > 0.025  # what the bound can tell apart
-
-
-@every_kind
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-def test_a_known_distortion_is_recovered(kind, weighted):
-    ctr, clicks, weights = clicked_ads(1, 200_000, slope=0.5, level=1.0)
-    truth = sigmoid(0.5 * logit(ctr) + 1)
-    assert np.abs(ctr - truth).mean() > 0.2
-    fitted = calibrator(kind, ctr, clicks, weights=weights if weighted else None)
-    assert np.abs(fitted(ctr) - truth).mean() < 0.008
-    if kind == "platt":
-        assert (fitted.slope, fitted.intercept) == pytest.approx((0.5, 1.0), abs=0.03)
-
-
-@every_kind
 def test_exposure_labels_recover_the_ctr_of_full_exposure(kind):
     ctr, clicks, _ = clicked_ads(2, 200_000)
     draw = np.random.default_rng(2)
@@ -173,16 +129,6 @@ def test_only_the_ratios_of_weights_matter_and_zero_is_absent(kind, seed, factor
     seen = weights > 0
     absent = calibrator(kind, ctr[seen], clicks[seen], weights=weights[seen])(ctr)
     np.testing.assert_array_equal(absent, expected)
-
-
-@every_kind
-@PROPERTY
-@given(seed=seeds)
-def test_the_order_of_rows_does_not_matter(kind, seed):
-    ctr, clicks, weights = clicked_ads(seed, 120, distinct=30)
-    order = np.random.default_rng(seed).permutation(120)
-    shuffled = calibrator(kind, ctr[order], clicks[order], weights=weights[order])
-    np.testing.assert_allclose(shuffled(ctr), calibrator(kind, ctr, clicks, weights=weights)(ctr), atol=1e-8)
 
 
 @every_kind
@@ -255,61 +201,7 @@ def test_isotonic_cuts_steps_above_one():
     assert fitted == Isotonic(scores=(0.1, 0.5, 0.9), rates=(0.0, 0.5, 1.0))
 
 
-# Cross-fitting
-
-
-def cut(sizes):
-    return np.concatenate([[0], np.cumsum(sizes)])
-
-
-@every_kind
-def test_an_auctions_own_clicks_never_reach_it(kind):
-    ctr, clicks, weights = clicked_ads(5, 240, distinct=40)
-    offsets = cut([12, 0, 8, 20] * 6)
-    before = cross_fitted(kind, ctr, clicks, offsets, weights=weights)
-    moved = 0
-    for first, last in itertools.pairwise(offsets):
-        flipped = clicks.copy()
-        flipped[first:last] = 1 - flipped[first:last]
-        after = cross_fitted(kind, ctr, flipped, offsets, weights=weights)
-        np.testing.assert_array_equal(after[first:last], before[first:last])
-        moved += not np.array_equal(after, before)
-    assert moved == np.count_nonzero(np.diff(offsets))  # every auction that has ads moves others
-
-
-@every_kind
-@pytest.mark.parametrize("auctions", [30, 3])  # of three each is a fold
-def test_folds_are_calibrated_by_the_fit_on_the_others(kind, auctions):
-    ctr, clicks, weights = clicked_ads(6, 20 * auctions)
-    fold = np.repeat(np.random.default_rng(0).permutation(auctions) % 5, 20)
-    got = cross_fitted(kind, ctr, clicks, cut([20] * auctions), weights=weights)
-    for own in (fold == held_out for held_out in range(min(5, auctions))):
-        expected = calibrator(kind, ctr[~own], clicks[~own], weights=weights[~own])(ctr[own])
-        np.testing.assert_allclose(got[own], expected, atol=1e-9)
-
-
-@every_kind
-@pytest.mark.parametrize(
-    ("offsets", "weights"),
-    [(None, None), ([0, 3], None), ([0, 0, 3, 3], None), ([0, 3], [0, 0, 0])],
-    ids=["one", "one by offsets", "one with ads", "no weight"],
-)
-def test_a_fold_with_nothing_to_learn_from_stays_as_predicted(kind, offsets, weights):
-    ctr = [0.3, 0.1, 0.2]
-    assert cross_fitted(kind, ctr, [1, 0, 1], offsets, weights=weights).tolist() == ctr
-
-
 # Auctions
-
-
-def test_calibration_changes_the_winner_where_bids_differ_and_only_there():
-    ctr, truth, bids = np.array([0.2, 0.5]), np.array([0.06, 0.5]), np.array([3.0, 1.1])
-    calibrated = Platt(slope=2.0, intercept=0.0)(ctr)
-    assert calibrated[0] < calibrated[1]  # the order of CTRs stays: 1/17 and 1/2
-    assert welfare(ctr, truth, bids, None).item() == pytest.approx(3 * 0.06)  # eCPM 0.60 and 0.55
-    assert welfare(calibrated, truth, bids, None).item() == pytest.approx(1.1 * 0.5)  # eCPM 0.18 and 0.55
-    equal = np.ones(2)
-    assert welfare(ctr, truth, equal, None) == welfare(calibrated, truth, equal, None) == 0.5
 
 
 # Errors
@@ -319,9 +211,7 @@ def test_calibration_changes_the_winner_where_bids_differ_and_only_there():
     ("call", "argument"),
     [
         (lambda: calibrator("isotonik", [0.1], [1]), "kind"),
-        (lambda: cross_fitted("plat", [0.1], [1], None), "kind"),
         (lambda: calibrator("platt", [], []), "ctr"),
-        (lambda: cross_fitted("platt", [], [], [0]), "ctr"),
         (lambda: calibrator("platt", [0.1, 1.5], [0, 1]), "ctr"),
         (lambda: calibrator("platt", [0.1, np.nan], [0, 1]), "ctr"),
         (lambda: calibrator("platt", [0.1], [0, 1]), "clicks"),
@@ -331,7 +221,6 @@ def test_calibration_changes_the_winner_where_bids_differ_and_only_there():
         (lambda: calibrator("platt", [0.1, 0.2], [0, 1], weights=[0, 0]), "weights"),
         (lambda: Platt(1.0, 0.0)([2.0]), "ctr"),
         (lambda: Platt(1.0, 0.0)([[0.5]]), "ctr"),
-        (lambda: cross_fitted("platt", [0.1], [1], [0, 2]), "offsets"),
     ],
 )
 def test_errors_name_the_argument(call, argument):

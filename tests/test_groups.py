@@ -48,13 +48,6 @@ def test_offsets_of_no_ads():
     assert bidwise.offsets([]).tolist() == bidwise.offsets(sizes=[]).tolist() == [0]
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 5), max_size=20))
-def test_ids_and_sizes_agree(sizes):
-    ids = np.repeat(np.random.default_rng(0).permutation(len(sizes)), sizes) if sizes else []
-    torch.testing.assert_close(bidwise.offsets(ids), bidwise.offsets(sizes=sizes))
-
-
 @pytest.mark.parametrize(
     ("kind", "how"),
     [

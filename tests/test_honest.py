@@ -17,8 +17,6 @@ import bidwise
 from bidwise.data.ad_table import auction_ids
 from bidwise.data.columns import Encoder
 from bidwise.data.splits import split
-from bidwise.evaluation.units import Units
-from bidwise.study.compare import choose
 from bidwise.table import train
 from bidwise.table.config import resolved
 from bidwise.table.prepare import prepare
@@ -67,20 +65,6 @@ def test_an_evaluation_finds_no_difference_where_there_is_none(auctions, shuffle
         assert max(abs(area - 0.5) for area in areas) < 0.08
     else:
         assert min(areas) > 0.6
-
-
-def test_noise_is_chosen_in_5_of_100_choices_at_most_however_many_candidates_there_are():
-    simulations, wrong, found = 2_000 if LONG else 100, 0, 0
-    for seed in range(simulations):
-        random = np.random.default_rng(seed)
-        base, same = random.exponential(size=300), {"kind": "auctions", "shown": np.zeros((300, 1))}
-        seen = {"base": base, **{f"noise {k}": base + random.normal(size=300) for k in range(4)}}
-        units = {name: Units(sums={"welfare": welfare}, **same) for name, welfare in seen.items()}
-        wrong += choose(units, "base").chosen != "base"
-        units["good"] = Units(sums={"welfare": base + 0.4 + random.normal(size=300)}, **same)
-        found += choose(units, "base").chosen == "good" if seed < 20 else 0
-    assert at_most(wrong, simulations, 0.05)
-    assert found == 20  # what is there is found
 
 
 @pytest.mark.parametrize("seed", range(8 if LONG else 1))
@@ -182,9 +166,9 @@ def test_encoders_and_units_know_the_training_rows_alone(tmp_path_factory, seed,
         pl.Series("click", np.where(later, 1 - table["click"], table["click"])),
     )
     second = prepare(changed, config, tmp_path_factory.mktemp("second") / "run")
-    encoders = [Encoder.read(each.store.folder) for each in (first, second)]
+    encoders = [Encoder.read(each.store.folder).to_json() for each in (first, second)]
     assert encoders[0] == encoders[1]
-    assert encoders[0].columns
+    assert encoders[0]["columns"]
     for name in ("mean_bid", "median_bid", "bid_cap", "min_count"):
         assert getattr(first.facts, name) == getattr(second.facts, name)
     for column in ("features", "clicks", "bids"):

@@ -204,3 +204,20 @@ os.wait()
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout.count("load the model in the child") == 2
+
+
+def test_a_fork_of_a_process_that_evaluated_cannot_load_a_model(run):
+    """It would hang as well: `evaluate` uses polars too."""
+    code = f"""
+import os, bidwise
+bidwise.evaluate({{"p": [0.1, 0.2], "y": [0, 1], "id": [1, 1]}}, ctr="p", click="y", bid=1, auction="id")
+if not os.fork():
+    try:
+        bidwise.load({str(run)!r}).predict({{}})
+    except bidwise.InputError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert "load the model in the child" in ended.stdout

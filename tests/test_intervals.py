@@ -5,9 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import PROPERTY
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import t as student
 
 import bidwise
@@ -79,24 +76,6 @@ def test_weighted_intervals_are_the_loop_that_leaves_out_one_unit():
     assert (interval.estimate, interval.standard_error) == pytest.approx((mean, error))
     freedom = round(w.sum() ** 2 / (w**2).sum()) - 1
     assert interval.high == pytest.approx(mean + student.ppf(0.975, freedom) * error)
-
-
-def test_weighted_error_is_that_of_a_ratio():
-    """Against the spread of the ratio over many fresh samples."""
-    random = np.random.default_rng(0)
-    w = random.uniform(0.1, 2.0, size=(300, 2_000))
-    d = w * random.normal(1.0 + w, 1.0)
-    ratios = d.sum(0) / w.sum(0)
-    assert unit_interval(d[:, 0], w[:, 0]).standard_error == pytest.approx(ratios.std(), rel=0.15)
-
-
-@PROPERTY
-@given(st.lists(st.integers(-4, 4), min_size=2, max_size=40), st.integers(-3, 3).filter(bool), st.integers(-5, 5))
-def test_intervals_follow_units_and_shifts(differences, scale, shift):
-    d = np.array(differences, dtype=float)
-    plain, moved = unit_interval(d), unit_interval(scale * d + shift)
-    assert moved.estimate == pytest.approx(scale * plain.estimate + shift)
-    assert moved.high - moved.low == pytest.approx(abs(scale) * (plain.high - plain.low), rel=1e-6, abs=1e-9)
 
 
 def test_nothing_differs():

@@ -42,17 +42,12 @@ def loader():
     return DataLoader(TensorDataset(features, clicks, bids, torch.arange(ADS) // SIZE), batch_size=SIZE * 30)
 
 
+QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+
 def trained(tmp_path, callback, model, epochs=2):
-    trainer = lightning.Trainer(
-        max_epochs=epochs,
-        callbacks=[callback],
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
+    options = QUIET | {"max_epochs": epochs, "enable_checkpointing": False, "default_root_dir": tmp_path}
+    trainer = lightning.Trainer(callbacks=[callback], **options)
     trainer.fit(model, loader(), loader())
     return trainer
 
@@ -92,14 +87,7 @@ def test_a_missing_column_is_named(tmp_path):
 
 def test_checkpoints_can_watch_welfare(tmp_path):
     watch = lightning.callbacks.ModelCheckpoint(dirpath=tmp_path, monitor="val_welfare", mode="max")
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        callbacks=[bidwise.WelfareCallback(verbose=False), watch],
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = lightning.Trainer(max_epochs=2, callbacks=[bidwise.WelfareCallback(verbose=False), watch], **QUIET)
     trainer.fit(Model(), loader(), loader())
     assert watch.best_model_score == pytest.approx(float(watch.best_model_score))
     assert watch.best_model_path
@@ -119,9 +107,7 @@ def test_offsets_of_batches_are_auctions_of_their_own(tmp_path):
 
 def test_callbacks_before_it_see_what_it_logs(tmp_path):
     stop = lightning.callbacks.EarlyStopping(monitor="val_welfare", mode="max")
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
-    trainer = lightning.Trainer(
-        max_epochs=1, val_check_interval=0.5, callbacks=[stop, bidwise.WelfareCallback(verbose=False)], **options
-    )
+    options = QUIET | {"max_epochs": 1, "val_check_interval": 0.5, "enable_checkpointing": False}
+    trainer = lightning.Trainer(callbacks=[stop, bidwise.WelfareCallback(verbose=False)], **options)
     trainer.fit(Model(), loader(), loader())
     assert float(stop.best_score) > 0

@@ -19,19 +19,6 @@ def with_gradient(model, features, upstream):
 
 
 @pytest.mark.parametrize("hidden", [(), (7,), (7, 4)])
-def test_a_batch_of_members_is_the_models_alone(hidden):
-    features, upstream = draw(5, 11, 3), draw(5, 11, seed=1)
-    together = MLP(3, hidden, members=(5,), seed=range(5)).double()
-    logits, gradients = with_gradient(together, features, upstream)
-    assert logits.shape == (5, 11)
-    for k in range(5):
-        alone, alone_gradients = with_gradient(MLP(3, hidden, seed=k).double(), features[k], upstream[k])
-        torch.testing.assert_close(logits[k], alone)
-        for all_members, one in zip(gradients, alone_gradients, strict=True):
-            torch.testing.assert_close(all_members[k], one)
-
-
-@pytest.mark.parametrize("hidden", [(), (7,), (7, 4)])
 @pytest.mark.parametrize("lead", [(), (5,), (2, 5)])
 def test_features_broadcast_over_variants(hidden, lead):
     features, upstream = draw(*lead, 11, 3), draw(2, 5, 11, seed=1)

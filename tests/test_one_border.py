@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from bidwise.bridges.onnx_export import export_onnx
 from bidwise.bridges.scoring import Scorer
 from bidwise.data import columns as columns_module
-from bidwise.data.columns import Facts, Learner
+from bidwise.data.columns import Learner
+from bidwise.data.kinds import Facts
 from bidwise.data.table_files import open_table
 from bidwise.table import train
 from bidwise.table.model import load

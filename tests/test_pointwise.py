@@ -57,15 +57,6 @@ def test_agrees_with_mpmath_at_any_logit(logit, click):
         assert gradient.item() == pytest.approx(slope, abs=relative)  # a CTR minus a click
 
 
-def test_gradient_equals_the_numerical_derivative():
-    ads = random_auctions(seed=1, sizes=[6])
-    for reduction in ("none", "sum", "mean"):
-        assert torch.autograd.gradcheck(
-            lambda z, r=reduction: log_loss(z, ads.teacher, weights=ads.bids, reduction=r),
-            ads.logits.clone().requires_grad_(),
-        )
-
-
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 def test_leading_dimensions_equal_a_loop_over_rows(reduction):
     rows = [random_auctions(seed=seed, sizes=[5]) for seed in range(3)]
@@ -102,19 +93,3 @@ def test_clicks_may_be_of_any_real_type(dtype):
     expected, expected_gradient = loss_and_gradient(ads.logits, ads.clicks)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(gradient, expected_gradient)
-
-
-def test_arguments_are_never_mutated():
-    ads = random_auctions(seed=4)
-    copy = ads.map(torch.clone)
-    loss_and_gradient(ads.logits, ads.teacher, weights=ads.bids)
-    assert torch.equal(ads.logits, copy.logits)
-    assert torch.equal(ads.teacher, copy.teacher)
-    assert torch.equal(ads.bids, copy.bids)
-
-
-def test_clicks_and_weights_are_constants():
-    ads = random_auctions(seed=5).map(lambda x: x.clone().requires_grad_())
-    loss = log_loss(ads.logits, ads.teacher, weights=ads.bids)
-    constants = torch.autograd.grad(loss, [ads.teacher, ads.bids], allow_unused=True)
-    assert constants == (None, None)

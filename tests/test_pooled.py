@@ -6,8 +6,6 @@ from itertools import combinations, pairwise, permutations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bidwise import InputError
 from bidwise.evaluation import pooled
@@ -98,19 +96,6 @@ def test_means_with_each_ad_are_those_of_brute_force(pricing, slots, size):
     assert float(found.values.mean()) == pytest.approx(found.mean)
 
 
-@pytest.mark.parametrize("slots", [(1.0,), (1.0, 0.5, 0.2)])
-def test_an_ad_of_weight_w_is_w_ads(slots):
-    ads = random_ads(3, 6)
-    ctr, truth, bids = tensors(ads)
-    weights = torch.tensor([1, 3, 2, 1, 4, 2])
-    many = [x.repeat_interleave(weights) for x in (ctr, truth, bids)]
-    for size in (1, 2, 5):
-        expected = pooled_welfare(*many, size, slots=slots)
-        assert pooled_welfare(ctr, truth, bids, size, slots=slots, weights=weights) == pytest.approx(expected)
-        ones = pooled_welfare(ctr, truth, bids, size, slots=slots, weights=torch.ones(6))
-        assert ones == pytest.approx(pooled_welfare(ctr, truth, bids, size, slots=slots))
-
-
 RESERVED = [
     ("gsp", (1,)),
     ("gsp", (1, Fraction(1, 2))),
@@ -130,7 +115,7 @@ def test_a_reserve(pricing, slots, size, tied):
         ads[0] = (Fraction(0), Fraction(1), Fraction(5))  # never clicked by the model, and yet above the reserve
         ctr, truth, bids = tensors(ads)
         (welfare, revenue), per_ad = brute(ads, size, slots, pricing, reserve)
-        pool = Pool(pooled.ranking_score(bids, ctr, float(reserve)), size, len(slots) + 1)
+        pool = Pool(pool_score(bids, ctr, reserve), size, len(slots) + 1)
         found = pool.revenue(truth, bids, ctr, alpha, pricing, float(reserve))
         assert found.mean == pytest.approx(revenue, rel=1e-10, abs=1e-12)
         shown = pool.welfare((bids * truth).where(bids >= float(reserve), 0), alpha)
@@ -150,13 +135,15 @@ def pool_score(bids, ctr, reserve):
 
 @pytest.mark.parametrize("slots", [(1.0,), (1.0, 0.5, 0.2)])
 @pytest.mark.parametrize("reserve", [0.0, 1.5])
-def test_revenue_of_an_ad_of_weight_w_is_that_of_w_ads(slots, reserve):
+def test_an_ad_of_weight_w_is_w_ads(slots, reserve):
     ads = random_ads(3, 6)
     ctr, truth, bids = tensors(ads)
     weights = torch.tensor([1, 3, 2, 1, 4, 2])
     many = [x.repeat_interleave(weights) for x in (ctr, truth, bids)]
     rules = {"slots": slots, "reserve": reserve}
     for size in (1, 2, 5):
+        expected = pooled_welfare(*many, size, slots=slots)
+        assert pooled_welfare(ctr, truth, bids, size, slots=slots, weights=weights) == pytest.approx(expected)
         for pricing in ("gsp", "first_price"):
             expected = pooled_revenue(*many, size, pricing=pricing, **rules)
             found = pooled_revenue(ctr, truth, bids, size, pricing=pricing, weights=weights, **rules)
@@ -181,10 +168,10 @@ def test_several_pools_are_each_its_own(tied, reserve):
     weights = torch.rand(300, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.5
     weighted = pool_of(pool_score(bids, ctr, reserve), 6, 3, pools=pools, weights=weights)
 
-    def measures(pool, rows, pricing="gsp"):
+    def measures(pool, rows):
         t, b, c = truth[rows], bids[rows], ctr[rows]
         yield pool.welfare((b * t).where(b >= reserve, 0), (1.0, 0.4))
-        yield pool.revenue(t, b, c, (1.0, 0.4), pricing, reserve)
+        yield pool.revenue(t, b, c, (1.0, 0.4), "gsp", reserve)
 
     everyone = torch.arange(300)
     means, weighted_means = [[], []], [[], []]
@@ -192,13 +179,8 @@ def test_several_pools_are_each_its_own(tied, reserve):
     for g in range(4):
         rows = everyone[pools == g]
         score = pool_score(bids[rows], ctr[rows], reserve)
-        for k, (alone, weighing) in enumerate(
-            zip(
-                measures(Pool(score, 6, 3), rows),
-                measures(pool_of(score, 6, weights=weights[rows]), rows),
-                strict=True,
-            )
-        ):
+        both = measures(Pool(score, 6, 3), rows), measures(pool_of(score, 6, weights=weights[rows]), rows)
+        for k, (alone, weighing) in enumerate(zip(*both, strict=True)):
             np.testing.assert_allclose(found[k].values[rows], alone.values, rtol=1e-9, atol=1e-12)
             np.testing.assert_allclose(found[k].own[rows] * 300 / len(rows), alone.own, rtol=1e-9, atol=1e-13)
             means[k].append(alone.mean * len(rows) / 300)
@@ -206,10 +188,8 @@ def test_several_pools_are_each_its_own(tied, reserve):
     for k in (0, 1):
         assert found[k].mean == pytest.approx(sum(means[k]), rel=1e-12)
         assert found_weighted[k].mean == pytest.approx(sum(weighted_means[k]), rel=1e-10)
-    for pricing in ("vcg",):
-        if not reserve:
-            one = pool_of(bids * ctr, 6, 3, pools=torch.zeros(300)).revenue(truth, bids, ctr, (1.0, 0.4), pricing)
-            assert one.mean == pytest.approx(pooled_revenue(ctr, truth, bids, 6, slots=(1.0, 0.4), pricing="vcg"))
+    one = pool_of(bids * ctr, 6, 3, pools=torch.zeros(300)).revenue(truth, bids, ctr, (1.0, 0.4), "vcg")
+    assert one.mean == pytest.approx(pooled_revenue(ctr, truth, bids, 6, slots=(1.0, 0.4), pricing="vcg"))
 
 
 @pytest.mark.parametrize("slots", [(1.0,), (1.0, 0.5, 0.2)])
@@ -262,40 +242,10 @@ def test_weights_of_one_change_nothing_and_their_errors_agree(reserve):
         np.testing.assert_allclose(other.own, one.own, rtol=1e-7, atol=1e-12)
 
 
-def test_sampled_negatives_with_weights_find_the_same_change():
-    """Ranks are wrong if sampled negatives compete once instead of ten times."""
-    ctr, _, bids = world(9, 40_000)
-    ctr = ctr**4
-    truth = (torch.rand(40_000, generator=torch.Generator().manual_seed(2)) < ctr).double()
-    worse = ctr * torch.from_numpy(np.random.default_rng(1).lognormal(0, 0.7, 40_000))
-    worse = worse.clamp(max=1)
-    kept = (truth == 1) | (torch.arange(40_000) % 10 == 0)
-    weights = torch.where(truth == 1, 1.0, 10.0).double()[kept]
-
-    def change(rows, weights=None):
-        a, b = (pooled_welfare(c[rows], truth[rows], bids[rows], 16, weights=weights) for c in (worse, ctr))
-        return (a - b) / b
-
-    full = change(torch.arange(40_000))
-    assert change(kept, weights) == pytest.approx(full, rel=0.1)
-    assert change(kept) != pytest.approx(full, rel=0.1)
-
-
 def test_no_closed_form_is_refused():
     for extra in ({"reserve": 0.5}, {"weights": [1.0, 1.0, 1.0]}):
         with pytest.raises(InputError, match="vcg of 2 slots with"):
             pooled_revenue([0.5, 0.4, 0.1], [1, 1, 1], [1.0, 1.0, 1.0], 2, slots=(1.0, 0.5), pricing="vcg", **extra)
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 10**6), st.integers(2, 9), st.integers(1, 9))
-def test_the_order_of_rows_does_not_matter(seed, ads, size):
-    ctr, truth, bids = tensors(random_ads(seed, ads, tied=True))
-    shuffled = torch.randperm(ads, generator=torch.Generator().manual_seed(seed))
-    size = min(size, ads)
-    once = pooled_welfare(ctr, truth, bids, size)
-    again = pooled_welfare(ctr[shuffled], truth[shuffled], bids[shuffled], size)
-    assert once == pytest.approx(again, rel=1e-12, abs=1e-15)
 
 
 @pytest.mark.parametrize("size", [2, 32, 1024])
@@ -333,12 +283,6 @@ def test_ads_that_hardly_ever_win_may_be_left_out(monkeypatch):
         a, b = measure(some), measure(every)
         assert a.mean == pytest.approx(b.mean, rel=1e-14)
         torch.testing.assert_close(with_each(a, 400), with_each(b, 400), rtol=1e-11, atol=1e-14)
-
-
-def test_a_constant_model_gains_nothing_by_the_order_of_rows():
-    clicks = torch.tensor([1.0, 0, 0, 0] * 50)  # the first of four is always the clicked one
-    constant = pooled_welfare(torch.full((200,), 0.3), clicks, torch.ones(200), 4)
-    assert constant == pytest.approx(0.25)
 
 
 def test_the_standard_error_is_that_of_many_pools():

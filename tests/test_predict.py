@@ -48,16 +48,6 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(table_files, "BYTES", 50_000)
 
 
-def test_the_ctr_of_a_row_is_the_same_alone_in_any_subset_and_order(run):
-    table, model = ads(1000, 1), bidwise.load(run)
-    ctr = model.predict(table)
-    order = np.random.default_rng(0).permutation(len(table))
-    assert np.array_equal(model.predict(table[order.tolist()]), ctr[order])
-    assert np.array_equal(model.predict(table[300:333]), ctr[300:333])
-    alone = [model.predict(table[row : row + 1])[0] for row in range(0, 1000, 37)]
-    assert np.array_equal(alone, ctr[::37])
-
-
 @pytest.mark.parametrize("out", ["out.parquet", "out.csv"])
 def test_every_kind_of_file_has_the_same_ctr(run, tmp_path, small_blocks, out):
     table = ads(5000, 1)
@@ -126,14 +116,6 @@ def test_a_killed_call_leaves_no_half_file(run, tmp_path, ending):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([table.name, out.name])
 
 
-def test_cells_that_are_no_numbers_are_missing_as_in_training(run, tmp_path):
-    table = ads(1000, 1)
-    text = table.with_columns(age=pl.when(pl.int_range(pl.len()) == 9).then(pl.lit("x")).otherwise(pl.lit("1.0")))
-    nothing = text.with_columns(age=pl.when(pl.col("age") == "x").then(None).otherwise(pl.lit("1.0")))
-    model = bidwise.load(run)
-    assert np.array_equal(model.predict(text), model.predict(nothing))
-
-
 def test_empty_lines_at_the_end_of_text_are_no_ads(run, tmp_path, small_blocks):
     text = ads(5000, 1).write_csv()
     (tmp_path / "new.csv").write_text(text)
@@ -164,10 +146,14 @@ def test_files_of_a_folder_are_one_table(run, tmp_path, small_blocks):
         found = pl.read_csv(tmp_path / "out.csv")
         assert np.array_equal(found["ctr"], expected)
         assert found["day"].to_list() == [0] * 5000 + [1] * 5000
+    for out in ("out.parquet", "out.csv", "day=2/out.tsv"):  # of another kind they would stop the next reading
+        with pytest.raises(bidwise.InputError) as error:
+            predict(run, folder, out=folder / out)
+        assert error.value.argument == "out"
     with pytest.raises(bidwise.InputError) as error:
-        predict(run, folder, out=folder / "out.parquet")
+        train(folder, out=folder / "run", **ROLES)
     assert error.value.argument == "out"
-    assert not (folder / "out.parquet").exists()
+    assert sorted(path.name for path in folder.iterdir()) == ["day=0", "day=1"]
 
 
 CHANGES = {

@@ -122,12 +122,6 @@ def test_a_student_learns_its_teachers_ctr(ads, valid):
         assert float(predict(served.model, valid).mean()) == pytest.approx(expected, abs=0.03)
 
 
-def test_a_logged_teacher_is_taken_where_no_model_is(ads, valid):
-    recipe = Recipe(**vars(PLAIN) | {"loss": "distilled", "epochs": 12})
-    served = trained(recipe, ads.with_teacher(torch.full((len(ads),), 0.8)), None, VALUES)
-    assert float(predict(served.model, valid).mean()) == pytest.approx(0.8, abs=0.03)
-
-
 def test_an_ensemble_that_is_cut_off_resumes(ads, valid, tmp_path):
     recipe = Recipe(**vars(PLAIN) | {"members": 2})
 

@@ -2,14 +2,12 @@
 
 import csv
 import json
-import math
 import random
 import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,18 +17,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_helpers import ROOT, bidwise_command
 
 import bidwise
 from bidwise.bridges import onnx_export, scoring
-from bidwise.cli import main
-from bidwise.data import columns
 from bidwise.data.columns import Bag, Categorical, Encoder, Numeric, read_numbers, spelled
 from bidwise.models import MLP, DCNv2, DeepFM, Ensemble, LogisticRegression, SparseLogisticRegression
 from bidwise.table import train
 from bidwise.values import number_of, text_of
 from paper.dcn import DCN
 
-ROOT = Path(__file__).parent.parent
 CARDINALITIES = [5, 40, 300]
 EXACT = {"rtol": 0, "atol": 1e-5}
 
@@ -78,11 +74,6 @@ def test_models_compile_to_one_graph(name):
     compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=True)
     for ads in (7, 50):
         torch.testing.assert_close(compiled(features(ads)), model(features(ads)))
-
-
-def test_ids_are_checked_still_where_nothing_is_traced():
-    with torch.no_grad(), pytest.raises(bidwise.InputError, match="ids below 40 in field 1, found 40"):
-        DeepFM(CARDINALITIES)(torch.tensor([[0, 40, 0]]))
 
 
 def logged(ads=3000, seed=0):
@@ -139,15 +130,6 @@ def expected(run):
     ctr = bidwise.table.predict(run, unseen())["ctr"].to_numpy()
     assert ctr.std() > 0.02
     return ctr
-
-
-def command(monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["bidwise", *map(str, words)])
-    try:
-        main()
-    except SystemExit as stop:
-        return stop.code
-    return 0
 
 
 def test_a_loaded_model_predicts_any_kind_of_table(run, expected, tmp_path):
@@ -229,36 +211,6 @@ def test_values_lose_the_spaces_that_polars_strips():
     assert [text_of(letter) is None for letter in letters] == spelled(pl.Series(letters)).is_null().to_list()
 
 
-def test_few_rows_have_the_ids_of_many(monkeypatch):
-    words = ["7", "true", "a", "2.5", "0.00001"]
-    series = [
-        pl.Series(["7", " 7.0", "TRUE", None, "", "a", "b", "0.00001", "\x1ca", "a\x1f", "\x1d"]),
-        pl.Series([7.0, 2.5, 1e-5, math.nan, None]),
-        pl.Series([7, 8, None]),
-        pl.Series([True, None]),
-        pl.Series(["a", "b", None], dtype=pl.Categorical),
-        pl.Series([None, None]),
-        pl.Series([7.0, 2.5], dtype=pl.Float32),
-    ]
-    for spelling in ("text", "number"):
-        category = Categorical("x", words, spelling)
-        monkeypatch.setattr(columns, "SHORT", 4000)
-        few = [category.ids(values) for values in series]
-        monkeypatch.setattr(columns, "SHORT", -1)
-        for found, values in zip(few, series, strict=True):
-            np.testing.assert_array_equal(found, category.ids(values))
-            assert found.dtype == np.int32
-
-
-def test_numbers_one_by_one_are_those_that_polars_reads():
-    words = ["1", " 2.5 ", "TRUE", "false", "", None, "1e3", "-inf", "NaN", ".5"]
-    np.testing.assert_array_equal([number_of(x) for x in words], read_numbers(pl.Series(words))[0])
-    for word in ("x", "1_0", "0x1", "\x1c3", "3\x1f", "\x1d", "\uff13", "NA"):
-        assert math.isnan(number_of(word))
-        assert np.isnan(read_numbers(pl.Series([word]))[0])[0]
-    assert number_of("2,5", ",") == read_numbers(pl.Series(["2,5"]), decimal=",")[0][0] == 2.5
-
-
 def test_a_scorer_has_the_ids_of_the_encoder():
     """Also of narrow numbers in arrays, of words for missing, and of a decimal comma."""
     encoder = Encoder(
@@ -306,19 +258,16 @@ def test_an_export_that_scores_otherwise_is_not_written(run, file, tmp_path, mon
     with pytest.raises(bidwise.InputError, match=r"must score in onnxruntime as in torch to 1e-05, found a CTR of"):
         onnx_export.export_onnx(run, tmp_path / "ctr.onnx")
     assert list(tmp_path.iterdir()) == []
-    assert command(monkeypatch, "export", run, "--onnx", tmp_path / "ctr.txt") == 2
-    assert command(monkeypatch, "export", tmp_path / "none", "--onnx", tmp_path / "ctr.onnx") == 2
+    assert bidwise_command(monkeypatch, "export", run, "--onnx", tmp_path / "ctr.txt") == 2
+    assert bidwise_command(monkeypatch, "export", tmp_path / "none", "--onnx", tmp_path / "ctr.onnx") == 2
 
 
 def test_a_scorer_refuses_what_it_cannot_use(file, tmp_path):
     scorer, columns = scoring.Scorer(file), unseen(3).to_dict(as_series=False)
     for changed, words in (
-        ({"sites": columns["site"]}, "found no column 'site'.*is it 'sites' now"),
+        ({"sites": columns["site"]}, "has no column 'site'.*is it 'sites' now"),
         ({**columns, "age": [1.0]}, "columns must be of one length, found site: 3"),
-        (
-            {**columns, "site": [b"a", b"b", b"c"]},
-            "column 'site': values must be text, numbers or booleans",
-        ),
+        ({**columns, "site": [b"a", b"b", b"c"]}, "column 'site': values must be text, numbers or booleans"),
         ({**columns, "site": np.array(["2026-01-01"] * 3, "datetime64[D]")}, "column 'site': must be a list or an arr"),
     ):
         with pytest.raises(bidwise.InputError, match=words):
@@ -429,6 +378,6 @@ def test_the_page_on_serving_runs(run, file, tmp_path, monkeypatch, capsys):
         else:
             for line in block.splitlines():
                 if line.startswith("bidwise "):
-                    assert command(monkeypatch, *line.split()[1:]) == 0
+                    assert bidwise_command(monkeypatch, *line.split()[1:]) == 0
     np.testing.assert_allclose(names["ctr"], names["scores"], **EXACT)
     assert "scores differ from torch's by" in capsys.readouterr().out

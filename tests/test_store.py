@@ -124,15 +124,13 @@ def test_folders_that_are_no_store_are_refused(tmp_path, text, words):
         Store(tmp_path)
 
 
-def test_parts_are_opened_again_and_cut_off_ones_made_anew(tmp_path):
-    six, five = (StoreWriter(tmp_path, {"train": ads, "test": 0}) for ads in (6, 5))
-    six.column("train", "bids")[:3] = 7
-    assert six.column("train", "bids").tolist() == [7, 7, 7, 0, 0, 0]
-    assert five.column("train", "bids").tolist() == [0] * 5
+def test_parts_that_were_cut_off_are_made_anew(tmp_path):
+    writer = StoreWriter(tmp_path, {"train": 5, "test": 0})
     for text in (b"", b"\x93NUMPY", b"something else"):
+        (tmp_path / "train").mkdir(exist_ok=True)
         (tmp_path / "train" / "bids.npy.part").write_bytes(text)
-        assert five.column("train", "bids").tolist() == [0] * 5
-    assert five.column("test", "features", width=3).shape == (0, 3)
+        assert writer.column("train", "bids").tolist() == [0] * 5
+    assert writer.column("test", "features", width=3).shape == (0, 3)
 
 
 def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path, monkeypatch):

@@ -414,14 +414,19 @@ def test_numbers_of_numpy_are_numbers():
 # graphs
 
 
+def without_and_with_a_graph(make, ads, **options):
+    """The same training twice, step by step and as a graph."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return [bidwise.fit(make().to(DEVICE), ads, graph=graph, **options) for graph in (False, True)]
+
+
 @needs_gpu
 @pytest.mark.parametrize("loss", sorted(bidwise.LOSSES))
 def test_a_graph_changes_no_number(loss):
-    ads = market(5000).to(DEVICE)
-    models = [DeepFM(CARDINALITIES, embedding=5, hidden=(32, 16), std=0.1).to(DEVICE) for _ in range(2)]
     options = {"loss": loss, "epochs": 2.5, "batch_size": 256, "every": 0.5}
-    plain = bidwise.fit(models[0], ads, graph=False, **options)
-    graph = bidwise.fit(models[1], ads, graph=True, **options)
+    model = DeepFM(CARDINALITIES, embedding=5, hidden=(32, 16), std=0.1)
+    plain, graph = without_and_with_a_graph(lambda: copy.deepcopy(model), market(5000).to(DEVICE), **options)
     for a, b in zip(plain.history, graph.history, strict=True):
         assert torch.equal(a["loss"], b["loss"])
     for name, tensor in plain.last.items():
@@ -432,15 +437,11 @@ def test_a_graph_changes_no_number(loss):
 @pytest.mark.parametrize("name", ["dcn", "dcnv2", "logistic_regression", "deepfm"])
 def test_a_graph_changes_no_number_of_other_models(name):
     ads = market(3000, offsets=torch.arange(0, 3001, 50)).to(DEVICE)
-    models = [made(name).to(DEVICE) for _ in range(2)]
     options = {"loss": "log_plus", "epochs": 2, "batch_size": 250, "schedule": "cosine"}
-    plain = bidwise.fit(models[0], ads, graph=False, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        graph = bidwise.fit(models[1], ads, graph=True, **options)
+    plain, graph = without_and_with_a_graph(lambda: made(name), ads, **options)
     if name.startswith("dcn"):  # cuBLAS may take another way inside of a graph
         assert float(plain.history[-1]["loss"]) == pytest.approx(float(graph.history[-1]["loss"]), rel=1e-4)
-        assert_near(models[0], models[1], 5e-4)
+        assert_near(plain.model, graph.model, 5e-4)
         return
     for key, tensor in plain.last.items():
         assert torch.equal(tensor, graph.last[key]), key
@@ -449,22 +450,18 @@ def test_a_graph_changes_no_number_of_other_models(name):
 @needs_gpu
 def test_a_graph_changes_no_number_of_many_models_at_once():
     random = torch.Generator().manual_seed(0)
-    market = bidwise.data.WORLDS["plotted"].market(random)
-    one = market.ads(1500, random)
-    ads = bidwise.data.ads.stack([one, one]).to(DEVICE)
+    one = bidwise.data.WORLDS["plotted"].market(random).ads(1500, random)
     lams = torch.tensor([0.1, 1.0, 3.0], device=DEVICE)[:, None]
     losses = [(bidwise.LOSSES["log_loss"], 1), (bidwise.WelfareLoss(gap="positive", lam=lams), 3)]
-    found = []
-    for graph in (False, True):
-        model = bidwise.models.MLP(one.width, hidden=(16,), members=(4, 2)).to(DEVICE)
-        options = {"loss": Variants(losses), "epochs": 3, "batch_size": 100, "graph": graph, "seed": [1, 2]}
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            found.append(bidwise.fit(model, ads, **options))
-    for a, b in zip(*(fit.history for fit in found), strict=True):
+    plain, graph = without_and_with_a_graph(
+        lambda: bidwise.models.MLP(one.width, hidden=(16,), members=(4, 2)),
+        bidwise.data.ads.stack([one, one]).to(DEVICE),
+        **{"loss": Variants(losses), "epochs": 3, "batch_size": 100, "seed": [1, 2]},
+    )
+    for a, b in zip(plain.history, graph.history, strict=True):
         torch.testing.assert_close(a["loss"], b["loss"], rtol=1e-6, atol=0)
-    for name, tensor in found[0].last.items():
-        torch.testing.assert_close(tensor, found[1].last[name], rtol=1e-4, atol=1e-5)
+    for name, tensor in plain.last.items():
+        torch.testing.assert_close(tensor, graph.last[name], rtol=1e-4, atol=1e-5)
 
 
 @needs_gpu
@@ -569,10 +566,8 @@ def test_mixed_precision_is_near():
 def test_a_wide_network_over_many_values():
     cardinalities = [3, 50_000, 700, 40]
     ads = market(4000, cardinalities=cardinalities)
-    ours, plain = (
-        DCN(cardinalities, hidden=(64,), std=0.1).to(DEVICE),
-        DCN(cardinalities, hidden=(64,), std=0.1).double(),
-    )
+    plain = DCN(cardinalities, hidden=(64,), std=0.1)
+    ours, plain = copy.deepcopy(plain).to(DEVICE), plain.double()
     a = bidwise.fit(ours, ads, epochs=1, batch_size=512)
     b = bidwise.fit(plain, ads, epochs=1, batch_size=512)
     assert float(a.history[-1]["loss"]) == pytest.approx(float(b.history[-1]["loss"]), rel=1e-4)

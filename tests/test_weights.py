@@ -13,11 +13,10 @@ from helpers import stack as stack_batches
 import bidwise
 from bidwise import InputError, WelfareLoss
 from bidwise.data import Ads, stack
-from bidwise.losses.named import BidWeightedLogLoss, unchecked
-from bidwise.models import MLP, LogisticRegression, SparseLogisticRegression
-from bidwise.training import METRICS, Variants, fit, predict
+from bidwise.losses.named import unchecked
+from bidwise.models import MLP
+from bidwise.training import METRICS, Variants, fit
 from bidwise.training.batches import Shuffle
-from bidwise.training.validation import logits_of
 
 SIZES = (5, 1, 3, 0, 4)
 every_loss = pytest.mark.parametrize("name", bidwise.LOSSES)
@@ -43,60 +42,16 @@ def with_gradient(loss, ads, weights=None):
 # losses
 
 
-@pytest.mark.parametrize("member", MEMBERS, ids=str)
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("bounded", [True, False])
-def test_weighted_losses_are_the_reference(member, reduction, bounded):
-    ads = random_auctions(seed=1, sizes=SIZES if bounded else (7,))
-    ads = ads if bounded else ads.but(offsets=None)
-    weights = some_weights(ads.logits.numel())
-    options = member._asdict() | {"sigma": 2.0, "lam": 0.7, "reduction": reduction, "unit": "batch"}
-    found, gradient = with_gradient(WelfareLoss(**options), ads, weights)
-    expected, slopes = reference.welfare_loss(*ads.lists(), **options, weights=weights.tolist())
-    assert found.item() == pytest.approx(expected, rel=1e-11)
-    torch.testing.assert_close(gradient, torch.tensor(slopes, dtype=torch.float64), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("value", ["clicks", "teacher"])
-def test_weighted_log_losses_are_the_reference(power, value):
-    ads, weights = random_auctions(seed=2), some_weights(13)
-    found, gradient = with_gradient(BidWeightedLogLoss(power=power, value=value), ads, weights)
-    logits, clicks, bids, _, teacher = ads.lists()
-    both = [w * b**power for w, b in zip(weights.tolist(), bids, strict=True)]
-    expected, slopes = reference.mean_log_loss(logits, clicks if value == "clicks" else teacher, both)
-    assert found.item() == pytest.approx(expected, rel=1e-12)
-    torch.testing.assert_close(gradient, torch.tensor(slopes, dtype=torch.float64))
-
-
-@every_loss
-def test_weights_of_repeats_are_those_of_each_alone(name):
-    alone = [random_auctions(seed=seed, sizes=(3, 5, 2)) for seed in range(3)]
-    weights = some_weights(10, lead=(3,))
-    loss, gradient = with_gradient(bidwise.LOSSES[name], stack_batches(*alone), weights)
-    for k, ads in enumerate(alone):
-        expected, slopes = with_gradient(bidwise.LOSSES[name], ads, weights[k])
-        torch.testing.assert_close(loss[k], expected)
-        torch.testing.assert_close(gradient[k], slopes)
-
-
 @every_loss
 @pytest.mark.parametrize("bounds", [None, [0], [0, 0, 0]])
-def test_nothing_weighs_0(name, bounds):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_no_ads_cost_nothing(name, bounds, weighted):
     logits, none = torch.zeros(0, requires_grad=True), torch.zeros(0)
-    loss = bidwise.LOSSES[name](logits, none, none, None if bounds is None else torch.tensor(bounds), none, none)
+    offsets, more = None if bounds is None else torch.tensor(bounds), [none] if weighted else []
+    loss = bidwise.LOSSES[name](logits, none, none, offsets, none, *more)
     loss.backward()
     assert loss.item() == 0
     assert logits.grad.shape == (0,)
-
-
-@every_loss
-def test_weights_are_constants_to_the_gradient(name):
-    ads, weights = random_auctions(seed=6), some_weights(13).requires_grad_()
-    logits = ads.logits.clone().requires_grad_()
-    found = bidwise.LOSSES[name](logits, ads.clicks, ads.bids, ads.offsets, ads.teacher, weights)
-    _, gradient = torch.autograd.grad(found, [logits, weights], allow_unused=True)
-    assert gradient is None
 
 
 @every_loss
@@ -236,54 +191,7 @@ def test_metrics_count_ads_by_their_weights(sizes, exposed, weighted):
         assert METRICS[name].of(logits, ads).item() == pytest.approx(number, rel=1e-12)
 
 
-def test_metrics_of_repeats_are_those_of_each_alone():
-    alone = [auctions_of_ads(seed, sizes=(4, 4, 4)) for seed in range(3)]
-    alone[1] = replace(alone[1], weights=50 * alone[1].weights)  # an average of its own
-    logits = torch.randn(2, 3, 12, generator=seeded(1), dtype=torch.float64)
-    for name in METRICS:
-        together = METRICS[name].of(logits, stack(alone))
-        assert together.shape == (2, 3)
-        for v in range(2):
-            for r, ads in enumerate(alone):
-                torch.testing.assert_close(together[v, r], METRICS[name].of(logits[v, r], ads))
-
-
-def test_metrics_take_clicks_as_bytes():
-    ads, logits = auctions_of_ads(), torch.randn(13, generator=seeded(1), dtype=torch.float64)
-    for clicks in (ads.clicks.to(torch.uint8), ads.clicks.bool()):
-        for name, metric in METRICS.items():
-            assert metric.of(logits, replace(ads, clicks=clicks)).item() == metric.of(logits, ads).item(), name
-
-
 # ads and batches
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"weights": torch.ones(12)}, r"weights must have one number per ad.*\(13,\), found \(12,\)"),
-        ({"weights": -torch.ones(13)}, "weights must be finite and no less than 0, found -1"),
-        ({"exposure": torch.ones(12)}, r"exposure must have one number per ad.*\(13,\), found \(12,\)"),
-        ({"exposure": torch.zeros(13)}, r"exposure must be in \[1e-06, 1\], found 0"),
-        ({"exposure": torch.full((13,), 1.5)}, r"exposure must be in \[1e-06, 1\], found 1.5"),
-        ({"exposure": torch.full((13,), math.nan)}, r"exposure must be in \[1e-06, 1\], found nan"),
-    ],
-)
-def test_ads_with_bad_columns_are_refused(columns, message):
-    with pytest.raises(InputError, match=message):
-        replace(auctions_of_ads(), **columns)
-
-
-def test_ads_move_and_stack_with_weights_and_exposure():
-    ads = auctions_of_ads()
-    moved = ads.to(torch.float32)
-    assert moved.weights.dtype == moved.exposure.dtype == torch.float32
-    both = stack([ads, auctions_of_ads(1)])
-    assert both.weights.shape == both.exposure.shape == (2, 13)
-    with pytest.raises(InputError, match="repeats must all have exposure, or none of them"):
-        stack([ads, replace(ads, exposure=None)])
-    with pytest.raises(InputError, match="repeats must all have weights, or none of them"):
-        stack([ads, replace(ads, weights=None)])
 
 
 @pytest.mark.parametrize("sizes", [None, (4, 4, 4), SIZES])
@@ -308,46 +216,10 @@ def test_batches_bring_weights_and_clicks_over_exposure(sizes, exposed):
 # training
 
 
-def test_the_loss_sees_the_weights_of_its_ads():
-    number = torch.arange(24, dtype=torch.float32)
-    ads = Ads(number.unsqueeze(-1), number % 2, number + 1, weights=number / 7)
-    seen = []
-
-    def loss(logits, clicks, bids, offsets, teacher, weights):
-        seen.append((bids - 1, weights))
-        return (weights * logits).mean(-1)
-
-    fit(LogisticRegression(1, members=(2,)), stack([ads, ads]), loss=loss, epochs=1, batch_size=5)
-    assert [tuple(numbers.shape) for numbers, _ in seen] == [(2, 5)] * 4 + [(2, 4)]
-    for numbers, weights in seen:
-        torch.testing.assert_close(weights, numbers / 7)
-
-
-def test_losses_without_weights_need_not_know_of_them():
-    ads = replace(auctions_of_ads(), weights=None).to(torch.float32)
-    fit(LogisticRegression(1), ads, loss=lambda z, y, b, o, p: z.mean(), epochs=1)
-
-
-@every_loss
-def test_training_with_weights_of_1_is_training_without(name):
-    ads = auctions_of_ads(sizes=(4,) * 10).to(torch.float32)
-    ads = replace(ads, exposure=None, teacher=ads.truth)
-    options = {"loss": name, "epochs": 2, "batch_size": 8, "valid": ads, "metric": ("welfare", "log_loss")}
-    found = fit(MLP(1, (4,)), replace(ads, weights=torch.ones(40)), **options)
-    expected = fit(MLP(1, (4,)), replace(ads, weights=None), **options)
-    for key, tensor in expected.last.items():
-        torch.testing.assert_close(found.last[key], tensor)
-
-
 def test_repeats_with_weights_and_exposure_train_as_each_alone():
     alone = [auctions_of_ads(seed, sizes=(4,) * 10).to(torch.float32) for seed in range(3)]
-    options = {
-        "loss": "log_plus",
-        "epochs": 3,
-        "batch_size": 8,
-        "learning_rate": 0.01,
-        "metric": ("welfare", "log_loss"),
-    }
+    options = {"loss": "log_plus", "epochs": 3, "batch_size": 8, "learning_rate": 0.01}
+    options |= {"metric": ("welfare", "log_loss")}
     both = stack(alone)
     found = fit(MLP(1, (4,), members=(3,), seed=range(3)), both, valid=both, seed=[5, 6, 7], **options)
     for k, ads in enumerate(alone):
@@ -356,61 +228,3 @@ def test_repeats_with_weights_and_exposure_train_as_each_alone():
             assert found.history[-1][name][k].item() == pytest.approx(one.history[-1][name].item(), rel=1e-4)
         for key, tensor in one.last.items():
             torch.testing.assert_close(found.last[key][k], tensor, rtol=1e-4, atol=1e-5)
-
-
-def market(count, seed=0):
-    """Ads of four kinds with known CTR, logged in slots: the better ads were higher up."""
-    random = seeded(seed)
-    ctr = torch.tensor([0.05, 0.1, 0.2, 0.4])
-    kind = torch.randint(0, 4, (count,), generator=random)
-    slots = torch.tensor([1.0, 0.6, 0.3])
-    luck = torch.rand(count, generator=random)
-    exposure = slots[((3 - kind) / 3 * 0.5 + 0.8 * luck).mul(3).long().clamp(0, 2)]
-    clicks = (torch.rand(count, generator=random) < ctr[kind] * exposure).to(torch.uint8)
-    return kind[:, None].to(torch.int32), clicks, exposure, ctr
-
-
-def rates_of(ads, loss="log_loss", epochs=6):
-    """CTR of each kind by a model that can say anything about kinds."""
-    model = SparseLogisticRegression([4])
-    fit(model, ads, loss=loss, epochs=epochs, batch_size=500, learning_rate=0.05, schedule="cosine")
-    return predict(model, torch.arange(4)[:, None])
-
-
-@pytest.mark.parametrize("loss", ["log_loss", WelfareLoss(gap="positive", lam=10.0)])
-def test_exposure_recovers_the_ctr_of_the_first_slot(loss):
-    features, clicks, exposure, ctr = market(40_000)
-    ads = Ads(features, clicks, torch.ones(len(clicks)), exposure=exposure)
-    torch.testing.assert_close(rates_of(ads, loss), ctr, rtol=0.1, atol=0.01)
-    seen = torch.tensor([clicks[features[:, 0] == kind].float().mean() for kind in range(4)])
-    without = rates_of(replace(ads, exposure=None), loss)
-    torch.testing.assert_close(without, seen, rtol=0.1, atol=0.01)  # what was clicked, wherever it was shown
-    assert bool((without < 0.8 * ctr).all())
-
-
-def test_weights_make_up_for_ads_that_were_left_out():
-    features, clicks, _, ctr = market(60_000, seed=1)
-    random = seeded(2)
-    clicks = (torch.rand(len(clicks), generator=random) < ctr[features[:, 0].long()]).to(torch.uint8)
-    kept = (clicks == 1) | (torch.rand(len(clicks), generator=random) < 0.2)
-    features, clicks = features[kept], clicks[kept]
-    ads = Ads(features, clicks, torch.ones(len(clicks)), weights=torch.where(clicks == 1, 1.0, 5.0))
-    torch.testing.assert_close(rates_of(ads), ctr, rtol=0.1, atol=0.01)
-    odds = ctr / (1 - ctr) / 0.2
-    torch.testing.assert_close(rates_of(replace(ads, weights=None)), odds / (1 + odds), rtol=0.1, atol=0.01)
-
-
-def test_the_auction_that_counts_more_decides():
-    """Two auctions that disagree."""
-    valid = Ads(
-        torch.tensor([[1.0], [-1.0], [1.0], [-1.0]]),
-        torch.tensor([1.0, 0.0, 0.0, 1.0]),
-        torch.ones(4),
-        torch.tensor([0, 2, 4]),
-        weights=torch.tensor([3.0, 3.0, 1.0, 1.0]),
-    )
-    model = LogisticRegression(1)
-    for sign, expected in ((1.0, 0.75), (-1.0, 0.25)):
-        with torch.no_grad():
-            model.layers[0].weight.fill_(sign)
-        assert METRICS["welfare"].of(logits_of(model, valid.features), valid).item() == pytest.approx(expected)

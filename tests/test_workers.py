@@ -6,7 +6,7 @@ import time
 import pytest
 
 from bidwise.checks import InputError
-from bidwise.workers import Call, finished, in_order, threads
+from bidwise.workers import Call, ahead, finished, threads
 
 
 def square(show, number):
@@ -30,36 +30,30 @@ def test_every_call_ends_with_its_value_or_the_first_error(workers):
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_values_come_in_the_order_of_tasks_to_the_thread_that_asked(workers):
-    found, seen = [], set()
-
-    def then(value):
-        found.append(value)
-        seen.add(threading.current_thread())
+def test_values_come_in_the_order_of_tasks(workers):
+    seen = set()
 
     def work(task):
+        seen.add(threading.current_thread())
         time.sleep(0.001 * (task % 3))
         if task >= 40:
             raise InputError(f"found {task}")
         return task**2
 
-    in_order(work, range(30), then, workers)
-    assert found == [task**2 for task in range(30)]
-    assert seen == {threading.current_thread()}
-    found.clear()
+    assert list(ahead(work, range(30), workers)) == [task**2 for task in range(30)]
+    assert threading.current_thread() not in seen
+    assert len(seen) <= workers
+    values = ahead(work, range(50), workers)
+    assert [next(values) for _ in range(40)] == [task**2 for task in range(40)]
     with pytest.raises(InputError, match=r"^found 40$"):
-        in_order(work, range(50), then, workers)
-    assert found == [task**2 for task in range(40)]
+        next(values)
 
 
 def test_no_more_values_wait_than_there_are_workers():
     begun, waiting = [], []
-
-    def then(value):
+    for _ in ahead(begun.append, range(30), 3):
         time.sleep(0.005)
         waiting.append(len(begun) - len(waiting))
-
-    in_order(begun.append, range(30), then, 3)
     assert max(waiting) <= 4
 
 

@@ -87,21 +87,6 @@ def test_paper_draws_uniform_weights():
         assert np.quantile(unit.numpy(), [0.25, 0.5, 0.75]) == pytest.approx([-0.5, 0, 0.5], abs=0.06)
 
 
-def test_printed_bids_span_twenty_orders_of_magnitude_and_ctrs_pile_up():
-    for seed in range(5):
-        ads = drawn("printed", seed, 10_000)
-        assert ads.bids.max().double() / ads.bids.min().double() > 1e20
-        assert float(((ads.truth < 0.01) | (ads.truth > 0.99)).double().mean()) > 0.6
-
-
-def test_plotted_ctr_has_one_hill_around_one_half():
-    ctr = torch.cat([drawn("plotted", seed).truth for seed in range(40)])
-    counts = torch.histc(ctr, 10, 0, 1)
-    assert torch.equal(counts.argsort(stable=True)[-2:].sort().values, torch.tensor([4, 5]))
-    assert bool((counts[:5].diff() > 0).all())
-    assert bool((counts[5:].diff() < 0).all())
-
-
 @pytest.mark.parametrize("name", WORLDS)
 def test_truth_is_a_probability_and_bids_are_above_0(name):
     ads = drawn(name, 3, 20_000)
@@ -152,7 +137,9 @@ def test_a_seed_gives_the_same_ads_and_another_seed_others():
 
 
 def test_drawing_depends_on_the_generator_alone():
+    before = torch.get_rng_state()
     expected = drawn("misspecified", seed=4)
+    assert torch.equal(torch.get_rng_state(), before)
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     try:
         torch.set_num_threads(1 if threads > 1 else 2)
@@ -170,12 +157,6 @@ def test_drawing_depends_on_the_generator_alone():
     assert torch.equal(found.clicks, expected.clicks)
     torch.testing.assert_close(found.bids, expected.bids)
     torch.testing.assert_close(found.truth, expected.truth)
-
-
-def test_drawing_leaves_the_global_generator_alone():
-    before = torch.get_rng_state()
-    drawn("misspecified")
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_auctions_are_ads_with_bounds():
@@ -243,6 +224,13 @@ def some_ads(ads=4, width=3, **columns):
         ({"teacher": torch.full((4,), 1.5)}, r"teacher must be in \[0, 1\]"),
         ({"truth": torch.full((4,), math.nan)}, r"truth must be in \[0, 1\]"),
         ({"offsets": torch.tensor([0, 3])}, "offsets must end at the number of ads, 4"),
+        ({"weights": torch.ones(3)}, r"weights must have one number per ad.*\(4,\), found \(3,\)"),
+        ({"weights": -torch.ones(4)}, "weights must be finite and no less than 0, found -1"),
+        ({"exposure": torch.ones(3)}, r"exposure must have one number per ad"),
+        *(
+            ({"exposure": torch.full((4,), x)}, rf"exposure must be in \[1e-06, 1\], found {x:g}")
+            for x in (0, 1.5, math.nan)
+        ),
     ],
 )
 def test_ads_that_do_not_fit_are_refused(columns, message):
@@ -251,22 +239,24 @@ def test_ads_that_do_not_fit_are_refused(columns, message):
 
 
 def test_ads_know_their_sizes_and_move():
-    ads = some_ads(teacher=torch.full((4,), 0.5), offsets=torch.tensor([0, 4]))
+    more = {name: torch.full((4,), 0.5) for name in ("teacher", "weights", "exposure")}
+    ads = some_ads(**more, offsets=torch.tensor([0, 4]))
     moved = ads.to(torch.float64).to("cpu")
     assert (len(ads), ads.width, ads.repeats) == (4, 3, ())
-    assert all(x.dtype == torch.float64 for x in (moved.features, moved.clicks, moved.bids, moved.teacher))
+    assert all(getattr(moved, name).dtype == torch.float64 for name in ("features", "clicks", "bids", *more))
     assert moved.offsets.dtype == torch.int64
     assert ads.with_teacher(torch.zeros(4)).teacher.tolist() == [0, 0, 0, 0]
     assert ads.teacher.tolist() == [0.5] * 4
 
 
 def test_stacked_ads_stand_side_by_side():
-    repeats = [drawn(seed=seed, ads=20) for seed in range(3)]
+    repeats = [replace(drawn(seed=seed, ads=20), weights=torch.rand(20), exposure=torch.ones(20)) for seed in range(3)]
     together = stack(repeats)
     assert together.repeats == (3,)
     assert len(together) == 20
     for k, ads in enumerate(repeats):
-        assert all(torch.equal(getattr(together, name)[k], getattr(ads, name)) for name in COLUMNS)
+        names = (*COLUMNS, "weights", "exposure")
+        assert all(torch.equal(getattr(together, name)[k], getattr(ads, name)) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -274,6 +264,7 @@ def test_stacked_ads_stand_side_by_side():
     [
         ([], "at least one"),
         ([some_ads(), some_ads(truth=torch.zeros(4))], "all have truth"),
+        *(([some_ads(), some_ads(**{name: torch.ones(4)})], f"all have {name}") for name in ("weights", "exposure")),
         ([some_ads(), some_ads(offsets=torch.tensor([0, 4]))], "all have offsets"),
         ([some_ads(offsets=torch.tensor([0, 2, 4])), some_ads(offsets=torch.tensor([0, 1, 4]))], "same offsets"),
         ([some_ads(4), some_ads(5)], "one size"),

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import check_ads, check_logits, check_offsets, look_like_ctr
+from bidwise.losses.api import cross_entropy
 from bidwise.losses.definition import ctr_of
 from bidwise.losses.named import WelfareLoss, single_loss
-from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
 SATURATED = 1e-3  # ctr (1 - ctr) below which an ad hardly moves: |logit| above 6.9

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,16 @@ class Numbers:
         gone = np.isnan(numbers) | np.isin(numbers, self.missing)
         listed: list[int] = np.where(gone, MISSING, ids).tolist()
         return listed
+
+
+def check_names(needed: Iterable[str], columns: Iterable[str], table: str) -> None:
+    """Raise unless all columns that a model needs are there; an error names every one that is not."""
+    there = list(map(str, columns))
+    missing = [name for name in needed if name not in there]
+    if missing:
+        near = get_close_matches(missing[0], there, n=1)
+        hint = f"is it {near[0]!r} now?" if near else f"the model needs {'it' if len(missing) == 1 else 'them'}"
+        raise InputError(f"{table} has no column {', '.join(map(repr, missing))}; {hint}")
 
 
 def is_na(value: Any) -> bool:

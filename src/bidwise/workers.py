@@ -62,12 +62,6 @@ def ahead(work: Callable[[Task], Value], tasks: Iterable[Task], workers: int) ->
             pool.shutdown(cancel_futures=True)
 
 
-def in_order(work: Callable[[Task], Value], tasks: Iterable[Task], then: Callable[[Value], None], workers: int) -> None:
-    """Call ``then`` with the values of :func:`ahead`, in this thread."""
-    for value in ahead(work, tasks, workers):
-        then(value)
-
-
 def threads(workers: int, device: torch.device | str = "cpu") -> ThreadPoolExecutor:
     """Threads for :func:`finished`; on a GPU each has a stream of its own."""
     if torch.device(device).type != "cuda":

@@ -37,7 +37,7 @@ def drawn(store, split="train", **options):
     return np.array(attach(store, Bids(**options)).column(split, "bids"), np.float64)
 
 
-@pytest.mark.parametrize("kind", ["deepfm", "lognormal", "advertiser", "ctr"])
+@pytest.mark.parametrize("kind", ["deepfm", "residual"])
 def test_bids_are_positive_seeded_and_in_the_schema(store, kind):
     options = {"kind": kind, "field": "b"}
     first = drawn(store, **options)
@@ -58,7 +58,7 @@ def test_bids_are_positive_seeded_and_in_the_schema(store, kind):
 
 
 def test_noise_differs_between_splits_and_blocks(store):
-    logs = [np.log(drawn(store, split, kind="lognormal", sigma=1.0)) for split in ("train", "valid", "test")]
+    logs = [np.log(drawn(store, split, noise=5.0)) for split in ("train", "valid", "test")]
     blocks = [logs[0][:1000], logs[0][1024:2024], logs[1], logs[2]]
     correlations = np.corrcoef(blocks) - np.eye(4)
     assert np.abs(correlations).max() < 5 / math.sqrt(1000)
@@ -97,47 +97,17 @@ def test_the_untrained_network_is_a_deepfm():
     assert float(untrained_deepfm([3, 2], seed=3)(torch.tensor([[1, 1]]))) == pytest.approx(expected, rel=1e-5)
 
 
-def test_log_normal_bids_have_the_moments_asked_for(store):
-    logs = np.log(drawn(store, kind="lognormal", mean=0.7, sigma=0.4))
-    assert logs.mean() == pytest.approx(0.7, abs=5 * 0.4 / math.sqrt(8000))
-    assert logs.std() == pytest.approx(0.4, rel=0.05)
-
-
-def test_an_advertiser_bids_one_level(store):
-    values = np.array(store.column("train", "features"))[:, 2]
-    bids = drawn(store, kind="advertiser", field="c", noise=0.0)
-    levels = [np.unique(bids[values == value]) for value in range(300)]
-    assert all(len(level) == 1 for level in levels)
-    assert np.log(np.concatenate(levels)).std() == pytest.approx(0.5, rel=0.2)
-    test = np.array(store.column("test", "features"))[:, 2]
-    plain = np.concatenate(levels)
-    assert np.array_equal(drawn(store, "test", kind="advertiser", field=2, noise=0.0), plain[test])
-    residual = np.log(drawn(store, kind="advertiser", field="c", noise=0.3) / plain[values])
-    assert residual.std() == pytest.approx(0.3, rel=0.05)
-
-
-@pytest.mark.parametrize("rho", [-0.8, 0.0, 0.5])
-def test_bids_follow_the_true_ctr_as_far_as_asked(store, rho):
-    for split in ("train", "test"):
-        truth = np.array(store.column(split, "truth"))
-        logs = np.log(drawn(store, split, kind="ctr", rho=rho))
-        assert np.corrcoef(logs, np.log(truth / (1 - truth)))[0, 1] == pytest.approx(rho, abs=0.1)
-        assert logs.std() == pytest.approx(0.5, rel=0.1)
-
-
 def test_bids_that_cannot_be_drawn_are_refused(store, tmp_path):
-    with pytest.raises(InputError, match=r"bids must be one of .*, ctr, residual, found 'uniform'"):
+    with pytest.raises(InputError, match=r"bids must be one of deepfm, residual, found 'uniform'"):
         Bids("uniform")
     with pytest.raises(InputError, match=r"noise of bids must be in \[0, 5\], found -0.1"):
         Bids(noise=-0.1)
     with pytest.raises(InputError, match=r"rho of bids must be in \[-1, 1\], found nan"):
         Bids(rho=float("nan"))
     with pytest.raises(InputError, match="field of bids must be one of a, b, c, found 'd'"):
-        attach(store, Bids("advertiser", field="d"))
-    with pytest.raises(InputError, match="field of bids must be a name or a number below 3, found 3"):
-        attach(store, Bids("advertiser", field=3))
+        attach(store, Bids("residual", field="d"))
     for split in SIZES:
         (store.folder / split / "truth.npy").rename(store.folder / split / "truth.gone")
     without = store.writer.finish(fields=store.fields, about={})
-    with pytest.raises(InputError, match="bids of kind ctr need the true CTR, found no column truth"):
-        attach(without, Bids("ctr"))
+    with pytest.raises(InputError, match="bids of kind residual need the true CTR, found no column truth"):
+        attach(without, Bids("residual"))

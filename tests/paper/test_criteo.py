@@ -11,9 +11,8 @@ import pytest
 from paper_helpers import paper_command
 
 from bidwise.checks import InputError
-from paper import prepare_criteo, raw_text
-from paper.prepare_criteo import SCRATCH, Options, Vocabulary, keys, prepare
-from paper.raw_text import blocks, parse
+from bidwise.data import table_files
+from paper.prepare_criteo import Options, places, prepare
 
 COLUMNS = ("features", "clicks", "truth")
 GOOD = "\t".join(["1", *["5"] * 13, *["0a1b2c3d"] * 26])
@@ -21,9 +20,8 @@ GOOD = "\t".join(["1", *["5"] * 13, *["0a1b2c3d"] * 26])
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Many blocks and ranges, so that small files have what large ones have."""
-    monkeypatch.setattr(raw_text, "BLOCK", 20_000)
-    monkeypatch.setattr(prepare_criteo, "ROWS", 90)
+    """Many blocks, so that small files have what large ones have."""
+    monkeypatch.setattr(table_files, "BYTES", 20_000)
 
 
 def raw_lines(count, seed=0):
@@ -153,27 +151,25 @@ def test_packing_files_blocks_and_line_ends_change_nothing(tmp_path, monkeypatch
     members = tmp_path / "members.txt"  # gzip without its ending, in several parts, filled up with zeros
     texts = ["\n".join(lines[:99]) + "\n", "\n".join(lines[99:]).upper()]  # no newline in the end, capital hex digits
     members.write_bytes(b"".join(gzip.compress(text.encode()) for text in texts) + b"\0" * 9)
-    monkeypatch.setattr(raw_text, "BLOCK", 2**24)
+    monkeypatch.setattr(table_files, "BYTES", 2**24)
     assert same(whole, prepare(members, tmp_path / "members", bids=None))
 
 
 KILLED = """
 import os, sys
-from paper import raw_text
+from bidwise.data import table_files
 from paper.prepare_criteo import prepare
-raw_text.BLOCK = 20_000
+table_files.BYTES = 20_000
 prepare(sys.argv[1], sys.argv[2], progress=lambda work, share: work == sys.argv[3] and share > 0.4 and os._exit(9))
 """
 
 
-@pytest.mark.parametrize("work", ["Reading lines", "Counting values", "Writing ads", "Drawing bids"])
+@pytest.mark.parametrize("work", ["Counting values", "Writing ads", "Drawing bids"])
 def test_after_a_kill_the_same_command_makes_the_same_store(tmp_path, work):
     raw = write(tmp_path / "raw.txt", raw_lines(700))
     words = [sys.executable, "-c", KILLED, str(raw), str(tmp_path / "out"), work]
     assert subprocess.run(words, check=False).returncode == 9
-    assert (tmp_path / "out" / SCRATCH).is_dir() == (work != "Drawing bids")
     assert same(prepare(raw, tmp_path / "whole"), prepare(raw, tmp_path / "out"))
-    assert not (tmp_path / "out" / SCRATCH).exists()
 
 
 def test_a_finished_store_is_left_alone_and_other_options_are_refused(tmp_path):
@@ -205,22 +201,19 @@ def test_truth_stays_with_its_line(tmp_path):
 
 
 FAULTY = {
-    "fields": (GOOD + "\t1", "expected 40 fields between tabs.*found 41"),
-    "no label": (GOOD[2:], "expected 40 fields.*found 39 .is it test.txt"),
-    "empty": ("", "expected 40 fields.*found 1"),
-    "label": ("2" + GOOD[1:], "expected the label 0 or 1, found '2'"),
-    "float": (GOOD.replace("5", "1.5", 1), r"expected I1 to be empty or a whole number below 2\^31, found '1\.5'"),
-    "hex integer": (GOOD.replace("5", "1f", 1), "expected I1"),
-    "minus": (GOOD.replace("5", "-", 1), "expected I1"),
-    "minus inside": (GOOD.replace("5", "1-2", 1), "expected I1"),
-    "large": (GOOD.replace("5", "2147483648", 1), "expected I1"),
-    "very long": (GOOD.replace("5", "9" * 5000, 1), r"expected I1 .* found '9{24}\.\.\.'"),
-    "last integer": ("\t".join(["0", *["5"] * 12, "x", *[""] * 26]), "expected I13"),
-    "short category": (GOOD.replace("0a1b2c3d", "0a1b2c3", 1), "expected C1 to be empty or 8 hex digits, found '0a"),
-    "long category": (GOOD.replace("0a1b2c3d", "0a1b2c3d4", 1), "expected C1"),
-    "no hex": (GOOD[:-1] + "g", "expected C26 to be empty or 8 hex digits, found '0a1b2c3g'"),
-    "return inside": (GOOD.replace("0a1b2c3d", "0a1b2c3\r", 1), "expected C1"),
-    "not utf-8": (GOOD[:-1] + "ÿ", "expected C26"),
+    "fields": (GOOD + "\t1", "must have 40 cells.*found 41"),
+    "no label": (GOOD[2:], "must have 40 cells.*found 39"),
+    "empty": ("", "must have 40 cells.*found an empty line"),
+    "label": ("2" + GOOD[1:], "label must be 0 or 1, found '2'"),
+    "label missing": (GOOD[1:], "label must be 0 or 1, found ''"),
+    "float": (GOOD.replace("5", "1.5", 1), r"I1 must be empty or a whole number below 2\^31, found '1\.5'"),
+    "hex integer": (GOOD.replace("5", "1f", 1), "I1 must be"),
+    "large": (GOOD.replace("5", "2147483648", 1), "I1 must be"),
+    "very long": (GOOD.replace("5", "9" * 5000, 1), r"I1 must be .* found '9{24}'\.\.\."),
+    "last integer": ("\t".join(["0", *["5"] * 12, "x", *[""] * 26]), "I13 must be"),
+    "short category": (GOOD.replace("0a1b2c3d", "0a1b2c3", 1), "C1 must be empty or 8 hex digits, found '0a"),
+    "long category": (GOOD.replace("0a1b2c3d", "0a1b2c3d4", 1), "C1 must be"),
+    "no hex": (GOOD[:-1] + "g", "C26 must be empty or 8 hex digits, found '0a1b2c3g'"),
 }  # fmt: skip
 
 
@@ -232,34 +225,9 @@ def test_a_malformed_line_is_named(tmp_path, kind):
     other = write(tmp_path / "other.txt", raw_lines(30))
     raw = tmp_path / "raw.txt"
     raw.write_bytes(("\n".join(lines) + "\n").encode("latin-1"))
-    with pytest.raises(InputError, match=rf"raw\.txt:141: {words}"):
+    with pytest.raises(InputError, match=rf"raw\.txt, line 141: {words}"):
         prepare([other, raw], tmp_path / "out", bids=None)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 50, 3000])
-@pytest.mark.parametrize("kind", [np.uint32, np.int32])
-def test_a_vocabulary_finds_its_values_and_no_others(size, kind):
-    draw = np.random.default_rng(size)
-    span = np.iinfo(kind)
-    everything = np.unique(np.append(draw.integers(span.min, span.max, 2 * size, kind), np.arange(-5, 5).astype(kind)))
-    draw.shuffle(everything)
-    values = everything[:size] if 0 in everything[:size] or not size else np.append(everything[: size - 1], kind(0))
-    place = {value: number + 2 for number, value in enumerate(values.tolist())}
-    tokens, missing = np.tile(everything, 2), np.arange(2 * len(everything)) >= len(everything)
-    found = Vocabulary(values, 0, 0).ids(tokens, missing)
-    assert found[~missing].tolist() == [place.get(token, 0) for token in everything.tolist()]
-    assert (found[missing] == 1).all()
-
-
-def test_integers_of_every_length_are_read():
-    draw = random.Random(0)
-    numbers = [sign * draw.randrange(10 ** (digits - 1), 10**digits) for digits in range(1, 10) for sign in (1, -1)]
-    numbers += [0, 2**31 - 1, -(2**31) + 1]
-    text = "".join("\t".join(["0", *[str(number)] * 13, *[""] * 26]) + "\n" for number in numbers)
-    found = parse(text.encode())
-    assert found["I1"].to_list() == found["I13"].to_list() == numbers
-    assert found["C1"].is_null().all()
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path):
@@ -284,12 +252,11 @@ def test_files_that_cannot_be_used_are_named(tmp_path):
     (tmp_path / "own" / ".lock").touch()
     prepare(raw, tmp_path / "own", bids=None)
     (tmp_path / "empty").write_bytes(b"")
-    refused([raw, tmp_path / "empty"], "the empty .*empty")
+    refused([raw, tmp_path / "empty"], "found an empty file")
     for damaged in (whole[: len(whole) // 2], whole[:-2000] + b"garbage" * 9 + whole[-1937:], whole + b"garbage"):
         packed.write_bytes(damaged)
-        refused(packed, r"raw\.gz must be a whole gzip file, found a damaged one")
-    (tmp_path / "one").write_bytes(b"x" * 50_000)
-    refused(tmp_path / "one", "without an end of line")
+        refused(packed, "raw.gz")
+    refused(write(tmp_path / "test.txt", [line[2:] for line in lines]), "is it test.txt, which has no labels")
 
 
 @pytest.mark.parametrize(
@@ -347,37 +314,7 @@ def test_the_command_prints_what_it_made_and_what_comes_next(tmp_path, monkeypat
     assert "RAW and OUT are needed" in capsys.readouterr().err
 
 
-def some_text(draw, size):
-    """Lines of all lengths, some empty, with or without an end."""
-    lines = [b"x" * draw.choice([0, 1, 5, 11]) for _ in range(draw.randrange(1, 9))]
-    text = b"\n".join(lines)[: draw.choice([size, 2 * size, 3 * size, 100])]
-    return (text or b"\n") + draw.choice([b"", b"\n"])
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_blocks_are_the_lines_of_all_files_in_order(tmp_path, monkeypatch, seed):
-    draw = random.Random(seed)
-    size = draw.randrange(12, 30)
-    monkeypatch.setattr(raw_text, "BLOCK", size)
-    files, whole = [], []
-    for number in range(4):
-        text = some_text(draw, size)
-        files.append(tmp_path / str(number))
-        files[-1].write_bytes(gzip.compress(text) if draw.random() < 0.4 else text)
-        whole.append(text if text.endswith(b"\n") else text + b"\n")
-    found = list(blocks(files, {}))
-    assert b"".join(block.text for block in found) == b"".join(whole)
-    assert all(block.text.endswith(b"\n") for block in found)
-    rows = np.cumsum([0, *(block.text.count(b"\n") for block in found)])
-    assert [block.row for block in found] == rows[:-1].tolist()
-    for path in files:
-        own = [block for block in found if block.path == path]
-        assert [block.row - own[0].row for block in own] == [block.line for block in own]
-    assert [block.share for block in found] == sorted(block.share for block in found)
-    assert found[-1].share == 1
-
-
-def test_keys_differ_and_without_a_seed_are_the_lines():
-    assert len(np.unique(keys(0, 0, 100_000))) == 100_000
-    assert np.array_equal(keys(3, 0, 10)[4:], keys(3, 4, 6))
-    assert keys(None, 5, 3).tolist() == [5, 6, 7]
+def test_places_are_a_permutation_and_without_a_seed_the_lines():
+    assert sorted(places(10_000, 0).tolist()) == list(range(10_000))
+    assert places(10_000, 0).tolist() != places(10_000, 1).tolist()
+    assert places(4, None).tolist() == [0, 1, 2, 3]

@@ -146,7 +146,7 @@ def test_a_seed_gives_the_same_ads_and_another_one_others(ads, monkeypatch):
     assert float(second.double().mean()) == pytest.approx(float(first.double().mean()), rel=0.03)
 
 
-@pytest.mark.parametrize("kind", bids_module.KINDS)
+@pytest.mark.parametrize("kind", bids_module.SOURCES)
 def test_bids_are_as_a_store_draws_them(ads, kind):
     bids = Bids(kind=kind, rho=0.7)
     found, about = bids_module.drawn(
@@ -169,19 +169,13 @@ def test_bids_are_as_a_store_draws_them(ads, kind):
         rescaled = (score - score.min()) / (score.max() - score.min())
         torch.testing.assert_close(quiet["train"].double().log(), rescaled, rtol=0, atol=1e-3)
         assert float((logs - rescaled).std()) == pytest.approx(0.1, rel=0.03)
-    elif kind == "advertiser":
-        level = np.random.default_rng([0, bids_module.ADVERTISERS]).standard_normal(ads.cardinalities[19])
-        apart = logs.numpy() - 0.5 * level[ads.train.features[:, 19].numpy()]  # C7
-        assert apart.std() == pytest.approx(0.1, rel=0.03)
     else:
         assert float(logs.std()) == pytest.approx(0.5, rel=0.03)
         odds = torch.logit(ads.train.truth.double())
-        expected = 0.7 if kind == "ctr" else 0.0
-        if kind == "residual":
-            encoded = OneHotEncoder().fit_transform(ads.train.features.numpy())
-            additive = Ridge(alpha=1.0, solver="sparse_cg").fit(encoded, odds.numpy()).predict(encoded)
-            odds, expected = odds - torch.from_numpy(additive), 0.7 * 0.5 / math.hypot(0.5, 0.1)
-        assert float(torch.corrcoef(torch.stack([logs, odds]))[0, 1]) == pytest.approx(expected, abs=0.03)
+        encoded = OneHotEncoder().fit_transform(ads.train.features.numpy())
+        additive = Ridge(alpha=1.0, solver="sparse_cg").fit(encoded, odds.numpy()).predict(encoded)
+        left, expected = odds - torch.from_numpy(additive), 0.7 * 0.5 / math.hypot(0.5, 0.1)
+        assert float(torch.corrcoef(torch.stack([logs, left]))[0, 1]) == pytest.approx(expected, abs=0.03)
 
 
 def test_training_ads_alone_are_drawn_where_asked():
@@ -198,7 +192,7 @@ def test_training_ads_alone_are_drawn_where_asked():
         ({"rows": 100, "split": (0, 1, 1)}, "split must be at least 1"),
         ({"rows": 100, "integers": "winner"}, "did you mean 'winners'"),
         ({"rows": 100, "min_count": 0}, "min_count must be at least 1"),
-        ({"rows": 100, "bids": Bids("advertiser", field="C99")}, "field of bids must be one of"),
+        ({"rows": 100, "bids": Bids("residual", field="C99")}, "field of bids must be one of"),
     ],
 )
 def test_bad_options_are_refused(options, message):

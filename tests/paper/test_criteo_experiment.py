@@ -147,18 +147,21 @@ def test_the_baseline_can_be_trained_as_well_as_any():
 
 
 def test_what_is_printed_is_what_is_trained():
-    config = CriteoConfig(**AS_PRINTED, ads=36_672_493, steps=150_000)
+    config = CriteoConfig(**AS_PRINTED, ads=36_672_493)
     recipes = {(r.model, r.loss): r for r in (trial.recipe for trial in planned(config))}
     assert {loss for _, loss in recipes} == {"log_loss", "log_weighted", "log_teacher"}
     dcn, deepfm = recipes["dcn", "log_weighted"], recipes["deepfm", "log_weighted"]
     assert (dcn.batch_size, deepfm.batch_size, dcn.sigma, dcn.l2, dcn.embeddings) == (512, 256, 3.0, 1e-5, "dense")
-    assert dcn.epochs * -(-config.ads // 512) == pytest.approx(150_000)
+    assert (dcn.epochs * -(-config.ads // 512), deepfm.epochs) == (pytest.approx(150_000), 3)
+    assert (dcn.options, deepfm.options, config.repeats, config.lam) == ({"first_order": True}, {}, 10, 3.0)
     printed = dcn.loss_function
     assert (printed.options.reduction, printed.options.weighting, printed.lam) == ("sum", 3.0, dcn.lam)
     assert {trial.recipe.lam for trial in planned(config)} == {None, 0.1, 1.0, 3.0, 5.0, 10.0}
     assert not recipes["dcn", "log_loss"].sums
     with pytest.raises(bidwise.InputError, match="steps cannot be combined with epochs"):
         CriteoConfig(steps=10, epochs=1)
+    with pytest.raises(bidwise.InputError, match="steps is of dcn"):
+        CriteoConfig(steps=10, models=("deepfm",))
 
 
 def test_losses_have_the_papers_slope():

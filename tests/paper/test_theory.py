@@ -604,6 +604,16 @@ def test_collapse_fails_with_n_for_n_squared():
     assert breaks(altered)
 
 
+@seeded
+@given(instances(), SIGMA)
+def test_variance_over_clicks_grows_with_squared_bids(instance, sigma):
+    sides = theory.click_variance(instance, sigma=sigma)
+    assert sides.holds
+    louder = Instance(10 * instance.bids, truth=instance.truth, prediction=instance.prediction)
+    assert theory.click_variance(louder, sigma=sigma / 10).right == pytest.approx(100 * sides.right, rel=1e-6)
+    assert not sides.right or not replace(sides, right=2 * sides.right + sides.scale).holds
+
+
 # Prop. 3.5
 
 

@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bidwise.auctions.inputs import ad_numbers, auctions_of, slot_multipliers
-from bidwise.auctions.outcome import run_auction
-from bidwise.auctions.ranking import highest
+from bidwise.auctions.outcome import highest, run_auction
 from bidwise.checks import check_between, check_bids
 
 

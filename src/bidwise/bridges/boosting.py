@@ -169,8 +169,8 @@ class WelfareObjective:
         B = sum_j w gap phi'' over both. It is negative for most clicks, so each part is bounded:
 
         1. A log loss bounds the part that is linear in s: f >= f0 (1 + log f - log f0) gives
-           -U b f <= -U b f0 log f + c, and the same of 1 - f bounds P b f. Curvature of the two: s' (f U + (1 - f) P). In a leaf with slopes that
-           cancel both sides still count, as they do in a log loss.
+           -U b f <= -U b f0 log f + c, and the same of 1 - f bounds P b f. Curvature of the two: s' (f U + (1 - f) P).
+           In a leaf with slopes that cancel both sides still count, as they do in a log loss.
         2. phi'' <= sigma^2 / 4 and phi'' <= sigma |phi'| give B <= sigma min(sigma / 4 stake, U + P), with the stake
            sum_j gap(v - v_j) + gap(v_j - v). The hinge has no phi''; pairs of the signed gap cancel.
 

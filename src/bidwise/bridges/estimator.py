@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from bidwise.auctions import welfare
-from bidwise.bridges.logged_rows import LoggedRows, auctions_of, bids_of, with_parts_of_dates
 from bidwise.checks import InputError, check_name
+from bidwise.data.ad_table import auction_ids
 from bidwise.data.ads import Ads
-from bidwise.data.columns import Encoder, Facts, least_count
+from bidwise.data.columns import Encoder, least_count
 from bidwise.data.groups import offsets
-from bidwise.data.table_files import open_table
+from bidwise.data.kinds import Facts
+from bidwise.data.table_files import Block, open_table
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.named import LOSSES
 from bidwise.models import MODELS, Ensemble
@@ -25,6 +27,7 @@ from bidwise.study.search import searched
 from bidwise.study.served import Served, trained
 from bidwise.table.config import Config, resolved
 from bidwise.table.plan import candidates, recipes
+from bidwise.table.prepare import CAP
 from bidwise.values import Floats
 
 try:
@@ -50,6 +53,7 @@ WITHOUT_BIDS = ("log_loss", "distilled")  # losses
 OF_SEVERAL = ("auto", "ensemble", "distilled")  # several models; other names are losses of one
 OF_MODEL = ("embedding", "hidden", "dropout", "cross")
 OF_TRAINING = ("lam", "members", "epochs", "batch_size", "learning_rate", "l2")
+LEAST = 10  # clicks, and other ads, that validation rows need
 BLOCK = 65_536  # rows that are predicted at once
 
 
@@ -155,7 +159,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weights = None if (weights[rows] == weights[rows][0]).all() else weights / weights[rows].mean()
         if len({*clicks[rows]}) < 2:
             raise InputError(f"y must have two classes, found one class in {len(rows)} rows (n_samples = {len(rows)})")
-        known = LoggedRows(frame, clicks, bids_of(bid, len(frame)), auctions_of(auction, len(frame)), weights)
+        known = LoggedRows(frame, clicks, _bids_of(bid, len(frame)), _auctions_of(auction, len(frame)), weights)
         train, valid = known.split(rows, self.validation_fraction, seed)
         facts = Facts.of(open_table(frame, name="X"))
         columns = facts.columns([], numeric=self.numeric, categorical=self.categorical)
@@ -239,7 +243,7 @@ class CTRClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             checked = validate_data(self, X, **given, reset=reset, dtype=None, ensure_all_finite="allow-nan")
             array = checked[0] if y else checked
             table = {f"x{at}": array[:, at] for at in range(array.shape[1])}
-        return with_parts_of_dates(open_table(table, name="X").frame())
+        return _with_parts_of_dates(open_table(table, name="X").frame())
 
     def _clicks(self, y: Any) -> Floats:
         labels = column_or_1d(y, warn=True)
@@ -266,6 +270,75 @@ def _served(
         teacher = None if recipe.teacher is None else models[recipe.teacher].model
         models[name] = trained(recipe, ads, valid, cardinalities, teacher=teacher, **options)
     return models[config.train.name]
+
+
+@dataclass(frozen=True)
+class LoggedRows:
+    """The columns of every row."""
+
+    frame: pl.DataFrame
+    clicks: Floats
+    bids: Floats
+    auctions: NDArray[np.int64] | None
+    weights: Floats | None
+
+    def split(self, rows: NDArray[Any], share: float, seed: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Rows to train on and to validate by, whole auctions; no validation rows if they would be too few."""
+        groups = rows if self.auctions is None else self.auctions[rows]
+        order = np.argsort(groups, kind="stable")
+        rows, which = rows[order], np.unique(groups)
+        some = np.random.default_rng(seed).permutation(which)[: round(share * len(which))]
+        held_out = np.isin(groups[order], some)
+        clicks, left = self.clicks[rows[held_out]], self.clicks[rows[~held_out]]
+        if min(clicks.sum(), (1 - clicks).sum()) < LEAST or not 0 < left.sum() < len(left):
+            return rows, None
+        return rows[~held_out], rows[held_out]
+
+    def ads(self, encoder: Encoder, rows: NDArray[Any]) -> Ads:
+        """Some rows, with the rows of an auction adjacent."""
+        more = {} if self.weights is None else {"weights": self.weights[rows]}
+        features = torch.from_numpy(encoder.encode(self.frame[rows]).ids)
+        bounds = None if self.auctions is None else offsets(self.auctions[rows])
+        return Ads.of(features, self.clicks[rows], self.bids[rows], offsets=bounds, **more)
+
+
+def _with_parts_of_dates(frame: pl.DataFrame) -> pl.DataFrame:
+    """Dates as their repeating parts, the day of the week and the hour; durations in seconds."""
+    columns: list[pl.Series] = []
+    for column in frame:
+        name, dtype = column.name, column.dtype
+        if dtype == pl.Duration:
+            columns.append(column.dt.total_microseconds() / 1e6)
+        elif dtype.is_temporal():
+            columns += [column.dt.weekday().alias(f"{name} weekday")] if dtype != pl.Time else []
+            columns += [column.dt.hour().alias(f"{name} hour")] if dtype != pl.Date else []
+        else:
+            columns.append(column)
+    return pl.DataFrame(columns)
+
+
+def _bids_of(bid: Any, rows: int) -> Floats:
+    """In units of their mean and with the cap of ``bidwise train``, so that learning rates suit all currencies."""
+    bids = np.ones(rows) if bid is None else np.array(bid, dtype=np.float64)
+    if bids.shape != (rows,):
+        raise InputError(f"must be one number for each of the {rows:,} rows, found shape {bids.shape}", argument="bid")
+    if not (np.isfinite(bids) & (bids > 0)).all():
+        row = int(np.argmin(np.isfinite(bids) & (bids > 0)))
+        raise InputError(f"must be finite and above 0, found {bids[row]:g} at row {row}", argument="bid")
+    bids = np.minimum(bids, CAP * np.median(bids))
+    return np.asarray(bids / bids.mean())
+
+
+def _auctions_of(auction: Any, rows: int) -> NDArray[np.int64] | None:
+    """The auction of every row by number; of a frame all columns name it."""
+    if auction is None:
+        return None
+    source = open_table(auction if hasattr(auction, "columns") else {"auction": auction}, name="auction")
+    with Block(source, frame := source.frame(), 0).located():
+        ids = auction_ids(frame)
+    if len(ids) != rows:
+        raise InputError(f"must have an id for each of the {rows:,} rows, found {len(ids):,}", argument="auction")
+    return ids
 
 
 def welfare_scorer(*, auction_size: int | None = None, slots: Sequence[float] = (1.0,), pos_label: Any = 1) -> Any:
@@ -304,7 +377,7 @@ def _welfare(
     if bid is None:
         raise InputError('welfare needs the bid of every row, found none; pass params={"bid": bids}')
     clicks, bids = (np.asarray(y_true) == pos_label).astype(np.float64), np.asarray(bid, dtype=np.float64)
-    ids = auctions_of(auction, len(clicks))
+    ids = _auctions_of(auction, len(clicks))
     if auction_size is not None:
         return pooled_welfare(y_score, clicks, bids, auction_size, slots=slots)
     if ids is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from bidwise.errors import InputError
 from bidwise.json_files import read_object
-from bidwise.values import SLOTS, Bag, Numbers, Vocabulary
+from bidwise.values import SLOTS, Bag, Numbers, Vocabulary, check_names
 
 FORMAT = "bidwise scorer"
 VERSION = 3
@@ -58,7 +57,7 @@ class Scorer:
 
     def encode(self, columns: Mapping[str, Any]) -> NDArray[np.int64]:
         """Ids of ads, ``(ads, columns)``."""
-        self._check(columns)
+        check_names(self.columns, columns, "the mapping")
         ids: list[list[int]] = []
         lengths = {}
         for name, column in self.columns.items():
@@ -93,14 +92,6 @@ class Scorer:
         except Exception as error:  # onnxruntime has many words for it
             found = str(error).strip().partition("\n")[0]
             raise InputError(f"{self.file} must be a model of bidwise export, found that it fails: {found}") from None
-
-    def _check(self, columns: Mapping[str, Any]) -> None:
-        """Raise unless all columns of the model are there."""
-        missing = [name for name in self.columns if name not in columns]
-        if missing:
-            near = get_close_matches(missing[0], list(map(str, columns)), n=1)
-            hint = f"is it {near[0]!r} now?" if near else f"the model needs {'it' if len(missing) == 1 else 'them'}"
-            raise InputError(f"columns: found no column {', '.join(map(repr, missing))}; {hint}")
 
 
 def pair_checksum(file: Path, encoder: Path) -> str:

@@ -28,7 +28,7 @@ class EvaluateOptions:
     auction:
         Columns that identify an auction, separated by spaces: day request_id.
     auction_size:
-        Instead of --auction: average over every possible auction of this many ads (the paper: 256).
+        Instead of --auction: average over every possible auction of this many ads [default: 2, 8, 32 and 256].
     pool_by:
         Ads compete only within the same value of these columns, e.g. keyword day; needs --auction-size.
     cluster:
@@ -48,9 +48,9 @@ class EvaluateOptions:
     squash:
         The auction ranks by `bid * ctr^squash`.
     calibrate:
-        Add a calibrated copy of each model: platt or isotonic.
+        Add a calibrated copy of each model: platt, or isotonic with --calibration-table.
     calibration_table:
-        Table to fit the calibration on; needs --calibrate [default: the other auctions of TABLE, in 5 folds].
+        Table to fit the calibration on; needs --calibrate [default: TABLE itself].
     position:
         Column of the slot an ad was logged in, from 1; a click in slot k counts 1/alpha_k. Needs --slots.
     sampling_rate:
@@ -93,11 +93,9 @@ class EvaluateOptions:
 def evaluate(table: str, /, *, options: EvaluateOptions, out: Path) -> None:
     """Compare the predictions of several models in the auction, with confidence intervals.
 
-    Prints a table and a verdict, and writes OUT/result.json and OUT/report.html. Example:
+    Prints a verdict and a table, and writes OUT/report.html, OUT/verdict.txt and OUT/result.json. Example:
 
     `bidwise evaluate ads.csv --ctr old new --click y --bid bid --auction id --out dir`
-
-    Either --auction or --auction-size is needed: which ads compete?
 
     Parameters
     ----------
@@ -105,7 +103,7 @@ def evaluate(table: str, /, *, options: EvaluateOptions, out: Path) -> None:
         Parquet, CSV or TSV file (also .csv.gz, .tsv.gz), one row per logged ad; also a URL (s3://, gs://, az://,
         https://) or, quoted, a pattern such as `'day=*/*.parquet'`.
     out:
-        Folder for result.json and report.html.
+        Folder for report.html, verdict.txt and result.json.
     """
     given: dict[str, Any] = asdict(options)
     given["slots"] = _multipliers(options.slots)
@@ -127,7 +125,7 @@ def evaluate(table: str, /, *, options: EvaluateOptions, out: Path) -> None:
         evaluation.write(out)
     finally:  # a full disk does not cost the result: it is shown
         say(str(evaluation))
-    print(f"\nWritten: {out / 'result.json'} and {out / 'report.html'}, a page that explains every column")
+    print(f"\nThe page: {out / 'report.html'}")
 
 
 def _multipliers(slots: str) -> tuple[float, ...]:

@@ -11,9 +11,9 @@ TRAIN, AUCTIONS, SIZE, EPOCHS = 20_000, 2_000, 50, 8
 
 
 def try_it(*, out: Path = Path("bidwise-try")) -> None:
-    """Two models on simulated ads, judged in the auction: a first look, in about ten seconds.
+    """Compare two models on simulated ads in the auction: a first look, in about ten seconds.
 
-    Everything is left in OUT: the table, which you may open and change, and report.html, the page to look at.
+    Everything is left in OUT: the table, which you may open and change, and the page, report.html.
 
     Parameters
     ----------
@@ -49,11 +49,12 @@ def try_it(*, out: Path = Path("bidwise-try")) -> None:
             out=out,
             progress=bars.show,
         )
-    say(
-        f"Two models were trained on {TRAIN:,} simulated ads: old, a logistic regression, and new, a small network. "
-        f"{AUCTIONS:,} further auctions of {SIZE} ads judge them.\n\n{found}\n"
+    (out / ".gitignore").write_text("*\n", encoding="utf-8")
+    say(f"A logistic regression, old, and a small network, new, were trained on {TRAIN:,} simulated ads.")
+    say(f"They are compared in {AUCTIONS:,} further auctions of {SIZE} ads.\n\n{found}\n")
+    print(
+        f"This took {time.perf_counter() - started:.0f} s. The page: {out / 'report.html'}. On your own predictions:\n"
     )
-    print(f"Took {time.perf_counter() - started:.0f} s. Look at {out / 'report.html'}. On your own predictions:\n")
     print(
         f"  bidwise evaluate {out / 'ads.csv'} --ctr old new --click click --bid bid --auction auction --out evaluation"
     )

@@ -93,25 +93,22 @@ def read_ads(
     bid, constant = column_or_number(source.columns, bid)
     named: list[Any] = [] if auction is None else [*auction] if isinstance(auction, list | tuple) else [auction]
     keys = {key: list(columns) for key, columns in (keys or {}).items()}
-    numeric = [*ctr, click, *(each for each in (bid, truth, position, weight, propensity) if each is not None)]
-    text = [*named, *(column for columns in keys.values() for column in columns)]
+    by_role = {"click": click, "bid": bid, "truth": truth, "position": position, "weight": weight}
+    roles: dict[str, list[Any]] = {"ctr": [*ctr]} | {role: [column] for role, column in by_role.items()}
+    own = [("click", click, ["ctr"]), ("bid", bid, ["ctr", "click"]), ("propensity", propensity, [*roles])]
+    by_role |= {"propensity": propensity}
+    numeric = [*ctr, *(column for column in by_role.values() if column is not None)]
+    text = [*named, *chain.from_iterable(keys.values())]
     for column in [*numeric, *text]:
         if not isinstance(column, str):
             raise InputError(f"columns must be named by text, found {type(column).__name__}")
-    roles: dict[str, list[Any]] = {"ctr": [*ctr], "click": [click], "bid": [bid], "truth": [truth]}
-    roles |= {"position": [position], "weight": [weight]}
-    own = [("click", click, ["ctr"]), ("bid", bid, ["ctr", "click"]), ("propensity", propensity, [*roles])]
     for role, column, others in [*own, *(("auction", column, [*roles]) for column in named)]:
         again = [other for other in others if column is not None and column in roles[other]]
         if again:
-            raise InputError(
-                f"must be a column of its own, not also {{}}, found {column!r}", argument=role, others=again[:1]
-            )
-    twice = sorted(column for column in ctr if [*ctr].count(column) > 1)
-    if twice:
+            words = f"must be a column of its own, not also {{}}, found {column!r}"
+            raise InputError(words, argument=role, others=again[:1])
+    if twice := sorted(column for column in ctr if [*ctr].count(column) > 1):
         raise InputError(f"must name every column once, found {twice[0]!r} twice", argument="ctr")
-    by_role = {"click": click, "bid": bid, "truth": truth, "position": position, "weight": weight}
-    by_role |= {"propensity": propensity}
     numbers: list[dict[str, Floats]] = []
     names, grouping = [], []
     for block in source.blocks([*numeric, *text]):
@@ -123,7 +120,7 @@ def read_ads(
     groups = pl.concat(grouping)
     grouped = {key: group_ids(groups.select(cs.by_name(*columns))) for key, columns in keys.items()}
     ads = len(read[click])
-    table_ads = AdTable(
+    ad_table = AdTable(
         ctr={column: read[column] for column in ctr},
         clicks=read[click],
         bids=np.full(ads, constant) if bid is None else read[bid],
@@ -136,9 +133,12 @@ def read_ads(
         labels={key: labels for key, (_, labels) in grouped.items()},
     )
     if not named:
-        return table_ads
-    order, offsets = auction_rows(number_auctions(np.concatenate(names)))
-    return replace(table_ads, offsets=offsets) if order is None else table_ads.rows(order, offsets)
+        return ad_table
+    auctions = number_auctions(np.concatenate(names))
+    offsets = np.append(0, np.cumsum(np.bincount(auctions)))
+    if (np.diff(auctions) >= 0).all():  # the ads of each are together already
+        return replace(ad_table, offsets=offsets)
+    return ad_table.rows(np.argsort(auctions, kind="stable"), offsets)
 
 
 def checked_numbers(
@@ -249,19 +249,6 @@ def number_auctions(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     _, first, which = np.unique(keys[starts], return_index=True, return_inverse=True)
     numbers = np.argsort(np.argsort(first))
     return np.asarray(numbers[which][np.cumsum(starts) - 1], dtype=np.int64)
-
-
-def auction_rows(auction: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
-    """Rows that put the ads of each auction together, auctions (:func:`auction_ids`) in their order, and their bounds.
-
-    The rows are ``None`` if the ads are adjacent already.
-
-    >>> auction_rows(np.array([0, 1, 0]))
-    (array([0, 2, 1]), array([0, 2, 3]))
-    """
-    offsets = np.append(0, np.cumsum(np.bincount(auction)))
-    together = bool((np.diff(auction) >= 0).all())
-    return None if together else np.argsort(auction, kind="stable"), offsets
 
 
 def column_or_number(columns: Sequence[str], bid: Any) -> tuple[str | None, float]:

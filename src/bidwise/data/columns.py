@@ -1,18 +1,13 @@
-"""The one encoder: the type of a column, decided at training and stored, and its values as ids and dense numbers.
-
-Facts of all rows lead to a :class:`Column`, training rows to an :class:`Encoder`. Later steps do not guess.
-"""
+"""The one encoder: values of columns as ids and dense numbers, learned from training rows and stored."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -20,7 +15,7 @@ from numpy.typing import NDArray
 
 from bidwise import json_files
 from bidwise.data.store import Field, spans
-from bidwise.data.table_files import Block, Source, check_columns, open_table
+from bidwise.data.table_files import open_table
 from bidwise.errors import InputError, check_name, check_whole
 from bidwise.run_folder import whole_file, write_json
 from bidwise.values import (
@@ -36,6 +31,7 @@ from bidwise.values import (
     WHOLE,
     Floats,
     Vocabulary,
+    check_names,
     missing_numbers,
 )
 
@@ -48,23 +44,8 @@ SERVED = (pl.String, pl.Boolean, pl.Float64, pl.Null)  # and whole numbers: type
 SHORT = 4000  # rows, up to which looking up one value after the other is faster
 KEPT_WORDS = 2**18  # words, up to which they are kept as Python's own text as well, of 100 bytes each
 MANY = 0.25  # different values / rows, above which every row is looked up by itself
-KEPT = 2**18  # different values, up to which their number is exact; beyond it is right within 1 %
 PENDING = 2**20  # counted values that wait to be merged
-FEW, ROWS_EACH = 1000, 20  # most different whole numbers with a bin each, and rows for each of them
-COME_BACK = 0.01  # of the rows have a value that was there before, at least, or a category carries no information
-NUMERIC = 0.99  # of the cells that are not missing are numbers in a numeric column
 KNOTS = 256
-CODE = re.compile(
-    r"(?:^|[\W\d_])(?i:ids?|codes?|zip|zipcode|postal|postcode|hash|key|type|category|class|group|segment)[\W\d_]*$"
-    r"|[a-z](?:I[dD]|Code|Zip|Key|Type|Category|Class|Group|Segment)[\W\d_]*$"
-)
-CODES = 0.001  # of the numbers of a numeric column begin with a zero, at most
-CODE_DIGITS = 5  # of numbers that look like codes, all of the same length
-EPOCHS = (10, 13)  # digits of seconds and milliseconds since 1970
-TIME = (
-    r"^(?:[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9:.]+(?: ?(?:Z|UTC|[+-][0-9:]+))?)?|[0-9]{1,2}:[0-9]{2}(?::[0-9.]+)?"
-    r"|[0-9]{1,2}([/.])[0-9]{1,2}[/.][0-9]{4}.*)$"
-)
 
 
 # Values as text and as numbers
@@ -80,7 +61,7 @@ def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] 
     """
     column, dtype = column.alias("value"), column.dtype  # polars takes a name such as ^a.*$ for a pattern
     if dtype.is_float() or dtype.is_decimal():
-        text = _float_text(_exact(column).fill_nan(None))
+        text = _float_text(exact(column).fill_nan(None))
     elif dtype == pl.String:
         text = column.str.strip_chars()
         text = _number_text(text) if spelling == "number" else text
@@ -89,9 +70,16 @@ def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] 
     return text.replace(dict.fromkeys([*MISSING_WORDS, *missing]) | BOOLEANS)
 
 
-def _exact(column: pl.Series) -> pl.Series:
-    """Numbers with decimals as text files have them: 0.1 for the nearest number of 32 bits too."""
-    return column if column.dtype == pl.Float64 else column.cast(pl.String).cast(pl.Float64)
+def exact(column: pl.Series) -> pl.Series:
+    """Numbers as float64, with decimals as text files have them: 0.1 for the nearest number of 32 bits too."""
+    narrow = column.dtype.is_decimal() or (column.dtype.is_float() and column.dtype != pl.Float64)
+    return (column.cast(pl.String) if narrow else column).cast(pl.Float64)
+
+
+def value_counts(column: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:
+    """The different values of a column, in any order, and how often each is there."""
+    counts = column.alias("value").value_counts(name="count")  # polars takes a name such as ^a.*$ for a pattern
+    return counts["value"], counts["count"].to_numpy().astype(np.int64)
 
 
 def _float_text(numbers: pl.Series) -> pl.Series:
@@ -129,19 +117,13 @@ def read_numbers(column: pl.Series, decimal: str = ".", missing: Collection[str]
             odd = rest.is_null() & ~text.is_in([*MISSING_WORDS, *missing])
             read, bad = read.scatter(places, rest), bad.scatter(places, odd)
     elif dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
-        read = _exact(column) if dtype.is_float() or dtype.is_decimal() else column.cast(pl.Float64)
+        read = exact(column)
     else:
         read, bad = pl.Series([None], dtype=pl.Float64).new_from_index(0, len(column)), column.is_not_null()
     numbers: Floats = read.to_numpy(writable=True)  # null becomes NaN
     if len(words := missing_numbers(missing)):
         numbers[np.isin(numbers, words)] = np.nan
     return numbers, bad
-
-
-def _lists(dtype: pl.DataType) -> bool:
-    """Whether values are lists of names: text, whole numbers or booleans."""
-    inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else pl.Float64()
-    return inner.is_integer() or inner in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null)
 
 
 def exploded(column: pl.Series, separator: str) -> tuple[pl.Series, NDArray[np.int64]]:
@@ -160,9 +142,6 @@ def exploded(column: pl.Series, separator: str) -> tuple[pl.Series, NDArray[np.i
     return column.filter(lengths > 0).explode(), np.repeat(np.arange(len(column)), lengths)
 
 
-# Types of columns
-
-
 @dataclass(frozen=True)
 class Column:
     """A column of the table and its use."""
@@ -178,321 +157,6 @@ class Column:
     slots: int = 1  # of bags
 
 
-class Seen(NamedTuple):
-    """Facts of a column in a block."""
-
-    hashes: NDArray[np.uint64]  # of the different values
-    rows: int
-    missing: int  # rows
-    entries: int  # values that are not missing; of a bag, of all its lists
-    numbers: int = 0  # of these, numbers
-    decimals: int = 0  # of these, not whole
-    codes: int = 0  # of these, in text with leading zeros
-    hashlike: int = 0  # of these, in text such as 30903e74
-    commas: int = 0  # numbers with a decimal comma
-    thousands: int = 0  # of these, with three digits behind it
-    times: int = 0  # in text
-    digits: tuple[int, int] = (99, 0)  # of whole numbers, fewest and most
-    longest: int = 1  # list
-    cut: int = 0  # lists of more than ``SLOTS`` values
-    bad: tuple[str, ...] = ()  # a value that is no number, with its place
-
-
-SUMMED = (
-    "rows",
-    "missing",
-    "entries",
-    "numbers",
-    "decimals",
-    "codes",
-    "hashlike",
-    "commas",
-    "thousands",
-    "times",
-    "cut",
-)
-
-
-class Sketch:
-    """Facts of a column in all rows. Of n different values the k-th smallest hash is near k / n of the largest
-    possible: ``KEPT`` of them tell their number."""
-
-    def __init__(self) -> None:
-        self.total = Seen(np.empty(0, np.uint64), 0, 0, 0)
-        self.hashes, self.waiting, self.limit = [self.total.hashes], 0, np.uint64(2**64 - 1)
-
-    def add(self, block: Seen) -> None:
-        """Take in a block."""
-        total = self.total
-        summed = {name: getattr(total, name) + getattr(block, name) for name in SUMMED}
-        self.total = total._replace(
-            **summed,
-            digits=(min(total.digits[0], block.digits[0]), max(total.digits[1], block.digits[1])),
-            longest=max(total.longest, block.longest),
-            bad=(total.bad + block.bad)[:3],
-        )
-        fresh = block.hashes[block.hashes <= self.limit]
-        self.hashes.append(fresh)
-        self.waiting += len(fresh)
-        if self.waiting > KEPT:
-            self._merge()
-
-    def _merge(self) -> NDArray[np.uint64]:
-        kept = np.sort(np.concatenate(self.hashes))  # np.unique would hash them, ten times as slow
-        kept = np.asarray(kept[np.append(True, kept[1:] != kept[:-1])[: len(kept)]][: KEPT + 1], np.uint64)
-        self.hashes, self.waiting = [kept], 0
-        if len(kept) > KEPT:
-            self.limit = kept[-1]
-        return kept
-
-    @property
-    def values(self) -> int:
-        """Different values."""
-        kept = self._merge()
-        return len(kept) if len(kept) <= KEPT else round(KEPT / (float(kept[KEPT]) / 2.0**64))
-
-
-class Facts:
-    """Facts of all columns of a table, block by block, in memory that does not grow with rows.
-
-    >>> source = open_table({"y": [0, 1] * 40, "hour": [3, 4] * 40, "x": [0.5, 0.7] * 40, "site": ["a", "b"] * 40})
-    >>> [(column.name, column.use) for column in Facts.of(source).columns([("click", "y")])]
-    [('y', 'click'), ('hour', 'numeric'), ('x', 'numeric'), ('site', 'categorical')]
-
-    Args:
-        source: the table.
-        bags: columns of text with several values, and the separator of each.
-        missing: words that mean missing, further to ``MISSING_WORDS``.
-    """
-
-    def __init__(self, source: Source, *, bags: Mapping[str, str] | None = None, missing: Sequence[str] = ()) -> None:
-        self.source, self.bags, self.missing = source, {**(bags or {})}, tuple(missing)
-        self.schema = source.schema
-        check_columns(list(self.bags), source.columns, source.name)
-        self.sketches = {name: Sketch() for name in self.schema}
-
-    @staticmethod
-    def of(source: Source, **options: Any) -> Facts:
-        """The facts of all rows."""
-        facts = Facts(source, **options)
-        for block in source.blocks():
-            facts.add(facts.seen(block))
-        return facts
-
-    def seen(self, block: Block) -> list[Seen]:
-        """The facts of a block; has no side effects, so that threads can call it."""
-        return [self._seen(column, block) for column in block.frame]
-
-    def add(self, seen: list[Seen]) -> None:
-        """Take in a block."""
-        for sketch, column in zip(self.sketches.values(), seen, strict=True):
-            sketch.add(column)
-
-    @property
-    def rows(self) -> int:
-        """Rows that were taken in."""
-        return next(iter(self.sketches.values())).total.rows
-
-    def _seen(self, column: pl.Series, block: Block) -> Seen:
-        dtype = column.dtype
-        if column.name in self.bags or _lists(dtype):
-            return self._seen_lists(column)
-        if dtype.is_nested() or dtype in (pl.Object, pl.Binary):
-            return Seen(np.empty(0, np.uint64), len(column), column.null_count(), 0)
-        counts = column.alias("value").value_counts(name="count")
-        values, count = counts["value"], counts["count"].to_numpy().astype(np.int64)
-        if dtype == pl.String:
-            values = values.str.strip_chars()
-            values = values.set(values.is_in([*MISSING_WORDS, *self.missing]), None)
-        elif dtype == pl.Categorical or isinstance(dtype, pl.Enum):
-            values = values.cast(pl.String)  # codes are local to a block
-        elif dtype.is_numeric():
-            number = pl.Series(read_numbers(values, missing=self.missing)[0]).fill_nan(None)
-            values = values.set(number.is_null(), None)
-        known = values.is_not_null()
-        values, count = values.filter(known), count[known.to_numpy()]
-        entries = int(count.sum())
-        found = Seen(values.hash(seed=0).unique().to_numpy(), len(column), len(column) - entries, entries)
-        if values.dtype == pl.String:
-            return self._seen_text(found, values, count, column, block)
-        if not dtype.is_numeric():
-            return found
-        return _seen_numbers(found, _exact(values) if dtype.is_float() or dtype.is_decimal() else values, count)
-
-    def _seen_lists(self, column: pl.Series) -> Seen:
-        values, rows = exploded(column, self.bags.get(column.name, "|"))
-        text = spelled(values, missing=self.missing)
-        lengths = np.bincount(rows[text.is_not_null().to_numpy()], minlength=len(column))
-        longest, cut = int(lengths.max(initial=0)), int((lengths > SLOTS).sum())
-        counts = text.drop_nulls().alias("value").value_counts(name="count")
-        values, missing = counts["value"], int((lengths == 0).sum())
-        found = Seen(values.hash(seed=0).to_numpy(), len(column), missing, int(lengths.sum()), longest=longest, cut=cut)
-        return self._seen_text(found, values, counts["count"].to_numpy(), None, None)
-
-    def _seen_text(
-        self, found: Seen, values: pl.Series, count: NDArray[np.int64], column: pl.Series | None, block: Block | None
-    ) -> Seen:
-        """Facts of different texts with their counts."""
-
-        def total(which: pl.Series) -> int:
-            return int(count[which.to_numpy()].sum())
-
-        numbers = values.cast(pl.Float64, strict=False).fill_nan(None)
-        read = numbers.is_not_null()
-        some = values.head(1000)
-        times = total(values.str.contains(TIME)) if some.str.contains(TIME).any() else 0
-        commas = thousands = 0
-        if some.str.contains(",", literal=True).any():
-            comma = values.str.contains(r"^[+-]?[0-9]*,[0-9]+$")
-            commas, thousands = total(comma), total(comma & values.str.contains(r"^[+-]?[1-9][0-9]{0,2},[0-9]{3}$"))
-        bad: tuple[str, ...] = ()
-        if block is not None and column is not None and read.any() and not read.all():
-            column, odd = column.alias("value"), values.filter(~read)
-            odd = odd if 2 * total(read) > found.entries else odd.sort()[:1]  # all of a few, one of many
-            row = int(column.str.strip_chars().is_in(odd.implode()).fill_null(False).arg_max() or 0)
-            bad = (
-                f"{column[row].strip()!r} in {block.where(row).rpartition('/')[2]}",
-            )  # runs are passed on: no folders
-        found = found._replace(times=times, commas=commas, thousands=thousands, bad=bad)
-        if not read.any():
-            return found
-        text, numbers, count = values.filter(read), numbers.filter(read), count[read.to_numpy()]
-        zeros = text.str.contains("^[+-]?0[0-9]")
-        hashlike = text.str.contains("(?i)e") & text.str.contains("^[0-9]+[eE][0-9]+$")
-        found = _seen_numbers(found, numbers, count)
-        return found._replace(codes=total(zeros), hashlike=total(hashlike))
-
-    def columns(
-        self,
-        roles: Collection[tuple[str, str]],
-        *,
-        numeric: Collection[str] = (),
-        categorical: Collection[str] = (),
-        ignore: Collection[str] = (),
-        previous: Encoder | None = None,
-    ) -> list[Column]:
-        """Every column with its use and the reason; columns with a role first. Raises if there is none to learn from.
-
-        With ``previous``, types of columns come from that encoder; other columns are dropped.
-        """
-        name = self.source.name
-        named = dict.fromkeys(self.bags, "bag") | dict.fromkeys(categorical, "categorical")
-        named |= dict.fromkeys(numeric, "numeric")
-        check_columns([*(column for _, column in roles), *named, *ignore], self.source.columns, name)
-        if previous is not None:
-            previous.check(self.source.columns, name)
-        used: dict[str, str] = {}
-        for role, column in roles:
-            used[column] = f"{used[column]} and {role}" if column in used else role
-        columns = [self._column(column, role, f"named as the {role}") for column, role in used.items()]
-        for column in self.schema:
-            if column in used:
-                continue
-            if column in ignore:
-                columns.append(replace(self._column(column, DROPPED, "named to be ignored"), values=0))
-            elif previous is not None:
-                columns.append(self._as_before(column, previous))
-            else:
-                columns.append(self._feature(column, named.get(column)))
-        if not any(column.use in KINDS for column in columns):
-            why = "; ".join(f"{c.name!r}: {c.reason}" for c in columns if c.use == DROPPED)
-            raise InputError(f"{name} must have columns to learn from, found none ({why or 'all columns have a role'})")
-        return columns
-
-    def _column(self, name: str, use: str, reason: str, **more: Any) -> Column:
-        sketch = self.sketches[name]
-        return Column(name, use, sketch.values, sketch.total.missing / max(self.rows, 1), reason, **more)
-
-    def _as_before(self, name: str, previous: Encoder) -> Column:
-        known = next((column for column in previous.columns if column.name == name), None)
-        if known is None:
-            return self._column(name, DROPPED, "not in the run before")
-        more: dict[str, Any] = (
-            {"decimal": known.decimal} if isinstance(known, Numeric) else {"spelling": known.spelling}
-        )
-        if isinstance(known, Bag):
-            more["slots"] = min(max(self.sketches[name].total.longest, 1), SLOTS)
-        return self._column(name, kind_of(known), "as in the run before", **more)
-
-    def _feature(self, name: str, named: str | None) -> Column:
-        dtype, seen, values = self.schema[name], self.sketches[name].total, self.sketches[name].values
-        lists = _lists(dtype) and named in (None, "bag")
-        odd = (dtype.is_nested() and not lists) or dtype in (pl.Object, pl.Binary)
-        if named and (odd or dtype.is_temporal()):
-            kind = "lists of text or whole numbers, or text" if named == "bag" else "text or numbers"
-            raise InputError(f"{self.source.name}: column {name!r} must contain {kind}, found {dtype}")
-        if odd:
-            return self._column(name, DROPPED, f"neither text nor numbers: {dtype}")
-        if not seen.entries:
-            return self._column(name, DROPPED, "missing in all rows")
-        if values + (seen.missing > 0) < 2:
-            return self._column(name, DROPPED, "the same in all rows")
-        use, reason, more = self._kind(name, dtype, seen, values, named)
-        if use in ("categorical", "bag") and not named and (1 - COME_BACK) * seen.entries < values:
-            return self._column(name, DROPPED, "nearly every row has a value of its own")
-        return self._column(name, use, reason, **more)
-
-    def _kind(
-        self, name: str, dtype: pl.DataType, seen: Seen, values: int, named: str | None
-    ) -> tuple[str, str, dict[str, Any]]:
-        """The use of a column, the reason, and further stored facts."""
-        entries, plain = seen.entries, seen.numbers
-        alike = plain == entries and not seen.codes and not seen.hashlike
-        spelling = {"spelling": "number" if alike else "text"}
-        if named == "bag" or _lists(dtype):
-            cut = f"; the first {SLOTS} values of {seen.cut:,} longer lists" if seen.cut else ""
-            slots = min(max(seen.longest, 1), SLOTS)
-            return "bag", (f"lists: {dtype}" if _lists(dtype) else "named as bag") + cut, spelling | {"slots": slots}
-        if named == "categorical":
-            return "categorical", "named as categorical", spelling
-        if dtype.is_temporal() or seen.times >= NUMERIC * entries:
-            return DROPPED, "a date or time; name it as --time to split by it", {}
-        comma = seen.commas and seen.commas + plain >= NUMERIC * entries
-        if named != "numeric":
-            plain -= seen.hashlike if 2 * seen.decimals < plain else 0
-            plain *= seen.codes <= CODES * entries
-            if seen.commas == seen.thousands and comma:
-                fix = "write them without it, or name the column --numeric if it is a decimal one"
-                return DROPPED, f"numbers with a comma that may separate thousands, such as 1,234; {fix}", {}
-            if dtype == pl.Boolean or (plain < NUMERIC * entries and not comma):
-                return "categorical", "true or false" if dtype == pl.Boolean else "text", spelling
-        elif plain < NUMERIC * entries and not comma and dtype != pl.Boolean:
-            found = f"such as {seen.bad[0]}" if seen.bad else "such as text"
-            share = f"{entries - plain:,} of {entries:,} that are not, {found}"
-            raise InputError(f"{self.source.name}: column {name!r} must contain numbers to be numeric, found {share}")
-        count = entries - seen.numbers - seen.commas
-        odd = ("s are" if count > 1 else " is") + f" no number and missing, {'such as ' if count > 1 else ''}"
-        bad = f"; {count:,} value{odd}{', '.join(seen.bad)}" if count and seen.bad else ""
-        more = {"decimal": "," if comma else "."}
-        if named == "numeric":
-            return "numeric", "named as numeric" + bad, more
-        if seen.decimals or comma:
-            return "numeric", f"numbers with {'a decimal comma' if comma else 'decimals'}" + bad, more
-        if CODE.search(name):
-            return "categorical", "whole numbers with a name of codes", spelling
-        few = values * ROWS_EACH <= self.rows
-        digits = seen.digits[0] if seen.digits[0] == seen.digits[1] else 0
-        if digits >= CODE_DIGITS and digits not in EPOCHS and few:
-            return "categorical", f"whole numbers of {digits} digits each look like codes", spelling
-        if dtype == pl.String and not self.source.text:
-            return "categorical", "whole numbers as text", spelling
-        if values <= FEW and few:
-            return "numeric", f"{values:,} different whole numbers, a bin for each" + bad, more | {"steps": "values"}
-        return "numeric", f"{values:,} different whole numbers" + bad, more
-
-
-def _seen_numbers(found: Seen, numbers: pl.Series, count: NDArray[np.int64]) -> Seen:
-    """Facts of different numbers with their counts."""
-    fractions = np.zeros(len(numbers), bool)
-    if numbers.dtype.is_float():
-        fractions = ~(numbers == numbers.round()).to_numpy() | numbers.is_infinite().to_numpy()
-    digits, whole = (99, 0), numbers.filter(~fractions)
-    if len(whole):
-        sizes = whole.cast(pl.Float64).abs().to_numpy()
-        digits = (len(f"{sizes.min():.0f}"), len(f"{sizes.max():.0f}"))
-    return found._replace(numbers=int(count.sum()), decimals=int(count[fractions].sum()), digits=digits)
-
-
 # Columns that are learned
 
 
@@ -503,6 +167,7 @@ class Categorical:
     Words are a series, less than half the size of Python's own text: there may be tens of millions.
     """
 
+    kind: ClassVar = "categorical"
     name: str
     vocabulary: pl.Series
     spelling: str = "text"
@@ -513,15 +178,6 @@ class Categorical:
         object.__setattr__(self, "vocabulary", pl.Series("word", self.vocabulary, dtype=pl.String))
         object.__setattr__(self, "missing", tuple(self.missing))
         check_name(f"spelling of column {self.name!r}", self.spelling, SPELLINGS)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Categorical) or type(other) is not type(self):
-            return False
-        return self.vocabulary.equals(other.vocabulary) and self.plain() == other.plain()
-
-    def plain(self) -> dict[str, Any]:
-        """Everything but the vocabulary."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "vocabulary"}
 
     @property
     def field(self) -> Field:
@@ -574,6 +230,7 @@ class Bag(Categorical):
     """A column of lists of categories, or of text with a ``separator`` between them: the ids of the first ``slots``
     values, and 1 if there are fewer."""
 
+    kind: ClassVar = "bag"
     slots: int = 1
     separator: str = "|"
 
@@ -608,6 +265,7 @@ class Numeric:
     value is the normal score of a number's rank among the training rows, interpolated between ``knots``.
     """
 
+    kind: ClassVar = "numeric"
     name: str
     edges: tuple[float, ...]
     knots: tuple[float, ...] = (0.0,)
@@ -636,12 +294,7 @@ class Numeric:
         return np.stack([np.where(missing, 0.0, scores), missing], axis=1).astype(np.float32)
 
 
-KINDS: dict[str, type[Categorical | Numeric]] = {"categorical": Categorical, "numeric": Numeric, "bag": Bag}
-
-
-def kind_of(column: Categorical | Numeric) -> str:
-    """The kind of a column: ``categorical``, ``numeric`` or ``bag``."""
-    return next(name for name, kind in KINDS.items() if type(column) is kind)
+KINDS: dict[str, type[Categorical | Numeric]] = {kind.kind: kind for kind in (Categorical, Bag, Numeric)}
 
 
 @dataclass(frozen=True)
@@ -692,7 +345,7 @@ class Encoder:
     @property
     def width(self) -> int:
         """Columns of the ids."""
-        return max((int(at.stop) for at in self.spans), default=0)
+        return sum(field.slots for field in self.fields)
 
     @property
     def numeric(self) -> list[Numeric]:
@@ -700,12 +353,8 @@ class Encoder:
         return [column for column in self.columns if isinstance(column, Numeric)]
 
     def check(self, columns: Sequence[str], table: str = "table") -> None:
-        """Raise unless all columns are there; an error names every one that is not."""
-        missing = [name for name in self.names if name not in columns]
-        if missing:
-            near = get_close_matches(missing[0], columns, n=1)
-            hint = f"is it {near[0]!r} now?" if near else f"the model needs {'it' if len(missing) == 1 else 'them'}"
-            raise InputError(f"{table} has no column {', '.join(map(repr, missing))}; {hint}")
+        """Raise unless all columns are there."""
+        check_names(self.names, columns, table)
 
     def encode(self, rows: pl.DataFrame, *, dense: bool = False) -> Encoded:
         """Ids of rows, and dense values if wanted; no value is an error."""
@@ -753,10 +402,10 @@ class Encoder:
         """The input of :meth:`from_json`; without ``words`` each vocabulary is the number of its words."""
         columns = []
         for column in self.columns:
-            plain = json_files.to_json(column.plain() if isinstance(column, Categorical) else column)
+            plain = {each.name: getattr(column, each.name) for each in fields(column) if each.name != "vocabulary"}
             if isinstance(column, Categorical):
                 plain["vocabulary"] = column.vocabulary.to_list() if words else len(column.vocabulary)
-            columns.append({"kind": kind_of(column), **plain})
+            columns.append({"kind": column.kind, **json_files.to_json(plain)})
         return {"format": FORMAT, "version": VERSION, "columns": columns}
 
     @staticmethod
@@ -805,62 +454,40 @@ class Encoder:
 # Learning block by block
 
 
-class Counts(NamedTuple):
-    """A column in a block of training rows."""
-
-    words: pl.DataFrame | None = None  # of categories: value and count
-    sample: Floats | None = None  # of numbers
-    low: float = np.inf
-    high: float = -np.inf
-    filled: int = 0
-    bad: int = 0
-
-
 class Learner:
     """Vocabularies, bins and knots from training rows, block by block.
 
     Args:
-        columns: as :meth:`Facts.columns` found them; roles and dropped ones are skipped.
-        bags: separators, as in :class:`Facts`.
+        columns: as :meth:`bidwise.data.kinds.Facts.columns` found them; roles and dropped ones are skipped.
+        bags: separators of columns with several values in a cell of text.
         missing: words that mean missing, further to ``MISSING_WORDS``.
     """
 
     def __init__(
         self, columns: Sequence[Column], *, bags: Mapping[str, str] | None = None, missing: Sequence[str] = ()
     ) -> None:
-        self.columns = [column for column in columns if column.use in KINDS]
-        self.bags, self.missing = {**(bags or {})}, tuple(missing)
-        self.words = {column.name: Tally() for column in self.columns if column.use != "numeric"}
-        self.numbers: dict[str, list[Counts]] = {c.name: [] for c in self.columns if c.use == "numeric"}
+        self.learning = [
+            _Numbers(column, tuple(missing))
+            if column.use == "numeric"
+            else _Words(column, tuple(missing), (bags or {}).get(column.name, "|"))
+            for column in columns
+            if column.use in KINDS
+        ]
 
     @property
     def names(self) -> list[str]:
         """The columns that frames need."""
-        return [column.name for column in self.columns]
+        return [each.column.name for each in self.learning]
 
-    def counted(self, rows: pl.DataFrame, sample: NDArray[np.bool_] | None = None) -> list[Counts]:
-        """The facts of training rows; bins and knots use rows in the ``sample``, by default all. No side effects."""
-        return [self._counted(column, rows[column.name], sample) for column in self.columns]
+    def counted(self, rows: pl.DataFrame, sample: NDArray[np.bool_] | None = None) -> list[Any]:
+        """What training rows add; bins and knots are of the rows in the ``sample``, by default all. Changes nothing,
+        so that threads can call it."""
+        return [each.counted(rows[each.column.name], sample) for each in self.learning]
 
-    def _counted(self, column: Column, values: pl.Series, sample: NDArray[np.bool_] | None) -> Counts:
-        if column.use == "numeric":
-            numbers, bad = read_numbers(values, column.decimal, self.missing)
-            known = numbers[~np.isnan(numbers)]
-            odd = int(bad.sum() or 0)
-            some = numbers if sample is None else numbers[sample]
-            low, high = float(known.min(initial=np.inf)), float(known.max(initial=-np.inf))
-            return Counts(None, some[~np.isnan(some)], low, high, len(known) + odd, odd)
-        if column.use == "bag":
-            values = exploded(values, self.bags.get(column.name, "|"))[0]
-        return Counts(_counted(values, column.spelling, self.missing))
-
-    def add(self, counts: list[Counts]) -> None:
+    def add(self, counts: list[Any]) -> None:
         """Take in a block."""
-        for column, its in zip(self.columns, counts, strict=True):
-            if its.words is None:
-                self.numbers[column.name].append(its)
-            else:
-                self.words[column.name].add(its.words)
+        for each, its in zip(self.learning, counts, strict=True):
+            each.add(its)
 
     def encoder(self, *, min_count: int, bins: int) -> Encoder:
         """The learned encoder; it ends the learning.
@@ -872,50 +499,25 @@ class Learner:
         """
         check_whole("min_count", min_count, 1)
         check_whole("bins", bins, 2)
-        return Encoder(tuple(self._learned(column, min_count, bins) for column in self.columns))
-
-    def _learned(self, column: Column, min_count: int, bins: int) -> Categorical | Numeric:
-        if column.use != "numeric":
-            words, unknown = self.words.pop(column.name).vocabulary(min_count)
-            named = (column.name, words, column.spelling, unknown, self.missing)
-            if column.use == "categorical":
-                return Categorical(*named)
-            return Bag(*named, slots=column.slots, separator=self.bags.get(column.name, "|"))
-        counts = self.numbers.pop(column.name)
-        numbers = np.sort(np.concatenate([np.empty(0), *(its.sample for its in counts if its.sample is not None)]))
-        by_value = column.steps == "values"
-        knots, scores = normal_scores(numbers)
-        filled = sum(its.filled for its in counts)
-        low, high = min((its.low for its in counts), default=np.inf), max((its.high for its in counts), default=-np.inf)
-        return Numeric(
-            column.name,
-            edges_of_values(numbers, min_count) if by_value else edges(numbers, bins),
-            knots,
-            scores,
-            low=low if low <= high else np.nan,
-            high=high if low <= high else np.nan,
-            decimal=column.decimal,
-            unknown=sum(its.bad for its in counts) / max(filled, 1),
-            missing=self.missing,
-        )
+        return Encoder(tuple(each.learned(min_count, bins) for each in self.learning))
 
 
-def _counted(column: pl.Series, spelling: str, missing: Collection[str]) -> pl.DataFrame:
-    """The different values in a block, and how often each is there."""
-    counts = column.alias("value").value_counts(name="count")
-    text = spelled(counts["value"], spelling, missing)
-    return pl.DataFrame([text.alias("value"), counts["count"].cast(pl.Int64)]).drop_nulls("value")
-
-
-class Tally:
+class _Words:
     """How often each value of a column was seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, column: Column, missing: tuple[str, ...], separator: str) -> None:
+        self.column, self.missing, self.separator = column, missing, separator
         self.counts = [pl.DataFrame(schema={"value": pl.String, "count": pl.Int64})]
         self.waiting = 0
 
+    def counted(self, values: pl.Series, sample: NDArray[np.bool_] | None) -> pl.DataFrame:
+        if self.column.use == "bag":
+            values = exploded(values, self.separator)[0]
+        values, count = value_counts(values)
+        text = spelled(values, self.column.spelling, self.missing)
+        return pl.DataFrame({"value": text, "count": count}).drop_nulls("value")
+
     def add(self, counts: pl.DataFrame) -> None:
-        """Take in the counts of a block."""
         self.counts.append(counts)
         self.waiting += len(counts)
         if self.waiting > max(PENDING, len(self.counts[0])):
@@ -924,13 +526,54 @@ class Tally:
     def _summed(self) -> pl.DataFrame:
         return pl.concat(self.counts).group_by("value").agg(pl.col("count").sum())
 
-    def vocabulary(self, min_count: int) -> tuple[pl.Series, float]:
-        """Values seen often enough, the most frequent first, ties by name: ids do not depend on the order of rows. And
-        the share of all others."""
+    def learned(self, min_count: int, bins: int) -> Categorical:
+        """Values seen often enough, the most frequent first, ties by name: ids do not depend on the order of rows."""
         counts = self._summed()
+        self.counts.clear()
         kept = counts.filter(pl.col("count") >= min_count).sort("value")  # one key after the other is faster than both
         total, common = int(counts["count"].sum()), int(kept["count"].sum())
-        return kept.sort("count", descending=True, maintain_order=True)["value"], 1 - common / max(total, 1)
+        words = kept.sort("count", descending=True, maintain_order=True)["value"]
+        learned = (self.column.name, words, self.column.spelling, 1 - common / max(total, 1), self.missing)
+        if self.column.use == "categorical":
+            return Categorical(*learned)
+        return Bag(*learned, slots=self.column.slots, separator=self.separator)
+
+
+class _Numbers:
+    """A sample of the numbers of a column, and the range of all."""
+
+    def __init__(self, column: Column, missing: tuple[str, ...]) -> None:
+        self.column, self.missing = column, missing
+        self.sample, self.low, self.high, self.filled, self.bad = list[Floats](), np.inf, -np.inf, 0, 0
+
+    def counted(self, values: pl.Series, sample: NDArray[np.bool_] | None) -> tuple[Floats, float, float, int, int]:
+        numbers, odd = read_numbers(values, self.column.decimal, self.missing)
+        known, bad = numbers[~np.isnan(numbers)], int(odd.sum() or 0)
+        some = known if sample is None else numbers[sample & ~np.isnan(numbers)]
+        return some, known.min(initial=np.inf), known.max(initial=-np.inf), len(known) + bad, bad
+
+    def add(self, counts: tuple[Floats, float, float, int, int]) -> None:
+        sample, low, high, filled, bad = counts
+        self.sample.append(sample)
+        self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
+        self.filled, self.bad = self.filled + filled, self.bad + bad
+
+    def learned(self, min_count: int, bins: int) -> Numeric:
+        numbers = np.sort(np.concatenate(self.sample))
+        self.sample.clear()
+        knots, scores = normal_scores(numbers)
+        some = self.low <= self.high
+        return Numeric(
+            self.column.name,
+            edges_of_values(numbers, min_count) if self.column.steps == "values" else edges(numbers, bins),
+            knots,
+            scores,
+            low=self.low if some else np.nan,
+            high=self.high if some else np.nan,
+            decimal=self.column.decimal,
+            unknown=self.bad / max(self.filled, 1),
+            missing=self.missing,
+        )
 
 
 def least_count(rows: int) -> int:

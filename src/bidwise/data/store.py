@@ -13,13 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from bidwise.checks import InputError, check_name, check_whole
+from bidwise.checks import InputError, check_name
 from bidwise.data.ads import Ads
 from bidwise.json_files import from_json, read_json
 from bidwise.run_folder import checksum, named, read_array, take_room, write_json
-from bidwise.values import FIRST as FIRST
-from bidwise.values import MISSING as MISSING
-from bidwise.values import RARE as RARE
 
 FORMAT = "bidwise store"
 VERSION = 2
@@ -85,29 +82,6 @@ class Stated:
     crc32: str
 
 
-def check_shares(shares: Sequence[int], least: int) -> None:
-    """Raise unless these are three shares, one of them for training and two of at least ``least``."""
-    if len(shares) != 3:
-        raise InputError(f"must be three shares such as 8,1,1, found {','.join(map(str, shares))!r}", argument="split")
-    for share, smallest in zip(shares, (1, least, least), strict=True):
-        check_whole("split", share, smallest)
-
-
-def split_sizes(rows: int, shares: Sequence[int], argument: str = "rows") -> list[int]:
-    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
-
-    >>> split_sizes(45_840_617, (8, 1, 1))
-    [36672493, 4584062, 4584062]
-    """
-    total = sum(shares)
-    others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
-    sizes = [rows - sum(others), *others]
-    if any(size < 1 for size, share in zip(sizes, shares, strict=True) if share):
-        words = ",".join(map(str, shares))
-        raise InputError(f"must be enough for every part of the split {words}, found {rows:,}", argument=argument)
-    return sizes
-
-
 class Store:
     """A folder of columns, one ``.npy`` for each split and column, which is read on demand.
 
@@ -128,8 +102,10 @@ class Store:
             raise InputError(
                 f"{path} must be a store of version {VERSION}, found version {self.schema.get('version')!r}; {AGAIN}"
             )
-        stated_files = self._read_schema(str(path))
-        for name, stated in stated_files.items():
+        self.fields = from_json(list[Field], self.schema.get("fields"), f"fields of {path}")
+        self.splits = from_json(dict[str, int], self.schema.get("splits"), f"splits of {path}")
+        for name, stated in from_json(dict[str, Stated], self.schema.get("files"), f"files of {path}").items():
+            check_name(f"files of {path}", name, _files(SPLITS, *TYPES))  # ours: none leads out of the folder
             file = self.folder / name
             state = f"{file.stat().st_size:,} bytes" if file.is_file() else "no file"
             if state != f"{stated.bytes:,} bytes":
@@ -140,31 +116,10 @@ class Store:
                 found = f"{crc}: the file was changed or damaged"
                 raise InputError(f"{file} must have checksum {stated.crc32}, found {found}; {AGAIN}")
 
-    def _read_schema(self, name: str) -> dict[str, Stated]:
-        """Fields and splits, and the schema of each file. Names of files are ours: none leads out of the folder."""
-        said = {key: self.schema.get(key) for key in ("fields", "splits", "files")}
-        self.fields = from_json(list[Field], said["fields"], f"fields of {name}")
-        self.splits = from_json(dict[str, int], said["splits"], f"splits of {name}")
-        files = from_json(dict[str, Stated], said["files"], f"files of {name}")
-        known = {"splits": list(SPLITS), "files": _files(SPLITS, *TYPES)}
-        for key, there in (("splits", self.splits), ("files", files)):
-            for each in there:
-                check_name(f"{key} of {name}", each, known[key])
-        for number in (*(field.values for field in self.fields), *self.splits.values()):
-            check_whole(f"fields and splits of {name}", number, 0)
-        for field in self.fields:
-            check_whole(f"slots of {name}", field.slots, 1)
-        return files
-
     @property
     def cardinalities(self) -> list[int | tuple[int, int]]:
-        """Values of every field, and slots of a bag, from which models are built."""
+        """What models are built for: values of every field, and slots of a bag."""
         return [field.cardinality for field in self.fields]
-
-    @property
-    def writer(self) -> StoreWriter:
-        """For columns to add, see :meth:`adopt`."""
-        return StoreWriter(self.folder, self.splits)
 
     def has(self, name: str, split: str = "train") -> bool:
         """Whether there is such a column."""
@@ -204,8 +159,12 @@ class Store:
         return Ads(auction_size=None if "offsets" in columns else auction_size, **columns)
 
     def add(self, name: str, columns: Mapping[str, NDArray[Any]], about: Mapping[str, Any] | None = None) -> Store:
-        """The store with a column added or replaced, one array for each split; ``about`` goes into the schema."""
+        """The store with a column added or replaced, one array for each split; ``about`` goes into the schema.
+
+        The schema forgets the old column first: one that is cut off in between has no column rather than a false one.
+        """
         check_name("name", name, TYPES)
+        writer, added = StoreWriter(self.folder, self.splits), _files(columns, name)
         for split, values in columns.items():
             check_name("split", split, self.splits)
             if name != "offsets" and len(values) != self.splits[split]:
@@ -214,18 +173,11 @@ class Store:
                     f"found {len(values):,}"
                 )
         for split, values in columns.items():
-            self.writer.column(split, name, length=len(values))[:] = values
-        return self.adopt(name, list(columns), about)
-
-    def adopt(self, name: str, splits: Sequence[str], about: Mapping[str, Any] | None = None) -> Store:
-        """The store with a column that was filled through :attr:`writer`, for columns larger than memory.
-
-        The schema forgets the old column first: one that is cut off in between has no column rather than a false one.
-        """
-        files = {key: stated for key, stated in self.schema["files"].items() if key not in _files(splits, name)}
+            writer.column(split, name, length=len(values))[:] = values
+        files = {key: stated for key, stated in self.schema["files"].items() if key not in added}
         if len(files) < len(self.schema["files"]):
             write_json(self.folder / SCHEMA, {**self.schema, "files": files})
-        for file in _files(splits, name):
+        for file in added:
             _named(self.folder, file)
             files[file] = _stated(self.folder / file)
         write_json(self.folder / SCHEMA, {**self.schema, **(about or {}), "files": files})
@@ -245,7 +197,7 @@ class StoreWriter:
     splits: Mapping[str, int]
 
     def column(self, split: str, name: str, *, width: int | None = None, length: int | None = None) -> NDArray[Any]:
-        """An array over the file, to fill; one of the same shape that is there already is opened again.
+        """An array over the file, to fill.
 
         ``width`` is for ``features`` and ``dense``, ``length`` the number of entries if it differs from the number of
         ads. Its place on the disk is taken at once: a full disk is an error here, where writing to a mapped file would
@@ -261,23 +213,14 @@ class StoreWriter:
             return np.zeros(shape, TYPES[name])
         if path.is_symlink():  # which would lead out of the folder
             path.unlink()
-        if path.is_file():
-            try:
-                there: NDArray[Any] = np.lib.format.open_memmap(path, mode="r+")
-                if there.shape == shape and there.dtype == TYPES[name]:
-                    return there
-            except (ValueError, EOFError):
-                pass  # cut off while it was made
         with named(path):
             made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=TYPES[name], shape=shape)
         take_room(path)
         return made
 
     def written(self, split: str, name: str) -> NDArray[Any]:
-        """A column that was filled, for reading; :meth:`finish` may have been cut off after naming it."""
-        path = self.folder / _file(split, name)
-        part = path.with_name(path.name + ".part")
-        return read_array(part if part.is_file() else path)
+        """A column that was filled, for reading."""
+        return read_array(self.folder / f"{_file(split, name)}.part")
 
     def finish(self, *, fields: Sequence[Field], about: Mapping[str, Any]) -> Store:
         """Give the columns their names, write the schema, and open the store.
@@ -286,14 +229,12 @@ class StoreWriter:
             fields: in the order of the features.
             about: the origin of the data, the options, and the counts.
         """
-        files = _files(self.splits, *TYPES)
+        files = [file for file in _files(self.splits, *TYPES) if (self.folder / f"{file}.part").is_file()]
         for file in files:
-            if (self.folder / f"{file}.part").is_file():
-                _named(self.folder, file)
-        names = [file for file in files if (self.folder / file).is_file()]
+            _named(self.folder, file)
         said = [{key: x for key, x in vars(field).items() if (key, x) != ("slots", 1)} for field in fields]
         schema = {"format": FORMAT, "version": VERSION, "fields": said, "splits": self.splits, **about}
-        write_json(self.folder / SCHEMA, {**schema, "files": {name: _stated(self.folder / name) for name in names}})
+        write_json(self.folder / SCHEMA, {**schema, "files": {name: _stated(self.folder / name) for name in files}})
         return Store(self.folder)
 
 

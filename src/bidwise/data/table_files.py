@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import re
 import warnings
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatch
@@ -57,21 +58,26 @@ SCHEMES = "s3://, gs://, az://, abfss://, hf://, http:// and https://"
 REMOTE = re.compile("object-store error|error sending request")
 
 
+_process: int | None = None  # that has used polars
+
+
+def check_process() -> None:
+    """Raise in a process forked from one that has used polars: its threads are gone there, and any work hangs."""
+    global _process
+    if _process not in (None, os.getpid()):
+        raise InputError(
+            "a process that reads tables must not be a fork of one that has read some, found such a fork; load the "
+            "model in the child, which multiprocessing must start by spawn or forkserver"
+        )
+    _process = os.getpid()
+
+
 class BadRow(InputError):
-    """A value that cannot be used. `row` counts from 0, in the frame, until `Block.located` or `Source.located` names
-    the file and the line."""
+    """A value that cannot be used; `row` counts from 0 in its frame, until `Block.located` names file and line."""
 
     def __init__(self, column: str, row: int, found: str, place: str = "") -> None:
         super().__init__(f"{place or f'row {row} (rows count from 0)'}: column {column!r}: found {found}")
         self.column, self.row, self.found, self.place = column, row, found, place
-
-
-@contextmanager
-def _located(place: Callable[[int], str]) -> Iterator[None]:
-    try:
-        yield
-    except BadRow as error:
-        raise BadRow(error.column, error.row, error.found, error.place or place(error.row)) from None
 
 
 @dataclass(frozen=True)
@@ -92,9 +98,13 @@ class Block:
             return self.source.place(self.start + row)
         return f"{self.file}, line {self.line + _lines_before(self.text, row)}"
 
-    def located(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def located(self) -> Iterator[None]:
         """A BadRow raised inside, by a row of this frame, names the file and the line."""
-        return _located(self.where)
+        try:
+            yield
+        except BadRow as error:
+            raise BadRow(error.column, error.row, error.found, error.place or self.where(error.row)) from None
 
     def extended(self, cells: pl.Series) -> bytes:
         """Of text, the unchanged rows with one more cell each; line ends stay."""
@@ -126,7 +136,7 @@ class Source:
     files: Sequence[Path] = ()  # on this machine; none of a URL, a frame or a mapping
     separator: str | None = None  # of text
     header: bool = True  # of text, whether files begin with a line of names
-    rows: int | None = None  # unknown of text until it has been read, and of a LazyFrame
+    rows: int | None = None  # unknown of text until it has been read
     where: Path | None = None  # the folder or pattern of several files
 
     @property
@@ -171,9 +181,9 @@ class Source:
         return b""
 
     def reads(self, path: str | Path) -> bool:
-        """Whether a file is read, or would be read by the same folder or pattern."""
+        """Whether a file or folder is read, is in a folder that is read, or fits the pattern."""
         path = Path(path).resolve()
-        if self.where is not None and _ending(path.name) == _ending(self.files[0].name):
+        if self.where is not None:
             folder = self.where.resolve()
             if folder in path.parents or fnmatch(str(path), str(folder)):
                 return True
@@ -183,37 +193,25 @@ class Source:
         """The place of a row of the table."""
         return f"{self.name}, row {row} (rows count from 0)"
 
-    def located(self) -> AbstractContextManager[None]:
-        """A BadRow raised inside, by a row of the table, names the file and the line."""
-        return _located(self.place)
 
-
-class _Frames(Source):
-    """Anything that polars scans: Parquet, LazyFrames. Of some the number of rows is known (``counted``)."""
+class _Parquet(Source):
+    """Parquet files, or a URL of some."""
 
     def __init__(
-        self,
-        name: str,
-        lazy: pl.LazyFrame,
-        *,
-        files: Sequence[Path] = (),
-        where: Path | None = None,
-        url: str = "",
-        counted: bool = False,
+        self, name: str, lazy: pl.LazyFrame, *, files: Sequence[Path] = (), where: Path | None = None, url: str = ""
     ) -> None:
         self.name, self.lazy, self.files, self.where, self.url = name, lazy, files, where, url
         with self._readable():
             self.schema = lazy.collect_schema()
-            if counted:
-                self.rows = int(lazy.select(pl.len()).collect().item())
+            self.rows: int = lazy.select(pl.len()).collect().item()
 
     def _blocks(self, columns: list[str] | None) -> Iterator[Block]:
         lazy, start = self.lazy if columns is None else self.lazy.select(cs.by_name(*columns)), 0
         with self._readable():
             # slices of files: batches of a query read far ahead, half a gigabyte of 20 columns
-            parts = (lazy.slice(at, 2 * ROWS).collect(engine="streaming") for at in range(0, self.rows or 0, 2 * ROWS))
+            parts = (lazy.slice(at, 2 * ROWS).collect(engine="streaming") for at in range(0, self.rows, 2 * ROWS))
             for frame in parts if self.files else lazy.collect_batches(chunk_size=ROWS, engine="streaming"):
-                yield Block(self, frame, start, (start + len(frame)) / self.rows if self.rows else 0.0)
+                yield Block(self, frame, start, (start + len(frame)) / self.rows)
                 start += len(frame)
 
     def fingerprint(self) -> str:
@@ -229,7 +227,7 @@ class _Frames(Source):
         copy = folder / "rows.parquet"
         with self._readable(), whole_file(copy) as part:
             self.lazy.sink_parquet(part, row_group_size=ROWS, compression="lz4", engine="streaming")
-        return _Frames(self.name, pl.scan_parquet(copy, glob=False), counted=True)
+        return _Parquet(self.name, pl.scan_parquet(copy, glob=False))
 
     def place(self, row: int) -> str:
         name = self.name
@@ -556,6 +554,7 @@ def open_table(
     >>> open_table({"a": [1, 2]}).columns
     ['a']
     """
+    check_process()
     separator = "\t" if separator == "\\t" else separator  # as typed in a shell
     if separator is not None and (len(separator.encode()) != 1 or separator in '\r\n"'):
         raise InputError(f"must be one character, or \\t for a tab, found {separator!r}", argument="separator")
@@ -566,7 +565,7 @@ def open_table(
         raise InputError("is for files, found a table in memory", argument=asked)
     if isinstance(table, Source):
         return table
-    return _Frames(name, table) if isinstance(table, pl.LazyFrame) else _Memory(name, table)
+    return _Memory(name, table.collect(engine="streaming") if isinstance(table, pl.LazyFrame) else table)
 
 
 def _opened(table: str | Path, separator: str | None, header: bool, asked: str | None) -> Source:
@@ -599,7 +598,7 @@ def _opened(table: str | Path, separator: str | None, header: bool, asked: str |
         except UNREADABLE as error:
             raise _unreadable(name, error, "" if scheme is None else url_of(table)) from None
         inside = path if files and several else None
-        return _Frames(name, lazy, files=files, where=inside, url="" if files else place, counted=True)
+        return _Parquet(name, lazy, files=files, where=inside, url="" if files else place)
     separator = separator or SEPARATORS[kind]
     if scheme is None and all(file.is_file() for file in files):
         named = {str(file) if several else name: file for file in files}

@@ -1,9 +1,9 @@
 """Honest measurement: metrics, calibration, paired comparison, and `evaluate`, which does all of it for a table."""
 
 from bidwise.evaluation.auc import auc, auction_auc
-from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
+from bidwise.evaluation.calibration import CALIBRATORS, calibrator
 from bidwise.evaluation.comparison import compared
-from bidwise.evaluation.intervals import Interval, student_quantile, unit_interval
+from bidwise.evaluation.intervals import Interval, level_interval, student_quantile, unit_interval
 from bidwise.evaluation.metrics import Metrics
 
 __all__ = [
@@ -14,7 +14,7 @@ __all__ = [
     "auction_auc",
     "calibrator",
     "compared",
-    "cross_fitted",
+    "level_interval",
     "student_quantile",
     "unit_interval",
 ]

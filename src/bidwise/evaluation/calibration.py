@@ -17,12 +17,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bidwise.auctions import ad_numbers, auctions_of
+from bidwise.auctions import ad_numbers
 from bidwise.checks import InputError, check_between, check_name, check_not_negative
 from bidwise.evaluation.fitting import by_score, last_of, likeliest_line, logit, pooled, separable, shift, sigmoid
 from bidwise.values import Floats
 
-FOLDS = 5
 SAME = 1e-9  # logits all within this are one prediction, which says nothing about a slope
 TINY = 1e-290  # isotonic CTRs below are 0: neighbours there are so near that the slope between them overflows
 
@@ -151,43 +150,6 @@ def platt_lines(logits: Tensor, clicks: Tensor, weights: Tensor | None = None) -
         assert isinstance(line, Platt)
         lines.append((line.slope, line.intercept))
     return torch.tensor(lines, dtype=torch.float64).T
-
-
-def cross_fitted(
-    kind: str,
-    ctr: ArrayLike,
-    clicks: ArrayLike,
-    offsets: ArrayLike | None,
-    *,
-    weights: ArrayLike | None = None,
-) -> Floats:
-    """Calibrated CTR ``(ads,)``, each auction by a calibrator that never saw its clicks.
-
-    Auctions are dealt at random, always alike, into five folds of equal size, and each fold is calibrated by a fit on
-    the other folds. One calibrator serves a whole auction, so the order of CTRs inside an auction never reverses;
-    between auctions of different folds it can. With fewer auctions than folds, each auction is its own fold. A fold is
-    left as predicted where the others have no ad with a weight above 0, as with a single auction.
-
-    Args:
-        kind, ctr, clicks, weights: as for :func:`calibrator`.
-        offsets: bounds of the auctions, ``(auctions + 1,)``; ``None`` for a single auction.
-
-    >>> ctr, clicks = [0.2, 0.3, 0.2, 0.3], [0, 1, 1, 1]
-    >>> cross_fitted("isotonic", ctr, clicks, [0, 2, 4])  # each auction gets the other's clicks
-    array([1., 1., 0., 1.])
-    """
-    check_name("kind", kind, CALIBRATORS)
-    ctr, clicks, weights = _ads(ctr, clicks, weights)
-    sizes = auctions_of(torch.from_numpy(ctr), offsets).sizes.numpy()
-    fold = np.repeat(np.random.default_rng(0).permutation(len(sizes)) % FOLDS, sizes)
-    order = np.argsort(ctr)  # once: each fold's fit then finds its scores in order
-    fold, ctr, clicks, weights = fold[order], ctr[order], clicks[order], weights[order]
-    calibrated = np.empty_like(ctr)
-    for held_out in range(min(FOLDS, len(sizes))):
-        own = fold == held_out
-        known = weights[~own].any()
-        calibrated[order[own]] = _fitted(kind, ctr[~own], clicks[~own], weights[~own])(ctr[own]) if known else ctr[own]
-    return calibrated
 
 
 def _fitted(kind: str, ctr: Floats, clicks: Floats, weights: Floats) -> Calibrator:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bidwise.evaluation.estimate import Estimate
+from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.intervals import LEVEL, Interval, effective_units, unit_interval
 from bidwise.evaluation.units import Units
 from bidwise.values import Floats
@@ -98,6 +98,16 @@ class Comparison(AuctionEstimate):
     @property
     def same(self) -> bool:
         return super().same and not self.decisive_auctions
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The model and its baseline."""
+        return self.model, self.baseline
+
+    @property
+    def worse(self) -> str:
+        """Which of the two is measurably worse; "" if none is."""
+        return {Outcome.BETTER: self.baseline, Outcome.WORSE: self.model}.get(self.outcome, "")
 
     @property
     def needed(self) -> float:

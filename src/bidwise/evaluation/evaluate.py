@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from bidwise.auctions import slot_multipliers
-from bidwise.checks import InputError, check_name, check_whole, look_like_ctr
+from bidwise.checks import InputError, check_name, check_whole
 from bidwise.data.ad_table import AdTable, read_ads
 from bidwise.data.table_files import Table, open_table, same_place, table_name
-from bidwise.evaluation.calibration import CALIBRATORS, calibrator, cross_fitted
+from bidwise.evaluation.calibration import CALIBRATORS, calibrator
 from bidwise.evaluation.comparison import compared, effective, pairs_of
+from bidwise.evaluation.doubts import doubts_of
 from bidwise.evaluation.intervals import LEVEL
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.pooled import check_closed_form
-from bidwise.evaluation.result import Evaluation, Exploration, Segment, check_folder
+from bidwise.evaluation.result import (
+    AT_RANDOM,
+    BEST,
+    BY_BID,
+    AuctionSize,
+    Evaluation,
+    Exploration,
+    Segment,
+    check_folder,
+)
 from bidwise.json_files import to_json
 from bidwise.values import Floats
 
+SIZES = (2, 8, 32, 256)  # of auctions, where none is named
 SEGMENTS = 50  # of a column, those with the most ads
 BY = "by "  # before the name of a column of segments, which may be "pool"
 Progress = Callable[[str, float], None]  # what is being done, and the share that is done
@@ -73,14 +82,8 @@ class EvaluationOptions:
         """The ads of a table; predictions are corrected for sampled negatives, q = p / (p + (1 - p) / rate)."""
         columns: dict[str, Any] = {"ctr": self.ctr, "click": self.click, "slots": len(self.slots)}
         columns |= {"position": self.position, "weight": self.weight, "name": name}
-        ads, rate = (
-            read_ads(open_table(table, separator=self.separator, header=self.header, name=name), **roles, **columns),
-            self.sampling_rate,
-        )
-        clicks = torch.from_numpy(ads.clicks)
-        for model, column in ads.ctr.items():
-            if column.min() >= 0.5 and look_like_ctr(torch.logit(torch.from_numpy(column)), clicks):
-                warnings.warn(f"{model}: its numbers look like the sigmoid of a CTR: was it taken twice?", stacklevel=3)
+        source, rate = open_table(table, separator=self.separator, header=self.header, name=name), self.sampling_rate
+        ads = read_ads(source, **roles, **columns)
         return ads if rate is None else replace(ads, ctr={m: p / (p + (1 - p) / rate) for m, p in ads.ctr.items()})
 
     def recorded(self, table: Table) -> dict[str, Any]:
@@ -100,15 +103,18 @@ def evaluate(
         ctr: the columns of predicted CTR, one per model.
         click, bid: columns of clicks (0 or 1) and cost-per-click bids; a number is the bid of all ads.
         auction: column, or columns, that say which ads compete. Without one:
-        auction_size: all auctions of this many ads that could be drawn (:func:`bidwise.pooled_welfare`).
+        auction_size: every possible auction of this many ads (:func:`bidwise.pooled_welfare`). Without either, models
+            are compared in auctions of 2, 8, 32 and 256 ads, and by everything else in the largest of them that the
+            data can judge.
         pool_by: columns inside whose values auctions are drawn, with ``auction_size``.
         cluster: columns whose values share their luck (an advertiser, a day): intervals are taken over clusters.
         by: columns in each of whose values the models are compared.
         truth: column of true CTR, where it is known: welfare and revenue are then expected, not realised.
         baseline: the model that the others are compared with; the first of ``ctr`` by default.
         slots, pricing, reserve, squash: the auction, as in :func:`bidwise.run_auction`.
-        calibrate: ``none``, ``platt`` or ``isotonic``; adds each model's calibrated twin, fitted on
-            ``calibration_table`` or, without one, on the other auctions (ads) of ``table`` (5 folds).
+        calibrate: ``none``, ``platt`` or ``isotonic``; adds a calibrated copy of each model, one map for all ads,
+            fitted on ``calibration_table``. Without one, ``platt``, which has two parameters, is fitted on the table
+            itself.
         position: column of the slot an ad was logged in, from 1; a click in slot k then counts 1/alpha_k.
         propensity: column of the chance that the ad was shown, of exploration logs; a click then counts 1/propensity
             times, at most as often as the square root of the number of ads.
@@ -131,11 +137,16 @@ def evaluate(
     _check(asked, base, table)
     if out is not None:
         check_folder(out)
-    models, rules, real = asked.ctr, asked.rules, bool(asked.auction)
+    models, real = asked.ctr, bool(asked.auction)
     keys = {name: columns for name, columns in (("pool", asked.pool_by), ("cluster", asked.cluster)) if columns}
     keys |= {BY + column: [column] for column in asked.by}
     roles = {name: getattr(asked, name) for name in ("bid", "truth", "propensity")}
     ads = asked.read(table, keys=keys, auction=asked.auction or None, **roles)
+    sizes: tuple[AuctionSize, ...] = ()
+    if not real and asked.auction_size is None:
+        sizes = tuple(_by_size(ads, asked, base))
+        asked = replace(asked, auction_size=max((each.ads for each in sizes if each.enough), default=sizes[0].ads))
+    rules = asked.rules
     ads = _large_pools(ads, asked.auction_size)
     exploration = None
     if ads.propensity is not None:
@@ -153,15 +164,18 @@ def evaluate(
         numbers[model] = replace(metrics.compute(), calibrated_from=twins.get(model))
         units[model] = metrics.per_unit
         progress(model, 1.0)
-    optimum = None
-    if ads.truth is not None:
-        optimum = metrics_of(ads.truth, ads, rules | {"squash": 1.0}).welfare
-        for model, each in numbers.items():
-            numbers[model] = replace(each, share_of_optimum=each.welfare / optimum if optimum else math.nan)
+    assert metrics is not None
+    references = _references(metrics)
+    units |= {name: each.sales for name, each in references.items()}
+    among = [(model, name) for name in references for model in models] + [(name, base) for name in references]
     against = [(model, other) for model, other in pairs if other == base and model in models]
     evaluation = Evaluation(
         models=numbers,
         comparisons=tuple(compared(units, pairs)),
+        references={name: each.reference(priced=name != AT_RANDOM) for name, each in references.items()},
+        against=tuple(compared(units, among, metrics=("welfare",))),
+        sizes=sizes,
+        doubts=tuple(doubts_of(ads, {model: numbers[model] for model in models})),
         auctions=ads.auctions if real else None,
         ads=ads.ads,
         pools=len(np.unique(ads.groups["pool"])) if asked.pool_by else None,
@@ -170,7 +184,6 @@ def evaluate(
         single_ads=int((np.diff(ads.offsets) == 1).sum()) if real else 0,
         baseline=base,
         welfare_of="clicks" if asked.truth is None else "truth",
-        optimal_welfare=optimum,
         bid_spread=float(np.log(ads.bids).std()),
         largest_bid=float(ads.bids.max() / np.median(ads.bids)),
         concentration=units[base].concentration(),
@@ -189,24 +202,23 @@ def _check(asked: EvaluationOptions, base: str, table: Table) -> None:
     if not models:
         raise InputError("must name at least one column of predictions", argument="ctr")
     Metrics([], [], [], None if size else [0], **asked.rules)
-    if (not asked.auction) == (size is None):
-        raise InputError(
-            "or {} must say which ads compete: the column that names the auction, or how many ads an auction has, to "
-            f"measure all that could be drawn (the paper uses 256); found {'both' if asked.auction else 'neither'}",
-            argument="auction",
-            others=["auction_size"],
-        )
-    if size is not None:
-        check_whole("auction_size", size, 2)  # one ad competes with nobody
+    if asked.auction and size is not None:
+        message = "must not be named with {}: the log has real auctions, or every possible one is measured"
+        raise InputError(message, argument="auction", others=["auction_size"])
+    if not asked.auction:
+        check_whole("auction_size", SIZES[0] if size is None else size, 2)  # one ad competes with nobody
         check_closed_form(asked.pricing, len(asked.slots), reserve=asked.reserve, weighted=asked.weight is not None)
-    elif asked.pool_by:
-        raise InputError("needs {}: real auctions are pools already", argument="pool_by", others=["auction_size"])
+    if asked.pool_by and size is None:
+        raise InputError("needs {}, the ads of an auction in a pool", argument="pool_by", others=["auction_size"])
     check_name("calibrate", calibrate, ["none", *CALIBRATORS])
     if calibrate == "none" and asked.calibration_table is not None:
         message = "needs {}: platt or isotonic; found none"
         raise InputError(message, argument="calibration_table", others=["calibrate"])
+    if calibrate == "isotonic" and asked.calibration_table is None:
+        message = "must be platt without {}: isotonic has too many steps to be fitted on the ads that it is judged by"
+        raise InputError(message, argument="calibrate", others=["calibration_table"])
     if same_place(asked.calibration_table, table):
-        message = "must not be the table itself: without one, auctions are calibrated by others"
+        message = "must not be the table itself, on which platt is fitted without one"
         raise InputError(message, argument="calibration_table")
     for model in models:
         if f"{model}+{calibrate}" in models:
@@ -249,27 +261,15 @@ def _exposure(ads: AdTable, slots: Sequence[float]) -> Floats | None:
 
 
 def _with_twins(ads: AdTable, asked: EvaluationOptions, progress: Progress) -> AdTable:
-    """Every model together with its calibrated twin, ``model+platt``, fitted on the calibration table or on the other
-    auctions, or ads where auctions are not real: none is calibrated by its own click."""
-    kind, other = asked.calibrate, None
+    """Every model together with its calibrated copy, ``model+platt``: one map for all ads, so that it cannot change who
+    wins where all bid the same."""
+    kind, known = asked.calibrate, ads
     if asked.calibration_table is not None:
-        other = asked.read(asked.calibration_table, "calibration_table")
-    elif asked.auction and ads.auctions < 2:
-        message = "needs a {} or at least 2 auctions to learn from each other, found 1"
-        raise InputError(message, argument="calibrate", others=["calibration_table"])
-
-    def labels(of: AdTable) -> Floats:
-        exposure = _exposure(of, asked.slots)
-        return of.clicks if exposure is None else of.clicks / exposure
-
-    offsets = ads.offsets if asked.auction else np.arange(ads.ads + 1)
-    twins = {}
+        known = asked.read(asked.calibration_table, "calibration_table")
+    exposure, twins = _exposure(known, asked.slots), {}
+    labels = known.clicks if exposure is None else known.clicks / exposure
     for model, ctr in ads.ctr.items():
-        if other is None:
-            twin = cross_fitted(kind, ctr, labels(ads), offsets, weights=ads.weights)
-        else:
-            twin = calibrator(kind, other.ctr[model], labels(other), weights=other.weights)(ctr)
-        twins[f"{model}+{kind}"] = twin
+        twins[f"{model}+{kind}"] = calibrator(kind, known.ctr[model], labels, weights=known.weights)(ctr)
         progress("calibration", len(twins) / len(ads.ctr))
     return replace(ads, ctr=ads.ctr | twins)
 
@@ -289,6 +289,34 @@ def metrics_of(ctr: Floats, ads: AdTable, rules: dict[str, Any]) -> Metrics:
         pools=ads.groups.get("pool"),
         **rules,
     )
+
+
+def _references(metrics: Metrics) -> dict[str, Metrics]:
+    """Rankings that need no model, and the best where the true CTR is known; where all bid the same, that by bid is a
+    random one."""
+    bids = metrics.log.bids
+    found = {BY_BID: metrics.by_bid()} if bids.min() < bids.max() else {}
+    found[AT_RANDOM] = metrics.at_random()
+    if metrics.log.truth_known:
+        found[BEST] = metrics.by_truth()
+    return found
+
+
+def _by_size(ads: AdTable, asked: EvaluationOptions, base: str) -> Iterator[AuctionSize]:
+    """The models against the baseline in auctions of several sizes; a single one against random ads."""
+    if ads.ads <= SIZES[0]:
+        raise InputError(f"must have more than {SIZES[0]} ads, found {ads.ads}", argument="table")
+    for size in SIZES:
+        if size < ads.ads:
+            metrics = {
+                model: metrics_of(column, ads, asked.rules | {"size": size}) for model, column in ads.ctr.items()
+            }
+            units = {model: each.sales for model, each in metrics.items()}
+            if len(units) == 1:
+                units[AT_RANDOM] = metrics[base].at_random().sales
+            pairs = [(model, base) for model in asked.ctr if model != base] or [(base, AT_RANDOM)]
+            levels = {model: each.reference().intervals["welfare"] for model, each in metrics.items()}
+            yield AuctionSize(size, levels, tuple(compared(units, pairs, metrics=("welfare",))))
 
 
 def _segments(

@@ -1,4 +1,4 @@
-"""How sure a paired difference is: intervals over auctions and repeats, and what the data could have shown at all."""
+"""How sure a mean or a paired difference is: intervals over auctions and repeats, and what data could show."""
 
 from __future__ import annotations
 
@@ -26,6 +26,30 @@ class Interval:
     low: float
     high: float
     standard_error: float
+
+    def __str__(self) -> str:
+        return self.text()
+
+    @property
+    def half(self) -> float:
+        """The distance of the farther bound; NaN if one is not known."""
+        return max(self.estimate - self.low, self.high - self.estimate)
+
+    def text(self, places: int | None = None) -> str:
+        """With half its width, or with both bounds where one is much nearer; with as many digits as that deserves.
+
+        >>> str(Interval(0.51234, 0.4986, 0.5262, 0.007)), str(Interval(0.2, 0.05, 0.54, 0.1))
+        ('0.512 ± 0.014', '0.20 [0.05, 0.54]')
+        """
+        if not math.isfinite(self.estimate):
+            return "–"
+        if not math.isfinite(self.half):
+            return f"{self.estimate:.3g}, no interval"
+        below, above = self.estimate - self.low, self.high - self.estimate
+        places = digits_of(self.half) if places is None else places
+        if max(below, above) > 1.5 * min(below, above):
+            return f"{self.estimate:,.{places}f} [{self.low:,.{places}f}, {self.high:,.{places}f}]"
+        return f"{self.estimate:,.{places}f} ± {(below + above) / 2:,.{places}f}"
 
     @property
     def smallest(self) -> float:
@@ -68,6 +92,37 @@ def unit_interval(differences: ArrayLike, weights: ArrayLike | None = None, *, l
     alike = units if w is None else effective_units(w)
     half = student_quantile(0.5 + level / 2, max(1, round(alike) - 1)) * error
     return Interval(estimate, estimate - half, estimate + half, error)
+
+
+def level_interval(values: ArrayLike, weights: ArrayLike | None = None, *, bounded: bool = False) -> Interval:
+    """A mean that is never negative, such as welfare, with an interval on the scale of its logarithm.
+
+    Sums of rare and unequal parts are skewed: bounds mean exp(-+ half / mean) are off less often than mean -+ half, and
+    never below 0. Of a ``bounded`` mean, such as AUC, it is the logit, and the bounds are below 1 too.
+
+    >>> interval = level_interval([0.0, 1.0, 0.0, 2.0] * 5)
+    >>> interval.estimate, round(interval.low, 2), round(interval.high, 2)
+    (0.75, 0.45, 1.25)
+    """
+    found = unit_interval(values, weights)
+    mean, half = found.estimate, found.high - found.estimate
+    room = 1 - mean if bounded else 1.0
+    if not (mean > 0 and room > 0 and math.isfinite(half)):
+        return Interval(mean, math.nan, math.nan, found.standard_error)
+    factor = math.exp(min(half / (mean * room), 700.0))
+    bounds = (mean / factor, mean * factor)
+    if bounded:
+        bounds = (mean / (mean + room * factor), mean / (mean + room / factor))
+    return Interval(mean, *bounds, found.standard_error)
+
+
+def digits_of(half: float) -> int:
+    """Decimals that show two digits of half an interval, at most 12.
+
+    >>> digits_of(0.0142), digits_of(37.0)
+    (3, 0)
+    """
+    return min(max(1 - math.floor(math.log10(half)), 0), 12) if half > 0 else 2
 
 
 def effective_units(weights: Floats) -> float:

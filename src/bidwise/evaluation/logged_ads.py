@@ -48,7 +48,7 @@ class LoggedAds:
         label = clicked_ads(ad_numbers("clicks", clicks, like=like)).double()
         if exposure is not None:
             label /= _share("exposure", ad_numbers("exposure", exposure, like=like))
-        worth = label
+        worth, self.truth_known = label, truth is not None
         if truth is not None:
             worth = ad_numbers("truth", truth, like=like)
             check_between("truth", worth, 0, 1)

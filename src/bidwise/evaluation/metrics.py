@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,10 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bidwise.auctions import Outcome, ad_numbers, run_auction
-from bidwise.auctions.ranking import power
+from bidwise.auctions.outcome import power
 from bidwise.checks import InputError, check_between, check_whole
 from bidwise.evaluation.auc import auc_values, auction_areas
 from bidwise.evaluation.bins import CTR_BINS, Bin, calibration_error, curve
+from bidwise.evaluation.intervals import Interval, level_interval
 from bidwise.evaluation.logged_ads import LoggedAds
 from bidwise.evaluation.pooled import Pool, Pooled, WeightedPool, check_closed_form, pool_of, ranking_score
 from bidwise.evaluation.units import Kind, Units
@@ -57,7 +59,16 @@ class ModelMetrics:
     by_bid: tuple[Bin, ...] = ()
     calibration_curve: tuple[Bin, ...] = ()
     calibrated_from: str | None = None
-    share_of_optimum: float | None = None  # where the true CTR is known
+    intervals: dict[str, Interval] = field(default_factory=dict)  # of welfare, revenue, auc and log_loss
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What ranking without a model, or by the true CTR, brings in the same auctions."""
+
+    welfare: float
+    revenue: float  # NaN where nothing is ranked, so that there is no price
+    intervals: dict[str, Interval]
 
 
 class Rules(NamedTuple):
@@ -123,10 +134,7 @@ class Metrics:
 
     def of(self, ctr: ArrayLike) -> Metrics:
         """The metrics of another model over the same ads; what does not depend on predictions is not done again."""
-        other = Metrics.__new__(Metrics)
-        other.rules, other.log = self.rules, self.log
-        other._predict(ad_numbers("ctr", ctr, like=torch.from_numpy(self.log.bids)))
-        return other
+        return self._ranked_by(ad_numbers("ctr", ctr, like=torch.from_numpy(self.log.bids)))
 
     def _predict(self, ctr: Tensor) -> None:
         log, rules = self.log, self.rules
@@ -139,11 +147,20 @@ class Metrics:
         self.sold: Outcome = run_auction(ctr, log.bids, log.auctions.offsets, **auction)  # type: ignore[arg-type]
 
     @cached_property
+    def _in_auctions(self) -> Units:
+        worth = self.log.worth
+        return self._sold({"welfare": self._welfare(worth), "revenue": self._revenue()}, worth)
+
+    @cached_property
+    def sales(self) -> Units:
+        """:attr:`per_unit` of welfare and revenue only."""
+        return self._grouped(self._in_auctions)
+
+    @cached_property
     def per_unit(self) -> Units:
         """What each unit that intervals are taken over adds to welfare, revenue, log loss and AUC: each auction, in the
         order they came; with a size each ad, or each pool if there are many; or each cluster."""
-        worth = self.log.worth
-        units = self._sold({"welfare": self._welfare(worth), "revenue": self._revenue()}, worth)
+        units = self._in_auctions
         per_ad = {"log_loss": log_losses(self.ctr, self.log.label), "auc": self._area[1]}
         sums = units.sums | {metric: self.log.sum(column) for metric, column in per_ad.items()}
         return self._grouped(replace(units, sums=sums))
@@ -153,10 +170,33 @@ class Metrics:
         worth = np.where(mine, self.log.worth, 0.0)
         return self._grouped(self._sold({"welfare": self._welfare(worth)}, worth))
 
-    @property
-    def welfare(self) -> float:
-        """Mean welfare of an auction."""
-        return self._sold({"welfare": self._welfare(self.log.worth)}, self.log.worth).mean("welfare")
+    def by_bid(self) -> Metrics:
+        """The same ads, ranked by their bids."""
+        return self._ranked_by(squash=0.0)
+
+    def at_random(self) -> Metrics:
+        """The same ads shown at random: each bids 1 and is worth its bid times its label. Prices mean nothing."""
+        other, reserve = self._ranked_by(squash=0.0, reserve=min(self.rules.reserve, 1.0)), self.rules.reserve
+        log = other.log = copy(self.log)
+        log.worth, log.bids = log.worth * log.bids, np.where(log.bids >= reserve, 1.0, other.rules.reserve / 2 or 1.0)
+        other._predict(torch.from_numpy(other.ctr))
+        return other
+
+    def by_truth(self) -> Metrics:
+        """The same ads, ranked by the true CTR."""
+        return self._ranked_by(torch.from_numpy(self.log.worth), squash=1.0)
+
+    def _ranked_by(self, ctr: Tensor | None = None, **rules: Any) -> Metrics:
+        other = Metrics.__new__(Metrics)
+        other.rules, other.log = self.rules._replace(**rules), self.log
+        other._predict(torch.from_numpy(self.ctr) if ctr is None else ctr)
+        return other
+
+    def reference(self, *, priced: bool = True) -> Reference:
+        """The welfare and, if anybody is priced, the revenue of this ranking."""
+        units = self.sales
+        intervals = {metric: _level(units, metric) for metric in ("welfare", "revenue")[: 1 + priced]}
+        return Reference(units.mean("welfare"), units.mean("revenue") if priced else math.nan, intervals)
 
     def _welfare(self, worth: Floats) -> Tensor | Pooled:
         """Of each auction; with a size of each ad."""
@@ -233,7 +273,7 @@ class Metrics:
         log, units = self.log, self.per_unit
         _, ctr, label, weights = self._ranked
         log_loss, welfare, revenue = (units.mean(metric) for metric in ("log_loss", "welfare", "revenue"))
-        promised, more = self._in_auctions() if log.auctions is not None else self._in_a_pool()
+        promised, more = self._of_auctions() if log.auctions is not None else self._of_a_pool()
         return ModelMetrics(
             welfare=welfare,
             revenue=revenue,
@@ -249,10 +289,11 @@ class Metrics:
             clipped=int(np.searchsorted(ctr, EPSILON) + len(ctr) - np.searchsorted(ctr, 1 - EPSILON, side="right")),
             by_bid=log.by_bid(self.ctr),
             calibration_curve=curve(ctr, ctr, label, weights, CTR_BINS),
+            intervals={metric: _level(units, metric) for metric in ("welfare", "revenue", "auc", "log_loss")},
             **more,
         )
 
-    def _in_auctions(self) -> tuple[float, dict[str, Any]]:
+    def _of_auctions(self) -> tuple[float, dict[str, Any]]:
         """Welfare as it was predicted, and what only real auctions have."""
         log, sold = self.log, self.sold
         assert log.auctions is not None
@@ -265,7 +306,7 @@ class Metrics:
             "tied": _mean(sold.tied.numpy().astype(np.float64), log.weight),
         }
 
-    def _in_a_pool(self) -> tuple[float, dict[str, Any]]:
+    def _of_a_pool(self) -> tuple[float, dict[str, Any]]:
         slots, shown = self.rules.slots, self.log.bids >= self.rules.reserve
         assert self.rules.size is not None
         filled = min(self.rules.size / len(slots), 1.0)
@@ -294,6 +335,10 @@ def log_losses(ctr: Floats, label: Floats) -> Floats:
     p = ctr.clip(EPSILON, 1 - EPSILON)
     losses: Floats = (label - 1) * np.log1p(-p) - label * np.log(p)
     return losses
+
+
+def _level(units: Units, metric: str) -> Interval:
+    return level_interval(units.sum(metric), units.weight_of(metric), bounded=metric == "auc")
 
 
 def _mean(numbers: Floats, weights: Floats | None) -> float:

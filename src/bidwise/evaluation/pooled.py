@@ -23,8 +23,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bidwise.auctions.inputs import ad_numbers, slot_multipliers
-from bidwise.auctions.outcome import PRICINGS
-from bidwise.auctions.ranking import power
+from bidwise.auctions.outcome import PRICINGS, power
 from bidwise.checks import (
     InputError,
     check_between,

@@ -11,8 +11,11 @@ from typing import Any, ClassVar
 import bidwise
 from bidwise.checks import InputError
 from bidwise.evaluation.comparison import Comparison
+from bidwise.evaluation.doubts import Doubt
+from bidwise.evaluation.estimate import Estimate
+from bidwise.evaluation.intervals import Interval
 from bidwise.evaluation.logged_ads import MANY_POOLS
-from bidwise.evaluation.metrics import ModelMetrics
+from bidwise.evaluation.metrics import ModelMetrics, Reference
 from bidwise.evaluation.units import Concentration, Kind
 from bidwise.json_files import read_object
 from bidwise.run_folder import (
@@ -24,6 +27,11 @@ from bidwise.run_folder import (
     write_json,
     write_text,
 )
+
+BY_BID, AT_RANDOM, BEST = "highest bid", "random ad", "best possible"  # references: ways to rank without a model
+
+
+DETECTED = 0.1  # of the welfare: a change that a table should be able to detect, to judge models
 
 
 @dataclass(frozen=True)
@@ -46,16 +54,37 @@ class Segment:
     welfare: Comparison
 
 
+@dataclass(frozen=True)
+class AuctionSize:
+    """Models compared over every possible auction of one size."""
+
+    ads: int
+    welfare: dict[str, Interval]
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def enough(self) -> bool:
+        """Whether a change by `DETECTED` of the welfare would be detected in auctions of this size."""
+        return any(
+            each.enough and each.smallest_lift < DETECTED * self.welfare[each.model].estimate
+            for each in self.comparisons
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What was found, field by field as in ``result.json``; ``print`` shows the table and the verdict."""
 
     kind: ClassVar[str] = "evaluation"
-    format: ClassVar[int] = 5
-    written: ClassVar[tuple[str, ...]] = ("best", "units")
+    format: ClassVar[int] = 6
+    written: ClassVar[tuple[str, ...]] = ("best", "units", "optimal_welfare")
 
     models: dict[str, ModelMetrics]
     comparisons: tuple[Comparison, ...]
+    references: dict[str, Reference]
+    against: tuple[Comparison, ...]  # welfare of models against references, and of those against the baseline
+    sizes: tuple[AuctionSize, ...] = ()  # where neither auctions nor their size were named
+    doubts: tuple[Doubt, ...] = ()
     auctions: int | None  # None where all that could be drawn are measured
     ads: int
     pools: int | None = None  # inside which auctions are drawn
@@ -64,7 +93,6 @@ class Evaluation:
     single_ads: int = 0  # real auctions with one ad
     baseline: str
     welfare_of: str  # "clicks": realised; "truth": expected
-    optimal_welfare: float | None = None  # of any prediction, where the true CTR is known
     bid_spread: float  # standard deviation of log bids
     largest_bid: float  # in medians
     concentration: Concentration  # of the baseline's welfare
@@ -75,10 +103,22 @@ class Evaluation:
 
     @property
     def best(self) -> str | None:
-        """The model with the highest welfare; none where all have the same."""
-        welfare = {model: metrics.welfare for model, metrics in self.models.items()}
-        best = max(welfare, key=lambda model: welfare[model])
-        return best if len(welfare) == 1 or min(welfare.values()) < welfare[best] else None
+        """The model whose welfare is measurably higher than that of every other; a calibrated copy is no other."""
+        lost = {frozenset(comparison.pair): comparison.worse for comparison in self.of_metric("welfare")}
+        for model in self.originals:
+            others = [other for other in self.originals if other != model]
+            if others and all(lost.get(frozenset((model, other))) == other for other in others):
+                return model
+        return None
+
+    @property
+    def optimal_welfare(self) -> float | None:
+        """The highest welfare of any prediction, where the true CTR is known."""
+        return self.references[BEST].welfare if BEST in self.references else None
+
+    def lift(self, model: str, baseline: str) -> Estimate:
+        """The welfare of a model or a reference in shares of the other's, with its interval."""
+        return next(each.lift for each in (*self.against, *self.of_metric("welfare")) if each.pair == (model, baseline))
 
     @property
     def units(self) -> Kind:
@@ -109,7 +149,7 @@ class Evaluation:
         """The comparisons by (model, baseline) and metric."""
         pairs: dict[tuple[str, str], dict[str, Comparison]] = {}
         for comparison in self.comparisons:
-            pairs.setdefault((comparison.model, comparison.baseline), {})[comparison.metric] = comparison
+            pairs.setdefault(comparison.pair, {})[comparison.metric] = comparison
         return pairs
 
     def of_metric(self, metric: str) -> list[Comparison]:
@@ -134,15 +174,17 @@ class Evaluation:
         return json.dumps(result_json(self), indent=2, allow_nan=False)
 
     def write(self, out: str | Path) -> None:
-        """``out/result.json``, ``out/report.html`` and ``out/environment.json``: all, or no result."""
-        from bidwise.report.build import run_of, runs_page  # late: matplotlib takes a second, and not everyone writes
+        """``out/result.json``, ``report.html``, ``verdict.txt`` and ``environment.json``: all, or no result."""
+        from bidwise.report.build import run_of, runs_page, verdict_text  # late: matplotlib takes a second
 
         check_folder(out)
         with locked_folder(out) as folder, whole_file(folder / "result.json") as part:
             part.write_text(self.to_json(), encoding="utf-8")
             made = environment()
-            page = runs_page([replace(run_of(folder, self), environment=made)])
+            run = replace(run_of(folder, self), environment=made)
+            page, text = runs_page([run]), verdict_text([run])
             write_json(folder / "environment.json", made)
+            write_text(folder / "verdict.txt", text)
             write_text(folder / "report.html", page)
 
 

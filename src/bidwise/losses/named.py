@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from bidwise.checks import InputError, Named, check_name, check_not_negative, check_positive
-from bidwise.losses.api import check_batch, composite_loss, kernel_log_loss
+from bidwise.losses.api import check_batch, composite_loss, cross_entropy, kernel_log_loss
 from bidwise.losses.definition import VALUES, Batch, PairOptions
 from bidwise.losses.dispatch import on_kernels
-from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
 
@@ -178,6 +177,7 @@ _MAKERS: Named[Callable[[], nn.Module]] = Named(
         "hinge": partial(_PAPER, surrogate="hinge"),  # equation 6
         "ranknet": partial(_PAPER, gap="order"),  # the classic baseline, only the order of values
         "log_teacher": partial(_PAPER, value="teacher", weighting=3.0),  # equation 5 with a teacher, Section 4.2
+        "log_teacher_unweighted": partial(_PAPER, value="teacher"),  # equation 5 with a teacher and no weights
         "hinge_plus_teacher": partial(  # equation 7
             _PAPER, value="teacher", gap="positive", surrogate="hinge", weighting=3.0
         ),

@@ -1,9 +1,9 @@
-"""The page of an evaluation: models, differences, segments, calibration and every comparison, to look at."""
+"""The page of an evaluation: verdict and models, sizes, segments, calibration and every comparison, to look at."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from matplotlib.axes import Axes
@@ -16,16 +16,15 @@ from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.result import Evaluation
 from bidwise.report.drawing import INK, Look, Panel, Whisker, looks, ticks, whiskers
 from bidwise.report.evaluation_sentences import (
-    AS_PREDICTIONS,
-    IN_THE_AUCTION,
-    leading,
     models_table,
+    more_table,
     notes,
     segment_tables,
-    verdicts,
+    size_tables,
+    verdict,
 )
 from bidwise.report.formatting import decimals, number, per_cent, signed
-from bidwise.report.sections import Cell, Run, RunPage, Section, Table, TableRow, drawing
+from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow, drawing
 
 DRAWN = 7  # models in a figure of curves; more cannot be distinguished
 OPEN = 40  # rows of comparisons that are shown without a click
@@ -33,74 +32,76 @@ METRICS = {"log_loss": "log loss", "auc": "AUC"}
 
 
 def evaluation_page(run: Run, key: str) -> RunPage:
-    """The verdict, and all numbers in figures and tables."""
+    """The verdict, one picture and the table of models; then all numbers in figures and tables."""
     evaluation: Evaluation = run.result
-    sentences = verdicts(evaluation)
-    sentences.sort(key=lambda sentence: (sentence.model in evaluation.twins, sentence.baseline != evaluation.baseline))
-    said = [("", text) for text in leading(evaluation)]
-    said += [(sentence.outcome or "", sentence.text) for sentence in sentences]
+    (outcome, first), *lines = verdict(evaluation)
+    sizes = [_drawing(f"{key}size{at}", table, rows) for at, (table, rows) in enumerate(_by_size(evaluation))]
+    lead = "Every possible auction of each size, with the same ads."
     return RunPage(
         run.name,
         f"Evaluation of {', '.join(evaluation.originals)}",
-        said[0][1],
-        said[1:],
-        _facts(evaluation),
+        first,
+        lines,
+        facts(evaluation),
         [
-            models_section(evaluation),
-            differences_section(evaluation, key),
+            Section("Size of the auction", lead, figures=sizes, tables=size_tables(evaluation)),
             _segments(evaluation, key),
             _calibration(evaluation, key),
-            _comparisons(evaluation),
+            comparisons_section(evaluation),
             notes_section(evaluation),
         ],
-        said[0][0],
+        outcome,
+        [welfare_drawing(evaluation, key)],
+        [models_table(evaluation)],
     )
 
 
-def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:
-    auctions = evaluation.auctions
-    size = evaluation.options["auction_size"] if auctions is None else f"{evaluation.ads / max(auctions, 1):.3g}"
-    facts = [("all", "auctions that could be drawn") if auctions is None else (f"{auctions:,}", "auctions")]
-    facts.append((f"{evaluation.ads:,}", f"ads, {size} in an auction"))
-    facts += [(f"{evaluation.pools:,}", "pools inside which auctions are drawn")] if evaluation.pools else []
-    facts += [(f"{evaluation.clusters:,}", "clusters that intervals are taken over")] if evaluation.clusters else []
-    return facts
+def facts(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """How much was measured."""
+    size = evaluation.options.get("auction_size") or f"{evaluation.ads / max(evaluation.auctions or 0, 1):.3g}"
+    found = [("every", "possible auction") if evaluation.auctions is None else (f"{evaluation.auctions:,}", "auctions")]
+    found += [(f"{evaluation.ads:,}", "ads"), (f"{size}", "ads in an auction")]
+    found += [(f"{evaluation.pools:,}", "pools of ads that compete")] if evaluation.pools else []
+    found += [(f"{evaluation.clusters:,}", "clusters")] if evaluation.clusters else []
+    return [*found, (f"{evaluation.models[evaluation.baseline].clicks:,}", "clicks")]
 
 
-def models_section(evaluation: Evaluation) -> Section:
-    """The metrics of all models, in the auction and as predictions."""
-    captions = {"In the auction": IN_THE_AUCTION, "As predictions": AS_PREDICTIONS}
-    tables = [models_table(caption, measures, evaluation) for caption, measures in captions.items()]
-    lead = "Welfare, revenue and surplus are means per auction."
-    if evaluation.optimal_welfare is not None:
-        lead += f" The highest welfare that any prediction could reach is {evaluation.optimal_welfare:.5g}."
-    return Section("Models", lead, tables=tables)
-
-
-def differences_section(evaluation: Evaluation, key: str) -> Section:
-    """Intervals of welfare and of revenue, in per cent; before and after calibration."""
-    pairs, twins = evaluation.pairs, evaluation.twins
+def welfare_drawing(evaluation: Evaluation, key: str, model: str = "") -> Drawing:
+    """Intervals of welfare: models against the baseline and calibrated copies against their models; of a single model,
+    against rankings that need none."""
+    pairs, twins, base = evaluation.pairs, evaluation.twins, evaluation.baseline
     groups = {
-        f"against {evaluation.baseline}": [p for p in pairs if p[1] == evaluation.baseline and p[0] not in twins],
+        f"against {base}": [p for p in pairs if p[1] == base and p[0] not in twins],
         "calibrated, each against itself before": [p for p in pairs if p[1] == twins.get(p[0])],
         "calibrated, against the baseline calibrated": [p for p in pairs if p[1] in twins],
     }
+    style, rows = _style(evaluation), []
+    for heading, members in groups.items() if pairs and not model else ():
+        rows += [Whisker(heading)] if members else []
+        rows += [_whisker(pairs[p]["welfare"], style[p[0]].colour) for p in members]
+    if not rows:
+        model = model or base
+        rows = [Whisker(f"{model} against")]
+        for each in evaluation.against:
+            if each.model == model:
+                rows.append(replace(_whisker(each, style[model].colour), name=each.baseline))
+    said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
+    about = f"Difference of welfare with 95 % intervals, in per cent. {said}"
+    return drawing(key + "welfare", whiskers("Welfare", rows, "difference of welfare, %", about))
+
+
+def _drawing(key: str, table: Table, rows: Sequence[Whisker]) -> Drawing:
+    """Intervals of the rows of a table."""
+    said = "; ".join(f"{row.name}: {row.words}" for row in rows)
+    axis = "difference of welfare, %"
+    return drawing(key, whiskers(table.caption, rows, axis, f"{table.caption}. {said}"))
+
+
+def _by_size(evaluation: Evaluation) -> Iterator[tuple[Table, list[Whisker]]]:
     style = _style(evaluation)
-    drawings = []
-    for metric in ("welfare", "revenue") if pairs else ():
-        rows = []
-        for heading, members in groups.items():
-            rows += [Whisker(heading)] if members else []
-            rows += [_whisker(pairs[p][metric], style[p[0]].colour) for p in members]
-        said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
-        about = f"Difference of {metric} with 95 % intervals, in per cent of the baseline. {said}"
-        panel = whiskers(metric.capitalize(), rows, f"difference of {metric}, % of the baseline", about)
-        drawings.append(drawing(key + metric, panel))
-    lead = (
-        "Dot: estimate; line: 95 % interval. Coloured and filled where the interval excludes 0, grey and hollow "
-        "where it contains 0 or there is too little to tell."
-    )
-    return Section("Difference to the baseline", lead, figures=drawings)
+    for at, table in enumerate(size_tables(evaluation)):
+        found = [(size.ads, size.comparisons[at]) for size in evaluation.sizes]
+        yield table, [replace(_whisker(each, style[each.model].colour), name=f"{ads} ads") for ads, each in found]
 
 
 def _style(evaluation: Evaluation) -> dict[str, Look]:
@@ -132,14 +133,10 @@ def _segments(evaluation: Evaluation, key: str) -> Section:
             and each.welfare.outcome is not Outcome.TOO_FEW
         ]
         if rows:
-            said = "; ".join(f"{row.name}: {row.words}" for row in rows)
-            axis = "difference of welfare, % of the baseline’s of these ads"
-            panel = whiskers(table.caption, rows, axis, f"{table.caption}. {said}")
-            drawings.append(drawing(f"{key}segment{at}", panel))
+            drawings.append(_drawing(f"{key}segment{at}", table, rows))
     lead = (
-        "The welfare that the ads of each segment bring, in the auctions of all; all segments of a column add up to "
-        "the whole. The 50 values with the most ads are shown. Intervals are corrected for their number: all hold at "
-        "once in 95 of 100 data sets."
+        "The welfare that the ads of each value bring, in the auctions of all ads. At most 50 values are shown. "
+        "Intervals are corrected for their number: all cover at once in 95 of 100 data sets."
     )
     return Section("Segments", lead, figures=drawings, tables=tables)
 
@@ -169,10 +166,9 @@ def _calibration(evaluation: Evaluation, key: str) -> Section:
             panel = _ratios_by_bid(f"Predicted / observed clicks by bid{suffix}", lines, style, ratios)
             drawings.append(drawing(f"{key}bids{at}", panel))
     lead = (
-        "A model is right on the dashed line. It overrates below the diagonal of the curves (20 bins of equal mass), "
-        "and above 1 in the figures by bid."
+        "A model is right on the dashed line. It overestimates below the diagonal, and above 1 in the figures by bid."
     )
-    lead += f" Not drawn, to keep the lines apart: {', '.join(left_out)}." if left_out else ""
+    lead += f" {len(left_out)} models are not drawn, to keep the lines apart." if left_out else ""
     legend = [(model, style[model].colour, style[model].marker) for model in kept]
     return Section("Calibration", lead, legend=legend, figures=drawings)
 
@@ -240,7 +236,8 @@ def _scaled(axis: Axis, ends: tuple[float, float], wide: bool, words: Callable[[
     (axis.axes.set_xlim if across else axis.axes.set_ylim)(*ends)
 
 
-def _comparisons(evaluation: Evaluation) -> Section:
+def comparisons_section(evaluation: Evaluation) -> Section:
+    """Every metric of every pair."""
     places = {
         metric: decimals((x for c in evaluation.of_metric(metric) for x in (c.difference, c.ci_low, c.ci_high)), 3)
         for metric in dict.fromkeys(c.metric for c in evaluation.comparisons)
@@ -259,23 +256,21 @@ def _comparisons(evaluation: Evaluation) -> Section:
                 Cell(per_cent(c.relative_smallest_lift) if relative else number(c.smallest_lift, places[metric])),
             ]
             rows.append(TableRow(f"{model} against {baseline}", cells, lines=0 if at else len(by)))
+    changed = ("Effective clicks", "Clicks of equal weight that would make it up; ads, for log loss and AUC.")
+    if evaluation.auctions is not None:
+        changed = ("Changed auctions", "Auctions in which the metric differs.")
     headings = [
         ("Metric", ""),
         ("Finding", ""),
         ("Difference", "Model − baseline on the same auctions."),
         ("Relative [95 % interval]", "In per cent of the baseline."),
-        ("Changed auctions", "In which the metric differs.")
-        if evaluation.auctions is not None
-        else ("Effective clicks", "As many clicks of one weight (ads, for log loss and AUC) would make it up."),
-        ("Smallest lift", "Found in 4 of 5 data sets like this one; a smaller one is easily missed."),
+        changed,
+        ("Smallest lift", "A true change of this size would be detected 80 % of the time."),
     ]
     caption = f"{len(evaluation.pairs)} {'pair' if len(evaluation.pairs) == 1 else 'pairs'} of models"
     table = Table(caption, "Comparison", headings, rows, folded=len(rows) > OPEN, explained=True)
-    lead = (
-        f"Intervals are Student’s t over {evaluation.units}. They cover what this data can say about ads like these, "
-        "not about other markets."
-    )
-    return Section("All comparisons", lead, tables=[table])
+    lead = f"Intervals are Student’s t over {evaluation.units}: what these ads can say about ads like them."
+    return Section("More measures", lead, tables=[more_table(evaluation), table])
 
 
 def _finding(comparison: Comparison) -> str:

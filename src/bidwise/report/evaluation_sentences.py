@@ -1,101 +1,308 @@
-"""What an evaluation says in words: the table, the headline, a sentence for every comparison that matters, notes."""
+"""What an evaluation says in words: doubts, the verdict, the table of models, notes. Every sentence has its own string.
+
+`tests/test_sentences.py` finds the sentences of this package by their full stops and collects an example of each.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bidwise.evaluation.comparison import CHANGED, DECISIVE, EFFECTIVE, Comparison
-from bidwise.evaluation.estimate import NONE, Outcome
-from bidwise.evaluation.result import Evaluation, Segment
+from bidwise.evaluation.doubts import Doubt
+from bidwise.evaluation.estimate import NONE, Estimate, Outcome
+from bidwise.evaluation.intervals import digits_of
+from bidwise.evaluation.metrics import ModelMetrics, Reference
+from bidwise.evaluation.result import AT_RANDOM, BEST, BY_BID, DETECTED, Evaluation, Segment
 from bidwise.evaluation.units import Kind
 from bidwise.report.formatting import counted, number
-from bidwise.report.sections import Cell, Measure, Table, by_column, measure_columns, outcome_cell
+from bidwise.report.sections import Cell, Measure, Table, TableRow, by_column, measure_columns, outcome_cell
 
 FEW_CLUSTERS = 30
 ABSURD = 100  # medians; the cap of bids in training too
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals covered the truth in 80 % of one simulated market
-IN_THE_AUCTION: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
-    "welfare": (
-        "Welfare",
-        "Bids of the ads shown times their clicks, mean per auction: what ranking by eCPM is for.",
-        None,
-    ),
-    "revenue": ("Revenue", "What the advertisers of the shown ads pay, mean per auction.", None),
-    "surplus": ("Surplus", "Welfare − revenue: what is left to the advertisers, mean per auction.", None),
-    "share_of_optimum": ("Share of optimum", "Welfare / the most that any prediction could reach.", 4),
-    "winners_predicted_over_observed": (
-        "Winners’ pred./obs.",
-        "Predicted / observed clicks of the ads shown, weighted by bid: winning selects what was overrated.",
+MOST = 1e6  # times the data: what nobody will collect
+NAMED = 4  # models in a sentence
+RANKINGS = {BY_BID: "ranking by the highest bid", AT_RANDOM: "showing random ads", BEST: "the best possible ranking"}
+WITH_INTERVALS = {  # metric -> heading and meaning; each model has an interval
+    "welfare": ("Welfare", "Bids of the ads shown times their clicks, mean per auction, ± half the 95 % interval."),
+    "revenue": ("Revenue", "What the advertisers of the ads shown pay, mean per auction."),
+    "auc": ("AUC", "Probability that a clicked ad is predicted above an unclicked one."),
+    "log_loss": ("Log loss", "Mean −log of the probability given to what happened; lower is better."),
+}
+SHORT: dict[str, Measure] = {  # metric -> heading, meaning, decimals (None: five digits of the largest)
+    "normalised_entropy": (
+        "Norm. entropy",
+        "Log loss / log loss of always predicting the mean CTR; below 1 beats it.",
         3,
     ),
+    "predicted_over_observed": ("Pred./obs.", "Predicted clicks / observed clicks; above 1 overestimates.", 3),
 }
-AS_PREDICTIONS: dict[str, Measure] = {
-    "auc": ("AUC", "Chance that a clicked ad is predicted above an unclicked one, over all ads.", 4),
+MORE: dict[str, Measure] = {
+    "surplus": ("Surplus", "Welfare − revenue: what is left to the advertisers, mean per auction.", None),
+    "winners_predicted_over_observed": (
+        "Winners’ pred./obs.",
+        "Predicted / observed clicks of the ads shown, weighted by bid: winning selects overestimates.",
+        3,
+    ),
     "auc_in_auctions": ("gAUC", "AUC inside each auction, averaged: ads that never compete do not count.", 4),
-    "log_loss": ("Log loss", "Mean −log of the probability given to what happened; lower is better.", 4),
-    "normalised_entropy": ("Norm. entropy", "Log loss / that of always predicting the mean CTR; below 1 beats it.", 4),
     "calibration_error": ("Calib. error", "Mean |predicted − observed CTR| over 20 bins of equal mass.", 4),
-    "predicted_over_observed": ("Pred./obs.", "Predicted clicks / observed clicks; above 1 overrates.", 3),
 }
-PRINTED = ("welfare", "revenue", "auc", "auc_in_auctions", "log_loss", "predicted_over_observed", "calibration_error")
+FINDINGS = {
+    Outcome.BETTER: "{} raises welfare by {} against {}.",
+    Outcome.WORSE: "{} lowers welfare by {} against {}.",
+    Outcome.UNCLEAR: "{} does not change welfare measurably: {} against {}.",
+}
 
 
-class Sentence(NamedTuple):
-    """What one comparison says; without an outcome there is nothing to compare."""
+class Line(NamedTuple):
+    """A line of a verdict; ``kind`` is an outcome, "doubt" or nothing."""
 
-    model: str
-    baseline: str
-    outcome: Outcome | None
+    kind: str
     text: str
 
 
 def summary(evaluation: Evaluation) -> str:
-    """The table of models, then the verdict and the notes."""
-    measures = {name: (IN_THE_AUCTION | AS_PREDICTIONS)[name] for name in PRINTED}
-    kind = "realised" if evaluation.welfare_of == "clicks" else "expected"
-    counts = f"{counted(evaluation.ads, 'ad')} in {drawn(evaluation)}; {kind} welfare and revenue per auction"
-    segments = [line for table in segment_tables(evaluation) for line in (table.caption, "", *table.text(), "")]
-    lines = [counts, "", *models_table("", measures, evaluation).text(), "", *leading(evaluation)]
-    lines += [*(sentence.text for sentence in verdicts(evaluation)), "", *segments]
+    """The verdict, the table of models and the notes, as the terminal shows them."""
+    clicks = counted(evaluation.models[evaluation.baseline].clicks, "click")
+    counts = f"{counted(evaluation.ads, 'ad')} with {clicks} in {auctions_of(evaluation)}"
+    lines = [*(line.text for line in verdict(evaluation)), "", counts, "", *models_table(evaluation).text(), ""]
+    for table in (*size_tables(evaluation), *segment_tables(evaluation)):
+        lines += [table.caption, "", *table.text(), ""]
     return "\n".join([*lines, *(f"Note: {note}" for note in notes(evaluation))])
 
 
-def models_table(caption: str, measures: Mapping[str, Measure], evaluation: Evaluation) -> Table:
-    """All models by some of their metrics."""
-    tags: dict[str, list[str]] = {evaluation.baseline: ["baseline"]} if len(evaluation.models) > 1 else {}
-    if (best := evaluation.best) is not None and len(evaluation.models) > 1:
-        tags[best] = ["★ highest welfare", *tags.get(best, [])]
+def models_table(evaluation: Evaluation) -> Table:
+    """All models and references: welfare with its interval, the change against the baseline, predictions."""
+    models, base = evaluation.models, evaluation.baseline
+    rows: dict[str, ModelMetrics | Reference] = {**models, **evaluation.references}
+    tags: dict[str, list[str]] = {base: ["baseline"]} if len(models) > 1 else {}
+    if evaluation.best is not None:
+        tags[evaluation.best] = ["★ best", *tags.get(evaluation.best, [])]
+    headings = [*WITH_INTERVALS.values(), *((heading, meaning) for heading, meaning, _ in SHORT.values())]
+    headings.insert(1, (f"Against {base}", "Change of welfare in per cent, with its 95 % interval."))
+    widest = {
+        metric: max((x.intervals[metric].half for x in models.values()), default=0.0) for metric in WITH_INTERVALS
+    }
+    places = {metric: digits_of(half) for metric, half in widest.items() if half > 0}
+    lines = []
+    for name, row in rows.items():
+        levels = {metric: interval.text(places.get(metric)) for metric, interval in row.intervals.items()}
+        cells = [Cell(levels.get(metric, NONE)) for metric in WITH_INTERVALS]
+        cells.insert(1, _against(evaluation, name))
+        cells += [Cell(number(getattr(row, key, None), digits or 0)) for key, (_, _, digits) in SHORT.items()]
+        shown = name if name in models else f"({name})"
+        lines.append(TableRow(shown, cells, tags=tags.get(name, ()), best=name == evaluation.best))
+    return Table("Models", "Model", headings, lines, explained=True)
+
+
+def _against(evaluation: Evaluation, name: str) -> Cell:
+    """The change of welfare of a model or a reference against the baseline; of a calibrated copy against its model."""
+    pair = (name, evaluation.twins.get(name, evaluation.baseline))
+    found = next((each for each in (*evaluation.of_metric("welfare"), *evaluation.against) if each.pair == pair), None)
+    if found is None:
+        return Cell(NONE)
+    return Cell(f"{found.lift:%}", found.outcome if found.outcome.clear and name in evaluation.models else "")
+
+
+def more_table(evaluation: Evaluation) -> Table:
+    """What else is measured of the models."""
     models = evaluation.models
-    return by_column(caption, "Model", measure_columns(measures, models.values()), models, tags=tags, best=best)
+    return by_column("More about the models", "Model", measure_columns(MORE, models.values()), models)
 
 
-def drawn(evaluation: Evaluation) -> str:
-    """The auctions: real ones, or all that could be drawn."""
+def auctions_of(evaluation: Evaluation) -> str:
+    """The auctions: real ones, or every possible one of a size."""
     if evaluation.auctions is not None:
         return counted(evaluation.auctions, "auction")
-    words = f"all auctions of {evaluation.options['auction_size']} that could be drawn from them"
+    words = f"every possible auction of {evaluation.options['auction_size']}"
     if evaluation.pools is None:
         return words
-    return f"{words}, inside {counted(evaluation.pools, 'pool')} by {_list(evaluation.options['pool_by'])}"
+    return f"{words} in {counted(evaluation.pools, 'pool')} by {listed(evaluation.options['pool_by'])}"
 
 
-def leading(evaluation: Evaluation) -> list[str]:
-    """What is said before the verdict of each model: that few ads hold most of the welfare, and who leads."""
-    return [*filter(None, (concentrated(evaluation), headline(evaluation)))]
+def verdict(evaluation: Evaluation) -> list[Line]:
+    """Doubts first; then how good the models are, against each other and against rankings without a model."""
+    originals, lines = evaluation.originals, [Line("doubt", text) for text in doubts(evaluation)]
+    if evaluation.optimal_welfare:
+        lines.append(Line("", share_of_optimum(evaluation)))
+    if len(originals) > 2:
+        lines.append(Line("", headline(evaluation)))
+    lines += [*comparison_lines(evaluation), reference_line(evaluation, evaluation.baseline)]
+    return lines + [Line("", text) for text in _sizes(evaluation)]
 
 
-def concentrated(evaluation: Evaluation) -> str:
-    """That a handful of ads holds most of the welfare, where it does."""
-    if not evaluation.concentrated:
-        return ""
-    few, what = evaluation.concentration, "ad" if evaluation.auctions is None else "auction"
-    hold, them = ("holds", "it") if few.count == 1 else ("hold", "them")
-    text = f"{counted(few.count, what)} {hold} {100 * few.share:.0f} % of the welfare of {evaluation.baseline}: what "
-    text += f"follows hangs on {them}."
-    hint = " Are some bids absurd? Remove their rows and compare again."
-    return text + hint if evaluation.largest_bid > ABSURD else text
+def reference_line(evaluation: Evaluation, model: str) -> Line:
+    """The welfare of a model with its interval, against a ranking that needs no model."""
+    reference = BY_BID if BY_BID in evaluation.references else AT_RANDOM
+    found = next(each for each in evaluation.against if each.pair == (model, reference))
+    if found.outcome is Outcome.SAME:
+        return Line("same", f"{model} shows the same ads as {RANKINGS[reference]}.")
+    level = str(evaluation.models[model].intervals["welfare"])
+    few = ", from too few clicks to tell" if found.outcome is Outcome.TOO_FEW else ""
+    size, other = _size(found, sign=True), RANKINGS[reference]
+    return Line(found.outcome, f"{model} brings a welfare of {level} per auction, {size} against {other}{few}.")
+
+
+def comparison_lines(evaluation: Evaluation, *only: str) -> list[Line]:
+    """A line for each model against the baseline, for the best against the second, and for each calibrated copy."""
+    originals, base = evaluation.originals, evaluation.baseline
+    leaders = set(sorted(originals, key=lambda model: -evaluation.models[model].welfare)[:2])
+    lines = []
+    for welfare, revenue in zip(evaluation.of_metric("welfare"), evaluation.of_metric("revenue"), strict=True):
+        shown = base == welfare.baseline or welfare.model not in originals or set(welfare.pair) == leaders
+        if shown and (not only or set(only) & set(welfare.pair)):
+            lines.append(Line(welfare.outcome, " ".join(_compared(welfare, revenue, evaluation))))
+    return lines
+
+
+def share_of_optimum(evaluation: Evaluation, model: str = "") -> str:
+    """How near a model, or the best one and the baseline, come to the best possible ranking."""
+    originals, base = evaluation.originals, evaluation.baseline
+    best = model or max(originals, key=lambda name: evaluation.models[name].welfare)
+    share = _share(evaluation.lift(best, BEST))
+    if best == base or model:
+        return f"{best} reaches {share} of the optimal welfare."
+    other = _share(evaluation.lift(base, BEST))
+    return f"{best} reaches {share} of the optimal welfare, {base} {other}."
+
+
+def _share(lift: Estimate) -> str:
+    """``97.5 % [96.9, 98.1]`` of a difference of −2.5 %."""
+    places = max(lift.digits - 2, 1)
+    numbers = [f"{100 * (1 + x):.{places}f}" for x in (lift.difference, lift.ci_low, lift.ci_high) if math.isfinite(x)]
+    return f"{numbers[0]} % [{', '.join(numbers[1:])}]" if len(numbers) == 3 else f"{numbers[0]} %"
+
+
+def doubts(evaluation: Evaluation) -> Iterator[str]:
+    """Why the verdict may mislead, one line each."""
+    if evaluation.concentrated:
+        few, what = evaluation.concentration, "ad" if evaluation.auctions is None else "auction"
+        share = f"{100 * few.share:.0f} %"
+        hint = " Are some bids absurd? Remove their rows and compare again." if evaluation.largest_bid > ABSURD else ""
+        brings, base = "brings" if few.count == 1 else "bring", evaluation.baseline
+        ads = counted(few.count, what)
+        yield f"{ads} {brings} {share} of the welfare of {base}, and the verdict rests on that.{hint}"
+    for doubt in evaluation.doubts:
+        yield _doubt(doubt, evaluation)
+
+
+def _doubt(doubt: Doubt, evaluation: Evaluation) -> str:
+    model, other, value = doubt.model, doubt.other, doubt.value
+    match doubt.kind:
+        case "few_clicks":
+            clicks, ads = counted(doubt.count, "click"), counted(evaluation.ads, "ad")
+            return f"Only {clicks} in {ads}: too few to judge a model; see the intervals."
+        case "copies":
+            rows, where = counted(doubt.count, "row"), "the table" if evaluation.auctions is None else "its auction"
+            return f"{rows} equal an earlier one of {where} in bid, click and predictions: were they logged twice?"
+        case "truth_is_click":
+            return "The true CTR equals the clicks: is it a probability?"
+        case "too_good":
+            return f"{model} has an AUC of {value:.4f}, which is too good to be true: did it see these clicks?"
+        case "constant":
+            return f"{model} predicts {value:.4g} for every ad: bids decide, and by GSP a winner pays the next bid."
+        case "equal_bids":
+            return (
+                f"{model} predicts {value:.4g} for every ad and all bid the same: winners are random and pay their bid."
+            )
+        case "same":
+            return f"{model} and {other} have the same predictions: is a column named twice?"
+        case "units":
+            return f"{model} predicts {value:.3g} times the observed clicks: are its predictions {other}?"
+        case _:
+            return f"{model} looks like the sigmoid of a CTR: was it applied twice?"
+
+
+def headline(evaluation: Evaluation) -> str:
+    """Which of several models leads, and which others cannot be distinguished from it."""
+    originals = evaluation.originals
+    best = max(originals, key=lambda model: evaluation.models[model].welfare)
+    if all(evaluation.models[model].welfare == evaluation.models[best].welfare for model in originals):
+        return "All models have the same welfare."
+    lost = {each.worse for each in evaluation.of_metric("welfare") if best in each.pair} - {"", best}
+    surely = listed([model for model in originals if model in lost])
+    maybe = listed([model for model in originals if model not in lost | {best}])
+    if not surely:
+        return f"{best} has the highest welfare; {maybe} cannot be distinguished from it."
+    if not maybe:
+        return f"{best} has the highest welfare, measurably higher than {surely}."
+    return f"{best} has the highest welfare, measurably higher than {surely}; {maybe} cannot be distinguished from it."
+
+
+def _compared(welfare: Comparison, revenue: Comparison, evaluation: Evaluation) -> Iterator[str]:
+    model, baseline, clicks = welfare.model, welfare.baseline, welfare.effective_clicks
+    if welfare.outcome is Outcome.SAME:
+        if clicks is None:
+            yield f"{model} shows the same ads as {baseline} in every auction."
+        else:
+            yield f"{model} ranks all clicked ads as {baseline} does."
+    elif welfare.outcome is Outcome.TOO_FEW and clicks is not None:
+        few = f"{clicks:.1f}" if clicks < EFFECTIVE else "no"
+        what = f"Too few clicks to compare {model} with {baseline}"
+        yield f"{what}: the difference rests on {few} effective clicks, {EFFECTIVE} are needed."
+    elif welfare.outcome is Outcome.TOO_FEW and (welfare.decisive_auctions or 0) < DECISIVE:
+        few, what = f"{welfare.decisive_auctions:,}", f"Too few auctions to compare {model} with {baseline}"
+        yield f"{what}: they show different ads in {few}, {DECISIVE} are needed."
+    elif welfare.outcome is Outcome.TOO_FEW:
+        few, what = f"{welfare.changed_auctions:,}", f"Too few clicks to compare {model} with {baseline}"
+        yield f"{what}: welfare differs in {few} auctions, {CHANGED} are needed."
+    else:
+        yield FINDINGS[welfare.outcome].format(model, _size(welfare), baseline)
+    if revenue.outcome is Outcome.UNCLEAR:
+        yield f"Revenue does not change measurably ({_size(revenue)})."
+    elif revenue.outcome.clear:
+        way = "rises" if revenue.difference > 0 else "falls"
+        yield f"Revenue {way} by {_size(revenue)}."
+    if welfare.outcome is Outcome.UNCLEAR and not evaluation.concentrated:
+        share = welfare.relative_smallest_lift
+        lift = f"{100 * share:.2f} %" if math.isfinite(share) else f"{welfare.smallest_lift:.3g} per auction"
+        yield f"With this much data, a true change of {lift} would be detected 80 % of the time."
+        size, what = (evaluation.ads, "ads") if evaluation.auctions is None else (evaluation.auctions, "auctions")
+        if welfare.needed < MOST:
+            ads = f"{number(welfare.needed * size, 0)} {what}"
+            yield f"To detect one as small as this difference would take about {ads}."
+
+
+def _size(comparison: Comparison, *, sign: bool = False) -> str:
+    """In per cent of the baseline, or as it is if the baseline has none; without a ``sign`` where a verb has it."""
+    share = math.isfinite(comparison.relative)
+    estimate: Estimate = comparison.lift if share else comparison
+    bare = comparison.outcome.clear and not sign
+    if bare and comparison.difference < 0:
+        estimate = -estimate
+    text = f"{estimate:%}" if share else f"{estimate} per auction"
+    return text.replace("+", "") if bare else text
+
+
+def size_tables(evaluation: Evaluation) -> list[Table]:
+    """For each comparison the sizes of auctions, if none was named."""
+    tables = []
+    for at, first in enumerate(evaluation.sizes[0].comparisons if evaluation.sizes else ()):
+        headings = [(name, "") for name in (f"Welfare of {first.model}", f"Against {first.baseline}", "Finding")]
+        rows = []
+        for size in evaluation.sizes:
+            each = size.comparisons[at]
+            cells = [Cell(str(size.welfare[each.model])), Cell(f"{each.lift:%}"), outcome_cell(each.outcome)]
+            rows.append((f"{size.ads} ads", cells))
+        tables.append(
+            Table(f"{first.model} against {first.baseline} by size of the auction", "Auctions of", headings, rows)
+        )
+    return tables
+
+
+def _sizes(evaluation: Evaluation) -> Iterator[str]:
+    if not evaluation.sizes:
+        return
+    size = evaluation.options["auction_size"]
+    yield f"The table names no auctions: every possible auction of {size} ads counts; --auction-size sets another size."
+    judged = listed([str(each.ads) for each in evaluation.sizes if each.enough])
+    change = f"{100 * DETECTED:.0f} %"
+    if judged:
+        yield f"These ads can detect a change of {change} in auctions of {judged} ads."
+    else:
+        yield f"These ads are too few to detect a change of {change} in auctions of any size."
 
 
 def segment_tables(evaluation: Evaluation) -> list[Table]:
@@ -116,42 +323,6 @@ def segment_tables(evaluation: Evaluation) -> list[Table]:
     return tables
 
 
-def verdicts(evaluation: Evaluation) -> list[Sentence]:
-    """A sentence for each model against the baseline, for the best against the second, and for each calibrated twin."""
-    if not evaluation.comparisons:
-        text = "There is only one model, so there is nothing to compare it with."
-        return [Sentence(evaluation.baseline, evaluation.baseline, None, text)]
-    originals = evaluation.originals
-    leaders = sorted(originals, key=lambda model: -evaluation.models[model].welfare)[:2]
-    return [
-        Sentence(each.model, each.baseline, each.outcome, _sentence(each, revenue, evaluation))
-        for each, revenue in zip(evaluation.of_metric("welfare"), evaluation.of_metric("revenue"), strict=True)
-        if each.baseline == evaluation.baseline
-        or each.model not in originals
-        or {each.model, each.baseline} == set(leaders)
-    ]
-
-
-def headline(evaluation: Evaluation) -> str:
-    """Who leads, and from whom the leader can be distinguished; empty where a single sentence says it already."""
-    originals = evaluation.originals
-    if len(originals) < 3:
-        return ""
-    best = max(originals, key=lambda model: evaluation.models[model].welfare)
-    if all(evaluation.models[model].welfare == evaluation.models[best].welfare for model in originals):
-        return "All models have the same welfare."
-    surely: list[str] = []
-    maybe: list[str] = []
-    for each in evaluation.of_metric("welfare"):
-        other = each.baseline if each.model == best else each.model
-        if best in (each.model, each.baseline) and other in originals:
-            won = Outcome.BETTER if each.model == best else Outcome.WORSE
-            (surely if each.outcome is won else maybe).append(other)
-    text = f"{best} has the highest welfare" + (f", measurably higher than {_list(surely)}" if surely else "")
-    text += f"; {_list(maybe)} cannot be distinguished from it" if maybe else ""
-    return f"Before calibration, {text}." if evaluation.twins else f"{text}."
-
-
 def notes(evaluation: Evaluation) -> list[str]:
     """What a reader must know to read the numbers rightly."""
     return [*_notes_on_data(evaluation), *_notes_on_models(evaluation)]
@@ -160,43 +331,40 @@ def notes(evaluation: Evaluation) -> list[str]:
 def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
     options, size = evaluation.options, evaluation.options.get("auction_size")
     if evaluation.single_ads:
-        hint = ": is this column an impression?" if 2 * evaluation.single_ads > (evaluation.auctions or 0) else "."
+        hint = " Is this column an impression?" if 2 * evaluation.single_ads > (evaluation.auctions or 0) else ""
         many = f"{evaluation.single_ads:,} of {evaluation.auctions:,}"
-        yield f"{many} auctions have one ad, which every model shows{hint}"
+        yield f"{many} auctions have one ad, which every model shows.{hint}"
     if size:
-        yield f"The auctions are not real: every auction of {size} ads that could be drawn counts, in closed form."
+        yield f"The auctions are not real: every possible auction of {size} ads counts."
     if evaluation.ads_left_out:
-        left = f"{counted(evaluation.ads_left_out, 'ad')} of pools with no more than {size} ads"
-        yield f"{left} were left out: no two auctions can be drawn there."
+        left = f"{counted(evaluation.ads_left_out, 'ad')}"
+        yield f"{left} were dropped: their pools have no more than {size} ads."
     if evaluation.clusters:
-        few = ": few, and intervals are wide for that" if evaluation.clusters < FEW_CLUSTERS else ""
-        yield f"Intervals are taken over {evaluation.clusters:,} clusters by {_list(options['cluster'])}{few}."
+        few = ", which are few" if evaluation.clusters < FEW_CLUSTERS else ""
+        yield f"Intervals are taken over {evaluation.clusters:,} clusters by {listed(options['cluster'])}{few}."
     elif evaluation.pools:
         what = "pools" if evaluation.units is Kind.POOLS else "ads of the same pools"
-        yield f"Intervals say what other {what} would show."
+        yield f"Intervals cover what other {what} would show."
     if (found := evaluation.exploration) is not None:
-        cut = f" {found.clipped:,} of them would have counted more often." if found.clipped else ""
-        yield (
-            f"Clicks count 1 / {options['propensity']}, at most {found.most:.0f} times;{cut} together they are worth "
-            f"{found.effective_clicks:,.0f} clicks of one weight."
-        )
-    if evaluation.twins:
-        source = "calibration_table" if "calibration_table" in options else "other ads or auctions of the table"
-        yield f"Models with +{options['calibrate']} are calibrated, each ad by a fit on the {source}."
+        many, column = f"{found.effective_clicks:,.0f}", options["propensity"]
+        yield f"A click counts 1 / {column} times; together they are worth {many} clicks of equal weight."
+        if found.clipped:
+            clicks, most = counted(found.clipped, "click"), f"{found.most:.0f}"
+            yield f"{clicks} would have counted more than {most} times, the most allowed."
+    if evaluation.twins and "calibration_table" in options:
+        yield f"Models with +{options['calibrate']} are calibrated on the calibration table."
+    elif evaluation.twins:
+        yield f"Models with +{options['calibrate']} are calibrated on the ads they are judged by: two parameters each."
     if evaluation.welfare_of == "clicks":
-        yield (
-            "Welfare and revenue are realised on logged ads: they count the clicks of ads that were shown, with bids "
-            "held fixed. Ads that were never shown, and how advertisers would respond, are not in the data."
-        )
+        yield "Welfare and revenue count the logged clicks of the ads shown, with bids held fixed."
+        yield "Ads that were never shown, and how advertisers would respond, are not in the data."
     else:
-        yield "Welfare and revenue are expected under the true CTR that the table holds, with bids held fixed."
+        yield "Welfare and revenue are expected under the true CTR, with bids held fixed."
     if "position" in options:
-        yield "Clicks in lower slots count 1/alpha of their slot, except in AUC, which takes them as they are."
+        yield "A click in a lower slot counts 1/alpha of its slot, except in AUC."
     if evaluation.bid_spread > HEAVY and not evaluation.concentrated:
-        yield (
-            "Bids are very heavy-tailed (the standard deviation of their logarithm is "
-            f"{evaluation.bid_spread:.1f}): a few auctions decide welfare, and intervals may be too narrow."
-        )
+        spread = f"{evaluation.bid_spread:.1f}"
+        yield f"Bids are very unequal (standard deviation of the logarithm: {spread}): intervals may be too narrow."
     if len(evaluation.originals) > 2:
         pairs = len(evaluation.pairs)
         yield f"{pairs} pairs of models were compared; of equal models, 1 pair in 20 looks different by chance."
@@ -205,84 +373,24 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
 def _notes_on_models(evaluation: Evaluation) -> Iterator[str]:
     one = next(iter(evaluation.models.values()))
     if not 0 < one.clicks < one.ads:
-        which = "all" if one.clicks else "none"
-        yield f"AUC and normalised entropy are not defined: {which} of the ads were clicked."
+        which = "All ads were" if one.clicks else "No ad was"
+        yield f"{which} clicked, so AUC and normalised entropy are not defined."
     if all(numbers.fill_rate == 0 for numbers in evaluation.models.values()):
         yield "No ad is shown: no bid reaches the reserve."
+    doubted = {doubt.model for doubt in evaluation.doubts}
     for model, numbers in evaluation.models.items():
-        if numbers.tied and numbers.tied >= 0.0005 and model not in evaluation.twins:
+        if numbers.tied and numbers.tied >= 0.0005 and model not in {*evaluation.twins, *doubted}:
             share = f"{100 * numbers.tied:.2g} %"
-            yield f"A tie decides {share} of the auctions of {model}: all tied ads are equally likely to be shown."
+            yield f"A tie decides {share} of the auctions of {model}: each tied ad is equally likely to be shown."
         if numbers.clipped:
-            yield f"{model} predicts exactly 0 or 1 for {numbers.clipped:,} ads, which can dominate its log loss."
+            ads = counted(numbers.clipped, "ad")
+            yield f"{model} predicts exactly 0 or 1 for {ads}, which can dominate its log loss."
         ratio = numbers.predicted_over_observed
-        if ratio < 0.5 or ratio > 2:  # and not where it is undefined
-            yield (
-                f"{model} predicts {ratio:.2g} times the clicks that were observed: calibrate it, or check the "
-                "sampling rate of its training data."
-            )
+        if (ratio < 0.5 or ratio > 2) and model not in doubted:  # and not where it is undefined
+            yield f"{model} predicts {ratio:.2g} times the observed clicks: calibrate it, or check its sampling rate."
 
 
-def _sentence(welfare: Comparison, revenue: Comparison, evaluation: Evaluation) -> str:
-    model, baseline, clicks = welfare.model, welfare.baseline, welfare.effective_clicks
-    if welfare.outcome is Outcome.SAME:
-        same = "chooses the same ads as" if clicks is None else "ranks the clicked ads as well as"
-        return f"{model} {same} {baseline} in every auction; revenue {_change(revenue)}."
-    if welfare.outcome is Outcome.TOO_FEW:
-        said = "" if revenue.outcome is Outcome.TOO_FEW else f" Revenue {_change(revenue)}."
-        return f"{model} against {baseline}: too few {_too_few(welfare)}.{said}"
-    made_of = (
-        f"{clicks:,.0f} effective clicks make up the difference."
-        if clicks is not None
-        else f"They show different ads in {welfare.decisive_auctions:,} auctions; welfare differs in "
-        f"{welfare.changed_auctions:,}."
-    )
-    text = f"{model} {_change(welfare, 'welfare')} against {baseline}; revenue {_change(revenue)}. {made_of}"
-    if welfare.outcome is Outcome.UNCLEAR and not evaluation.concentrated:
-        share = welfare.relative_smallest_lift
-        lift = f"{100 * share:.2f} %" if math.isfinite(share) else f"{welfare.smallest_lift:.3g} per auction"
-        text += f" A change of {lift} would have been seen in 4 of 5 data sets like this"
-        size, what = (evaluation.ads, "ads") if evaluation.auctions is None else (evaluation.auctions, "auctions")
-        needed = welfare.needed * size
-        seen = f"; one of {_size(welfare).split(' [')[0]} takes about {number(needed, 0)} {what}"
-        text += f"{seen if needed < 1e12 else ''}."
-    return text
-
-
-def _too_few(welfare: Comparison) -> str:
-    """Of what, and how many would be needed."""
-    if welfare.effective_clicks is not None:
-        found = f"{welfare.effective_clicks:.1f}" if welfare.effective_clicks < EFFECTIVE else "no"
-        return f"clicks to tell (the difference rests on {found} effective clicks; about {EFFECTIVE} are needed)"
-    decisive = welfare.decisive_auctions or 0
-    few = f"{decisive:,} where they show different ads; about {DECISIVE} are needed"
-    if decisive >= DECISIVE:
-        few = f"they show different ads in {decisive:,}, but welfare differs in {welfare.changed_auctions} only; "
-        few += f"{CHANGED} are needed"
-    return f"decisive auctions to tell ({few})"
-
-
-def _change(comparison: Comparison, noun: str = "") -> str:
-    """``raises welfare by 1.3 % [0.4, 2.2]``, or that nothing can be seen; without a noun, ``rises by ...``."""
-    change = f"change {noun}".strip()
-    if comparison.outcome is Outcome.SAME:
-        return f"does not {change} at all"
-    if comparison.outcome is Outcome.TOO_FEW:
-        what = "auctions" if comparison.effective_clicks is None else "clicks"
-        return f"does not {change} in enough {what} to tell"
-    if comparison.outcome is Outcome.UNCLEAR:
-        return f"does not {change} measurably ({_size(comparison)})"
-    up = comparison.difference > 0
-    verb = ("raises" if up else "lowers") if noun else ("rises" if up else "falls")
-    return f"{f'{verb} {noun}'.strip()} by {_size(comparison, up=up).replace('+', '')}"
-
-
-def _size(comparison: Comparison, *, up: bool = True) -> str:
-    """In per cent of the baseline, or as it is where the baseline has nothing; of a fall, by how much."""
-    if math.isfinite(comparison.relative):
-        return f"{comparison.lift if up else -comparison.lift:%}"
-    return f"{comparison if up else -comparison} per auction"
-
-
-def _list(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+def listed(names: Sequence[str]) -> str:
+    """``a, b and c``; of many the first few and how many more."""
+    shown = [*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -46,6 +46,7 @@ LOSSES = {
     "log": Loss("paper", "Pairs of ads, logistic surrogate (equation 5), plus λ times the log loss.", VERMILION),
     "log_weighted": Loss("paper", "The same with pairs weighted towards ads of high eCPM.", VERMILION, "--"),
     "hinge": Loss("paper", "Hinge surrogate (equation 6): without weights the same as the logistic one.", PINK, "--"),
+    "log_teacher_unweighted": Loss("paper", "log with a teacher’s CTR for clicks and no pair weights.", ORANGE, "--"),
     "log_teacher": Loss("paper", "log_weighted with a teacher’s CTR, that of the log loss, for clicks.", ORANGE),
     "hinge_plus_teacher": Loss("paper", "Equation 7: hinge; only pairs in the wrong order; teacher, weights.", PINK),
     "log_plus": Loss("ours", "Pairs, logistic surrogate, but a pair counts only with its better ad first.", GREEN),

@@ -19,6 +19,7 @@ OUTCOMES = {  # outcome -> (sign, words): never shown by colour alone
     "unclear": ("≈", "No measurable change"),
     "few": ("?", "Too little to tell"),
     "same": ("=", "Same ads shown"),
+    "doubt": ("!", "Check this first"),
 }
 
 
@@ -148,7 +149,7 @@ class Section:
 
 @dataclass(frozen=True)
 class RunPage:
-    """A run as a page shows it."""
+    """A run as a page shows it: in the first screen the verdict, a picture beside it and a table below."""
 
     name: str
     title: str  # kind of run, in words
@@ -157,6 +158,15 @@ class RunPage:
     facts: Sequence[tuple[str, str]] = ()  # number, what it counts
     sections: Sequence[Section] = ()
     outcome: str = ""  # of the headline
+    pictures: Sequence[Drawing] = ()
+    tables: Sequence[Table] = ()
+
+    @property
+    def text(self) -> str:
+        """The verdict as text, to post."""
+        lines = [(self.outcome, self.headline), *self.verdict]
+        marks = {kind: f"[{words}] " for kind, (_, words) in OUTCOMES.items()}
+        return "\n".join([self.title, "", *(marks.get(kind, "") + sentence for kind, sentence in lines), ""])
 
 
 def outcome_cell(outcome: str) -> Cell:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bidwise.data.ads import Ads
-from bidwise.losses.pointwise import cross_entropy
+from bidwise.losses.api import cross_entropy
 from bidwise.models.bags import Values
 from bidwise.study.recipe import EXACT, Recipe
 from bidwise.study.served import Served, on_device, together, trained

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from torch import nn
 
 from bidwise.checks import InputError, check_name
 from bidwise.data.columns import ENCODER_FILES, Encoded, Encoder
-from bidwise.data.table_files import BadRow, Source, Table, open_table
+from bidwise.data.table_files import BadRow, Source, Table, check_process, open_table
 from bidwise.json_files import from_json, read_json
 from bidwise.losses.definition import ctr_of
 from bidwise.models import MODELS, Ensemble
@@ -33,20 +32,6 @@ STRETCH = 2**13  # ads that a thread has at once
 UNKNOWN = 0.2  # share of a column, beyond its share in training, above which a warning names it
 ENOUGH = 100  # entries of a column that such a share is taken of, at least
 MODEL_FILES = ("config.toml", *ENCODER_FILES, "model.json", "model.pt")  # that `load` reads
-
-
-_process: int | None = None  # that has used polars
-
-
-def check_process() -> None:
-    """Raise in a process forked from one that has used polars: its threads are gone there, and any work hangs."""
-    global _process
-    if _process not in (None, os.getpid()):
-        raise InputError(
-            "a model works in the process that loaded it, found a fork of it; load the model in the child, which "
-            "multiprocessing must start by spawn or forkserver"
-        )
-    _process = os.getpid()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +110,6 @@ class Model:
             drift: ``Drift(model.encoder)``, which counts values new since training; by default a warning of the
                 logger ``bidwise`` names columns that have much of it.
         """
-        check_process()
         source, seen = opened_as_in(self.run, table), drift or Drift(self.encoder)
         self.encoder.check(source.columns, source.name)
         encoded = self.encoder.encode(source.frame(self.columns))

@@ -20,10 +20,11 @@ from torch import nn
 from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
-from bidwise.data.columns import ENCODER_FILES
+from bidwise.data.columns import ENCODER_FILES, Encoder
 from bidwise.data.splits import halves
 from bidwise.data.store import Store
 from bidwise.data.table_files import Table
+from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.evaluate import evaluate
 from bidwise.evaluation.metrics import Metrics
 from bidwise.evaluation.result import Evaluation
@@ -39,10 +40,11 @@ from bidwise.run_folder import (
     write_text,
 )
 from bidwise.study.compare import Power, choose, power
-from bidwise.study.recipe import BASELINE, Recipe
-from bidwise.study.search import Search, most_passes, searched
+from bidwise.study.recipe import BASELINE, EXACT, Recipe
+from bidwise.study.search import SETTINGS, SIMPLEST, Search, most_passes, searched
 from bidwise.study.served import Served, numbers, trained
 from bidwise.table.config import AUTO, Config, nested, option_key, read_toml, resolved
+from bidwise.table.importance import importance
 from bidwise.table.model import MODEL_FILES, ModelFile
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.prepare import PREVIOUS, Prepared, is_store, prepare, write_parquet
@@ -53,6 +55,7 @@ from bidwise.training.validation import predict
 from bidwise.workers import Progress, Show
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
+REGRESSION = "regression"  # a solved logistic regression, a reference of the test
 TEST_ROLES = ("auction", "truth", "position", "weight")  # of columns that a test may have
 
 
@@ -204,8 +207,16 @@ def _trained(
             out=fits / name,
             show=step(name),
         )
+    if previous is None and not any(each.recipe.embeddings == EXACT for each in models.values()):
+        models[REGRESSION] = trained(_regression(len(ads)), **shared)  # what any model should beat
     show("training", 1.0)
     return models, search, told_apart
+
+
+def _regression(ads: int) -> Recipe:
+    """A solved logistic regression over so many ads."""
+    l2 = next(each["l2"] for each in SETTINGS if each["model"] == SIMPLEST)
+    return Recipe(model=SIMPLEST, l2=l2 / max(ads, 1), embeddings=EXACT)
 
 
 def _steps(plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress) -> Callable[[str], Show]:
@@ -248,7 +259,7 @@ def _result(
     """The model to keep, by validation auctions used for no other choice, and the test of all."""
     config, facts, choice = prepared.config, prepared.facts, None
     chosen = config.train.name if held_out is None else BASELINE
-    if held_out is not None and len(models) > 1:
+    if held_out is not None and models.keys() >= set(config.train.contestants):
         compared = (BASELINE, *config.train.contestants)
         show("comparing", 0.0)
         seen = {name: _metrics(models[name].model, held_out, config).per_unit for name in compared}
@@ -261,12 +272,21 @@ def _result(
         table=facts,
         fields={field.name: field.values for field in prepared.store.fields},
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        fits={name: _fit_result(each, config.train.metric) for name, each in models.items()},
+        fits={name: _fit_result(each, config.train.metric) for name, each in models.items() if name != REGRESSION},
         choice=choice,
         chosen=chosen,
         validation=Scores.of(_metrics(model, valid, config).compute(), facts.mean_bid),
         evaluation=_evaluated(prepared, models, show),
+        importance=_importance(prepared, model),
     )
+
+
+def _importance(prepared: Prepared, model: nn.Module) -> tuple[Comparison, ...]:
+    encoder = Encoder.read(prepared.store.folder)
+    ads = prepared.store.ads("test", auction_size=prepared.facts.auction_size)
+    columns = dict(zip(encoder.names, encoder.spans, strict=True))
+    units = lambda model, ads: _metrics(model, ads, prepared.config).per_unit  # noqa: E731
+    return importance(model, ads, columns, units, prepared.config.train.seed)
 
 
 def _fit_result(served: Served, metric: str) -> FitResult:

@@ -83,7 +83,7 @@ class _Predictions:
         self, model: Model, source: Source, column: str, progress: Callable[[str, float], None] | None
     ) -> None:
         self.model, self.source, self.column, self.progress = model, source, column, progress
-        self.drift, self.done, self.failed = Drift(model.encoder), 0, None
+        self.drift, self.done = Drift(model.encoder), 0
 
     def __iter__(self) -> Iterator[tuple[Block, Floats]]:
         def encoded(block: Block) -> tuple[Block, Encoded]:
@@ -153,7 +153,7 @@ def _target(out: str | Path, source: Source) -> Path:
     if path.is_dir():
         raise InputError(f"must be a file, found the folder {path}", argument="out")
     if source.reads(path):
-        words = f"must be another file than the table, and in another folder than its files, found {path}"
+        words = f"must be another file than the table, and outside of the folder that is read, found {path}"
         raise InputError(words, argument="out")
     above = path.absolute().parent
     if above.exists() and not above.is_dir():

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.ad_table import auction_keys, checked_numbers, column_or_number, number_auctions
-from bidwise.data.columns import KINDS, Column, Encoder, Facts, Learner, Seen, least_count
+from bidwise.data.columns import KINDS, Column, Encoder, Learner, least_count
+from bidwise.data.kinds import Facts, Seen
 from bidwise.data.splits import UNFINISHED, Split, auction_size, shown_times, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
 from bidwise.data.table_files import Block, Source, Table, check_columns, open_table
@@ -147,6 +148,9 @@ def prepare(
         raise InputError(words, argument="continue_from")
     if not is_store(table):
         source = open_table(table, separator=config.data.separator, header=config.data.header)
+        if source.reads(folder):
+            words = f"must be outside of the folder that is read, or its files be part of the table, found {folder}"
+            raise InputError(words, argument="out")
         if not Prepared(folder, config).has_rows(source):
             _build(source, config, folder, previous, show)
     prepared = Prepared(folder, config)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import bidwise
 from bidwise.data.columns import Column
+from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.metrics import ModelMetrics
 from bidwise.evaluation.result import Evaluation
 from bidwise.study.compare import Choice, Power
@@ -115,7 +116,7 @@ class TrainResult:
     """The result of `train`: the chosen model, the reason, and its test."""
 
     kind: ClassVar[str] = "train"
-    format: ClassVar[int] = 6
+    format: ClassVar[int] = 7
 
     config: dict[str, Any]  # section.key -> value
     table: TableFacts
@@ -128,6 +129,7 @@ class TrainResult:
     chosen: str
     validation: Scores  # of the chosen model, on all validation auctions
     evaluation: Evaluation  # of test ads, without curves
+    importance: tuple[Comparison, ...] = ()  # of each column, shuffled in the test ads, see `importance`
     version: str = bidwise.__version__
 
     @property

@@ -18,8 +18,8 @@ from bidwise.checks import InputError
 from bidwise.data.ads import Ads
 from bidwise.evaluation.auc import auc
 from bidwise.evaluation.pooled import pooled_welfare
+from bidwise.losses.api import cross_entropy
 from bidwise.losses.definition import ctr_of
-from bidwise.losses.pointwise import cross_entropy
 from bidwise.segments import Auctions
 
 State = dict[str, Tensor]

@@ -1,0 +1,225 @@
+"""What a training run says in words: doubts, how good the model is and why it was chosen, what is served and next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from bidwise.data.columns import DROPPED
+from bidwise.data.splits import AUCTIONS
+from bidwise.evaluation.estimate import Outcome
+from bidwise.report.evaluation_sentences import Line, comparison_lines, reference_line, share_of_optimum
+from bidwise.report.evaluation_sentences import doubts as test_doubts
+from bidwise.report.formatting import change, counted
+from bidwise.report.sections import setting
+from bidwise.study.compare import Choice, Power
+from bidwise.study.recipe import EXACT, Recipe
+from bidwise.table.config import REFRESHED, Config
+from bidwise.table.leaks import placements
+from bidwise.table.prepare import CAP, PREVIOUS
+from bidwise.table.results import FitResult, Refresh, TableFacts, TrainResult
+
+NEWER = {
+    Outcome.BETTER: "The refreshed model is better than that of {} on the newest ads.",
+    Outcome.WORSE: "The refreshed model is worse than that of {} on the newest ads.",
+    Outcome.SAME: "The refreshed model shows the same ads as that of {}.",
+    Outcome.UNCLEAR: "The refreshed model cannot be distinguished from that of {} on the newest ads.",
+    Outcome.TOO_FEW: "The newest ads are too few to compare the refreshed model with that of {}.",
+}
+
+
+def verdict(result: TrainResult) -> list[Line]:
+    """How good the model is, against references and with doubts; which it is and why; what is served; what is next."""
+    evaluation, chosen = result.evaluation, result.chosen
+    lines = [Line("doubt", text) for text in (*test_doubts(evaluation), *doubts(result.table))]
+    if useless(result):
+        text = f"{chosen} is worse than no model: its log loss is higher than that of always predicting the mean CTR."
+        lines.insert(0, Line("worse", text))
+    if evaluation.optimal_welfare:
+        lines.append(Line("", share_of_optimum(evaluation, chosen)))
+    lines += [reference_line(evaluation, chosen), Line("", _as_predictions(result))]
+    if result.table.refresh is not None:
+        lines += _refreshed(result, result.table.refresh)
+    else:
+        lines += comparison_lines(evaluation, chosen)
+    lines += [Line("", text) for text in (*_chosen(result), *_served(result), _next(result))]
+    return lines
+
+
+def useless(result: TrainResult) -> bool:
+    """Whether always predicting the mean CTR of the test ads has a lower log loss."""
+    return result.evaluation.models[result.chosen].normalised_entropy > 1
+
+
+def _as_predictions(result: TrainResult) -> str:
+    metrics, ads = result.evaluation.models[result.chosen], f"{result.evaluation.ads:,}"
+    newest = "newest ads" if result.table.timed else "ads"
+    loss = str(metrics.intervals["log_loss"])
+    if math.isnan(metrics.auc):
+        return f"On the {ads} {newest} of the test, its log loss is {loss}."
+    area, entropy = str(metrics.intervals["auc"]), f"{metrics.normalised_entropy:.3f}"
+    test = f"On the {ads} {newest} of the test"
+    return f"{test}, its AUC is {area}, its log loss {loss}, {entropy} times that of the mean CTR."
+
+
+def _refreshed(result: TrainResult, refresh: Refresh) -> Iterator[Line]:
+    """Which of the two models is better, and what became of the older one."""
+    pairs = result.evaluation.of_metric("welfare")
+    outcome = next(each.outcome for each in pairs if each.pair == (REFRESHED, PREVIOUS))
+    yield Line(outcome, NEWER[outcome].format(refresh.run))
+    yield from comparison_lines(result.evaluation, REFRESHED, PREVIOUS)
+    rows, total = counted(result.table.splits["train"].ads, "new training ad"), f"{refresh.ads:,}"
+    yield Line("", f"Refresh {refresh.number} continued with {rows}, {total} in all so far.")
+    if new := sum(refresh.new.values()):
+        yield Line("", f"{counted(new, 'value')} got ids of their own.")
+
+
+def _chosen(result: TrainResult) -> Iterator[str]:
+    """Which model it is, and why."""
+    choice, chosen, fit = result.choice, result.chosen, result.fits[result.chosen]
+    metric, recipe, settings = result.settings.train.metric.replace("_", " "), fit.recipe, setting_words(fit.recipe)
+    if choice is not None:
+        many, what = size_of(choice)
+        ads = f"{many:,} validation {what}"
+        baseline, *others = choice.candidates
+        few = {each.outcome for each in others} <= {Outcome.TOO_FEW, Outcome.SAME}
+        if chosen != choice.baseline:
+            lift = change(next(each for each in others if each.name == chosen), baseline.welfare).replace("+", "")
+            yield f"{chosen} was chosen: on {ads} it raises welfare by {lift} over {choice.baseline}."
+        elif few:
+            yield f"{choice.baseline} was kept: {ads} are too few to distinguish another recipe from it."
+        else:
+            yield f"{choice.baseline} was kept: on {ads} no other recipe is measurably better."
+    elif recipe.members > 1:
+        yield f"{recipe.members} models were trained with {recipe.loss}; their mean logit is served."
+    if result.search is not None:
+        tried = len({each.setting for each in result.search.attempts})
+        yield f"Of {tried} settings, this one had the best validation {metric}: {settings}."
+    else:
+        yield f"Its settings: {settings}."
+    if fit.best.epoch >= recipe.epochs and recipe.schedule == "constant":
+        yield f"Validation {metric} was best after the last epoch: --set train.epochs=N allows more."
+
+
+def _served(result: TrainResult) -> Iterator[str]:
+    """Which model `predict` serves: the one that was tested."""
+    fit = result.fits[result.chosen]
+    if (fit.slope, fit.intercept) == (1, 0):
+        yield "The tested model is served, without calibration."
+    else:
+        yield f"The tested model is served, calibrated on validation ads ({calibration_words(fit)})."
+
+
+def _next(result: TrainResult) -> str:
+    against = reference_line(result.evaluation, result.chosen)
+    if result.table.refresh is not None:
+        pairs = result.evaluation.of_metric("welfare")
+        worse = next(each.worse for each in pairs if each.pair == (REFRESHED, PREVIOUS)) == REFRESHED
+        return f"Next: {'serve the older model' if worse else 'serve this model'}, and refresh it with the next rows."
+    if useless(result) or against.kind == "worse":
+        return "Next: do not serve this model; train on more rows or on other columns."
+    if against.kind != "better":
+        return "Next: train on more rows; these do not show that the model beats a ranking without one."
+    if any(doubts(result.table)) or result.evaluation.doubts:
+        return "Next: check the doubts above before you serve this model."
+    return (
+        "Next: predict new rows with bidwise predict, and compare them with those of today’s model by bidwise evaluate."
+    )
+
+
+def setting_words(recipe: Recipe) -> str:
+    """What a model was trained with: ``deepfm, l2 0.001, 4 epochs, cosine, batch 256, rate 0.001``."""
+    options = [f"{name} {setting(value)}" for name, value in recipe.options.items()]
+    if recipe.embeddings == EXACT:
+        return ", ".join([recipe.model, *options, f"l2 {recipe.l2:g}", "solved by L-BFGS"])
+    numbers = [f"l2 {recipe.l2:g}", counted(recipe.epochs, "epoch"), recipe.schedule]
+    return ", ".join([recipe.model, *options, *numbers, f"batch {recipe.batch_size}", f"rate {recipe.learning_rate:g}"])
+
+
+def calibration_words(fit: FitResult) -> str:
+    """``logit × 0.931 − 0.120``."""
+    return f"logit × {fit.slope:.3f} {'−' if fit.intercept < 0 else '+'} {abs(fit.intercept):.3f}"
+
+
+def size_of(compared: Choice | Power) -> tuple[int, str]:
+    """How many auctions, or ads, recipes were compared on."""
+    return (compared.ads, "ads") if compared.auctions is None else (compared.auctions, "auctions")
+
+
+def notes(facts: TableFacts, config: Config) -> Iterator[str]:
+    """What to know about the table."""
+    dropped = [column for column in facts.columns if column.use == DROPPED and column.name not in config.data.ignore]
+    for column in dropped:
+        yield f"The model does not see column {column.name}: {column.reason}."
+    if not facts.timed:
+        yield "The split is at random; models serve the future, so a split by time (--time) is the fairer test."
+    if facts.cut == "auctions":
+        yield "Some auctions last beyond the cut in time: each went, whole, to the part of its oldest ad."
+    if facts.cut == "time":
+        yield "Ads of the same time are on both sides of a cut: the times are coarse."
+    if facts.auction_size is not None:
+        size = facts.auction_size
+        yield f"The table names no auctions: validation and test measure every possible auction of {size} ads."
+        if size < config.data.auction_size:
+            wanted = config.data.auction_size
+            yield f"Auctions of {wanted} ads would be fewer than {AUCTIONS}, so they have {size}."
+    if facts.sampled is not None:
+        yield f"Bins of numbers and the median bid come from {facts.sampled:,} training ads, evenly spaced."
+    if config.data.sampling_rate is not None:
+        rate = f"{1 / config.data.sampling_rate:g}"
+        yield f"Every ad without a click counts {rate} times, in training and in all measures."
+        yield "Auctions contain fewer rivals than they had, so welfare is a rough guide."
+    if facts.equal_bids:
+        yield "All ads bid the same (--bid COLUMN): auctions rank by CTR, and welfare counts clicks."
+    if facts.capped_bids:
+        bids, cap = counted(facts.capped_bids, "bid"), f"{facts.bid_cap:.3g}"
+        yield f"{bids} above {CAP} times the median, {facts.median_bid:.3g}, count as {cap} in training and validation."
+        yield f"The largest bid is {facts.largest_bid:.3g}; in the test every bid counts in full."
+
+
+def untrained(result: TrainResult) -> Iterator[str]:
+    """Why no recipe was compared with the baseline."""
+    if (power := result.power) is not None and result.choice is None:
+        many, what = size_of(power)
+        gain = "a gain" if math.isnan(power.half_width) else f"a gain below {100 * power.half_width:.2g} %"
+        yield f"No other recipe was trained: {many:,} validation {what} are too few to detect {gain}."
+
+
+def doubts(facts: TableFacts) -> Iterator[str]:
+    """What may make a test look better than what is served: said before training, and again with the verdict."""
+    for column, area in facts.leaks.items():
+        yield f"Column {column!r} alone predicts the clicks with an AUC of {area:.3f}. {_known(column)}"
+    for column, value in facts.telling.items():
+        clicked, others = f"{100 * value.click_rate:.4g} %", f"{100 * value.others:.2g} %"
+        what = f"{value.ads:,} ads with {value.value}"
+        yield f"{clicked} of {what} are clicked, {others} of all others. {_known(column)}"
+    for column in placements(facts.columns):
+        yield f"Column {column!r} is named like a placement, which is not known before the auction: --ignore {column}."
+        yield f"To correct clicks for their slot instead: --position {column} --slots 1,0.8,0.6."
+    if facts.duplicates:
+        share = f"{100 * facts.duplicates / sum(part.ads for part in facts.splits.values()):.2g} %"
+        rows = counted(facts.duplicates, "row")
+        yield f"{rows} ({share}) equal an earlier one in all columns: were they logged twice?"
+        if not facts.timed:
+            yield "Without --auction and --time, copies may be both in training and in the test."
+    refresh = facts.refresh
+    if refresh is None:
+        return
+    for column, share_unknown in refresh.unknown.items():
+        unknown = f"{100 * share_unknown:.0f} %"
+        yield f"The run before did not know {unknown} of the values of {column!r}: are units and spelling the same?"
+    first, until = facts.splits["train"].first, refresh.until
+    if first is not None and until is not None and not _later(first, until):
+        yield f"Rows from {first} on are older than the newest of the run before, {until}: are they the same rows?"
+
+
+def _known(column: str) -> str:
+    return f"If it is only known after the click, --ignore {column}."
+
+
+def _later(one: str, other: str) -> bool:
+    """Whether one time, as it is shown, is later than another."""
+    try:
+        return float(one) > float(other)
+    except ValueError:
+        return one > other

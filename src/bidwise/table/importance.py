@@ -1,0 +1,53 @@
+"""Which columns matter: what a model loses on test ads when one column after the other is shuffled among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from bidwise.checks import derived_seed
+from bidwise.data.ads import Ads
+from bidwise.evaluation.comparison import Comparison, compared
+from bidwise.evaluation.units import Units
+
+INTACT = "intact"  # the model with no column shuffled
+METRICS = ("welfare", "log_loss")
+ADS = 50_000  # test ads that are shuffled at most, the first whole auctions
+
+
+def importance(
+    model: nn.Module, ads: Ads, columns: Mapping[str, slice], units: Callable[[nn.Module, Ads], Units], seed: int = 0
+) -> tuple[Comparison, ...]:
+    """The change of welfare and of log loss when a column is shuffled, column by column; those that matter most first.
+
+    A column that the model ignores changes nothing. Of two columns that say the same, each may seem to matter little.
+
+    Args:
+        model: its logits.
+        ads: test ads.
+        columns: of the features, where each column of the table has its ids.
+        units: what each auction or ad adds to the metrics of a model.
+    """
+    ads = _first(ads)
+    intact = units(model, ads)
+    found: list[list[Comparison]] = []
+    for at, (name, columns_of) in enumerate(columns.items()):
+        order = torch.randperm(len(ads), generator=torch.Generator().manual_seed(derived_seed(seed, "shuffled", at)))
+        features = ads.features.clone()
+        features[:, columns_of] = features[order, columns_of]
+        seen = {name: units(model, replace(ads, features=features)), INTACT: intact}
+        found.append(compared(seen, [(name, INTACT)], metrics=METRICS))
+    found.sort(key=lambda pair: -pair[1].difference)
+    return tuple(each for pair in found for each in pair)
+
+
+def _first(ads: Ads) -> Ads:
+    if len(ads) <= ADS:
+        return ads
+    if ads.offsets is None:
+        return ads.take(slice(0, ADS))
+    offsets = ads.offsets[: max(2, int(torch.searchsorted(ads.offsets, ADS, right=True)))]
+    return ads.take(slice(0, int(offsets[-1])), offsets)
