@@ -145,10 +145,10 @@ def test_both_models_are_tested_on_the_newest_rows_and_the_verdict_says_which_is
     out = tmp_path / "run"
     app(["train", str(table), "--continue", str(first), "--out", str(out)], result_action="return_value")
     said = capsys.readouterr().out
-    assert "The refreshed model is better than that of run on the newest ads." in said
+    assert "The refreshed model is better than the model of run on the newest ads." in said
     assert "1 value got ids of their own" in said
     assert "refreshed raises welfare by" in said
-    assert "is better than that of run" in (out / "report.html").read_text()
+    assert "is better than the model of run" in (out / "report.html").read_text()
     test = pl.read_parquet(out / "test.parquet")
     rows = day(1, 4000)[test["row"].to_numpy()]
     assert np.array_equal(test["previous"].to_numpy(), bidwise.load(first).predict(rows))

@@ -15,7 +15,7 @@ from bidwise.cli.terminal import Bars, say
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """What the columns are, and how the auction works.
+    """Roles of columns, and rules of the auction.
 
     Parameters
     ----------

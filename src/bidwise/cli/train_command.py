@@ -19,7 +19,7 @@ from bidwise.urls import check_on_disk
 @Parameter(name="*")
 @dataclass(frozen=True)
 class TrainOptions:
-    """What the columns are, and how to train on them.
+    """Roles of columns, and training on them.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Curves over epochs: one training with its best epoch, or several as lines with their names beside them."""
+"""Curves over epochs: one training with its best epoch, or several as lines with their names next to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bidwise.report.drawing import COLOURS, SOFT, Look, Panel, shortened, ticks
 from bidwise.report.formatting import counted
 from bidwise.study.recipe import BASELINE
 
-LABELS = 0.63  # where lines end and the legend begins, as a share of the width
+LABELS = 0.63  # end of the lines and start of the legend, as a share of the width
 
 
 def named_lines(

@@ -11,7 +11,7 @@ __all__ = ["NONE", "aligned", "change", "decimals", "duration", "grid_ends", "nu
 
 
 def change(estimate: Estimate, level: float) -> str:
-    """A difference in per cent of the baseline's ``level``, as it is where that is nothing.
+    """A difference in per cent of the baseline's ``level``, in units if that is 0.
 
     >>> change(Estimate(difference=0.02, ci_low=0.01, ci_high=0.03), 2.0), change(Estimate(difference=0.02), 0.0)
     ('+1.00 % [+0.50, +1.50]', '+0.020, without a finite interval')
@@ -41,7 +41,7 @@ def number(value: float | None, places: int, *, sign: bool = False) -> str:
 
 
 def per_cent(share: float | None, *, sign: bool = False) -> str:
-    """A share in per cent, with more than two decimals only where they would all be 0.
+    """A share in per cent, with more than two decimals only if they would all be 0.
 
     >>> per_cent(-0.0123), per_cent(0.000012, sign=True), per_cent(None)
     ('−1.23 %', '+0.0012 %', '–')
@@ -67,17 +67,17 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] | None = None)
 
 
 def grid_ends(selected: Mapping[str, Sequence[float]], lams: Sequence[float]) -> list[str]:
-    """Says where λ was selected at an end of its grid, beyond which nothing was tried; nothing where it never was.
+    """A warning if λ was selected at an end of its grid; empty otherwise.
 
     >>> grid_ends({"log": (10.0, 10.0), "log_plus": (1.0, 10.0)}, (0.1, 1.0, 10.0))
-    ['λ is at an end of its grid, 0.1 or 10, where one beyond may be better: log 10 in 2 of 2, log_plus 10 in 1 of 2.']
+    ['λ is at an end of its grid, 0.1 or 10; one beyond may be better: log 10 in 2 of 2, log_plus 10 in 1 of 2.']
     >>> grid_ends({"log": (1.0, 1.0)}, (0.1, 1.0, 10.0))
     []
     """
     ends = dict.fromkeys((min(lams), max(lams))) if lams else {}
     found = [(loss, end, tried.count(end), len(tried)) for loss, tried in selected.items() for end in ends]
     parts = [f"{loss} {end:g} in {times} of {of}" for loss, end, times, of in found if times]
-    words = f"λ is at an end of its grid, {' or '.join(f'{end:g}' for end in ends)}, where one beyond may be better: "
+    words = f"λ is at an end of its grid, {' or '.join(f'{end:g}' for end in ends)}; one beyond may be better: "
     return [f"{words}{', '.join(parts)}."] if parts else []
 
 
