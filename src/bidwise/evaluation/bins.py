@@ -47,9 +47,7 @@ def equal_mass(key: Floats, bins: int, weights: Floats | None = None) -> NDArray
         last = -(-share * len(key) // bins) - 1
     else:
         below = weights.cumsum()
-        last = np.searchsorted(
-            below, (share / bins - 1e-9) * below[-1]
-        )  # regardless of the last digits of the running sum
+        last = np.searchsorted(below, (share / bins - 1e-9) * below[-1])  # tolerates rounding of the running sum
     ends = np.searchsorted(key, np.unique(key[last]), side="right")
     return np.append(0, ends[ends < len(key)])
 

@@ -189,8 +189,8 @@ def _comparison(seen: Mapping[str, Units], pair: tuple[str, str], metric: str, l
 def _shares(interval: Interval, change: Floats, level: Floats, weight: Floats | None, mean: float) -> dict[str, Any]:
     """The interval in shares of the baseline, which is as uncertain as the difference.
 
-    The error of the ratio r = sum d / sum B is the error of the mean of d - r B (delta method), but never below the error
-    of d: a model without clicks has r = -1 and d - r B = 0, which is no certainty. If the two intervals would
+    The error of the ratio r = sum d / sum B is the error of the mean of d - r B (delta method), but never below that of
+    d: a model without clicks has r = -1 and d - r B = 0, which is no certainty. If the two intervals would
     disagree about 0 the difference decides, and no metric falls by more than all of it.
     """
     if not mean > 0:

@@ -28,7 +28,7 @@ def by_score(scores: Floats, clicks: Floats, weights: Floats) -> tuple[Floats, F
 def pooled(totals: Floats, mass: Floats) -> NDArray[np.intp]:
     """The starts of blocks after pooling adjacent violators: the means ``totals / mass`` of blocks rise.
 
-    Neighbours with means that do not rise end in one block in any order of pooling, so each pass pools every run of them
+    Neighbours with means that do not rise end in one block in any order of pooling, so each pass pools every run
     at once. Labels of ads need a few passes.
 
     >>> pooled(np.array([1.0, 3.0, 2.0, 4.0]), np.ones(4))

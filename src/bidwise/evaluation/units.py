@@ -37,8 +37,8 @@ class Units:
     """One model's metrics, unit by unit.
 
     The mean of a metric is its ``sums`` over the units divided by the sum of their weights: ``weight`` for welfare and
-    revenue, ``ad_weight`` for log loss and AUC; ``None`` is a weight of 1 each. ``parts`` has the contribution of each real
-    auction, or each ad that has one, to welfare and revenue, if the sums do not.
+    revenue, ``ad_weight`` for log loss and AUC; ``None`` is a weight of 1 each. ``parts`` has what each real auction,
+    or each ad that has a part, adds to welfare and revenue, if the sums do not.
 
     >>> Units(kind=Kind.AUCTIONS, sums={"welfare": np.array([1.0, 0.0, 0.5])}).mean("welfare")
     0.5
