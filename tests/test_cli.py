@@ -335,3 +335,12 @@ def test_evaluate_reads_text_of_any_separator_and_auctions_of_several_columns(ad
     assert found["auctions"] == one.auctions
     asked = {"auction": ["column_5", "column_6"], "separator": ";", "header": False}
     assert {key: found["options"][key] for key in asked} == asked
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_help_fits_two_screens_and_sets_rare_options_apart(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    bidwise_command(monkeypatch, command, "--help")
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) <= 96
+    assert shown.index("--click") < shown.index("─ Advanced ─") < shown.index("--separator")

@@ -13,12 +13,13 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
 
 import bidwise
 from bidwise.errors import check_name
 from bidwise.urls import check_on_disk
 
+ADVANCED = Parameter(group="Advanced")  # options that few users need: a part of their own in --help
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # names in a file could rewrite the screen
 SECONDS = 30  # between lines without a terminal
 
