@@ -301,7 +301,7 @@ def test_a_log_file_gets_lines_of_progress(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (terminal.Terminated, 143)])
-@pytest.mark.parametrize(("command", "words"), [("train", "the same command resumes it"), ("try", "nothing was writ")])
+@pytest.mark.parametrize(("command", "words"), [("train", "the same command resumes it"), ("try", "no file was writ")])
 def test_an_interrupted_command_says_what_became_of_it(stop, code, command, words, ads, tmp_path, monkeypatch, capsys):
     def stopped(*_, **__):
         raise stop

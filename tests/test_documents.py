@@ -139,13 +139,10 @@ def test_train_page_shows_every_key_of_the_configuration_and_what_the_search_tri
     assert resolved(shown).train.recipe == "auto"
 
 
-def test_paper_page_names_functions_and_tests_that_exist():
-    page = (ROOT / "docs" / "reference" / "errata.md").read_text()
-    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    for name in re.findall(r"`(test_[a-z0-9_]+?)_?(?:\*|\.\.\.)?`", page):
-        assert f"def {name}" in tests, name
-    for name in re.findall(r"`paper\.theory\.(\w+)", page):
-        assert hasattr(theory, name), name
+def test_the_page_of_errata_names_functions_that_exist():
+    names = re.findall(r"`theory\.(\w+)", (ROOT / "docs" / "reference" / "errata.md").read_text())
+    assert names
+    assert [name for name in names if not hasattr(theory, name)] == []
 
 
 def points(gain, level=1.0):
