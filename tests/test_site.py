@@ -1,8 +1,10 @@
 """The auction to play with: what it shows is what `bidwise.run_auction` computes, in a real browser."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -108,6 +110,15 @@ def test_the_site_is_whole_and_needs_no_network(site, browser):
         opened.close()
     assert [url for url in outside if not url.startswith(("file:", "data:"))] == []
     assert (errors, wide) == ([], [])
+
+
+def test_no_link_of_the_site_is_dead(site):
+    dead = []
+    for page in site.rglob("*.html"):
+        links = re.findall(r'(?:href|src)="([^"#?]+)', page.read_text(encoding="utf-8"))
+        local = {link for link in links if not re.match(r"[a-z]+:|//|/", link)}
+        dead += [(page.name, link) for link in local if not (page.parent / unquote(link)).exists()]
+    assert dead == []
 
 
 def test_the_search_works_from_the_disk(site, browser):
