@@ -115,7 +115,7 @@ class RankTerm:
         elif self.value_ties.share < 0.5:
             todo = "Most pairs tie in eCPM and teach little: see ties in eCPM."
         elif self.value == "clicks":
-            todo = "Most pairs tie in value and teach little: take a teacher, whose values seldom tie."
+            todo = "Most pairs tie in value and carry little signal: use a teacher, with values that rarely tie."
         else:
             todo = "Most pairs tie in value and teach little: look for a rounded or constant teacher."
         yield _finding("effective pairs", effective, effective.share < FEW, todo)

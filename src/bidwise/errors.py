@@ -17,7 +17,7 @@ Entry = TypeVar("Entry")
 class InputError(ValueError):
     """An argument, a file or a column that cannot be used, which a user can fix.
 
-    With ``argument`` the message goes on after its name, and a command line may spell the name as typed there.
+    With ``argument`` the message continues after its name, and a command line may spell the name as typed there.
     ``{}`` in the message stands for ``others``, further arguments.
 
     >>> error = InputError("needs {}, found none", argument="pool_by", others=("auction_size",))

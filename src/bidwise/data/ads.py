@@ -33,7 +33,7 @@ class Ads:
         clicks: 0 or 1, ``(..., ads)``.
         bids: cost-per-click bids, above 0.
         offsets: bounds of the auctions, int64 ``(auctions + 1,)``, the same for all repeats; ``None``: ads that were
-            not in auctions, any of which may compete.
+            not in auctions: any of them may compete.
         teacher: another model's CTR of the same ads.
         truth: their true CTR, known only in simulations.
         weights: how much each ad counts, above 0; ``None``: all alike.

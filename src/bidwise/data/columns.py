@@ -480,7 +480,7 @@ class Learner:
         return [each.column.name for each in self.learning]
 
     def counted(self, rows: pl.DataFrame, sample: NDArray[np.bool_] | None = None) -> list[Any]:
-        """What training rows add; bins and knots are of the rows in the ``sample``, by default all. Changes nothing,
+        """The facts of training rows; bins and knots use rows in the ``sample``, by default all. No side effects,
         so that threads can call it."""
         return [each.counted(rows[each.column.name], sample) for each in self.learning]
 

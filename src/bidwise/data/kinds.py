@@ -1,4 +1,4 @@
-"""What the columns of a table are: facts of all rows, block by block, lead to the use of each column and a reason."""
+"""Types of columns: facts of all rows, block by block, lead to the use of each column and a reason."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TIME = (
 
 
 class Counts(NamedTuple):
-    """How many rows, and values in them, are what; of a bag the values of all its lists count."""
+    """Counts of rows, and of values, by type; of a bag the values of all its lists count."""
 
     rows: int = 0
     missing: int = 0  # rows
@@ -289,7 +289,7 @@ class Facts:
         return self._numbers(name, f"{values:,} different whole numbers")
 
     def _numbers(self, name: str, reason: str, comma: bool = False, **more: Any) -> Column:
-        """A column of numbers; the reason tells which cells are none."""
+        """A column of numbers; the reason names the cells that are not."""
         seen, bad = self.sketches[name].total.counts, self.sketches[name].total.bad
         if (count := seen.entries - seen.numbers - seen.commas) and bad:
             odd = "s are no number and missing, such as" if count > 1 else " is no number and missing,"

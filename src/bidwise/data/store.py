@@ -118,7 +118,7 @@ class Store:
 
     @property
     def cardinalities(self) -> list[int | tuple[int, int]]:
-        """What models are built for: values of every field, and slots of a bag."""
+        """The shape that models need: values of every field, and slots of a bag."""
         return [field.cardinality for field in self.fields]
 
     def has(self, name: str, split: str = "train") -> bool:

@@ -22,7 +22,7 @@ class World:
     Args:
         linear: standard deviation of w·x.
         spread: standard deviation of u·x, and so of the log bids.
-        curve: weight of each square; 0 for a world that is linear in x. A linear student cannot represent squares.
+        curve: weight of each square; 0 for a market that is linear in x. A linear student cannot represent squares.
         curves: how many squares, their signs alternating.
         shift: of the logit; -1.5 makes clicks rare.
         correlation: between w and u, in [-1, 1]: whether advertisers bid more for ads that are clicked more.
@@ -77,7 +77,7 @@ class World:
 
 @dataclass(frozen=True)
 class Market:
-    """A world with its weights drawn: ads of it are alike."""
+    """A kind of market with its weights drawn: its ads are alike."""
 
     world: World
     w: Tensor  # (features,) of the logit
@@ -125,7 +125,7 @@ def _paper(scale: float) -> World:
     )
 
 
-#: Worlds by name. ``plotted``: the paper's, scaled so that it looks as its figure does; ``printed``: with the weights
+#: Kinds of market by name. ``plotted``: the paper's, scaled to look like its figure; ``printed``: with the weights
 #: it prints, for which bids span thirty orders of magnitude; ``misspecified``: clicks depend on squares;
 #: ``misspecified_rare``: the same with a click rate of about 0.24.
 WORLDS = Named(

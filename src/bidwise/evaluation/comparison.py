@@ -123,7 +123,7 @@ class Comparison(AuctionEstimate):
 def pairs_of(models: Sequence[str], baseline: str, twins: Mapping[str, str]) -> list[tuple[str, str]]:
     """Who is compared with whom, as (model, baseline).
 
-    All pairs, the baseline's first; then every calibrated twin with its original, and with the baseline's twin.
+    All pairs, the baseline's first; then every calibrated copy with its original, and with the baseline's copy.
 
     >>> pairs_of(["a", "b", "c"], "b", {})
     [('a', 'b'), ('c', 'b'), ('c', 'a')]

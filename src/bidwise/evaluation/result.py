@@ -136,12 +136,12 @@ class Evaluation:
 
     @property
     def twins(self) -> dict[str, str]:
-        """Calibrated twins with the models that they are made from."""
+        """Calibrated copies with their original models."""
         return {name: each.calibrated_from for name, each in self.models.items() if each.calibrated_from is not None}
 
     @property
     def originals(self) -> list[str]:
-        """The models as they were given, without calibrated twins."""
+        """The given models, without calibrated copies."""
         return [name for name, each in self.models.items() if each.calibrated_from is None]
 
     @property

@@ -37,7 +37,7 @@ def factorized(
 
     A row of ``weight`` contains the first-order weight and the vector of a value, as in :class:`bidwise.models.DeepFM`.
     ``padded`` adds columns of zeros up to a multiple of 4: products on tensor cores are then twice as fast, and so are
-    those of the gradients, which must begin at multiples of 16 bytes too.
+    products with the gradients, which must also begin at multiples of 16 bytes.
     """
     linear, flat = _Factorized.apply(weight, ids.contiguous(), starts, sums, padded)  # type: ignore[no-untyped-call]
     return linear, flat

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bidwise.losses.definition import Batch, PairOptions
 
 PREPARE_FROM = 1024  # ads: fewer are read as they came by every program, more are turned into eCPM and value once
-SMALL_TO, SMALL_ADS = 512, 2  # ads of an auction whose programs see all partners at once, and ads of a program then
+SMALL_TO, SMALL_ADS = 512, 2  # auctions up to this size see all partners at once; ads of a program then
 ONE_PROGRAM_TO = 4096  # ads that one program of `finish` takes, and so writes their loss itself
 
 

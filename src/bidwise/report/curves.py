@@ -51,7 +51,7 @@ def named_lines(
 
 
 def epoch_panel(name: str, epochs: Sequence[float], values: Sequence[float], best: tuple[float, float] | None) -> Panel:
-    """A metric of a training over its epochs; a ring at the ``best`` epoch and its value."""
+    """A metric of a training over its epochs; a circle at the ``best`` epoch and its value."""
     words = name.replace("_", " ")
     about = f"{words} over {counted(len(epochs), 'evaluated epoch')}"
     if best is not None:

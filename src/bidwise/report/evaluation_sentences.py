@@ -344,7 +344,7 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         yield f"Intervals are taken over {evaluation.clusters:,} clusters by {listed(options['cluster'])}{few}."
     elif evaluation.pools:
         what = "pools" if evaluation.units is Kind.POOLS else "ads of the same pools"
-        yield f"Intervals cover what other {what} would show."
+        yield f"Intervals apply to other {what}."
     if (found := evaluation.exploration) is not None:
         many, column = f"{found.effective_clicks:,.0f}", options["propensity"]
         yield f"A click counts 1 / {column} times; together they are worth {many} clicks of equal weight."

@@ -146,7 +146,7 @@ def _curves(key: str, result: TrainResult) -> Section:
     headings += [("Models", "Of several the first is shown."), ("Calibration", "On validation."), ("Settings", "")]
     return Section(
         "Over the epochs",
-        f"The epoch is chosen by {words} on validation auctions. Loss and rings: {result.chosen}.",
+        f"The epoch is chosen by {words} on validation auctions. Loss and circles: {result.chosen}.",
         figures=drawings(key, Picture("epochs", tuple(panels))),
         tables=[Table("Trainings", "Recipe", headings, rows)],
     )
@@ -256,7 +256,7 @@ def _splits_table(facts: TableFacts) -> Table:
 
 
 def _choice_table(choice: Choice) -> Table:
-    """The baseline and the contestants compared on held-out validation auctions."""
+    """The baseline and the other candidates, compared on held-out validation auctions."""
     base = choice.candidates[0].welfare
     places = decimals((each.welfare for each in choice.candidates), 5)
     rows = []

@@ -208,7 +208,7 @@ def _trained(
             show=step(name),
         )
     if previous is None and not any(each.recipe.embeddings == EXACT for each in models.values()):
-        models[REGRESSION] = trained(_regression(len(ads)), **shared)  # what any model should beat
+        models[REGRESSION] = trained(_regression(len(ads)), **shared)  # any model should beat it
     show("training", 1.0)
     return models, search, told_apart
 

@@ -45,7 +45,7 @@ def logits_of(model: nn.Module, features: Tensor) -> Tensor:
 
 
 def logits_across(model: nn.Module, features: Tensor) -> Tensor:
-    """The same on several ranks, each of which computes its part; all get all logits."""
+    """The same on several ranks: each computes its part, and all get all logits."""
     ranks, here = distributed.count(), distributed.rank()
     if ranks == 1:
         return logits_of(model, features)
