@@ -267,12 +267,12 @@ def places(rows: int, seed: int | None) -> NDArray[np.int64]:
     >>> sorted(places(5, 0).tolist()), places(3, None).tolist()
     ([0, 1, 2, 3, 4], [0, 1, 2])
     """
-    lines = np.arange(rows, dtype=np.uint64)
-    if seed is not None:
-        first = _mixed(np.array([(seed + 1) * 0x9E3779B97F4A7C15 & (2**64 - 1)], np.uint64))
-        lines = np.argsort(_mixed(lines * np.uint64(0x9E3779B97F4A7C15) + first))
+    lines = np.arange(rows)
+    if seed is None:
+        return lines
+    first = _mixed(np.array([(seed + 1) * 0x9E3779B97F4A7C15 & (2**64 - 1)], np.uint64))
     found = np.empty(rows, np.int64)
-    found[lines] = np.arange(rows)
+    found[np.argsort(_mixed(lines.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + first))] = lines
     return found
 
 
@@ -299,7 +299,9 @@ def _written(text: RawText, folder: Path, config: dict[str, Any], options: Optio
     columns = {name: {x: writer.column(name, x, width=width) for x, width in widths.items()} for name in sizes}
     for block in text.tokens(options.integers, show, "Writing ads"):
         ids = np.stack([found.ids(column) for column, found in zip(block.values.T, vocabularies, strict=True)], axis=1)
-        values = {"features": ids, "clicks": block.clicks} | ({} if truth is None else {"truth": truth[block.lines]})
+        values: dict[str, NDArray[Any]] = {"features": ids, "clicks": block.clicks} | (
+            {} if truth is None else {"truth": truth[block.lines]}
+        )
         begin = 0
         for name, size in sizes.items():
             to = place[block.lines] - begin
