@@ -247,7 +247,7 @@ def test_what_goes_wrong_alarms_and_nothing_else_does_so_in_health(changes, name
     [
         ("log", "rank / log loss gradient", {"bids": 1e3}, "Raise lam"),
         ("log", "rank / log loss gradient", {"bids": 1e-3}, "Lower lam"),
-        ("log", "effective pairs", {"clicks": 0.0}, "take a teacher"),
+        ("log", "effective pairs", {"clicks": 0.0}, "use a teacher"),
         ("log_teacher", "effective pairs", {"teacher": 0.0}, "constant teacher"),
         ("log_teacher", "effective pairs", {"teacher": 0.5, "bids": 1.0}, "constant teacher"),
         ("log_teacher", "effective pairs", {"logits": 0.0, "bids": 1.0}, "tie in eCPM"),
