@@ -77,7 +77,8 @@ def _gains(result: RecipesResult) -> list[str]:
     """Change of welfare over the baseline by world."""
     names = [name for name in RECIPES if name != baseline_of(name)]
     worlds = result.worlds.values()
-    rows = [[f"`{name}`", *(_points(world.recipes[name].gain) for world in worlds)] for name in names]
+    marks = {name: " †" if name.startswith("log_plus") else "" for name in names}  # the page says what it means
+    rows = [[f"`{name}`{marks[name]}", *(_points(world.recipes[name].gain) for world in worlds)] for name in names]
     return _markdown(["recipe", *(f"`{world}`" for world in result.worlds)], rows)
 
 

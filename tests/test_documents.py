@@ -68,9 +68,7 @@ def commands(page):
     """The commands of bidwise and of the paper's experiments in the page's shell blocks: each its app and its words."""
     blocks = re.findall(r"```(?:bash|sh|text)\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    found = [
-        (program, re.match(rf"(?:torchrun .*-m )?{start} (.*)", line)) for program, start in PROGRAMS for line in lines
-    ]
+    found = [(tool, re.match(rf"(?:torchrun .*-m )?{start} (.*)", line)) for tool, start in PROGRAMS for line in lines]
     return [(program, shlex.split(match[1], comments=True)) for program, match in found if match]
 
 

@@ -182,6 +182,10 @@ MANY = RANDOM.integers(0, 9000, 600)
         (some(["1e-07", "2e-07"]), "numeric", "decimals"),
         (some(["1,5", "2,25", "3"]), "numeric", "a decimal comma"),
         (some(["1,500", "2,250"]), "dropped", "may separate thousands"),
+        (some(["1,500.25", "2,250.5", "300.75"]), "dropped", "a mark between thousands"),
+        (some(["1.500,25", "2.250,5", "300,75"]), "dropped", "a mark between thousands"),
+        (some(["1 500,25", "2 250,5", "300"]), "dropped", "a mark between thousands"),
+        (some(["560 001", "110 002"]), "categorical", "text"),
         (some(["2024-05-01", "2024-05-02 13:00:01"]), "dropped", "a date or time; name it as --time"),
         (some(["13:00", "7:15"]), "dropped", "a date or time; name it as --time"),
         (some(["01/02/2024", "25/12/2024"]), "dropped", "a date or time; name it as --time"),
@@ -296,6 +300,8 @@ def test_odd_types_are_no_error_at_serving():
     assert spelled(pl.Series([None])).to_list() == [None]
     np.testing.assert_array_equal(read_numbers(pl.Series([True, None]))[0], [1, np.nan])
     np.testing.assert_array_equal(read_numbers(pl.Series(["7", "x"], dtype=pl.Categorical))[0], [7, np.nan])
+    for dtype in (pl.Categorical, pl.Enum([" a", "7.0"])):  # as in text
+        assert spelled(pl.Series([" a", "7.0"], dtype=dtype), "number").to_list() == ["a", "7"]
 
 
 def test_categories_of_a_typed_table_are_read_as_text():

@@ -154,6 +154,8 @@ def test_logits_that_happen_to_lie_in_0_to_1_are_not(rate):
         honest = (torch.rand(2000, generator=random) < torch.sigmoid(logits)).float()
         for call in CALLS.values():
             call(logits, honest, bids)
+            if rate < 0:
+                call(logits, clicks, bids)  # a CTR would have the mean of the clicks
     for call in CALLS.values():
         call(torch.full((2000,), 0.5), clicks, bids)  # a constant is an untrained model
         call(torch.sigmoid(predictions(50)[0]), predictions(50)[1], torch.ones(50))  # too few to say

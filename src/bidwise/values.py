@@ -57,13 +57,7 @@ class Bag(Vocabulary):
     """
 
     def __init__(
-        self,
-        words: Sequence[str],
-        spelling: str = "text",
-        missing: Collection[str] = (),
-        *,
-        slots: int,
-        separator: str,
+        self, words: Sequence[str], spelling: str = "text", missing: Collection[str] = (), *, slots: int, separator: str
     ) -> None:
         super().__init__(words, spelling, missing)
         self.slots, self.separator = slots, separator

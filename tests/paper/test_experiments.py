@@ -506,19 +506,6 @@ def test_the_headline_says_who_beats_a_tuned_log_loss():
     assert nobody[1].startswith("Converged (trained to the end): 1 of 9 losses is measurably above log loss, ")
 
 
-def test_a_lam_at_either_end_of_its_grid_is_told():
-    losses = _losses()
-    losses["log"] = replace(losses["log"], lam=(300.0, 300.0, 10.0))
-    losses["log_plus"] = replace(losses["log_plus"], lam=(0.003, 1.0, 1.0))
-    assert (
-        "λ is at an end of its grid, 0.003 or 300; one beyond may be better: log 300 in 2 of 3, "
-        "log_plus 0.003 in 1 of 3." in said(_result(_losses(), losses))
-    )
-    losses["log"] = replace(losses["log"], lam=(100.0, 100.0, 10.0))
-    losses["log_plus"] = replace(losses["log_plus"], lam=(0.1, 1.0, 1.0))
-    assert "grid" not in " ".join(said(_result(_losses(), losses)))
-
-
 # Readings
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 import bidwise
-from bidwise.cli.terminal import ADVANCED, Bars, say
+from bidwise.cli.terminal import ADVANCED, Bars, column_of_bids, say
 
 
 @Parameter(name="*")
@@ -67,7 +67,7 @@ class EvaluateOptions:
 
     ctr: list[str]
     click: str
-    bid: str
+    bid: str | None = None
     auction: list[str] | None = None
     auction_size: int | None = None
     pool_by: Annotated[list[str] | None, ADVANCED] = None
@@ -111,7 +111,14 @@ def evaluate(table: str, /, *, options: EvaluateOptions, out: Path) -> None:
     from bidwise.data.table_files import check_readable
 
     lists = (options.ctr, options.auction, options.pool_by, options.cluster, options.by)
-    roles = (options.click, options.truth, options.position, options.weight, options.propensity)
+    roles = (
+        options.click,
+        column_of_bids(options.bid),
+        options.truth,
+        options.position,
+        options.weight,
+        options.propensity,
+    )
     columns = [*(name for names in lists for name in names or ()), *(role for role in roles if role is not None)]
     check_readable(table, columns, options.separator, not options.no_header)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 import bidwise
-from bidwise.cli.terminal import ADVANCED, Bars, device_of, say
+from bidwise.cli.terminal import ADVANCED, Bars, check_run, column_of_bids, device_of, say
 from bidwise.urls import check_on_disk
 
 
@@ -103,11 +102,11 @@ class TrainOptions:
     sampling_rate: Annotated[float | None, ADVANCED] = None
     truth: Annotated[str | None, ADVANCED] = None
     auction_size: Annotated[int | None, ADVANCED] = None
-    model: str | None = None
-    recipe: str | None = None
+    model: Literal["deepfm", "dcnv2", "logistic_regression"] | None = None
+    recipe: Literal["auto", "single", "ensemble", "distilled"] | None = None
     loss: str | None = None
     budget: int | None = None
-    metric: Annotated[str | None, ADVANCED] = None
+    metric: Annotated[Literal["log_loss", "welfare", "auc"] | None, ADVANCED] = None
     seed: Annotated[int | None, ADVANCED] = None
     clip: Annotated[float | None, ADVANCED] = None
     separator: Annotated[str | None, ADVANCED] = None
@@ -166,6 +165,8 @@ def _check_first(table: str, options: TrainOptions) -> None:
     """Raise if a file is missing or has not the columns, before torch is imported, which takes seconds."""
     from bidwise.data.table_files import check_readable
 
+    if options.continue_from is not None:
+        check_run(options.continue_from, "continue_from")
     if table.lower().endswith(".toml"):
         check_on_disk("the configuration", table, "a file", "copy it first")
         if not Path(table).exists():
@@ -174,16 +175,8 @@ def _check_first(table: str, options: TrainOptions) -> None:
     if (Path(table) / "store.json").is_file():
         return
     lists = (options.auction, options.numeric, options.categorical, options.bag, options.ignore, options.keep)
-    bid = None if _is_number(options.bid) else options.bid
+    bid = column_of_bids(options.bid)
     roles = (options.click, bid, options.time, options.teacher, options.weight, options.position, options.truth)
     columns = [*(role for role in roles if role is not None), *(name for names in lists for name in names or ())]
     resumed = options.continue_from is not None  # text is then written as in that run
     check_readable(table, [] if resumed else columns, options.separator, False if options.no_header else None)
-
-
-def _is_number(text: str | None) -> bool:
-    """Whether an option is a number, which all ads bid."""
-    try:
-        return text is not None and math.isfinite(float(text))
-    except ValueError:
-        return False

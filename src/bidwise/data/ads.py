@@ -9,15 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bidwise.checks import (
-    InputError,
-    check_ads,
-    check_between,
-    check_bids,
-    check_offsets,
-    check_weights,
-    check_whole,
-)
+from bidwise.checks import InputError, check_ads, check_between, check_bids, check_offsets, check_weights, check_whole
 from bidwise.data.groups import offsets, tensor_of
 from bidwise.run_folder import checksum
 

@@ -59,7 +59,10 @@ def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] 
     >>> spelled(pl.Series(["3.0", "007", "1e5"]), "number").to_list()
     ['3', '007', '100000']
     """
-    column, dtype = column.alias("value"), column.dtype  # polars takes a name such as ^a.*$ for a pattern
+    column = column.alias("value")  # polars takes a name such as ^a.*$ for a pattern
+    if column.dtype in (pl.Categorical, pl.Enum):
+        column = column.cast(pl.String)
+    dtype = column.dtype
     if dtype.is_float() or dtype.is_decimal():
         text = _float_text(exact(column).fill_nan(None))
     elif dtype == pl.String:

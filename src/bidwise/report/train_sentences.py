@@ -37,10 +37,10 @@ def verdict(result: TrainResult) -> list[Line]:
         lines.insert(0, Line("worse", text))
     if evaluation.optimal_welfare:
         lines.append(Line("", share_of_optimum(evaluation, chosen)))
-    lines += [reference_line(evaluation, chosen), Line("", _as_predictions(result))]
     if result.table.refresh is not None:
         lines += _refreshed(result, result.table.refresh)
-    else:
+    lines += [reference_line(evaluation, chosen), Line("", _as_predictions(result))]
+    if result.table.refresh is None:
         lines += comparison_lines(evaluation, chosen)
     lines += [Line("", text) for text in (*_chosen(result), *_served(result), _next(result))]
     return lines

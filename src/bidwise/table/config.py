@@ -284,10 +284,20 @@ def read_toml(path: Path) -> dict[str, Any]:
 def resolved(
     sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
 ) -> Config:
-    """The configuration that :func:`merged` values are; an error names an option ``seed``, else ``train.seed``."""
+    """The configuration of a file's sections, options ``{"data.click": "y"}`` above them, and settings
+    ``section.key=value`` above both.
+
+    An unknown name is rejected with the nearest one. An error names an option as ``seed``, any other as ``train.seed``.
+    """
     values: dict[str, Any] = {}
     try:
-        values = merged(sections, options, settings)
+        for section, part in sections.items():
+            check_name("a section of the configuration", section, SECTIONS)
+            if not isinstance(part, Mapping):
+                raise InputError(f"[{section}] must be a section with keys, found {part!r}")
+            values |= {f"{section}.{key}": value for key, value in part.items()}
+        values |= dict(options or {}) | dict(map(_assignment, settings))
+        values = {name: _typed(name, value) for name, value in values.items()}
         return Config(**{section: SECTIONS[section](**part) for section, part in nested(values).items()})
     except InputError as error:
         key = error.argument if "." in error.argument else option_key(error.argument)
@@ -296,21 +306,6 @@ def resolved(
         elif key in values:
             error.argument = key
         raise
-
-
-def merged(
-    sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
-) -> dict[str, Any]:
-    """``section.key -> value``: a file's sections, options ``{"data.click": "y"}`` above them, and settings
-    ``section.key=value`` above both; unknown names are rejected with the nearest known one."""
-    given: dict[str, Any] = {}
-    for section, part in sections.items():
-        check_name("a section of the configuration", section, SECTIONS)
-        if not isinstance(part, Mapping):
-            raise InputError(f"[{section}] must be a section with keys, found {part!r}")
-        given |= {f"{section}.{key}": value for key, value in part.items()}
-    given |= dict(options or {}) | dict(map(_assignment, settings))
-    return {name: typed(name, value) for name, value in given.items()}
 
 
 def _assignment(setting: str) -> tuple[str, Any]:
@@ -359,7 +354,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def typed(name: str, value: Any) -> Any:
+def _typed(name: str, value: Any) -> Any:
     """``value`` with the type of ``section.key``; ``"1,0.8"`` is a list where one is expected."""
     section, _, key = name.partition(".")
     check_name(f"the section of {name}", section, SECTIONS)

@@ -48,6 +48,12 @@ class ModelFile:
     cardinalities: tuple[int | tuple[int, int], ...]
 
 
+def drifted(share: float, known: float, filled: int) -> bool:
+    """Whether the unknown ``share`` of a column's entries is far above that in training, ``known``; of few entries by
+    more than chance (three standard deviations)."""
+    return filled >= ENOUGH and share > UNKNOWN + known + 1.5 / filled**0.5
+
+
 class Drift:
     """Entries of every column that the training of a model did not have: rare or unseen values, numbers outside of the
     range of the training rows, and cells that are no numbers."""
@@ -69,14 +75,9 @@ class Drift:
 
     @property
     def columns(self) -> dict[str, float]:
-        """The shares of columns that are written otherwise than in training, or have changed; of few entries by more
-        than chance (three standard deviations)."""
+        """The shares of columns that are written otherwise than in training, or have changed."""
         filled = dict(zip(self.known, self.filled.tolist(), strict=True))
-        return {
-            name: share
-            for name, share in self.shares.items()
-            if filled[name] >= ENOUGH and share > UNKNOWN + self.known[name] + 1.5 / filled[name] ** 0.5
-        }
+        return {name: share for name, share in self.shares.items() if drifted(share, self.known[name], filled[name])}
 
     def __str__(self) -> str:
         named = ", ".join(f"{name!r} {100 * share:.0f} %" for name, share in self.columns.items())

@@ -21,7 +21,7 @@ from bidwise.run_folder import load as read_tensors
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.served import Start
 from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml, resolved
-from bidwise.table.model import Model, load
+from bidwise.table.model import Model, drifted, load
 from bidwise.table.results import Refresh, TableFacts, TrainResult
 from bidwise.training.arguments import whole
 from bidwise.values import MISSING, RARE, Floats
@@ -29,7 +29,6 @@ from bidwise.values import MISSING, RARE, Floats
 EPOCHS, RATE = 0.5, 0.1  # of a refresh, in units of the first training's
 KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]
 ADAM = "optimizer.pt"
-UNKNOWN = 0.5  # share of a column's values, above which it may be written otherwise than before
 
 
 @dataclass(frozen=True)
@@ -140,10 +139,11 @@ class Previous:
         before = self.facts.splits["train"].ads if refresh is None else refresh.ads
         ads = before + len(features)
         unknown: dict[str, float] = {}
-        for name, count in zip(encoder.names, _counts(features, encoder), strict=True):
+        for column, count in zip(self.model.encoder.columns, _counts(features, encoder), strict=True):
             count[MISSING] = 0
-            share = (count[RARE] + count[known[name] :].sum()) / max(count.sum(), 1)
-            unknown |= {name: float(share)} if share > UNKNOWN else {}
+            filled = int(count.sum())
+            share = float(count[RARE] + count[known[column.name] :].sum()) / max(filled, 1)
+            unknown |= {column.name: share} if drifted(share, column.unknown, filled) else {}
         return Refresh(
             run=self.model.run.name,
             number=1 if refresh is None else refresh.number + 1,
