@@ -96,7 +96,7 @@ def logistic(train: pl.DataFrame, other: pl.DataFrame, seed: int, c: float) -> t
 
     def encoded(frame: pl.DataFrame, step: str) -> Any:
         bins = [np.searchsorted(bounds[x.name], x.to_numpy())[:, None] for x in numbers(frame)]
-        parts = [getattr(columns, step)(np.hstack([categories(frame).to_numpy(), *bins]))]
+        parts = [getattr(columns, step)(np.hstack([categories(frame).to_numpy().reshape(len(frame), -1), *bins]))]
         return hstack([*parts, *(getattr(entries[x.name], step)(x.to_list()) for x in bags(frame))]).tocsr()
 
     model = LogisticRegression(C=c, max_iter=300).fit(encoded(train, "fit_transform"), train["click"].to_numpy())
@@ -110,13 +110,15 @@ def target_encoded(
 
     Of a bag, the mean of the rates of its entries and their number.
     """
+    from sklearn.model_selection import StratifiedKFold
     from sklearn.preprocessing import TargetEncoder
 
     frames, clicks = [train, *others], train["click"].to_numpy()
     features = [[numbers(frame).to_numpy()] for frame in frames]
 
     def add(columns: list[NDArray[Any]], rows: list[NDArray[np.int64]] | None = None) -> None:
-        encoder = TargetEncoder(smooth=smooth, target_type="binary", random_state=seed)
+        folds = StratifiedKFold(5, shuffle=True, random_state=seed)
+        encoder = TargetEncoder(smooth=smooth, target_type="binary", cv=folds)
         rates = [encoder.fit_transform(columns[0], clicks if rows is None else clicks[rows[0]])]
         rates += [encoder.transform(column) for column in columns[1:]]
         for k, rate in enumerate(rates):

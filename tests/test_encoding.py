@@ -16,7 +16,6 @@ from bidwise.data.columns import (
     Learner,
     Numeric,
     least_count,
-    normal_scores,
     read_numbers,
     spelled,
 )
@@ -247,22 +246,6 @@ def test_the_kind_is_that_of_the_run_before():
 def test_whole_numbers_have_a_bin_each_and_rare_ones_share_it_with_a_neighbour():
     encoder = encoder_of([1, 1, 2, 3, 3, 9], "numeric", steps="values", min_count=2)
     assert encoder.columns[0].edges == (1.0, 3.0)
-
-
-def test_dense_values_are_normal_scores_of_ranks():
-    numbers = np.random.default_rng(0).lognormal(size=20_001)
-    encoder = encoder_of(numbers, "numeric")
-    rows = pl.DataFrame({"x": [float(np.median(numbers)), -1e9, 1e9, None, float("inf")]})
-    dense = encoder.encode(rows, dense=True).dense
-    low, high = encoder.columns[0].scores[0], encoder.columns[0].scores[-1]
-    np.testing.assert_allclose(dense[:, 0], [[0, 0], [low, 0], [high, 0], [0, 1], [high, 0]], atol=0.02)
-    scores = encoder.encode(pl.DataFrame({"x": numbers}), dense=True).dense[:, 0, 0]
-    assert abs(scores.mean()) < 0.01
-    assert abs(scores.std() - 1) < 0.02
-    assert (np.diff(scores[np.argsort(numbers)]) >= 0).all()
-    knots, found = normal_scores(np.sort(np.repeat([1.0, 5.0], [30, 10])))
-    assert knots == (1.0, 5.0)
-    np.testing.assert_allclose(found, [-0.3186394, 1.1503494], rtol=1e-6)
 
 
 def test_unknown_values_are_counted():

@@ -176,16 +176,6 @@ def test_a_metric_for_boosting_notices_ctr():
         metric(clicks, 1 / (1 + np.exp(-logits)))
 
 
-def test_an_evaluation_notices_a_sigmoid_that_was_taken_twice():
-    logits, clicks, bids = predictions()
-    ctr = torch.sigmoid(logits)
-    table = {"once": ctr, "twice": torch.sigmoid(ctr), "click": clicks, "bid": bids}
-    table = {name: column.double().numpy() for name, column in table.items()}
-    bidwise.evaluate(table, ctr=["once"], click="click", bid="bid", auction_size=10)
-    with pytest.warns(UserWarning, match=r"twice: its numbers look like the sigmoid of a CTR"):
-        bidwise.evaluate(table, ctr=["once", "twice"], click="click", bid="bid", auction_size=10)
-
-
 class Sigmoid(torch.nn.Module):
     def __init__(self, ending):
         super().__init__()

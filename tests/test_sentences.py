@@ -283,4 +283,4 @@ def test_doubts_and_notes_are_printed_before_a_training(before):
     (first, again), result = before
     for note in (*notes(result.table, result.settings), *doubts(result.table)):
         assert f"Note: {note}" in first
-    assert any(line.endswith("is finished; nothing is trained.") for line in again)
+    assert any(line.endswith("is already finished; this is its result.") for line in again)

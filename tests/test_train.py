@@ -169,7 +169,7 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(run, tmp_path):
     for _ in range(2):
         train(out=tmp_path / "run", config=tmp_path / "run" / "config.toml", opened=hear)
     assert "at most 4 epochs each" in heard[0]
-    assert f"The run in {tmp_path / 'run'} is finished; nothing is trained." in heard[1]
+    assert f"The run in {tmp_path / 'run'} is already finished; this is its result." in heard[1]
     assert "at most 4 epochs" not in heard[1]
     there, here = (torch.load(folder / "model.pt", weights_only=True) for folder in (run.folder, tmp_path / "run"))
     assert all(torch.equal(there[name], here[name]) for name in there)

@@ -115,6 +115,10 @@ class Ads:
         """Numbers that the model sees of each ad."""
         return self.features.shape[-1]
 
+    def first(self, width: int) -> Ads:
+        """The same ads with so many of their features, the first ones."""
+        return self if width == self.width else replace(self, features=self.features[..., :width])
+
     @property
     def repeats(self) -> torch.Size:
         """Leading dimensions: data sets side by side."""

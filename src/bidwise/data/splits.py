@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +40,14 @@ class Split:
     rows: NDArray[np.int64]
     offsets: NDArray[np.int64] | None
 
+    @staticmethod
+    def joined(parts: Mapping[str, Split]) -> Split:
+        """The rows of all parts, one part after the other."""
+        rows, bounds = np.concatenate([part.rows for part in parts.values()]), [np.zeros(1, np.int64)]
+        for part in parts.values():
+            bounds += [] if part.offsets is None else [part.offsets[1:] + bounds[-1][-1]]
+        return Split(rows, np.concatenate(bounds) if len(bounds) > 1 else None)
+
 
 def split(
     rows: int, *, auction: NDArray[np.int64] | None, time: NDArray[Any] | None, seed: int, name: str = "table"
@@ -57,7 +65,7 @@ def split(
     sizes = np.ones(rows, np.int64) if auction is None else np.bincount(auction)
     groups, what, least = len(sizes), *(("rows", 2 * LEAST) if auction is None else ("auctions", LEAST))
     if groups < least:
-        found = f"{groups}" if auction is None or groups > 1 else "one: what names them is the same in all rows"
+        found = f"{groups}" if auction is None or groups > 1 else "one: their id is the same in all rows"
         words = f"must have at least {least} {what} to be split into training, validation and test"
         raise InputError(f"{name} {words}, found {found}")
     if time is None:

@@ -1,4 +1,4 @@
-"""Curves over epochs, with the names of trainings beside their lines."""
+"""Curves over epochs, with the names of trainings next to their lines."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _interval(lift: Estimate) -> str:
 
 
 def _breakdown(evaluation: Evaluation, key: str, title: str, lead: str, parts: Sequence[tuple[Table, Rows]]) -> Section:
-    """Comparisons row by row; figures leave out those with too few clicks, whose intervals hide the others."""
+    """Comparisons row by row; figures skip rows with too few clicks: their intervals would hide the others."""
     style, figures = _style(evaluation), []
     for at, (table, rows) in enumerate(parts):
         told = [(name, each) for name, each in rows if each.outcome is not Outcome.TOO_FEW]

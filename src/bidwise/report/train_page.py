@@ -29,7 +29,7 @@ from bidwise.report.sections import (
 )
 from bidwise.report.train_sentences import calibration_words, doubts, notes, setting_words, size_of, untrained, verdict
 from bidwise.study.compare import Choice
-from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
+from bidwise.study.search import Attempt, Search, budget
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.prepare import Prepared
 from bidwise.table.results import TableFacts, TrainResult
@@ -148,7 +148,7 @@ def described(prepared: Prepared, device: str) -> str:
     models = list(dict.fromkeys(each.model for each in candidates(config, facts.splits["train"].ads)))
     training = _planned(prepared)
     if (prepared.folder / "result.json").is_file():
-        training = [f"The run in {prepared.folder} is finished; nothing is trained."]
+        training = [f"The run in {prepared.folder} is already finished; this is its result."]
     lines = [
         *_columns_table(facts).text(),
         "",
@@ -174,8 +174,9 @@ def _planned(prepared: Prepared) -> list[str]:
     names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
     lines = []
     if others:
-        cost = f"as long as at most {most_passes(tried):g} epochs over {ads:,} ads; --budget N tries N settings"
-        lines.append(f"Search: {len(tried)} settings of {names.pop(0)} are tried; it takes {cost}")
+        limit = config.train.budget_seconds or budget(ads, prepared.plain or len(prepared.store.fields))
+        cost = f"at most about {limit:.0f} CPU seconds; --budget-seconds changes that"
+        lines.append(f"Search: up to {len(tried)} settings of {names.pop(0)} are tried, {cost}")
     if names:
         epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
         more = "; other recipes if validation ads can detect a gain" if config.train.contestants else ""
@@ -206,8 +207,8 @@ def _search_lead(search: Search) -> str:
     lead = (
         f"{tried} settings were compared on the same validation ads, in {epochs} epochs over the training ads in all."
     )
-    if tried > FINALISTS:
-        lead += f" Each had a quarter of its epochs, then the best {FINALISTS} all of them."
+    if len(search.attempts) > tried:
+        lead += " Networks had a quarter of their epochs, then the best one all of them."
     return lead + " All recipes have the settings of the best."
 
 
@@ -253,7 +254,7 @@ def _choice_table(choice: Choice) -> Table:
 def _choice_lead(choice: Choice) -> str:
     many, what = size_of(choice)
     return (
-        f"Every recipe had the same training ads; {many:,} validation {what} that chose nothing else compare them. "
+        f"Every recipe had the same training ads; {many:,} further validation {what} compare them. "
         f"All intervals cover at once in 95 of 100 runs; {choice.baseline} is kept unless one is above 0."
     )
 

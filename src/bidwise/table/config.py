@@ -20,7 +20,6 @@ from bidwise.models import MODELS
 from bidwise.run_folder import check_same, check_writable
 from bidwise.study.compare import CONTESTANTS
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
-from bidwise.study.search import BUDGET
 from bidwise.training.arguments import Options
 from bidwise.urls import check_on_disk, shown
 
@@ -145,9 +144,11 @@ def options_of(model: str) -> list[str]:
 class Train:
     """How the model is trained; missing settings of the baseline are chosen by the search."""
 
-    recipe: str | None = None  # None: auto, or single if a loss is named
+    recipe: str | None = None  # None: single
     loss: str | None = None  # None: log_loss; of recipe distilled: distilled
-    budget: int | None = None  # settings that the search tries; None: four for recipe auto, else 1
+    budget_seconds: float | None = None  # of CPU, for the search; None: by the table, but no search for a named loss
+    crosses: bool = True  # look for combinations of columns
+    refit: bool = True  # serve the recipe trained on all rows
     members: int | None = None  # None: 4, of an ensemble
     teacher_model: str | None = None  # None: the model itself
     click_share: float | None = None  # None: 0, of labels that a teacher gives
@@ -170,12 +171,13 @@ class Train:
     def __post_init__(self) -> None:
         if self.loss == AUTO:
             raise InputError("must be a loss, found auto; --recipe auto chooses among recipes", argument="loss")
-        recipe = self.recipe or (AUTO if self.loss is None else SINGLE)
+        recipe = self.recipe or SINGLE
         check_name("recipe", recipe, RECIPES)
         loss = self.loss or (DISTILLED if recipe == DISTILLED else BASELINE)
         check_name("loss", loss, LOSSES)
-        budget = (BUDGET if recipe == AUTO else 1) if self.budget is None else self.budget
-        for name, value in {"recipe": recipe, "loss": loss, "budget": budget}.items():
+        if self.budget_seconds is None and (self.continue_from or (self.loss is not None and recipe != AUTO)):
+            object.__setattr__(self, "budget_seconds", 0.0)
+        for name, value in {"recipe": recipe, "loss": loss}.items():
             object.__setattr__(self, name, value)
         if recipe == DISTILLED and not needs_teacher(loss):
             taught = ", ".join(filter(needs_teacher, LOSSES))
@@ -183,11 +185,14 @@ class Train:
         given = {name: value for name, value in vars(self).items() if value is not None}
         for name, names in {"metric": METRICS, "teacher_model": MODELS}.items():
             check_name(name, given.get(name, next(iter(names))), names)
-        for name, wrong in {"recipe": recipe not in (SINGLE, ENSEMBLE), "budget": budget > 1}.items():
+        for name, wrong in {
+            "recipe": recipe not in (SINGLE, ENSEMBLE),
+            "budget_seconds": bool(self.budget_seconds),
+        }.items():
             if self.continue_from is not None and wrong:
                 raise InputError("cannot be combined with --continue; remove it", argument=name)
-        for name, least in {"budget": 1, "members": 2}.items():
-            check_whole(name, given.get(name, least), least)
+        check_whole("members", given.get("members", 2), 2)
+        check_positive("budget_seconds", given.get("budget_seconds", 0.0), or_zero=True)
         if not 0 <= given.get("click_share", 0) < 1:
             raise InputError(f"must be in [0, 1), found {self.click_share}", argument="click_share")
         options = [f.name for f in fields(Options)]
