@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.harness import DOCS, read
+from benchmarks.harness import DOCS, RESULTS, read
 from benchmarks.rivals import METHODS
 from bidwise.report.drawing import COLOURS, SOFT, STYLE, UNCLEAR
 
@@ -39,22 +39,20 @@ def losses() -> Figure:
 
 
 def rivals() -> Figure:
-    """Welfare of `bidwise train` and of other methods on simulated tables: means, and one dot a table."""
+    """Welfare of `bidwise train` and of other methods on kinds of simulated tables: means, and one dot a table."""
     rows = read("rivals")
     names = [name for name in METHODS if any(row["method"] == name for row in rows)]
-    worlds = list(dict.fromkeys(row["world"] for row in rows))
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
     figure = Figure(figsize=(8, 0.9 + 0.28 * len(names)), layout="constrained")
-    for axes, world in zip(figure.subplots(1, len(worlds), sharey=True, squeeze=False)[0], worlds, strict=True):
-        here = {
-            name: [float(r["welfare"]) for r in rows if (r["world"], r["method"]) == (world, name)] for name in names
-        }
+    for axes, kind in zip(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0], kinds, strict=True):
+        here = {name: [float(r["welfare"]) for r in rows if (r["kind"], r["method"]) == (kind, name)] for name in names}
         for place, (name, welfare) in enumerate(reversed(here.items())):
             colour = COLOURS[1] if name == "bidwise" else COLOURS[0]
             axes.plot(welfare, [place] * len(welfare), "o", color=colour, alpha=0.35, markersize=3.5)
             if welfare:
                 axes.plot(statistics.mean(welfare), place, "|", color=colour, markersize=13, markeredgewidth=2.5)
         axes.set_yticks(range(len(here)), [METHODS[name].title.replace("`", "") for name in reversed(here)])
-        axes.set_title(world)
+        axes.set_title(kind)
     figure.supxlabel("welfare, % of the optimum: mean (bar) and tables (dots)", fontsize=9)
     return figure
 
@@ -126,13 +124,15 @@ def loss_scaling() -> Figure:
     return figure
 
 
-PICTURES = (losses, rivals, coverage, power, loss_scaling)
+PICTURES = (losses, coverage, power, loss_scaling)
+MEASURED = {rivals: "rivals"}  # drawn once there are results
 
 
 def draw(folder: Path = DOCS / "assets") -> list[Path]:
     """Write all pictures into ``folder``."""
     paths = []
-    for picture in PICTURES:
+    later = [picture for picture, name in MEASURED.items() if (RESULTS / f"{name}.csv").exists()]
+    for picture in (*PICTURES, *later):
         with matplotlib.style.context(LOOK):
             paths.append(folder / f"{picture.__name__}.svg")
             picture().savefig(paths[-1], metadata={"Date": None})

@@ -42,7 +42,7 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path, capsys):
     exec(text.split("```python\n")[1].split("```")[0].replace('"ads.csv"', f'"{empty}/ads.csv"')
          .replace('"new_ads.csv"', f'"{empty}/new_ads.csv"').replace("3_000, 10", "600, 10"), {})  # fmt: skip
     roles = ["--click", "click", "--bid", "bid", "--auction", "auction", "--time", "day"]
-    run(binaries / "bidwise", "train", "ads.csv", *roles, "--budget", "1", "--out", "run", cwd=empty)
+    run(binaries / "bidwise", "train", "ads.csv", *roles, "--budget-seconds", "0", "--out", "run", cwd=empty)
     run(binaries / "bidwise", "predict", "run", "new_ads.csv", "--out", "predictions.csv", cwd=empty)
     assert pl.read_csv(empty / "predictions.csv")["ctr"].is_between(0, 1).all()
     assert (empty / "run" / "report.html").is_file()
