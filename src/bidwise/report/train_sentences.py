@@ -132,7 +132,7 @@ def _next(result: TrainResult) -> str:
 def setting_words(recipe: Recipe) -> str:
     """The settings of a model: ``deepfm, l2 0.001, 4 epochs, cosine, batch 256, rate 0.001``."""
     options = [f"{name} {setting(value)}" for name, value in recipe.options.items()]
-    penalty = "a penalty for each column, found from the ads" if recipe.l2 is None else f"l2 {recipe.l2:g}"
+    penalty = "a penalty for each column" if recipe.l2 is None else f"l2 {recipe.l2:g}"
     if recipe.solved:
         return ", ".join([recipe.model, *options, penalty, "solved by L-BFGS"])
     numbers = [penalty, counted(recipe.epochs, "epoch"), recipe.schedule, f"batch {recipe.batch_size}"]
