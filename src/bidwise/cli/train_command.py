@@ -111,8 +111,8 @@ class TrainOptions:
     recipe: Literal["auto", "single", "ensemble", "distilled"] | None = None
     loss: str | None = None
     budget_seconds: float | None = None
-    refit: Annotated[bool | None, ADVANCED] = None
-    crosses: Annotated[bool | None, ADVANCED] = None
+    refit: Annotated[bool | None, ADVANCED, Parameter(negative="--no-refit")] = None
+    crosses: Annotated[bool | None, ADVANCED, Parameter(negative="--no-crosses")] = None
     metric: Annotated[Literal["log_loss", "welfare", "auc"] | None, ADVANCED] = None
     seed: Annotated[int | None, ADVANCED] = None
     clip: Annotated[float | None, ADVANCED] = None
