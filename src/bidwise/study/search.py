@@ -45,7 +45,7 @@ MOST = 10  # times the epochs, in small tables
 
 SECONDS, TABLE, SMALLEST = 60.0, 200_000 * 20, 15.0  # of CPU for a table of so many cells, in proportion; at least
 MULTIPLIED, LOOKED_UP = 6e-11, 1.5e-7  # seconds of a training step for each weight of a layer, and for each field
-FEW = 200  # clicks
+FEW, SOME = 50, 400  # validation clicks: with fewer the regression is the safe choice, then it with a network
 SHORT = 0.25  # of its epochs: the first round of each network, with a schedule of its own
 
 
@@ -146,9 +146,9 @@ def searched(
     """Solve the regressions; train every affordable network for a quarter of its epochs and the best one in full, by
     itself and combined with the best regression: all attempts, and the best two, best first.
 
-    Networks are compared only with networks until one is trained in full. With fewer than `FEW` validation clicks the
-    regression is chosen unless another is better by two standard errors: they would choose by chance, and it is the
-    safer choice.
+    Networks are compared only with networks until one is trained in full. Few validation clicks would choose by chance:
+    with fewer than `FEW` the regression is chosen, and with fewer than `SOME` the mean of it and the network, unless
+    another is better by two standard errors.
 
     Args:
         limit: estimated seconds of CPU; networks that do not fit are not trained.
@@ -219,9 +219,11 @@ def searched(
             both = replace(recipe, beside=True)
             in_full(len(recipes) + 1, both, trained(both, **shared, known=fits))
     models.sort(key=lambda each: each[:2])
-    simple = [each for each in models[1:] if each[2].recipe.model == SIMPLEST][:1]
-    if simple and float(judge.clicks.sum()) < FEW and _as_good(simple[0][2], models[0][2], judge):
-        models = [*simple, *(each for each in models if each not in simple)]
+    clicks = float(judge.clicks.sum())
+    safe = [each for each in models if each[2].recipe.model == SIMPLEST or (clicks >= FEW and each[2].recipe.beside)]
+    safe = sorted(safe, key=lambda each: not each[2].recipe.beside)[:1]
+    if safe and clicks < SOME and _as_good(safe[0][2], models[0][2], judge):
+        models = [*safe, *(each for each in models if each not in safe)]
     return Search(metric, tuple(attempts), models[0][1], round(total, 1), limit), [each[2] for each in models[:2]]
 
 
