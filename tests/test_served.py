@@ -62,7 +62,7 @@ def test_an_ensemble_serves_the_calibrated_mean_logit():
     torch.testing.assert_close(Ensemble(models)(ids), mean)
     torch.testing.assert_close(Ensemble(models, slope=0.5, intercept=-2.0)(ids), 0.5 * mean - 2)
     assert torch.equal(Ensemble(models[:1])(ids), models[0](ids))  # one as it is, to the last bit
-    with pytest.raises(bidwise.InputError, match="models must hold at least one model, found none"):
+    with pytest.raises(bidwise.InputError, match="models must contain at least one model, found none"):
         Ensemble([])
 
 
