@@ -220,10 +220,11 @@ def _trained(
     tried = candidates(config, len(ads))
     many = len(tried) > 1
     plan = recipes(config, tried[0], len(ads), searched=many)
-    step = _steps(plan, tried, show)
+    leading: list[str] = []  # the best model of the search so far
+    step = _steps(plan, tried, show, leading)
 
     def early(name: str, value: float) -> None:
-        show("training", 0.0, f"best so far: {name}, validation {config.train.metric} {value:.5g}")
+        leading[:] = [f"best so far: {name}, validation {config.train.metric} {value:.5g}"]
 
     shared: dict[str, Any] = {"ads": ads, "valid": valid, "cardinalities": prepared.store.cardinalities}
     shared["plain"] = prepared.plain
@@ -263,8 +264,10 @@ def _trained(
     return models, search, told_apart
 
 
-def _steps(plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress) -> Callable[[str], Show]:
-    """How far all trainings are together, for each of them."""
+def _steps(
+    plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress, leading: Sequence[str]
+) -> Callable[[str], Show]:
+    """How far all trainings are together, for each of them; during the search also the model that leads."""
     many = len(tried) > 1
     amounts = {name: recipe.epochs * recipe.members for name, recipe in plan.items()}
     amounts |= {BASELINE: sum(recipe.epochs for recipe in tried) / 2} if many else {}
@@ -276,7 +279,7 @@ def _steps(plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress) 
         def report(share: float) -> None:
             detail = f"model {at + 1} of {len(plan)}, epoch {share * epochs:.1f} of {epochs:g}"
             if many and name == BASELINE:
-                detail = f"searching among {len(tried)} settings"
+                detail = "; ".join([f"searching among {len(tried)} settings", *leading])
             show("training", (before + share * amounts[name]) / total, detail)
 
         report(0.0)
