@@ -146,9 +146,9 @@ def searched(
     """Solve the regressions; train every affordable network for a quarter of its epochs and the best one in full, by
     itself and combined with the best regression: all attempts, and the best two, best first.
 
-    Networks are compared only with networks until one is trained in full. Few validation clicks would choose by chance:
-    with fewer than `FEW` the regression is chosen, and with fewer than `SOME` the mean of it and the network, unless
-    another is better by two standard errors.
+    Networks are compared only with networks until one is trained in full. Few validation clicks would choose by
+    chance: with fewer than `FEW` the regression is chosen, and with fewer than `SOME` the mean of it and the network,
+    unless another is better by two standard errors.
 
     Args:
         limit: estimated seconds of CPU; networks that do not fit are not trained.
