@@ -18,7 +18,7 @@ from benchmarks.tables import items
 from bidwise.cli import app
 from bidwise.run_folder import read_result
 from bidwise.study.compare import CONTESTANTS
-from bidwise.study.search import SETTINGS
+from bidwise.study.search import FEW, SETTINGS, SOME
 from bidwise.table.config import SECTIONS, resolved
 from paper import theory
 from paper.__main__ import app as paper_app
@@ -133,6 +133,8 @@ def test_train_page_shows_every_key_of_the_configuration_and_what_the_search_tri
         penalty = f"L2 {each['l2']:g} / ads, rate {rate}" if each["l2"] else "a penalty for each column"
         assert f"{number}. `{each['model']}`, {penalty}" in " ".join(page.split())
     assert {each["epochs"] for each in SETTINGS} == {8}
+    assert f"fewer than {FEW} validation clicks" in " ".join(page.split())
+    assert f"with fewer than {SOME} the mean" in " ".join(page.split())
     shown = tomllib.loads(re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1])
     assert resolved(shown).train.recipe == "auto"
 
