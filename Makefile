@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 # pip reads PIP_CONSTRAINT for the build environment too, so every version is a pinned one.
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
-RESULTS := docs/results/plotted docs/results/misspecified docs/results/misspecified_rare docs/results/regimes \
+RESULTS := docs/results/plotted docs/results/readings docs/results/misspecified docs/results/misspecified_rare docs/results/regimes \
 	docs/results/recipes docs/results/criteo_10m_deepfm docs/results/criteo_10m_converged docs/results/criteo_full
 
 demo: $(INSTALLED)
@@ -18,7 +18,7 @@ demo: $(INSTALLED)
 # thread each: on busy cores several wait for each other.
 APART := tests/test_distributed.py tests/paper/test_criteo_experiment.py \
 	tests/paper/test_experiments.py tests/paper/test_tasks.py tests/test_serving.py tests/test_estimator.py tests/test_train.py \
-	tests/test_refresh.py tests/test_determinism.py tests/test_kills.py tests/test_bags.py tests/test_predict.py
+	tests/test_refresh.py tests/test_determinism.py tests/test_kills.py tests/test_bags.py tests/test_predict.py tests/test_fit.py
 test: export OMP_NUM_THREADS := 1
 test: lint browser
 	@{ $(BIN)/mypy && $(BIN)/python -m pytest $(APART); } > .pytest_apart.log 2>&1 & apart=$$!; \

@@ -1,6 +1,7 @@
-"""How often a 95 % interval for the welfare difference covers the true one, over real auctions in simulated markets.
+"""How often 95 % intervals cover the truth over real auctions in simulated markets: of the welfare difference between
+two models, and of the welfare, revenue, AUC and log loss of one.
 
-Every simulation draws ads, clicks and the predictions of two models, runs their auctions and takes an interval; the
+Every simulation draws ads, clicks and the predictions of two models, runs their auctions and takes intervals; the
 truth is the mean over all simulations. `benchmarks.pooled` measures intervals over ads, pools and clusters.
 
     python -m benchmarks.coverage
@@ -9,7 +10,6 @@ truth is the mean over all simulations. `benchmarks.pooled` measures intervals o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,13 @@ import torch
 import bidwise
 from benchmarks.harness import write
 from benchmarks.table import write_page
-from bidwise.evaluation import unit_interval
+from bidwise.evaluation import Interval, level_interval, unit_interval
+from bidwise.evaluation.auc import auc_values
 from bidwise.evaluation.comparison import CHANGED, DECISIVE
+from bidwise.evaluation.metrics import log_losses
 
 SIMULATIONS, AT_ONCE, ADS = 2_000, 100, 5
+LEVELS = ("welfare", "revenue", "auc", "log_loss")
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,9 @@ class World:
     bids: float = 0.5  # standard deviation of the logarithm
     shared: float = 0.0  # noise that both models have
 
-    def differences(self, seed: int, simulations: int) -> tuple[np.ndarray, np.ndarray]:
-        """Realised welfare of the model minus that of the baseline, and whether the winner differs.
-
-        Both ``(auctions, simulations)``.
-        """
+    def draw(self, seed: int, simulations: int) -> dict[str, np.ndarray]:
+        """What each auction adds, ``(simulations, auctions)``: to the welfare of the model minus that of the baseline,
+        whether the winner differs, and to each metric of the model."""
         random = torch.Generator().manual_seed(seed)
         ads = self.auctions * simulations * ADS
 
@@ -49,13 +50,28 @@ class World:
         logits, bids, shared = self.rate + normal(), torch.exp(self.bids * normal()), self.shared * normal()
         clicks = (torch.rand(ads, generator=random, dtype=torch.float64) < torch.sigmoid(logits)).double()
         offsets = ADS * torch.arange(self.auctions * simulations + 1)
-        sold = [
-            bidwise.run_auction(torch.sigmoid(logits + shared + noise * normal()), bids, offsets)
-            for noise in self.noise
-        ]
+        ctr = [torch.sigmoid(logits + shared + noise * normal()) for noise in self.noise]
+        sold = [bidwise.run_auction(each, bids, offsets) for each in ctr]
         welfare = [outcome.welfare(clicks, bids) for outcome in sold]
-        decisive = (sold[0].winners != sold[1].winners).any(1)
-        return tuple(x.view(self.auctions, simulations).numpy() for x in (welfare[0] - welfare[1], decisive))  # type: ignore[return-value]
+        losses, areas = _predictions(ctr[0].view(simulations, -1).numpy(), clicks.view(simulations, -1).numpy())
+        columns = {
+            "difference": welfare[0] - welfare[1],
+            "decisive": (sold[0].winners != sold[1].winners).any(1),
+            "welfare": welfare[0],
+            "revenue": sold[0].revenue(clicks),
+        }
+        seen = {name: column.view(simulations, self.auctions).numpy() for name, column in columns.items()}
+        per_ad = {"log_loss": losses, "auc": areas}
+        return seen | {name: x.reshape(simulations, self.auctions, ADS).mean(2) for name, x in per_ad.items()}
+
+
+def _predictions(ctr: np.ndarray, clicks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The log loss of every ad, and what it adds to the AUC of its simulation; both ``(simulations, ads)``."""
+    areas = np.empty_like(ctr)
+    for row, own, clicked in zip(areas, ctr, clicks, strict=True):
+        order = np.argsort(own)
+        row[order] = auc_values(own[order], clicked[order] > 0)[1]
+    return log_losses(ctr, clicks), areas
 
 
 WORLDS = [
@@ -76,33 +92,41 @@ WORLDS = [
 ]
 
 
-def batches(world: World) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    for seed in range(SIMULATIONS // AT_ONCE):
-        yield seed, *world.differences(seed, AT_ONCE)
-
-
 def coverage(world: World) -> dict[str, object]:
     """Share of the simulations whose interval covers the mean over all simulations: of all, and of those with enough
-    decisive auctions for a verdict."""
-    drawn = list(batches(world))
-    truth = float(np.mean([d.mean() for _, d, _ in drawn]))
-    intervals = [unit_interval(column) for _, d, _ in drawn for column in d.T]
-    covered = np.array([x.low <= truth <= x.high for x in intervals])
-    decisive, changed = (
-        np.concatenate([x.sum(0) for x in each]) for each in zip(*((c, d != 0) for _, d, c in drawn), strict=True)
-    )
+    decisive auctions for a verdict; and of each metric of the model."""
+    drawn = [world.draw(seed, AT_ONCE) for seed in range(SIMULATIONS // AT_ONCE)]
+    seen = {name: np.concatenate([each[name] for each in drawn]) for name in drawn[0]}
+    differences = seen["difference"]
+    decisive, changed = seen["decisive"].sum(1), (differences != 0).sum(1)
+    covered = _covered([unit_interval(row) for row in differences], differences)
     enough = (decisive >= DECISIVE) & (changed >= CHANGED)
+    levels = {}
+    for name in LEVELS:
+        clear = ~np.isnan(seen[name]).any(1)
+        rows = seen[name][clear]
+        levels[f"{name}_covered"] = float(
+            _covered([level_interval(row, bounded=name == "auc") for row in rows], rows).mean()
+        )
     return {
         "world": world.name,
         "auctions": world.auctions,
         "decisive": float(decisive.mean()),
         "changed": float(changed.mean()),
-        "true_difference": truth,
+        "true_difference": float(differences.mean()),
         "simulations": SIMULATIONS,
         "too_few": 1 - float(enough.mean()),
         "covered": float(covered.mean()),
         "covered_where_enough": float(covered[enough].mean()) if enough.any() else math.nan,
+        "clicks_shown": float((seen["welfare"] > 0).sum(1).mean()),
+        **levels,
     }
+
+
+def _covered(intervals: list[Interval], rows: np.ndarray) -> np.ndarray:
+    """Which intervals cover the mean over all simulations."""
+    truth = rows.mean()
+    return np.array([x.low <= truth <= x.high for x in intervals])
 
 
 def main() -> None:

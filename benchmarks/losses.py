@@ -40,6 +40,7 @@ PAIRWISE = {
     "hinge": ("clicks", "signed", "hinge", None),
     "ranknet": ("clicks", "order", "logistic", None),
     "log_teacher": ("teacher", "signed", "logistic", 3.0),
+    "log_teacher_unweighted": ("teacher", "signed", "logistic", None),
     "hinge_plus_teacher": ("teacher", "positive", "hinge", 3.0),
     "log_plus": ("clicks", "positive", "logistic", None),
     "log_plus_teacher": ("teacher", "positive", "logistic", None),

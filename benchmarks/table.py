@@ -154,18 +154,21 @@ def evaluation(rows: list[dict[str, str]]) -> str:
 
 def coverage(rows: list[dict[str, str]]) -> str:
     lines = [
-        "## Coverage of 95 % intervals for the difference in welfare",
+        "## Coverage of 95 % intervals: of the difference in welfare, and of one model's metrics",
         "",
         f"Student's t over real auctions, {int(rows[0]['simulations']):,} simulated data sets each, with clicks, bids",
-        "and two noisy models. *Too few*: the verdict of so many data sets; *covered*: of all, and of the others.",
+        "and two noisy models. *Too few*: the verdict of so many data sets; *covered*: of all, and of the others. The",
+        "last four columns cover the welfare, revenue, AUC and log loss of a single model.",
         "",
-        "| simulation | auctions | decisive | welfare differs | too few | covered | covered where enough |",
-        "|---" * 7 + "|",
+        "| market | auctions | decisive | differ | few | covered | if enough | welfare | revenue | AUC | log loss |",
+        "|---" * 11 + "|",
     ]
     for r in rows:
         counts = f"{int(r['auctions']):,} | {float(r['decisive']):.0f} | {float(r['changed']):.0f}"
         enough = "" if r["covered_where_enough"] == "nan" else f"{float(r['covered_where_enough']):.1%}"
-        lines.append(f"| {r['world']} | {counts} | {float(r['too_few']):.1%} | {float(r['covered']):.1%} | {enough} |")
+        levels = " | ".join(f"{float(r[f'{name}_covered']):.1%}" for name in ("welfare", "revenue", "auc", "log_loss"))
+        few, covered = f"{float(r['too_few']):.1%}", f"{float(r['covered']):.1%}"
+        lines.append(f"| {r['world']} | {counts} | {few} | {covered} | {enough} | {levels} |")
     return "\n".join(lines)
 
 

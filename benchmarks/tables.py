@@ -35,7 +35,7 @@ ITEMS = (
         "",
     ),
     ("rank term + λ log loss", "`bidwise.WelfareLoss`", "`tests/test_welfare_loss.py`", ""),
-    ("Figure 1, surrogates at several σ", "`python -m paper synthetic`", "`tests/paper/test_experiment_page.py`", ""),
+    ("Figure 1, surrogates at several σ", "`python -m paper synthetic`", "`tests/paper/test_pages.py`", ""),
     (
         "Figure 2, welfare of six losses",
         "`python -m paper synthetic`, `readings`",
@@ -43,12 +43,12 @@ ITEMS = (
         "",
     ),
     ("its standard errors, Appendix B", "`LossResult.difference_to_average`", "`tests/paper/test_experiments.py`", ""),
-    ("Figure 4, CTRs and bids", "`python -m paper synthetic`", "`tests/paper/test_experiment_page.py`", ""),
+    ("Figure 4, CTRs and bids", "`python -m paper synthetic`", "`tests/paper/test_pages.py`", ""),
     ("all of Appendix B", "`python -m paper synthetic --as-printed`", "`tests/paper/test_experiments.py`", ""),
     ("preparing Criteo, Appendix C", "`python -m paper prepare`", "`tests/paper/test_criteo.py`", ""),
     ("DeepFM and DCN", "`bidwise.models.DeepFM`, `paper.dcn.DCN`", "`tests/paper/test_deepctr.py`", ""),
     ("Criteo, Appendix C", "`python -m paper criteo --as-printed`", "`tests/paper/test_criteo_experiment.py`", GPU),
-    ("Figures 3, 5, 6, Tables 1 to 3", "`python -m paper criteo`", "`tests/paper/test_criteo_page.py`", ""),
+    ("Figures 3, 5, 6, Tables 1 to 3", "`python -m paper criteo`", "`tests/paper/test_pages.py`", ""),
     ("Tables 4 and 5, seconds an epoch", "`python -m benchmarks.categories`", "[benchmarks.md](benchmarks.md)", ""),
 )
 STATEMENT = re.compile(r"\b(Eq|Prop|Thm|Lemma|Defs?|Section)\b")  # a docstring that names what it states
@@ -76,7 +76,8 @@ def _gains(result: RecipesResult) -> list[str]:
     """Change of welfare over the baseline by world."""
     names = [name for name in RECIPES if name != baseline_of(name)]
     worlds = result.worlds.values()
-    rows = [[f"`{name}`", *(_points(world.recipes[name].gain) for world in worlds)] for name in names]
+    marks = {name: " †" if name.startswith("log_plus") else "" for name in names}  # the page says what it means
+    rows = [[f"`{name}`{marks[name]}", *(_points(world.recipes[name].gain) for world in worlds)] for name in names]
     return _markdown(["recipe", *(f"`{world}`" for world in result.worlds)], rows)
 
 
@@ -89,6 +90,16 @@ def _gain(loss: str) -> Column:
     return lambda losses: _points(losses[loss])
 
 
+def _change(loss: str, other: str) -> Column:
+    """Of two losses in the same markets."""
+
+    def column(losses: Losses) -> str:
+        pairs = zip(losses[loss].ratios, losses[other].ratios, strict=True)
+        return _points(Estimate.over_repeats([mine - its for mine, its in pairs]))
+
+    return column
+
+
 READ: Mapping[str, Column] = {
     "`log_loss` reaches": lambda losses: f"{100 * losses[BASELINE].ratio:.2f} %",
     **{f"`{loss}`": _gain(loss) for loss in ("bid_weighted", "sqrt_bid_weighted", "log")},
@@ -97,10 +108,10 @@ READ: Mapping[str, Column] = {
     "log loss of `log`": lambda losses: f"{losses['log'].log_loss:.3f}",
 }
 ABLATED: Mapping[str, Column] = {
-    "neither: `log`": _gain("log"),
-    "weights: `log_weighted`": _gain("log_weighted"),
-    "teacher: `log_teacher_unweighted`": _gain("log_teacher_unweighted"),
-    "both: `log_teacher`": _gain("log_teacher"),
+    "weights, on clicks": _change("log_weighted", "log"),
+    "weights, with a teacher": _change("log_teacher", "log_teacher_unweighted"),
+    "teacher, without weights": _change("log_teacher_unweighted", "log"),
+    "teacher, with weights": _change("log_teacher", "log_weighted"),
 }
 
 

@@ -25,7 +25,7 @@ from bidwise.checks import InputError, check_name, check_seed
 from bidwise.data.store import Field, Store
 
 SOURCES = {"deepfm": ("features",), "residual": ("features", "truth")}  # what bids depend on
-BLOCK = 2**16  # ads at a time; each block has its own noise, so blocks are part of what a seed means
+BLOCK = 2**16  # ads at a time
 IN_CACHE = 2**13  # ads that the network sees at a time
 ON_DEVICE = 2**18  # the same on a GPU: half a gigabyte
 SAMPLE = 2**20  # training bids that quantiles are taken of; ads are in random order
@@ -77,62 +77,39 @@ class Bids:
 
 def attach(store: Store, bids: Bids, *, progress: Progress | None = None) -> Store:
     """The store with a column ``bids`` in every split, in place of any that was there; the schema describes it."""
-    show = progress or (lambda work, share: None)
     if "truth" in SOURCES[bids.kind] and not store.has("truth"):
         raise InputError(f"bids of kind {bids.kind} need the true CTR, found no column truth in {store.folder}")
     if any(field.slots > 1 for field in store.fields):
         raise InputError(f"bids are drawn for single values, found a column of lists in {store.folder}")
-    columns = {}
-    for split in store.splits:
-        paths = [store.folder / split / f"{name}.npy" for name in SOURCES[bids.kind]]
-        columns[split] = [torch.from_numpy(np.load(path, mmap_mode="c")) for path in paths]
-
-    def noise(split: int, block: int, like: Tensor) -> Tensor:
-        show("Drawing bids", 0.5)
-        return torch.from_numpy(np.random.default_rng([bids.seed, split, block]).standard_normal(len(like)))
-
-    show("Drawing bids", 0.0)
-    made, about = _drawn(columns, store.fields, bids, BLOCK, noise)
+    columns: dict[str, dict[str, Tensor]] = {"features": {}, "truth": {}}
+    for name in SOURCES[bids.kind]:
+        for split in store.splits:
+            path = store.folder / split / f"{name}.npy"
+            columns[name][split] = torch.from_numpy(np.load(path, mmap_mode="c"))
+    if progress is not None:
+        progress("Drawing bids", 0.5)
+    made, about = drawn(columns["features"], columns["truth"], store.fields, bids)
     return store.add("bids", {split: column.numpy() for split, column in made.items()}, {"bids": about})
 
 
 def drawn(
     features: Mapping[str, Tensor], truth: Mapping[str, Tensor], fields: Sequence[Field], bids: Bids
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Bids of ads in memory, drawn where their ids are, and what a schema says of them.
+    """Bids of each split, drawn where its ids are, and what a schema says of them: bins have equal width in log bids.
 
-    They are of the distribution of :func:`attach` and not the same numbers: the noise is from a generator of the
-    device. ``features`` are ids of each split, ``train`` among them.
+    ``features`` are the ids, ``train`` among them. The noise is from a generator of the device.
     """
-    columns = {
-        split: [features[split] if name == "features" else truth[split] for name in SOURCES[bids.kind]]
-        for split in features
-    }
-    generators: dict[int, torch.Generator] = {}
-
-    def noise(split: int, block: int, like: Tensor) -> Tensor:
-        if not block:
-            seed = int(np.random.SeedSequence([bids.seed, split]).generate_state(1, np.uint32)[0])
-            generators[split] = torch.Generator(like.device).manual_seed(seed)
-        return torch.randn(len(like), generator=generators[split], device=like.device, dtype=torch.float64)
-
-    return _drawn(columns, fields, bids, ON_DEVICE, noise)
-
-
-def _drawn(
-    columns: Mapping[str, Sequence[Tensor]],
-    fields: Sequence[Field],
-    bids: Bids,
-    block: int,
-    noise: Callable[[int, int, Tensor], Tensor],
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Bids by split, and what a schema says of them: a histogram has bins of equal width in log bids."""
+    sources = {"features": features, "truth": truth}
+    columns = {split: [sources[name][split] for name in SOURCES[bids.kind]] for split in features}
     score = _scores(bids, fields, *(column[:SAMPLE] for column in columns["train"]))
     made = {split: score(*some) for split, some in columns.items()}  # scores, which become bids in place
     low, high = (float(end) for end in made["train"].aminmax())
     for split, scores in enumerate(made.values()):
-        for number, part in enumerate(torch.split(scores, block)):
-            part.copy_(_log_bids(bids, part.double(), noise(split, number, part), low, high).exp())
+        seed = int(np.random.SeedSequence([bids.seed, split]).generate_state(1, np.uint32)[0])
+        random = torch.Generator(scores.device).manual_seed(seed)
+        for part in torch.split(scores, ON_DEVICE):
+            noise = torch.randn(len(part), generator=random, device=part.device, dtype=torch.float64)
+            part.copy_(_log_bids(bids, part.double(), noise, low, high).exp())
     every, train = torch.cat(list(made.values())), made["train"]
     edges = np.geomspace(float(every.min()) * 0.999, float(every.max()) * 1.001, BINS + 1)
     bins = torch.bucketize(every, torch.from_numpy(edges[1:-1]).to(every), right=True)

@@ -20,9 +20,8 @@ from bidwise.data.ads import Ads
 from bidwise.data.store import SPLITS, Field
 from bidwise.values import FIRST, MISSING, RARE
 from paper.bids import Bids, drawn
-from paper.criteo_text import MAPS, NAMES
+from paper.criteo_text import MAPS, NAMES, check_shares, split_sizes
 from paper.criteo_world import COUNTS, FIELDS, CriteoWorld, Sample, sampled, world_of
-from paper.prepare_criteo import check_shares, split_sizes
 
 CHUNK = 2**20  # ads that are drawn together, from the seed and the number of the chunk: half a GB
 LEAST = -2  # no column has a smaller integer

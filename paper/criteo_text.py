@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_seed, check_whole
@@ -34,7 +33,28 @@ VALUES = 2**24  # a category's number takes three bytes of its name, its column 
 ABOVE = 3  # first token of the winners' logarithms
 WORKERS = 4  # chunks in work at once, at most: each takes some 60 MB
 
-HEX = pl.Series([f"{number:04x}" for number in range(2**16)])
+
+def check_shares(shares: Sequence[int], least: int) -> None:
+    """Raise unless these are three shares, one of them for training and two of at least ``least``."""
+    if len(shares) != 3:
+        raise InputError(f"must be three shares such as 8,1,1, found {','.join(map(str, shares))!r}", argument="split")
+    for share, smallest in zip(shares, (1, least, least), strict=True):
+        check_whole("split", share, smallest)
+
+
+def split_sizes(rows: int, shares: Sequence[int], argument: str = "rows") -> list[int]:
+    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
+
+    >>> split_sizes(45_840_617, (8, 1, 1))
+    [36672493, 4584062, 4584062]
+    """
+    total = sum(shares)
+    others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
+    sizes = [rows - sum(others), *others]
+    if any(size < 1 for size, share in zip(sizes, shares, strict=True) if share):
+        words = ",".join(map(str, shares))
+        raise InputError(f"must be enough for every part of the split {words}, found {rows:,}", argument=argument)
+    return sizes
 
 
 def printed(x: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -90,13 +110,16 @@ def lines(clicks: NDArray[Any], values: NDArray[Any], missing: NDArray[np.bool_]
     >>> lines(np.array([1]), np.full((39, 1), -2), np.arange(39)[:, None] > 1)[:10]
     b'1\t-2\t-2\t\t\t'
     """
+    import polars as pl  # GPU machines draw ads without it
+
+    digits = pl.Series([f"{number:04x}" for number in range(2**16)])
     table = [pl.Series("label", clicks.astype(np.uint8))]
     for at, name in enumerate(NAMES):
         if at < len(INTEGERS):
             column = pl.Series(values[at])
         else:
             names = hex_names(at - len(INTEGERS), values[at])
-            column = HEX.gather(names >> np.uint32(16)) + HEX.gather(names & np.uint32(0xFFFF))
+            column = digits.gather(names >> np.uint32(16)) + digits.gather(names & np.uint32(0xFFFF))
         table.append(pl.select(pl.when(pl.Series(~missing[at])).then(column).alias(name)).to_series())
     text = io.BytesIO()
     pl.DataFrame(table).write_csv(text, include_header=False, separator="\t", quote_style="never")

@@ -8,7 +8,7 @@ from functools import partial
 
 from bidwise.data.store import SPLITS
 from bidwise.evaluation.estimate import Estimate, signed
-from bidwise.report.drawing import Panel, Picture
+from bidwise.report.drawing import Panel
 from bidwise.report.formatting import counted, number, per_cent
 from bidwise.report.loss_styles import in_order
 from bidwise.report.sections import Cell, Column, Table
@@ -28,6 +28,7 @@ from paper.experiment_views import (
     tables_of,
     versus,
 )
+from paper.pictures import Picture
 
 MODELS = {"deepfm": "DeepFM", "dcn": "DCN", "dcnv2": "DCN-V2", "logistic_regression": "Logistic regression"}
 LEVELS = {"welfare": "Realised welfare", "expected_welfare": "Expected welfare", "auc": "AUC", "log_loss": "Log loss"}

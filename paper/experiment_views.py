@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from bidwise.evaluation.estimate import NONE, Estimate
-from bidwise.report.drawing import COLOURS, Panel, Picture
+from bidwise.report.drawing import COLOURS, Panel
 from bidwise.report.formatting import counted, number, per_cent
 from bidwise.report.loss_styles import in_order
 from bidwise.report.sections import OUTCOMES, Cell, Column, Table, by_column, measure_columns, setting
 from bidwise.study.recipe import BASELINE
 from paper.experiment_figures import errors, histogram, level, market_map, surrogates, synthetic_curves
-from paper.recipes_results import RECIPES, Cost, RecipesResult
+from paper.pictures import Picture
+from paper.recipes_results import RECIPES, RecipesResult
 from paper.synthetic_results import LossResult, MapResult, ReadingsResult, RegimesResult, SyntheticResult
 
 PROTOCOLS = {
@@ -34,21 +35,6 @@ AXES = {  # of the maps of markets
     "auction size": "ads in an auction",
     "bid spread": "standard deviation of log bids",
     "teacher": "who gives the soft labels",
-}
-RECIPE_WORDS = {
-    "log_loss": "the strongest baseline: architecture, L2 and learning rate by validation log loss",
-    "other": "the best setting of the other deep architecture",
-    "ensemble": "four baselines with different seeds, served as their mean logit",
-    "mixed": "two baselines and two of the other architecture, served as their mean logit",
-    "distilled": "the baseline’s architecture trained on the CTR of the ensemble",
-    "distilled_mixed": "control: the same with the mixed ensemble as the teacher",
-    "distilled_one": "control: the same with a single baseline as the teacher",
-    "bid_weighted": "log loss weighted by the bid or its square root",
-    "log_plus": "the pairwise welfare loss, positive part and logistic",
-    "log_plus_teacher": "the same on the CTR of the ensemble",
-    "bid_calibrated": "the baseline, recalibrated by a line over its logit and the log bid",
-    "small": "a small DeepFM (two layers of 16), its own L2 and learning rate",
-    "distilled_small": "the same trained on the CTR of the ensemble, compared with small",
 }
 MEASURES = {  # key -> heading, meaning, decimals
     "revenue": ("Revenue", "What winners pay in a second-price auction, mean per auction.", 4),
@@ -312,7 +298,7 @@ def recipes_view(result: RecipesResult) -> Experiment:
         worlds={f"{name} ({_cost(name)})": some for name, some in gains.items()},
         summary=Table(f"Gains by world, in % {OF_BASELINE}", "Recipe", headings, rows),
         forest="recipes_welfare",
-        how=[(name, f"{words}; {_cost(name)}") for name, words in RECIPE_WORDS.items() if name in names],
+        how=[(name, f"{RECIPES[name].about}; {_cost(name)}") for name in names],
         notes=[
             "Each draw is a new world of its kind; intervals are Student’s t over draws. All models are calibrated."
         ],
@@ -338,7 +324,7 @@ def _recipes_comparison(result: RecipesResult, world: str) -> Comparison:
 
 
 def _cost(name: str) -> str:
-    cost = RECIPES.get(name, Cost(1))  # a committed result has others
+    cost = RECIPES[name]
     return f"{counted(cost.trainings, 'training')}, {counted(cost.serves, 'model')} served"
 
 

@@ -17,46 +17,17 @@ from numpy.typing import NDArray
 
 from bidwise.checks import InputError, check_name, check_seed, check_whole
 from bidwise.data import table_files
-from bidwise.data.store import (
-    SCHEMA,
-    SPLITS,
-    Field,
-    Store,
-    StoreWriter,
-)
+from bidwise.data.store import SCHEMA, SPLITS, Field, Store, StoreWriter
 from bidwise.run_folder import LOCK, checksum, locked_folder, open_folder, read_array
 from bidwise.values import FIRST, MISSING, RARE
 from bidwise.workers import ahead, cores
 from paper.bids import SOURCES, Bids, Progress, attach
-from paper.criteo_text import CATEGORIES, INTEGERS, MAPS, NAMES
+from paper.criteo_text import CATEGORIES, INTEGERS, MAPS, NAMES, check_shares, split_sizes
 
 ORDERS = ("random", "file")
 ENDS = 2**20  # bytes at both ends of a file, enough to tell that it was changed
 ABSENT = -(2**40)  # in place of a value that is missing
 TYPES = {"label": pl.Int64} | dict.fromkeys(INTEGERS, pl.Int32)
-
-
-def check_shares(shares: Sequence[int], least: int) -> None:
-    """Raise unless these are three shares, one of them for training and two of at least ``least``."""
-    if len(shares) != 3:
-        raise InputError(f"must be three shares such as 8,1,1, found {','.join(map(str, shares))!r}", argument="split")
-    for share, smallest in zip(shares, (1, least, least), strict=True):
-        check_whole("split", share, smallest)
-
-
-def split_sizes(rows: int, shares: Sequence[int], argument: str = "rows") -> list[int]:
-    """Ads of training, validation and test: the last two rounded to the nearest, training has the rest.
-
-    >>> split_sizes(45_840_617, (8, 1, 1))
-    [36672493, 4584062, 4584062]
-    """
-    total = sum(shares)
-    others = [(2 * rows * share + total) // (2 * total) for share in shares[1:]]
-    sizes = [rows - sum(others), *others]
-    if any(size < 1 for size, share in zip(sizes, shares, strict=True) if share):
-        words = ",".join(map(str, shares))
-        raise InputError(f"must be enough for every part of the split {words}, found {rows:,}", argument=argument)
-    return sizes
 
 
 @dataclass(frozen=True)
@@ -267,12 +238,12 @@ def places(rows: int, seed: int | None) -> NDArray[np.int64]:
     >>> sorted(places(5, 0).tolist()), places(3, None).tolist()
     ([0, 1, 2, 3, 4], [0, 1, 2])
     """
-    lines = np.arange(rows, dtype=np.uint64)
-    if seed is not None:
-        first = _mixed(np.array([(seed + 1) * 0x9E3779B97F4A7C15 & (2**64 - 1)], np.uint64))
-        lines = np.argsort(_mixed(lines * np.uint64(0x9E3779B97F4A7C15) + first))
+    lines = np.arange(rows)
+    if seed is None:
+        return lines
+    first = _mixed(np.array([(seed + 1) * 0x9E3779B97F4A7C15 & (2**64 - 1)], np.uint64))
     found = np.empty(rows, np.int64)
-    found[lines] = np.arange(rows)
+    found[np.argsort(_mixed(lines.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + first))] = lines
     return found
 
 
@@ -293,13 +264,15 @@ def _written(text: RawText, folder: Path, config: dict[str, Any], options: Optio
             counted.add(column)
     least = [1 if name in INTEGERS else options.min_count for name in NAMES]
     vocabularies = [counted.vocabulary(count) for counted, count in zip(counts, least, strict=True)]
-    writer, clicked, begin = StoreWriter(folder, sizes), dict.fromkeys(sizes, 0), 0
+    writer, clicked = StoreWriter(folder, sizes), dict.fromkeys(sizes, 0)
     truth = None if text.truth is None else np.concatenate(text.truth)
     widths = {"features": len(NAMES), "clicks": None} | ({} if truth is None else {"truth": None})
     columns = {name: {x: writer.column(name, x, width=width) for x, width in widths.items()} for name in sizes}
     for block in text.tokens(options.integers, show, "Writing ads"):
         ids = np.stack([found.ids(column) for column, found in zip(block.values.T, vocabularies, strict=True)], axis=1)
-        values = {"features": ids, "clicks": block.clicks} | ({} if truth is None else {"truth": truth[block.lines]})
+        values: dict[str, NDArray[Any]] = {"features": ids, "clicks": block.clicks}
+        if truth is not None:
+            values["truth"] = truth[block.lines]
         begin = 0
         for name, size in sizes.items():
             to = place[block.lines] - begin

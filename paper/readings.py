@@ -10,7 +10,9 @@ from typing import Any
 
 import bidwise
 from bidwise.run_folder import environment, open_folder
+from bidwise.study.recipe import Recipe
 from bidwise.workers import Progress
+from paper.grids import grid
 from paper.members import LAST
 from paper.synthetic import ABLATION, BY_TRUTH, LAM, PAPER, Study, checked
 from paper.synthetic_results import Losses, ReadingsConfig, ReadingsResult, SyntheticConfig, check_wholes
@@ -41,7 +43,8 @@ def run(
     check_wholes(config, validation_auctions=1, test_auctions=1)
     folder, made_by = open_folder(out, {"experiment": "readings", **asdict(config)}), environment(device)
     losses = (*PAPER, *ABLATION)
-    cache = TaskCache(folder, progress, expected=len(READINGS) * len(losses))
+    models = [len(grid(Recipe(), losses, changes.get("lams", (LAM,)))) for changes in READINGS.values()]
+    cache = TaskCache(folder, progress, expected=sum(models))
     readings: dict[str, Losses] = {}
     for number, (name, changes) in enumerate(READINGS.items()):
         of_reading = checked(SyntheticConfig(**{**asdict(config), "losses": losses, "lams": (LAM,), **changes}))

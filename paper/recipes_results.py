@@ -19,28 +19,29 @@ SMALL, TAUGHT_SMALL = "small", "distilled_small"  # the baseline of small models
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of a recipe: models that are trained for it, the last one included, and models that serve an ad."""
+class About:
+    """A recipe; models that are trained for it, the last one included, and models that serve an ad."""
 
-    trainings: int
+    about: str
+    trainings: int = 1
     serves: int = 1
 
 
 #: What is compared with the strongest baseline, ``log_loss``, and the small ones with theirs.
 RECIPES = {
-    BASELINE: Cost(1),
-    "other": Cost(1),  # the other architecture alone
-    "ensemble": Cost(4, 4),  # of the baseline
-    "mixed": Cost(4, 4),  # half baseline, half other architecture
-    "distilled": Cost(5),  # from `ensemble`
-    "distilled_mixed": Cost(5),
-    "distilled_one": Cost(2),  # from the baseline itself
-    "bid_weighted": Cost(1),  # by the bid or its square root
-    "log_plus": Cost(1),
-    "log_plus_teacher": Cost(5),  # from `ensemble`
-    "bid_calibrated": Cost(1),  # a line over logit and log bid in place of Platt's over the logit
-    SMALL: Cost(1),
-    TAUGHT_SMALL: Cost(5),  # from `ensemble`
+    BASELINE: About("the strongest baseline: architecture, L2 and learning rate by validation log loss"),
+    "other": About("the best setting of the other deep architecture"),
+    "ensemble": About("four baselines with different seeds, served as their mean logit", 4, 4),
+    "mixed": About("two baselines and two of the other architecture, served as their mean logit", 4, 4),
+    "distilled": About("the baseline’s architecture trained on the CTR of the ensemble", 5),
+    "distilled_mixed": About("control: the same with the mixed ensemble as the teacher", 5),
+    "distilled_one": About("control: the same with a single baseline as the teacher", 2),
+    "bid_weighted": About("log loss weighted by the bid or its square root"),
+    "log_plus": About("the pairwise welfare loss, positive part and logistic"),
+    "log_plus_teacher": About("the same on the CTR of the ensemble", 5),
+    "bid_calibrated": About("the baseline, recalibrated by a line over its logit and the log bid"),
+    SMALL: About("a small DeepFM (two layers of 16), its own L2 and learning rate"),
+    TAUGHT_SMALL: About("the same trained on the CTR of the ensemble, compared with small", 5),
 }
 
 

@@ -364,8 +364,7 @@ def click_variance(instance: Instance, *, sigma: float = 1.0) -> Sides:
     b, p, ads = instance.bids, instance.truth, len(instance)
     clicks = torch.tensor(list(itertools.product((0.0, 1.0), repeat=ads)), dtype=torch.float64)
     chances = torch.where(clicks > 0, p, 1 - p).prod(1)
-    options = {"gap": "signed", "surrogate": "logistic", "sigma": sigma, "weights": None}
-    losses = torch.stack([pair_sum(instance.ecpm, b * y, **options) for y in clicks])
+    losses = torch.stack([pair_sum(instance.ecpm, b * y, sigma=sigma) for y in clicks])
     left = float(chances @ losses.square() - (chances @ losses).square())
     right = (sigma * ads) ** 2 * float(
         (b.square() * p * (1 - p) * (instance.ecpm - instance.ecpm.mean()).square()).sum()

@@ -173,6 +173,14 @@ def test_platt_is_finite_where_only_the_highest_score_has_clicks():
     assert 0 < fitted.slope < 10
 
 
+def test_platt_takes_half_of_a_step_that_would_lose():
+    """Newton's whole step goes too far here; where the search ends the mean is kept, so nothing is left to gain."""
+    ctr, clicks, weights = [0.5, 0.7911, 0.25, 0.7911, 0.0, 0.5], [1, 1, 1, 1, 0.576, 0.576], [1, 1, 3, 1, 0.5, 0.5]
+    fitted = calibrator("platt", ctr, clicks, weights=weights)
+    assert np.average(fitted(ctr), weights=weights) == pytest.approx(np.average(clicks, weights=weights), rel=1e-12)
+    assert 0.1 < fitted.slope < 0.12
+
+
 @pytest.mark.parametrize("ads", [4, 400])
 def test_platt_of_a_reversed_order_is_constant(ads):
     ctr = np.linspace(0.1, 0.9, ads)

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import time
+from typing import get_args, get_type_hints
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,9 @@ from run_helpers import bidwise_command
 
 import bidwise
 from bidwise.cli import terminal
+from bidwise.cli.train_command import TrainOptions
+from bidwise.models import MODELS
+from bidwise.table import config
 
 WRITTEN = ["environment.json", "report.html", "result.json", "verdict.txt"]
 
@@ -106,28 +110,12 @@ TRAIN = ["train", "ads.parquet", "--click", "click", "--bid", "bid"]
     ("change", "words", "message"),
     [
         ({}, ["--auction", "acution"], "has no column 'acution'; did you mean 'auction'?"),
-        (
-            {"bid": [-1.0] + [1.0] * 2399},
-            REAL,
-            "ads.parquet, row 0 (rows count from 0): column 'bid': found -1; a bid must be",
-        ),
-        (
-            {"click": [0, 3] * 1200},
-            REAL,
-            "column 'click': found 3, and 1,199 more rows like it; a click must be 0 or 1",
-        ),
+        ({"bid": [-1.0] + [1.0] * 2399}, REAL, "ads.parquet, row 0 (rows count from 0): column 'bid': found -1"),
+        ({"click": [0, 3] * 1200}, REAL, "column 'click': found 3, and 1,199 more rows like it; a click must be"),
         ({"model_b": [0.5, None] * 1200}, REAL, "row 1 (rows count from 0): column 'model_b': found no value"),
-        (
-            {"model_b": [0.5, 1.01] * 1200},
-            REAL,
-            "found 1.01, and 1,199 more rows like it; a CTR must be in [0, 1]; per cent? divide by 100",
-        ),
+        ({"model_b": [0.5, 1.01] * 1200}, REAL, "a CTR must be in [0, 1]; per cent? divide by 100"),
         ({"slot": [9] * 2400}, [*REAL, "--position", "slot"], "column 'slot': found 9"),
-        (
-            {"click": ["0", "maybe"] * 1200},
-            REAL,
-            "column 'click': found 'maybe', which is no number; clicks are 0 or 1",
-        ),
+        ({"click": ["0", "maybe"] * 1200}, REAL, "found 'maybe', which is no number; clicks are 0 or 1"),
         ({}, ["--auction", "bid"], "bidwise: --auction must be a column of its own, not that of --bid, found 'bid'"),
         ({}, [*REAL, "--ctr", "bid"], "bidwise: --bid must be a column of its own, not that of --ctr, found 'bid'"),
         ({}, [*REAL, "--auction-size", "5"], "--auction must not be named with --auction-size"),
@@ -166,6 +154,14 @@ EARLY = [
     (["export", "folder"], "RUN must be a folder of bidwise train, found no model in folder"),
     (["train", "none.toml"], "none.toml: no such file"),
     (["train", "ads.parquet", "--click", "clik", "--bid", "bid"], "ads.parquet has no column 'clik'; did you mean"),
+    (
+        ["evaluate", "ads.parquet", "--ctr", "model_a", "--click", "click", "--bid", "bidd"],
+        "ads.parquet has no column 'bidd'; did you mean 'bid'?",
+    ),
+    ([*TRAIN, "--continue", "none"], "--continue must be a folder of bidwise train, found nothing at none"),
+    ([*TRAIN, "--recipe", "best"], 'Invalid value "best" for --recipe'),
+    ([*TRAIN, "--model", "xgb"], 'Invalid value "xgb" for --model'),
+    ([*TRAIN, "--metric", "f1"], 'Invalid value "f1" for --metric'),
     ([*TRAIN, "--device", "gpu"], "--device must be one of auto, cpu, cuda, found 'gpu'"),
 ]
 
@@ -203,7 +199,6 @@ for words in {typed}:
         ([*TRAIN, "--set", "data.bins=1"], "data.bins must be at least 2, found 1"),
         ([*TRAIN, "--seed", "-3"], "--seed must be at least 0, found -3"),
         ([*TRAIN, "--loss", "logplus"], "--loss must be one of log_loss, "),
-        ([*TRAIN, "--model", "deepfn"], "--model must be one of "),
         ([*TRAIN, "--slots", "1,x"], "--slots must be a number, found 'x'"),
         (["train", "seed.toml"], "train.seed must be at least 0, found -3"),
     ],
@@ -335,3 +330,17 @@ def test_evaluate_reads_text_of_any_separator_and_auctions_of_several_columns(ad
     assert found["auctions"] == one.auctions
     asked = {"auction": ["column_5", "column_6"], "separator": ";", "header": False}
     assert {key: found["options"][key] for key in asked} == asked
+
+
+def test_options_with_few_values_are_those_of_the_configuration():
+    hints = get_type_hints(TrainOptions)
+    named = {name: set(get_args(get_args(hints[name])[0])) for name in ("model", "recipe", "metric")}
+    assert named == {"model": set(MODELS), "recipe": set(config.RECIPES), "metric": set(config.METRICS)}
+
+
+def test_logs_without_bids_are_evaluated_by_their_clicks(ads, tmp_path, monkeypatch, capsys):
+    words = ["evaluate", ads, "--ctr", "model_a", "model_b", "--click", "click", "--auction", "auction"]
+    assert bidwise_command(monkeypatch, *words, "--out", tmp_path / "none") in (0, None)
+    assert "All ads bid the same: auctions rank by CTR" in capsys.readouterr().out
+    assert evaluate(monkeypatch, ads, "--auction", "auction", "--out", tmp_path / "one", bid="1") in (0, None)
+    assert read(tmp_path / "none")["models"] == read(tmp_path / "one")["models"]

@@ -334,9 +334,7 @@ def test_every_layer_drops_for_itself():
     found = model(torch.zeros(50, 2))
     kept = 1 / 0.7
     assert found.unique().tolist() == pytest.approx([0, 0.25 * kept, (kept + 0.25) * kept])
-    shares = [
-        (found - number).abs().lt(1e-5).double().mean().item() for number in (0, 0.25 * kept, (kept + 0.25) * kept)
-    ]
+    shares = [float(((found - x).abs() < 1e-5).double().mean()) for x in (0, 0.25 * kept, (kept + 0.25) * kept)]
     assert shares == pytest.approx([0.3, 0.7 * 0.3, 0.7 * 0.7], abs=0.02)
 
 

@@ -16,9 +16,7 @@ long = pytest.mark.skipif("BIDWISE_LONG" not in os.environ, reason="takes minute
 
 def run(*command, cwd, **environment):
     outside = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, env=outside | environment, capture_output=True, text=True
-    )
+    done = subprocess.run([*map(str, command)], cwd=cwd, env=outside | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -16,7 +16,6 @@ from bidwise.data.columns import (
     Learner,
     Numeric,
     least_count,
-    normal_scores,
     read_numbers,
     spelled,
 )
@@ -182,6 +181,10 @@ MANY = RANDOM.integers(0, 9000, 600)
         (some(["1e-07", "2e-07"]), "numeric", "decimals"),
         (some(["1,5", "2,25", "3"]), "numeric", "a decimal comma"),
         (some(["1,500", "2,250"]), "dropped", "may separate thousands"),
+        (some(["1,500.25", "2,250.5", "300.75"]), "dropped", "a mark between thousands"),
+        (some(["1.500,25", "2.250,5", "300,75"]), "dropped", "a mark between thousands"),
+        (some(["1 500,25", "2 250,5", "300"]), "dropped", "a mark between thousands"),
+        (some(["560 001", "110 002"]), "categorical", "text"),
         (some(["2024-05-01", "2024-05-02 13:00:01"]), "dropped", "a date or time; name it as --time"),
         (some(["13:00", "7:15"]), "dropped", "a date or time; name it as --time"),
         (some(["01/02/2024", "25/12/2024"]), "dropped", "a date or time; name it as --time"),
@@ -245,22 +248,6 @@ def test_whole_numbers_have_a_bin_each_and_rare_ones_share_it_with_a_neighbour()
     assert encoder.columns[0].edges == (1.0, 3.0)
 
 
-def test_dense_values_are_normal_scores_of_ranks():
-    numbers = np.random.default_rng(0).lognormal(size=20_001)
-    encoder = encoder_of(numbers, "numeric")
-    rows = pl.DataFrame({"x": [float(np.median(numbers)), -1e9, 1e9, None, float("inf")]})
-    dense = encoder.encode(rows, dense=True).dense
-    low, high = encoder.columns[0].scores[0], encoder.columns[0].scores[-1]
-    np.testing.assert_allclose(dense[:, 0], [[0, 0], [low, 0], [high, 0], [0, 1], [high, 0]], atol=0.02)
-    scores = encoder.encode(pl.DataFrame({"x": numbers}), dense=True).dense[:, 0, 0]
-    assert abs(scores.mean()) < 0.01
-    assert abs(scores.std() - 1) < 0.02
-    assert (np.diff(scores[np.argsort(numbers)]) >= 0).all()
-    knots, found = normal_scores(np.sort(np.repeat([1.0, 5.0], [30, 10])))
-    assert knots == (1.0, 5.0)
-    np.testing.assert_allclose(found, [-0.3186394, 1.1503494], rtol=1e-6)
-
-
 def test_unknown_values_are_counted():
     table = {"site": ["a", "a", "b", None], "x": [1.0, 2.0, 3.0, 4.0]}
     encoder = Encoder.fit(table, [Column("site", "categorical", 2, 0, ""), Column("x", "numeric", 4, 0, "")],
@@ -296,6 +283,8 @@ def test_odd_types_are_no_error_at_serving():
     assert spelled(pl.Series([None])).to_list() == [None]
     np.testing.assert_array_equal(read_numbers(pl.Series([True, None]))[0], [1, np.nan])
     np.testing.assert_array_equal(read_numbers(pl.Series(["7", "x"], dtype=pl.Categorical))[0], [7, np.nan])
+    for dtype in (pl.Categorical, pl.Enum([" a", "7.0"])):  # as in text
+        assert spelled(pl.Series([" a", "7.0"], dtype=dtype), "number").to_list() == ["a", "7"]
 
 
 def test_categories_of_a_typed_table_are_read_as_text():

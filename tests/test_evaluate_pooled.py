@@ -217,15 +217,6 @@ def test_small_pools_are_left_out_and_counted():
     assert_same_json(json.loads(found.to_json())["models"], json.loads(drawn(kept, pool_by="pool").to_json())["models"])
 
 
-def test_a_single_pool_is_no_pool():
-    table = logged()
-    found, expected = drawn(table | {"all": np.ones(3_000)}, pool_by="all"), drawn(table)
-    one, other = (json.loads(each.without_curves().to_json()) for each in (found, expected))  # curves count the tiniest
-    for name in ("models", "comparisons"):
-        assert_same_json(one[name], other[name])
-    assert found.pools == 1
-
-
 def test_few_pools_add_up_and_their_ads_are_drawn_anew():
     table = logged()
     found = drawn(table, pool_by="day")
@@ -407,7 +398,7 @@ def test_a_handful_of_ads_that_hold_the_welfare_is_said_first():
     assert found.concentration.count == 3
     first = str(found).splitlines()[0]
     assert first.startswith("3 ads bring 100 % of the welfare of rough, and the verdict rests on that.")
-    assert "Are some bids absurd?" in first
+    assert "Are some bids absurd?" in str(found)
     assert "would be detected" not in str(found)
     assert "very unequal" not in str(found)
     assert not drawn(logged()).concentrated
@@ -455,9 +446,8 @@ def test_tiny_propensities_are_clipped_and_that_is_said():
 
 def test_auctions_of_one_ad_are_named():
     table = ads_of(400, size=1)
-    assert "400 of 400 auctions have one ad, which every model shows. Is this column an impression?" in notes(
-        evaluate(table)
-    )
+    assert "400 of 400 auctions have one ad, which every model shows." in notes(evaluate(table))
+    assert "Does --auction name a column of impressions?" in notes(evaluate(table))
     some = ads_of(200) | {"auction": np.concatenate([np.arange(30), 30 + np.arange(1_170) // 6])}
     said = " ".join(notes(evaluate(some)))
     assert "30 of 225 auctions have one ad, which every model shows." in said
@@ -576,11 +566,3 @@ def test_light_pools_are_left_out_too():
 def test_propensities_need_clicks():
     with pytest.raises(InputError, match="propensity needs clicks: with truth welfare does not go by them"):
         drawn(logged() | {"p": np.ones(len(logged()["bid"]))}, truth="truth", propensity="p")
-
-
-def test_a_cluster_that_is_nearly_all_ads_leaves_little_to_tell():
-    """Of 60 clusters one holds nine ads in ten: its errors are nearly those of the whole."""
-    table = logged()
-    one = np.where(np.arange(len(table["bid"])) % 10, 0, 1 + table["advertiser"] % 59)
-    wide, narrow = (comparison(drawn(table | {"c": c}, cluster="c")) for c in (one, np.arange(len(one)) % 60))
-    assert wide.ci_high - wide.ci_low > 3 * (narrow.ci_high - narrow.ci_low)

@@ -65,9 +65,7 @@ def tune(monkeypatch):
 def test_trials_share_one_encoded_table_and_resume(tune, tmp_path, monkeypatch, capsys):
     table, trained, train_once = tmp_path / "ads.parquet", [], pipeline._trained
     market(300).write_parquet(table)
-    monkeypatch.setattr(
-        pipeline, "_trained", lambda *words, **options: trained.append(1) or train_once(*words, **options)
-    )
+    monkeypatch.setattr(pipeline, "_trained", lambda *words, **more: trained.append(1) or train_once(*words, **more))
     tune.main(table, tmp_path / "runs", 2)
     printed = capsys.readouterr().out
     assert len(trained) == 3

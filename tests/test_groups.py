@@ -168,9 +168,7 @@ def test_the_order_of_a_sampler_follows_from_seed_and_epoch():
     first, again = list(sampler), list(bidwise.AuctionBatchSampler(bounds, 6, seed=1))
     sampler.set_epoch(1)
     assert first == again == [*bidwise.AuctionBatchSampler(bounds.numpy(), 6, seed=1)]
-    assert (
-        len({str(each) for each in (first, list(sampler), list(bidwise.AuctionBatchSampler(bounds, 6, seed=2)))}) == 3
-    )
+    assert len({str(each) for each in (first, list(sampler), [*bidwise.AuctionBatchSampler(bounds, 6, seed=2)])}) == 3
     plain = bidwise.AuctionBatchSampler(bounds, 6, shuffle=False)
     assert next(iter(plain)) == [0, 1, 2, 3, 4, 5]
 

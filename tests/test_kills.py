@@ -20,9 +20,7 @@ ALL = ("prepare", "train", "refresh", "reproduce", "evaluate", "predict", "repor
 def campaign(*words):
     """What benchmarks.kills prints; it forks commands, so it has a process without threads."""
     root = Path(__file__).parent.parent
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.kills", *words], cwd=root, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "benchmarks.kills", *words], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

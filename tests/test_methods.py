@@ -323,8 +323,6 @@ def test_hinge_and_all_others_keep_digits_under_a_common_offset(member):
     """eCPM of 5e5 that differ by 0.05: margins are small beside their numbers."""
     random = torch.Generator().manual_seed(1)
     ads = random_auctions(seed=36, sizes=[500])
-    ads = ads.but(
-        logits=1e-7 * torch.randn(500, generator=random).double(), bids=torch.full((500,), 1e6, dtype=torch.float64)
-    )
+    ads = ads.but(logits=1e-7 * torch.randn(500, generator=random).double(), bids=1e6 * torch.ones(500).double())
     scale = magnitude(ads, member, 1.0)
     assert max(errors(run(ads, member, 1.0, "fast"), run(ads, member, 1.0, "direct"), scale)) <= 1e-9

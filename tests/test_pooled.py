@@ -120,9 +120,7 @@ def test_a_reserve(pricing, slots, size, tied):
         assert found.mean == pytest.approx(revenue, rel=1e-10, abs=1e-12)
         shown = pool.welfare((bids * truth).where(bids >= float(reserve), 0), alpha)
         assert shown.mean == pytest.approx(welfare, rel=1e-10, abs=1e-12)
-        if not tied and len({ctr * bid for ctr, _, bid in ads if bid >= reserve}) == sum(
-            ad[2] >= reserve for ad in ads
-        ):
+        if not tied and len({ctr * bid for ctr, _, bid in ads if bid >= reserve}) == sum(bids >= float(reserve)):
             np.testing.assert_allclose(with_each(found, size), per_ad[1], rtol=1e-10, atol=1e-12)
             np.testing.assert_allclose(with_each(shown, size), per_ad[0], rtol=1e-10, atol=1e-12)
         ones = pool_of(pool_score(bids, ctr, reserve), size, weights=torch.ones(7, dtype=torch.float64))

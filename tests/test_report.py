@@ -218,12 +218,6 @@ def test_verdicts_about_calibration_come_last():
     assert twins == sorted(twins)
 
 
-def test_too_few_and_equal_are_told_apart(pages):
-    assert "Too little to tell" in pages["too few"]
-    assert "Same ads shown" in pages["equal"]
-    assert "first brings a welfare of" in pages["single"]
-
-
 def test_numbers_in_the_tables_are_the_results(results, pages):
     text = Page(pages["three calibrated"]).text
     for numbers in results["three calibrated"].models.values():
@@ -261,7 +255,7 @@ def test_segments_that_can_be_told_are_drawn():
     result = result_of(["first", "second"], auctions=1500, changes=device, by="device")
     drawn = [each.value for each in result.segments if each.welfare.outcome != "few"]
     assert drawn == ["desktop", "phone"]
-    about = re.findall(r"second against first by device\. ([^\"<]*)", page_of(result))  # the figure in words
+    about = re.findall(r"second against first by device, [^:]*: ([^\"<]*)", page_of(result))  # the figure in words
     assert any(all(f"{value}: " in words for value in drawn) for words in about)
 
 
@@ -328,9 +322,7 @@ def test_an_evaluation_keeps_out_of_the_folder_of_another_run(tmp_path):
     (tmp_path / "result.json").write_text('{"kind": "train"}')
     table = {"a": [0.1, 0.2] * 50, "b": [0.2, 0.1] * 50, "y": [0, 1] * 50, "bid": [1.0] * 100}
     asked = {"ctr": ["a", "b"], "click": "y", "bid": "bid", "auction_size": 2, "out": tmp_path}
-    with pytest.raises(
-        bidwise.InputError, match=r"^out must be a new folder or one of an evaluation, found .*\(train\)"
-    ):
+    with pytest.raises(bidwise.InputError, match=r"^out must be a new folder or one of an evaluation, .*\(train\)"):
         bidwise.evaluate(table, **asked)
     assert (tmp_path / "result.json").read_text() == '{"kind": "train"}'
     (tmp_path / "result.json").unlink()

@@ -11,11 +11,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import bidwise
 from bidwise.data.ads import Ads
-from bidwise.evaluation.calibration import calibrator
+from bidwise.evaluation.calibration import shrunk_line
 from bidwise.models import MODELS, Ensemble, SparseLogisticRegression
 from bidwise.study import search as search_module
-from bidwise.study.recipe import Recipe
-from bidwise.study.search import most_passes, searched
+from bidwise.study.recipe import SOLVED, Recipe
+from bidwise.study.search import affordable, budget, searched, seconds
 from bidwise.study.served import calibrated, trained
 from bidwise.training import METRICS
 from bidwise.training.validation import logits_of, predict
@@ -85,11 +85,10 @@ def test_a_recipe_of_one_member_is_the_first_of_several(ads, valid):
 def test_what_is_served_is_calibrated_on_validation(ads, valid):
     quick = Recipe(**vars(PLAIN) | {"epochs": 1, "learning_rate": 1e-3})  # hardly trained: far too flat
     raw, served = (trained(quick, ads, valid, VALUES, calibrate=calibrate).model for calibrate in (False, True))
-    ctr = predict(raw, valid).double().numpy()
-    expected = calibrator("platt", ctr, valid.clicks.numpy())(ctr)
-    np.testing.assert_allclose(predict(served, valid).numpy(), expected, rtol=1e-4)
-    assert served.slope > 2
-    assert float(predict(served, valid).mean()) == pytest.approx(float(valid.clicks.mean()), rel=1e-4)
+    assert served.slope > 1.5
+    assert float(predict(served, valid).mean()) == pytest.approx(float(valid.clicks.mean()), rel=0.02)
+    losses = [float(METRICS["log_loss"].of(logits_of(model, valid.features), valid)) for model in (raw, served)]
+    assert losses[1] < losses[0]
 
 
 def test_calibration_counts_weights_and_exposure(valid):
@@ -102,7 +101,28 @@ def test_calibration_counts_weights_and_exposure(valid):
         ({"exposure": exposed}, 2 * clicked),
     ):
         ads = Ads(valid.features, valid.clicks, valid.bids, **more)
-        assert float(predict(calibrated(model, ads), ads)[0]) == pytest.approx(float(rate), rel=1e-4)
+        assert abs(float(predict(calibrated(model, ads), ads)[0]) - float(rate)) < 0.25 * abs(0.5 - float(rate))
+
+
+@pytest.mark.parametrize(("clicks", "most"), [(5, 0.7), (5_000, 0.01)])
+def test_few_clicks_hardly_move_a_calibration(clicks, most):
+    """A model that predicts half of the clicks: the line is that of a prior, then that of the data."""
+    random = np.random.default_rng(0)
+    logits = random.normal(-3, 1, clicks * 20)
+    labels = (random.random(len(logits)) < 1 / (1 + np.exp(-logits - np.log(2)))).astype(float)
+    slope, intercept = shrunk_line(logits, labels)
+    right = np.log(2) + (slope - 1) * 2.5  # where most clicks are
+    assert abs(intercept - right) < most + 0.1
+    assert (abs(intercept - right) > 0.3) == (clicks == 5)
+
+
+def test_a_calibration_that_helps_no_other_ads_is_not_made():
+    random = np.random.default_rng(1)
+    logits = random.normal(-2, 1, 4_000)
+    labels = (random.random(len(logits)) < 1 / (1 + np.exp(-logits))).astype(float)
+    slope, intercept = shrunk_line(logits, labels)
+    assert abs(slope - 1) < 0.05
+    assert abs(intercept) < 0.1
 
 
 def test_a_line_that_would_level_all_ctrs_is_not_taken(valid):
@@ -154,38 +174,62 @@ def test_every_model_starts_from_the_mean_ctr(name, ads):
 
 
 @pytest.mark.parametrize("metric", ["log_loss", "auc"])
-def test_a_search_trains_the_best_two_in_full(ads, valid, metric):
+def test_a_search_trains_the_best_network_in_full(ads, valid, metric):
     rates = [1e-9, 0.05, 1e-8, 0.01]  # the first and the third learn nothing
     recipes = [replace(DEEP, learning_rate=rate, epochs=4, every=0.5) for rate in rates]
     shares = []
-    search, (first, second) = searched(recipes, ads, valid, VALUES, metric=metric, show=shares.append)
+    search, (first,) = searched(recipes, ads, valid, VALUES, metric=metric, show=shares.append)
     assert [(each.setting, each.epochs) for each in search.attempts[:4]] == [(1, 1), (2, 1), (3, 1), (4, 1)]
-    assert {(each.setting, each.epochs) for each in search.attempts[4:]} == {(2, 4), (4, 4)}
-    assert search.passes == most_passes(recipes) == 12
+    best = max(search.attempts[:4], key=lambda each: each.value if metric == "auc" else -each.value)
+    assert [(each.setting, each.epochs) for each in search.attempts[4:]] == [(best.setting, 4)]
     assert recipes[search.chosen - 1] == first.recipe
-    values = {each.recipe: each.value for each in search.attempts[4:]}
-    assert [values[first.recipe], values[second.recipe]] == sorted(values.values(), reverse=metric == "auc")
     logits = logits_of(first.model, valid.features)  # as it is served
-    assert values[first.recipe] == pytest.approx(float(METRICS[metric].of(logits, valid)))
+    assert search.attempts[-1].value == pytest.approx(float(METRICS[metric].of(logits, valid)))
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1)
     alone = trained(first.recipe, ads, valid, VALUES, metric=metric)
     assert torch.equal(logits_of(alone.model, valid.features), logits_of(first.model, valid.features))
 
 
-@pytest.mark.parametrize("sure", [True, False])
-def test_a_logistic_regression_is_taken_unless_another_is_better_beyond_doubt(ads, valid, sure, monkeypatch):
-    recipes = [replace(DEEP, learning_rate=rate, epochs=4) for rate in (0.05, 0.02)]
-    lazy = replace(PLAIN, learning_rate=1e-9, epochs=4)  # learns nothing, and comes last
-    monkeypatch.setattr(search_module, "_as_good", lambda *_: not sure)
-    search, (first, _) = searched([*recipes, lazy], ads, valid, VALUES)
-    assert [(each.setting, each.epochs) for each in search.attempts[:3]] == [(1, 1), (2, 1), (3, 4)]
-    assert {(each.setting, each.epochs) for each in search.attempts[3:]} == {(1, 4), (2, 4), (3, 4)}
-    assert search.passes == most_passes([*recipes, lazy])
-    assert (first.recipe == lazy) != sure
-    assert (search.chosen == 3) != sure
+def test_a_network_is_also_tried_beside_the_solved_regression(ads, valid, monkeypatch):
+    monkeypatch.setattr(search_module, "FEW", 0)
+    told = []
+    network = replace(DEEP, learning_rate=0.05, epochs=2)
+    recipes = [network, SOLVED]
+    search, served = searched(recipes, ads, valid, VALUES, best=lambda name, value: told.append((name, value)))
+    assert [each.setting for each in search.attempts] == [2, 1, 3]
+    both = next(each for each in search.attempts if each.recipe.beside)
+    alone = [trained(recipe, ads, valid, VALUES, calibrate=False).model for recipe in (network, SOLVED)]
+    mean = sum(logits_of(model, valid.features) for model in alone) / 2
+    made = trained(both.recipe, ads, valid, VALUES, calibrate=False)
+    assert len(made.fits) == 2
+    torch.testing.assert_close(logits_of(made.model, valid.features), mean)
+    values = [each.value for each in search.attempts]
+    assert search.attempts[values.index(min(values))].setting == search.chosen
+    assert [value for _, value in told] == [min(values[: k + 1]) for k in range(3)]
+    assert len(served) == 2
+
+
+def test_the_solved_regression_is_taken_unless_another_is_better_beyond_doubt(ads, valid, monkeypatch):
+    lazy = replace(PLAIN, learning_rate=1e-9, epochs=4)  # learns nothing
+    network = replace(DEEP, learning_rate=0.05, epochs=4)
+    for sure in (True, False):
+        monkeypatch.setattr(search_module, "_as_good", lambda *_, sure=sure: not sure)
+        search, _ = searched([lazy, replace(SOLVED, l2=10.0), network], ads, valid, VALUES)
+        assert (search.chosen == 2) != sure
     monkeypatch.setattr(search_module, "FEW", int(valid.clicks.sum()))  # enough of them
-    assert searched([*recipes, lazy], ads, valid, VALUES)[0].chosen != 3
+    assert searched([replace(SOLVED, l2=10.0), network], ads, valid, VALUES)[0].chosen != 1
+
+
+def test_a_search_stays_within_its_budget():
+    fields, ads = [50] * 20, 160_000
+    networks = [Recipe(model=model, epochs=8) for model in ("dcnv2", "deepfm")]
+    costs = [seconds(recipe, ads, fields) for recipe in networks]
+    assert costs[0] > costs[1]
+    assert seconds(networks[0], 2 * ads, fields) == pytest.approx(2 * costs[0])
+    tried = {limit: [number for number, _ in affordable([SOLVED, *networks], ads, fields, limit)] for limit in (0, 1e9)}
+    assert tried == {0: [1, 3], 1e9: [1, 2, 3]}
+    assert budget(2_000_000, 20) == pytest.approx(10 * budget(200_000, 20))
 
 
 def test_as_good_is_two_standard_errors(ads, valid):
@@ -204,7 +248,7 @@ def test_as_good_is_two_standard_errors(ads, valid):
 
 def test_of_settings_that_are_tied_the_first_is_taken(ads, valid):
     search, served = searched([DEEP, DEEP, DEEP], ads, valid, VALUES)
-    assert (search.chosen, [each.setting for each in search.attempts[3:]], len(served)) == (1, [1, 2], 2)
+    assert (search.chosen, [each.setting for each in search.attempts[3:]], len(served)) == (1, [1], 1)
     only, (one,) = searched([PLAIN], ads, valid, VALUES)
     assert ([each.epochs for each in only.attempts], one.recipe) == ([3], PLAIN)
 

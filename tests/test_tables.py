@@ -493,8 +493,9 @@ def test_files_of_a_folder_have_the_same_columns(tmp_path):
     assert source.frame().rows() == [("1", "2"), ("3", "4"), ("x", None)]
     assert source.place(2).endswith("b.csv, line 3")
     assert source.reads(tmp_path / "new.csv")
+    assert source.reads(tmp_path / "new.parquet")  # two kinds in one folder cannot be read
     assert open_table(tmp_path / "*.csv").reads(tmp_path / "new.csv")
-    assert not source.reads(tmp_path / "new.parquet")
+    assert not open_table(tmp_path / "*.csv").reads(tmp_path / "new.parquet")
     assert not source.reads(tmp_path.parent / "new.csv")
     written(tmp_path, "b,a\n3,4\n", "c.csv")
     with pytest.raises(InputError, match=r"c\.csv must have the columns of .*a\.csv"):
@@ -561,6 +562,8 @@ def test_times(values, shown):
     [
         (["01/02/2024"], r"day 1 of month 2, --time-format %d/%m/%Y, or day 2 of month 1, --time-format %m/%d/%Y"),
         (["25.02.2024"], r"name its format: --time-format %d.%m.%Y"),
+        (["01/01/2024", "01/02/2024"], "row 1 .* is it day 1 of month 2, .* or day 2 of month 1"),
+        (["01/02/24", "01/13/24"], "row 1 .* name its format: --time-format %m/%d/%y"),
         (["2024-05-01", "13:00"], "row 1 .* a time of day is no time"),
         ([time(13)], "found a time of day"),
         (["soon"], "must be a number, a date or text that begins with the year"),
@@ -579,3 +582,5 @@ def test_times_in_a_format():
     assert shown_times(days).to_list() == ["2024-02-01 00:00:00"]
     with pytest.raises(InputError, match="must be in the format %d/%m/%Y"):
         times_of(pl.Series("t", ["2024-02-01"]), "%d/%m/%Y")
+    with pytest.raises(InputError, match="time_format must have a year"):
+        times_of(pl.Series("t", ["13:00"]), "%H:%M")

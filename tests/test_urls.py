@@ -223,9 +223,7 @@ def test_no_error_has_a_signature(name, host):
 def test_errors_of_polars_are_shown_without_the_url(words):
     url = f"http://host/my (1).csv?{SECRET}"
     told = str(_unreadable(shown(url), OSError(words.format(url=url, s=SECRET)), url))
-    assert re.match(
-        r"http://host/my \(1\)\.csv cannot be read: (Server returned.* 503|Unable|not supp|bytes could)", told
-    )
+    assert re.match(r"http://host/my \(1\)\.csv cannot be read: (Server returned.* 503|Unable|not su|bytes)", told)
     assert SECRET not in told
 
 

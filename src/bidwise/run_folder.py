@@ -12,10 +12,9 @@ import subprocess
 import sys
 import time
 import tomllib
-import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -37,21 +36,19 @@ LOCK = ".lock"  # in a folder that a run writes to: who that is
 
 
 @contextmanager
-def whole_file(path: Path, *, scratch: bool = False) -> Iterator[Path]:
+def whole_file(path: Path) -> Iterator[Path]:
     """A temporary name to write to, which becomes ``path`` at the end: a full disk or a kill leaves the old file.
 
-    The next run overwrites what a killed run left; a second run at the same time gets an error. Workers may write a
-    ``scratch`` file at once, under different names; it is not forced onto the disk.
+    The next run overwrites what a killed run left; a second run at the same time gets an error.
     """
-    part = path.with_name(f"{path.name}{'.' + uuid.uuid4().hex if scratch else ''}.part")
-    with nullcontext() if scratch else _locked(path.with_name(f"{path.name}{LOCK}"), "file", path):
+    part = path.with_name(f"{path.name}.part")
+    with _locked(path.with_name(f"{path.name}{LOCK}"), "file", path):
         part.unlink(missing_ok=True)  # what is written through a link would be outside of the folder
         try:
             with named(path):
                 yield part
-            if not scratch:  # onto the disk first: a power cut leaves the old file or the whole new one
-                with part.open("rb") as file:
-                    os.fsync(file.fileno())
+            with part.open("rb") as file:  # onto the disk first: a power cut leaves the old file or the whole new one
+                os.fsync(file.fileno())
             part.replace(path)
         except BaseException:
             part.unlink(missing_ok=True)

@@ -57,13 +57,7 @@ class Bag(Vocabulary):
     """
 
     def __init__(
-        self,
-        words: Sequence[str],
-        spelling: str = "text",
-        missing: Collection[str] = (),
-        *,
-        slots: int,
-        separator: str,
+        self, words: Sequence[str], spelling: str = "text", missing: Collection[str] = (), *, slots: int, separator: str
     ) -> None:
         super().__init__(words, spelling, missing)
         self.slots, self.separator = slots, separator
@@ -102,6 +96,38 @@ class Numbers:
         gone = np.isnan(numbers) | np.isin(numbers, self.missing)
         listed: list[int] = np.where(gone, MISSING, ids).tolist()
         return listed
+
+
+class Combinations:
+    """Ids of combinations of columns, from the ids of the columns: words, which are such ids as one number, count from
+    2, and all others have 0. Bins of numbers are joined into ``groups`` of neighbours, where those are not 0.
+
+    >>> Combinations([7, 3], sizes=(2, 4), groups=(0, 0)).ids([np.array([1, 0, 1, 9]), np.array([3, 3, 2, 3])]).tolist()
+    [2, 3, 0, 3]
+    """
+
+    def __init__(self, words: Any, sizes: Sequence[int], groups: Sequence[int]) -> None:
+        numbers = np.array(words, dtype=np.int64)
+        self.places = np.argsort(numbers)
+        self.known, self.sizes, self.groups = numbers[self.places], sizes, groups
+
+    def keys(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+        """The ids of every row as one number; those that came later than the words are rare."""
+        keys = np.zeros(len(parts[0]), np.int64)
+        for part, size, groups in zip(parts, self.sizes, self.groups, strict=True):
+            ids = np.where(part < size, part, RARE).astype(np.int64)
+            if groups:
+                ids = np.where(ids < FIRST, ids, FIRST + (ids - FIRST) * groups // (size - FIRST))
+            keys = keys * size + ids
+        return keys
+
+    def ids(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
+        """The id of every row."""
+        keys = self.keys(parts)
+        if not len(self.known):
+            return np.full(len(keys), RARE, np.int32)
+        at = np.minimum(np.searchsorted(self.known, keys), len(self.known) - 1)
+        return np.where(self.known[at] == keys, FIRST + self.places[at], RARE).astype(np.int32)
 
 
 def check_names(needed: Iterable[str], columns: Iterable[str], table: str) -> None:

@@ -213,28 +213,6 @@ def test_clicks_are_drawn_from_the_true_ctr(ads):
     assert 0.81 < roc_auc_score(clicks, ctr) < 0.84
 
 
-def test_the_ctr_is_the_formula_and_the_same_for_every_seed():
-    effects = criteo_world.world_effects()
-    for seed in (1, 2):
-        (chunk,) = chunks(40, seed)
-        for row in range(40):
-            logit, user, ad = criteo_world.SHARED_TAIL.intercept, np.zeros(2), np.zeros(2)
-            for index, field in enumerate((*COUNTS, *NAMES)):
-                if chunk.missing[row, index]:
-                    token = 0
-                elif index >= 13:
-                    token = 1 + min(int(chunk.categories[row, index - 13]), 1023)
-                else:
-                    count = min(int(chunk.integers[row, index]), 2**16)
-                    token = 1 if count < 0 else 2 + math.floor(2 * math.log2(1 + count))
-                logit += effects[index, 0, token]
-                if field.vector and field.hidden < 3:
-                    user += effects[index, 1:, token]
-                elif field.vector:
-                    ad += effects[index, 1:, token]
-            assert chunk.ctr[row] == pytest.approx(1 / (1 + math.exp(-logit - user @ ad)), rel=1e-5)
-
-
 def test_effects_are_fixed_numbers():
     """Another machine or version of numpy has the same world."""
     effects = criteo_world.world_effects()

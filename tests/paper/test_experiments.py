@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from bidwise.losses.named import needs_teacher
 from bidwise.run_folder import result_json
 from bidwise.study.recipe import Recipe, has_lam
 from bidwise.training import METRICS
-from paper import members, regimes, synthetic
+from paper import members, readings, regimes, synthetic
 from paper.comparisons import Gain, gain
 from paper.grids import LAMS, grid, joint_loss, seeds_of
 from paper.members import BATCHES, INITIAL, LAST, Students, select, train
@@ -36,6 +35,7 @@ from paper.synthetic_results import (
     LossResult,
     MapResult,
     Protocol,
+    ReadingsConfig,
     RegimesConfig,
     RegimesResult,
     SyntheticConfig,
@@ -44,7 +44,6 @@ from paper.synthetic_results import (
 )
 
 TINY = {"repeats": 2, "epochs": 2, "validation_auctions": 20, "test_auctions": 30, "training_ads": 600}
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SHELL = ["synthetic", "--repeats", "2", "--validation-auctions", "20"]
 PROCESS = [sys.executable, "-m", "paper"]
 long = pytest.mark.skipif("BIDWISE_LONG" not in os.environ, reason="trains for half a minute: make test-long")
@@ -507,24 +506,48 @@ def test_the_headline_says_who_beats_a_tuned_log_loss():
     assert nobody[1].startswith("Converged (trained to the end): 1 of 9 losses is measurably above log loss, ")
 
 
-def test_a_lam_at_either_end_of_its_grid_is_told():
-    losses = _losses()
-    losses["log"] = replace(losses["log"], lam=(300.0, 300.0, 10.0))
-    losses["log_plus"] = replace(losses["log_plus"], lam=(0.003, 1.0, 1.0))
-    assert (
-        "λ is at an end of its grid, 0.003 or 300, where one beyond may be better: log 300 in 2 of 3, "
-        "log_plus 0.003 in 1 of 3." in said(_result(_losses(), losses))
-    )
-    losses["log"] = replace(losses["log"], lam=(100.0, 100.0, 10.0))
-    losses["log_plus"] = replace(losses["log_plus"], lam=(0.1, 1.0, 1.0))
-    assert "grid" not in " ".join(said(_result(_losses(), losses)))
+# Readings
 
 
-def test_results_keep_the_grid_they_were_tuned_on():
-    kept = read_json(RESULTS / "plotted" / "result.json")
-    kept["config"]["lams"] = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
-    kept["protocols"]["tuned"]["losses"]["log"]["lam"] = [10.0] * 30
-    assert "log 10 in 30 of 30" in " ".join(said(typed_result(kept)))
+def test_readings_are_runs_of_the_experiment_with_one_thing_changed(monkeypatch, tmp_path):
+    some = {
+        "sums": {"sums": True},
+        "best epoch, λ = 3": readings.TUNED | {"lams": (3.0,)},
+        "bids": {"bid_weights": 2.0},
+    }
+    monkeypatch.setattr(readings, "READINGS", {name: changes | {"epochs": 2} for name, changes in some.items()})
+    sizes = {"repeats": 2, "validation_auctions": 20, "test_auctions": 30}
+    result = readings.run(ReadingsConfig(**sizes), tmp_path / "readings")
+    assert typed_result(read_json(tmp_path / "readings" / "result.json")) == result
+    losses = (*PAPER, *synthetic.ABLATION)
+    whole = {"epochs": 2, "losses": losses, "lams": (3.0,), **sizes}
+    runs = {
+        "sums": synthetic.run(SyntheticConfig(protocol="converged", sums=True, **whole), tmp_path / "sums"),
+        "best epoch, λ = 3": synthetic.run(SyntheticConfig(**whole, **readings.TUNED), tmp_path / "tuned"),
+    }
+    assert list(runs["sums"].protocols) == ["converged_sums"]
+    for name, run_of_it in runs.items():
+        (protocol,) = run_of_it.protocols.values()
+        assert {x: found.ratios for x, found in protocol.losses.items()} == {
+            x: pytest.approx(found.ratios, abs=1e-6) for x, found in result.readings[name].items()
+        }
+    assert result.readings["bids"]["log_loss"].ratio > 0.95  # the highest bid wins
+    assert "above its baseline in" in said(result)[0]
+
+
+def test_weights_of_bids_and_of_pairs_are_what_they_are_called():
+    wide = synthetic.world_of(synthetic.checked(tiny(bid_weights=2.0)))
+    plotted, printed = (bidwise.data.WORLDS[name] for name in ("plotted", "printed"))
+    assert wide.spread == pytest.approx(printed.spread)
+    assert replace(wide, spread=plotted.spread) == plotted
+    assert synthetic.world_of(synthetic.checked(tiny())) == plotted
+    options = {name: bidwise.LOSSES[name].options for name in ("log", *synthetic.ABLATION, "log_teacher")}
+    changes = {name: (each.value, each.weighting) for name, each in options.items()}
+    assert list(changes.values()) == [("clicks", None), ("clicks", 3.0), ("teacher", None), ("teacher", 3.0)]
+    printed_run = synthetic.checked(replace(tiny(), **synthetic.AS_PRINTED))
+    assert (printed_run.reading, printed_run.repeats, printed_run.batch_size) == ("printed", 30, 256)
+    assert (printed_run.sums, printed_run.losses) == (True, PAPER)
+    assert readings.READINGS["as printed"] == {"reading": "printed", "sums": True}
 
 
 # Regimes
@@ -696,7 +719,10 @@ def _cells(better, worse, unclear):
 @pytest.mark.parametrize(
     ("outcomes", "headline"),
     [
-        ({"log": (0, 3, 4), "log_plus": (0, 0, 7)}, "No candidate is measurably above its baseline in any world"),
+        (
+            {"log": (0, 3, 4), "log_plus": (0, 0, 7)},
+            "No candidate is measurably above its baseline in any of the worlds",
+        ),
         (
             {"log": (6, 1, 0), "log_plus": (3, 0, 4)},
             "log_plus is measurably above .* 3 of 7 worlds and below it in none",

@@ -344,6 +344,20 @@ def test_prop_3_1_the_true_ctr_has_the_least_risk(instance):
     assert instance.loss() >= sides.left - 1e-9
 
 
+def test_the_left_of_the_least_risk_is_a_risk_and_not_the_other_side_again(monkeypatch):
+    monkeypatch.setattr(Instance, "loss", lambda self, *_, **__: float(self.prediction.sum()))
+    sides = theory.least_risk(Instance([1.0, 2.0], truth=[0.5, 0.25], prediction=[0.1, 0.1]))
+    assert (sides.left, sides.right, sides.holds) == (0.75, 0.0, False)
+
+
+def test_prop_2_2_is_about_the_subsets_of_its_proof():
+    """Right about the only slot, wrong about the two ads below it."""
+    auction = Instance([1.0, 1.0, 1.0], truth=[0.9, 0.5, 0.4], prediction=[0.9, 0.1, 0.4])
+    assert theory.single_slot_reduction(auction, (1.0,)).left == 1
+    rest = auction.among(torch.tensor([1, 2]))
+    assert rest.welfare() < rest.best_welfare()
+
+
 def test_prop_3_1_fails_without_the_half():
     """As printed in the proof, over ordered pairs."""
     assert breaks(lambda each: replace(theory.least_risk(each), right=-each.spread))

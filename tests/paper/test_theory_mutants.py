@@ -41,6 +41,8 @@ MUTANTS = [
     ("abs(instance.loss(surrogate=surrogate, sigma=slope) - instance.loss())", "0.0"),
     ("max(1.0, slope * cap - 1) * instance.spread / 2", "max(1.0, slope * cap) * instance.spread / 2"),
     ("-sigma * len(instance) ** 2", "-sigma * len(instance)"),
+    ("right = (sigma * ads) ** 2 *", "right = (sigma * ads) *"),
+    ("chances @ losses.square() - (chances @ losses).square()", "chances @ losses.square()"),
     ("p_i = (epsilon / 2) / p_j", "p_i = epsilon / p_j"),
     ("(b_i * y_i >= b_j * y_j) == in_order", "(b_i * y_i > b_j * y_j) == in_order"),
     ("return self.ads * (self.ads - 1)", "return self.ads**2"),

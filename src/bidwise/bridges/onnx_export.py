@@ -112,7 +112,11 @@ def _description(model: Model) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "bidwise": bidwise.__version__,
-        "model": {name: getattr(model.about, name) for name in ("model", "members", "recipe", "loss")},
+        "model": {
+            "recipe": model.about.recipe,
+            "loss": model.about.loss,
+            "members": [x.model for x in model.about.members],
+        },
         "columns": model.encoder.to_json()["columns"],
     }
 
@@ -140,7 +144,7 @@ def _difference(model: Model, scorer: Scorer) -> float:
 def _rows(encoder: Encoder, random: np.random.Generator) -> dict[str, list[Any]]:
     """Rows of values as tables have them: frequent ones more often, unseen and missing ones too."""
     rows: dict[str, list[Any]] = {}
-    for column in encoder.columns:
+    for column in encoder.plain.columns:
         skewed: NDArray[np.float64] = random.random(ROWS) ** 3
         if isinstance(column, Categorical):
             known: list[Any] = [*column.vocabulary, "never seen"]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bidwise.errors import InputError
 from bidwise.json_files import read_object
-from bidwise.values import SLOTS, Bag, Numbers, Vocabulary, check_names
+from bidwise.values import SLOTS, Bag, Combinations, Numbers, Vocabulary, check_names
 
 FORMAT = "bidwise scorer"
 VERSION = 3
@@ -40,7 +40,9 @@ class Scorer:
         described = Path(encoder) if encoder else self.file.with_suffix(".json")
         self.about = _described(self.file, described)
         try:
-            self.columns = {str(column["name"]): _ids(column) for column in self.about["columns"]}
+            plain = [column for column in self.about["columns"] if column["kind"] != "cross"]
+            self.columns = {str(column["name"]): _ids(column) for column in plain}
+            self.crosses = [_cross(column, list(self.columns)) for column in self.about["columns"][len(plain) :]]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{described} must say how columns become ids, found {error!r}; export it again") from None
         options = onnxruntime.SessionOptions()
@@ -59,8 +61,9 @@ class Scorer:
         """Ids of ads, ``(ads, columns)``."""
         check_names(self.columns, columns, "the mapping")
         ids: list[list[int]] = []
-        lengths = {}
+        lengths, starts = {}, []
         for name, column in self.columns.items():
+            starts.append(len(ids))
             bag = isinstance(column, Bag)
             try:
                 found: Any = column.ids(_listed(columns[name], bag))
@@ -71,7 +74,9 @@ class Scorer:
         if len({*lengths.values()}) > 1:
             words = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise InputError(f"columns must be of one length, found {words}")
-        return np.array(ids, dtype=np.int64).T
+        plain = np.array(ids, dtype=np.int64)
+        crossed = [table.ids([plain[starts[at]] for at in of]) for of, table in self.crosses]
+        return np.stack([*plain, *crossed], axis=1)
 
     def ctr(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """The CTR of ads that are ids already."""
@@ -109,6 +114,12 @@ def _ids(column: Mapping[str, Any]) -> Vocabulary | Numbers:
     if not column["separator"] or not 0 < column["slots"] <= SLOTS:
         raise ValueError(f"slots and separator {column['slots']}, {column['separator']!r}")
     return Bag(*words, slots=column["slots"], separator=column["separator"])
+
+
+def _cross(column: Mapping[str, Any], names: list[str]) -> tuple[list[int], Combinations]:
+    """Which columns are combined, and how."""
+    words = [int(word) for word in column["vocabulary"]]
+    return [names.index(name) for name in column["of"]], Combinations(words, column["sizes"], column["groups"])
 
 
 def _listed(values: Any, lists: bool = False) -> list[Any]:

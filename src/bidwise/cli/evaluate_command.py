@@ -9,7 +9,7 @@ from typing import Any, Literal
 from cyclopts import Parameter
 
 import bidwise
-from bidwise.cli.terminal import Bars, say
+from bidwise.cli.terminal import Bars, column_of_bids, say
 
 
 @Parameter(name="*")
@@ -24,7 +24,8 @@ class EvaluateOptions:
     click:
         Column of clicks, 0 or 1.
     bid:
-        Column of cost-per-click bids, or of value per click; or a number, 1 for logs without bids.
+        Column of cost-per-click bids, or of value per click; or a number that all ads bid [default: 1; welfare then
+        counts clicks].
     auction:
         Columns that identify an auction, separated by spaces: day request_id.
     auction_size:
@@ -68,7 +69,7 @@ class EvaluateOptions:
 
     ctr: list[str]
     click: str
-    bid: str
+    bid: str | None = None
     auction: list[str] | None = None
     auction_size: int | None = None
     pool_by: list[str] | None = None
@@ -112,7 +113,14 @@ def evaluate(table: str, /, *, options: EvaluateOptions, out: Path) -> None:
     from bidwise.data.table_files import check_readable
 
     lists = (options.ctr, options.auction, options.pool_by, options.cluster, options.by)
-    roles = (options.click, options.truth, options.position, options.weight, options.propensity)
+    roles = (
+        options.click,
+        column_of_bids(options.bid),
+        options.truth,
+        options.position,
+        options.weight,
+        options.propensity,
+    )
     columns = [*(name for names in lists for name in names or ()), *(role for role in roles if role is not None)]
     check_readable(table, columns, options.separator, not options.no_header)
 

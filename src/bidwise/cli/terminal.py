@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -159,9 +160,17 @@ def device_of(name: str) -> str:
     return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def check_run(run: Path) -> None:
+def column_of_bids(bid: str | None) -> str | None:
+    """The column that an option names, if it is not a number, which all ads then bid."""
+    try:
+        return None if bid is None or math.isfinite(float(bid)) else bid
+    except ValueError:
+        return bid
+
+
+def check_run(run: Path, argument: str = "run") -> None:
     """Raise unless the folder has a trained model, before torch is imported."""
-    check_on_disk("run", run, "a folder", "copy it first")
+    check_on_disk(argument, run, "a folder", "copy it first")
     if not (run / "encoder.json").is_file():
         found = f"no model in {run}" if run.is_dir() else f"a file at {run}" if run.exists() else f"nothing at {run}"
-        raise bidwise.InputError(f"must be a folder of bidwise train, found {found}", "run")
+        raise bidwise.InputError(f"must be a folder of bidwise train, found {found}", argument)

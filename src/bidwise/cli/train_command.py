@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 import bidwise
-from bidwise.cli.terminal import Bars, device_of, say
+from bidwise.cli.terminal import Bars, check_run, column_of_bids, device_of, say
 from bidwise.urls import check_on_disk
 
 
@@ -42,7 +41,7 @@ class TrainOptions:
     ignore:
         Columns that the model must not see, separated by spaces: everything that is not known before the click.
     keep:
-        Columns to keep although one predicts the clicks almost perfectly (AUC above 0.99), which stops a run.
+        Columns to keep although one, or one of its values, tells the clicks almost perfectly, which stops a run.
     missing:
         Words that mean a missing value, separated by spaces, in addition to NA, N/A, null, None, NaN and -.
     time:
@@ -66,13 +65,17 @@ class TrainOptions:
     model:
         deepfm, dcnv2 or logistic_regression [default: chosen by a search; dcnv2 without one].
     recipe:
-        single: one model; ensemble: the mean of 4; distilled: one that learns from an ensemble; auto: the best single
-        log-loss model of a search, unless another recipe is measurably better [default: auto, single with --loss].
+        single: the best model of a search; ensemble: the mean of 4; distilled: one that learns from an ensemble; auto:
+        single, unless another recipe is measurably better [default: single].
     loss:
         log_loss, log_plus or any other in bidwise.LOSSES [default: log_loss].
-    budget:
-        How many of six settings of the log-loss model the search tries; 1 takes the first [default: 4 for recipe auto,
-        else 1].
+    budget_seconds:
+        CPU seconds that the search for a model may take, about; 0: no search [default: 60 for 200,000 rows of 20
+        columns, in proportion; 0 with --loss].
+    refit:
+        Train the chosen model once more on all rows, the newest included, and serve that [default: yes].
+    crosses:
+        Look for combinations of columns that predict clicks [default: yes].
     metric:
         Chooses the epoch: log_loss, welfare (needs thousands of validation auctions) or auc [default: log_loss].
     seed:
@@ -106,11 +109,13 @@ class TrainOptions:
     sampling_rate: float | None = None
     truth: str | None = None
     auction_size: int | None = None
-    model: str | None = None
-    recipe: str | None = None
+    model: Literal["deepfm", "dcnv2", "logistic_regression"] | None = None
+    recipe: Literal["auto", "single", "ensemble", "distilled"] | None = None
     loss: str | None = None
-    budget: int | None = None
-    metric: str | None = None
+    budget_seconds: float | None = None
+    refit: bool | None = None
+    crosses: bool | None = None
+    metric: Literal["log_loss", "welfare", "auc"] | None = None
     seed: int | None = None
     clip: float | None = None
     separator: str | None = None
@@ -173,6 +178,8 @@ def _check_first(table: str, options: TrainOptions) -> None:
     """Raise if a file is missing or has not the columns, before torch is imported, which takes seconds."""
     from bidwise.data.table_files import check_readable
 
+    if options.continue_from is not None:
+        check_run(options.continue_from, "continue_from")
     if table.lower().endswith(".toml"):
         check_on_disk("the configuration", table, "a file", "copy it first")
         if not Path(table).exists():
@@ -181,16 +188,8 @@ def _check_first(table: str, options: TrainOptions) -> None:
     if (Path(table) / "store.json").is_file():
         return
     lists = (options.auction, options.numeric, options.categorical, options.bag, options.ignore, options.keep)
-    bid = None if _is_number(options.bid) else options.bid
+    bid = column_of_bids(options.bid)
     roles = (options.click, bid, options.time, options.teacher, options.weight, options.position, options.truth)
     columns = [*(role for role in roles if role is not None), *(name for names in lists for name in names or ())]
     resumed = options.continue_from is not None  # text is then written as in that run
     check_readable(table, [] if resumed else columns, options.separator, False if options.no_header else None)
-
-
-def _is_number(text: str | None) -> bool:
-    """Whether an option is a number, which all ads bid."""
-    try:
-        return text is not None and math.isfinite(float(text))
-    except ValueError:
-        return False

@@ -9,15 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bidwise.checks import (
-    InputError,
-    check_ads,
-    check_between,
-    check_bids,
-    check_offsets,
-    check_weights,
-    check_whole,
-)
+from bidwise.checks import InputError, check_ads, check_between, check_bids, check_offsets, check_weights, check_whole
 from bidwise.data.groups import offsets, tensor_of
 from bidwise.run_folder import checksum
 
@@ -122,6 +114,10 @@ class Ads:
     def width(self) -> int:
         """Numbers that the model sees of each ad."""
         return self.features.shape[-1]
+
+    def first(self, width: int) -> Ads:
+        """The same ads with so many of their features, the first ones."""
+        return self if width == self.width else replace(self, features=self.features[..., :width])
 
     @property
     def repeats(self) -> torch.Size:

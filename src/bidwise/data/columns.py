@@ -1,4 +1,4 @@
-"""The one encoder: values of columns as ids and dense numbers, learned from training rows and stored."""
+"""The one encoder: values of columns as ids, learned from training rows and stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +28,7 @@ from bidwise.values import (
     SLOTS,
     TRUTHS,
     WHOLE,
+    Combinations,
     Floats,
     Vocabulary,
     check_names,
@@ -45,7 +45,6 @@ SHORT = 4000  # rows, up to which looking up one value after the other is faster
 KEPT_WORDS = 2**18  # words, up to which they are kept as Python's own text as well, of 100 bytes each
 MANY = 0.25  # different values / rows, above which every row is looked up by itself
 PENDING = 2**20  # counted values that wait to be merged
-KNOTS = 256
 
 
 # Values as text and as numbers
@@ -59,7 +58,10 @@ def spelled(column: pl.Series, spelling: str = "text", missing: Collection[str] 
     >>> spelled(pl.Series(["3.0", "007", "1e5"]), "number").to_list()
     ['3', '007', '100000']
     """
-    column, dtype = column.alias("value"), column.dtype  # polars takes a name such as ^a.*$ for a pattern
+    column = column.alias("value")  # polars takes a name such as ^a.*$ for a pattern
+    if column.dtype in (pl.Categorical, pl.Enum):
+        column = column.cast(pl.String)
+    dtype = column.dtype
     if dtype.is_float() or dtype.is_decimal():
         text = _float_text(exact(column).fill_nan(None))
     elif dtype == pl.String:
@@ -259,17 +261,14 @@ class Bag(Categorical):
 
 @dataclass(frozen=True)
 class Numeric:
-    """A column of numbers, as bins and as one dense value.
+    """A column of numbers, as bins in their order.
 
-    Id 1 is for missing numbers, 2 + k for those above ``edges[k - 1]`` and up to ``edges[k]``; 0 is not used. The dense
-    value is the normal score of a number's rank among the training rows, interpolated between ``knots``.
+    Id 1 is for missing numbers, 2 + k for those above ``edges[k - 1]`` and up to ``edges[k]``; 0 is not used.
     """
 
     kind: ClassVar = "numeric"
     name: str
     edges: tuple[float, ...]
-    knots: tuple[float, ...] = (0.0,)
-    scores: tuple[float, ...] = (0.0,)  # of the knots
     low: float = 0.0  # the range of the training rows
     high: float = 0.0
     decimal: str = "."
@@ -287,14 +286,29 @@ class Numeric:
         ids[np.isnan(numbers)] = MISSING
         return ids
 
-    def dense(self, numbers: Floats) -> NDArray[np.float32]:
-        """The score of every number, and 1 if it is missing: ``(rows, 2)``."""
-        missing = np.isnan(numbers)
-        scores = np.interp(np.where(missing, 0.0, numbers), self.knots, self.scores)
-        return np.stack([np.where(missing, 0.0, scores), missing], axis=1).astype(np.float32)
+
+@dataclass(frozen=True, eq=False)
+class Cross(Categorical):
+    """A combination of one to three other columns, whose words are the ids of their values, as one number: id 0 for
+    those rarely or never seen together. Bins of numbers are joined into ``groups`` of neighbours."""
+
+    kind: ClassVar = "cross"
+    of: tuple[str, ...] = ()  # names of the columns
+    sizes: tuple[int, ...] = ()  # ids of each when the words were learned; later ones are rare
+    groups: tuple[int, ...] = ()  # of each; 0: ids as they are
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("of", "sizes", "groups"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @cached_property
+    def table(self) -> Combinations:
+        """What looks rows up."""
+        return Combinations(self.vocabulary.cast(pl.Int64).to_numpy(), self.sizes, self.groups)
 
 
-KINDS: dict[str, type[Categorical | Numeric]] = {kind.kind: kind for kind in (Categorical, Bag, Numeric)}
+KINDS: dict[str, type[Categorical | Numeric]] = {kind.kind: kind for kind in (Categorical, Bag, Numeric, Cross)}
 
 
 @dataclass(frozen=True)
@@ -302,14 +316,13 @@ class Encoded:
     """Rows as numbers."""
 
     ids: NDArray[np.int32]  # (rows, encoder.width)
-    dense: NDArray[np.float32] | None  # (rows, numeric columns, 2): the score, and 1 if it is missing
     filled: NDArray[np.int64]  # of each column, values that are not missing
     unknown: NDArray[np.int64]  # of these, rare or unseen, out of the range of training, or no number
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """How columns of a table become ids and dense numbers, in this order.
+    """How columns of a table become ids, in this order.
 
     >>> rows = pl.DataFrame({"site": ["a", "a", "b", "b", "c"], "age": [1.5, 2.0, 3.0, None, 5.0]})
     >>> columns = [Column("site", "categorical", 3, 0.0, ""), Column("age", "numeric", 4, 0.2, "")]
@@ -328,9 +341,19 @@ class Encoder:
         return learner.encoder(min_count=min_count, bins=bins)
 
     @property
+    def plain(self) -> Encoder:
+        """The same without crosses, which come last."""
+        return Encoder(tuple(column for column in self.columns if not isinstance(column, Cross)))
+
+    @property
+    def crosses(self) -> list[Cross]:
+        """Combinations of columns."""
+        return [column for column in self.columns if isinstance(column, Cross)]
+
+    @property
     def names(self) -> list[str]:
         """The columns that a table must have."""
-        return [column.name for column in self.columns]
+        return [column.name for column in self.columns if not isinstance(column, Cross)]
 
     @property
     def fields(self) -> list[Field]:
@@ -347,20 +370,14 @@ class Encoder:
         """Columns of the ids."""
         return sum(field.slots for field in self.fields)
 
-    @property
-    def numeric(self) -> list[Numeric]:
-        """Columns with dense values, in their order."""
-        return [column for column in self.columns if isinstance(column, Numeric)]
-
     def check(self, columns: Sequence[str], table: str = "table") -> None:
         """Raise unless all columns are there."""
         check_names(self.names, columns, table)
 
-    def encode(self, rows: pl.DataFrame, *, dense: bool = False) -> Encoded:
-        """Ids of rows, and dense values if wanted; no value is an error."""
+    def encode(self, rows: pl.DataFrame) -> Encoded:
+        """Ids of rows; no value is an error."""
         self.check(rows.columns)
         ids = np.empty((len(rows), self.width), dtype=np.int32)
-        scores: list[NDArray[np.float32]] = []
         filled, unknown = np.zeros((2, len(self.columns)), dtype=np.int64)
         for number, (at, column) in enumerate(zip(self.spans, self.columns, strict=True)):
             if isinstance(column, Numeric):
@@ -370,17 +387,29 @@ class Encoder:
                 odd = int(bad.sum() or 0)
                 filled[number] = len(rows) - np.isnan(numbers).sum() + odd
                 unknown[number] = outside.sum() + odd
-                if dense:
-                    scores.append(column.dense(numbers))
+            elif isinstance(column, Cross):  # its columns have been encoded
+                ids[:, at.start] = column.table.ids(self.parts(ids, column))
             else:
                 found = column.ids(rows[column.name]).reshape(len(rows), at.stop - at.start)
                 ids[:, at] = found
                 filled[number], unknown[number] = (found != MISSING).sum(), (found == RARE).sum()
-        together = np.stack(scores, axis=1) if scores else np.empty((len(rows), 0, 2), np.float32)
-        return Encoded(ids, together if dense else None, filled, unknown)
+        return Encoded(ids, filled, unknown)
+
+    def parts(self, ids: NDArray[np.int32], cross: Cross) -> list[NDArray[np.int32]]:
+        """The ids of the columns that a cross combines."""
+        starts = {column.name: at.start for column, at in zip(self.columns, self.spans, strict=True)}
+        return [ids[:, starts[name]] for name in cross.of]
+
+    def crossed(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Ids with those of all crosses made again, of rows whose plain columns were changed."""
+        ids = ids.copy()
+        for column, at in zip(self.columns, self.spans, strict=True):
+            if isinstance(column, Cross):
+                ids[:, at.start] = column.table.ids(self.parts(ids, column))
+        return ids
 
     def extended(self, fitted: Encoder) -> Encoder:
-        """The encoder with the words of one that was fitted to new rows, after its own; all ids, bins and knots stay.
+        """The encoder with the words of one that was fitted to new rows, after its own; all ids and bins stay.
 
         >>> old, new = (Encoder((Categorical("site", words),)) for words in (["a", "b"], ["b", "c", "d"]))
         >>> old.extended(new).columns[0].vocabulary.to_list()
@@ -388,7 +417,7 @@ class Encoder:
         """
         known, columns = {column.name: column for column in fitted.columns}, []
         for column in self.columns:
-            new = known[column.name]
+            new = known.get(column.name)
             if isinstance(column, Categorical) and isinstance(new, Categorical):
                 words = column.vocabulary
                 more = new.vocabulary.filter(~new.vocabulary.is_in(words.implode()))
@@ -455,7 +484,7 @@ class Encoder:
 
 
 class Learner:
-    """Vocabularies, bins and knots from training rows, block by block.
+    """Vocabularies and bins from training rows, block by block.
 
     Args:
         columns: as :meth:`bidwise.data.kinds.Facts.columns` found them; roles and dropped ones are skipped.
@@ -480,7 +509,7 @@ class Learner:
         return [each.column.name for each in self.learning]
 
     def counted(self, rows: pl.DataFrame, sample: NDArray[np.bool_] | None = None) -> list[Any]:
-        """What training rows add; bins and knots are of the rows in the ``sample``, by default all. Changes nothing,
+        """What training rows add; bins are of the rows in the ``sample``, by default all. Changes nothing,
         so that threads can call it."""
         return [each.counted(rows[each.column.name], sample) for each in self.learning]
 
@@ -561,13 +590,10 @@ class _Numbers:
     def learned(self, min_count: int, bins: int) -> Numeric:
         numbers = np.sort(np.concatenate(self.sample))
         self.sample.clear()
-        knots, scores = normal_scores(numbers)
         some = self.low <= self.high
         return Numeric(
             self.column.name,
             edges_of_values(numbers, min_count) if self.column.steps == "values" else edges(numbers, bins),
-            knots,
-            scores,
             low=self.low if some else np.nan,
             high=self.high if some else np.nan,
             decimal=self.column.decimal,
@@ -612,23 +638,6 @@ def edges_of_values(numbers: Floats, min_count: int) -> tuple[float, ...]:
             ends.append(value)
             waiting = 0
     return tuple(ends)
-
-
-def normal_scores(numbers: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """At most ``KNOTS`` of sorted numbers, and the normal score of the rank of each, the middle one of equal numbers.
-
-    >>> normal_scores(np.array([1.0, 2.0, 3.0]))[1]
-    (-0.9674215661017014, 0.0, 0.9674215661017014)
-    """
-    known = numbers[np.isfinite(numbers)]
-    values, first, counts = np.unique(known, return_index=True, return_counts=True)
-    if not len(values):
-        return (0.0,), (0.0,)
-    if len(values) > KNOTS:
-        at = np.unique(np.searchsorted(values, known[np.linspace(0, len(known) - 1, KNOTS).round().astype(int)]))
-        values, first, counts = values[at], first[at], counts[at]
-    ranks = (first + counts / 2) / len(known)
-    return tuple(values.tolist()), tuple(NormalDist().inv_cdf(rank) for rank in ranks.tolist())
 
 
 def count_ids(totals: NDArray[Any], ids: NDArray[np.int32], counts: NDArray[Any] | None = None) -> None:

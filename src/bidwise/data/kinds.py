@@ -44,6 +44,7 @@ TIME = (
     r"^(?:[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9:.]+(?: ?(?:Z|UTC|[+-][0-9:]+))?)?|[0-9]{1,2}:[0-9]{2}(?::[0-9.]+)?"
     r"|[0-9]{1,2}([/.])[0-9]{1,2}[/.][0-9]{4}.*)$"
 )
+GROUPED = r"^[+-]?[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+(?:\.[0-9]+)?|(?:\.[0-9]{3})+,[0-9]+|(?:[ '][0-9]{3})+[.,][0-9]+)$"
 
 
 class Counts(NamedTuple):
@@ -59,6 +60,7 @@ class Counts(NamedTuple):
     hashlike: int = 0  # of these, in text such as 30903e74
     commas: int = 0  # numbers with a decimal comma
     thousands: int = 0  # of these, with three digits behind it
+    grouped: int = 0  # not among these, with marks between groups of three digits: 1,234.5 and 1.234,5
     times: int = 0  # in text
 
 
@@ -269,6 +271,9 @@ class Facts:
             fix = "write them without it, or name the column --numeric if it is a decimal one"
             why = f"numbers with a comma that may separate thousands, such as 1,234; {fix}"
             return self._column(name, DROPPED, why)
+        if numbers < most and not comma and numbers + seen.commas + seen.grouped >= most:
+            fix = "write them without it, or name the column --categorical"
+            return self._column(name, DROPPED, f"numbers with a mark between thousands, such as 1,234.5; {fix}")
         if dtype == pl.Boolean:
             return category("true or false")
         numbers -= seen.hashlike if 2 * seen.decimals < numbers else 0
@@ -333,15 +338,16 @@ def _described(
         if some.str.contains(",", literal=True).any():
             found["commas"] = like(r"^[+-]?[0-9]*,[0-9]+$")
             found["thousands"] = like(r"^[+-]?[1-9][0-9]{0,2},[0-9]{3}$")
+        odd = values.filter(~read)
+        if odd.head(1000).str.contains(GROUPED).any():
+            found["grouped"] = like(GROUPED, odd, count[~read]) - found.get("thousands", 0)
         if read.any():
             some, times = values.filter(read), count[read]
             found["codes"] = like("^[+-]?0[0-9]", some, times)
             found["hashlike"] = like("^[0-9]+[eE][0-9]+$", some, times)
         if place is not None and read.any() and not read.all():
-            odd = values.filter(~read)
-            bad = (
-                place(odd if 2 * found["numbers"] > counts.entries else odd.sort()[:1]),
-            )  # all of a few, one of many
+            some = odd if 2 * found["numbers"] > counts.entries else odd.sort()[:1]  # all of a few, one of many
+            bad = (place(some),)
     return Seen(counts._replace(**found), hashes, digits, bad=bad)
 
 

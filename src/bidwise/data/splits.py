@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +28,7 @@ SHARES = (0.8, 0.1, 0.1)
 UNFINISHED = "unfinished"  # what folders inside a run folder begin with that the next start removes
 LEAST = 20  # auctions, or pairs of rows: two for each tenth
 ISO = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M%#z")
+DATED = re.compile("%[-_0]?[YyGgCsDFcxv+]")  # in a format with a year
 SECONDS = (1e8, 4e9)  # since 1970, of the years 1973 to 2096
 AUCTIONS = 100  # to cut validation and test rows into, at least, if the table names none
 
@@ -38,6 +39,14 @@ class Split:
 
     rows: NDArray[np.int64]
     offsets: NDArray[np.int64] | None
+
+    @staticmethod
+    def joined(parts: Mapping[str, Split]) -> Split:
+        """The rows of all parts, one part after the other."""
+        rows, bounds = np.concatenate([part.rows for part in parts.values()]), [np.zeros(1, np.int64)]
+        for part in parts.values():
+            bounds += [] if part.offsets is None else [part.offsets[1:] + bounds[-1][-1]]
+        return Split(rows, np.concatenate(bounds) if len(bounds) > 1 else None)
 
 
 def split(
@@ -55,12 +64,10 @@ def split(
     random = np.random.default_rng(seed)
     sizes = np.ones(rows, np.int64) if auction is None else np.bincount(auction)
     groups, what, least = len(sizes), *(("rows", 2 * LEAST) if auction is None else ("auctions", LEAST))
-    if auction is not None and groups == 1:
-        raise InputError(f"{name} must have several auctions, found one: what names them is the same in all rows")
     if groups < least:
-        raise InputError(
-            f"{name} must have at least {least} {what} to be split into training, validation and test, found {groups}"
-        )
+        found = f"{groups}" if auction is None or groups > 1 else "one: what names them is the same in all rows"
+        words = f"must have at least {least} {what} to be split into training, validation and test"
+        raise InputError(f"{name} {words}, found {found}")
     if time is None:
         order = np.arange(groups)
         random.shuffle(order)
@@ -98,21 +105,19 @@ def times_of(column: pl.Series, time_format: str | None = None, missing: Sequenc
         missing: words that mean missing.
     """
     dtype = column.dtype
-    if (
-        dtype == pl.Time
-        or dtype == pl.Duration
-        or not (dtype == pl.String or dtype.is_numeric() or dtype.is_temporal())
-    ):
+    if dtype in (pl.Time, pl.Duration) or not (dtype == pl.String or dtype.is_numeric() or dtype.is_temporal()):
         what = "a time of day" if dtype == pl.Time else str(dtype)
         raise InputError(f"column {column.name!r} must hold dates with or without a time of day, found {what}")
     if dtype == pl.String:
+        if time_format is not None and not DATED.search(time_format):
+            raise InputError(f"must have a year, found {time_format!r}: a time of day is no time", "time_format")
         text = spelled(column, missing=missing)
         times = text.cast(pl.Float64, strict=False) if time_format is None else pl.Series([None] * len(text))
         if times.null_count() > text.null_count():
             times = _parsed(text, time_format)
         bad = times.is_null() & text.is_not_null()
         if bad.any():
-            row = int(bad.arg_max() or 0)
+            row = min(bad.arg_true().head(10_000).to_list(), key=lambda row: _unclear(text[row]))
             raise BadRow(column.name, row, f"{column[row]!r}; {_expected(str(text[row]), time_format)}")
         column = times.alias(column.name)
     elif dtype.is_temporal():
@@ -138,19 +143,37 @@ def _parsed(text: pl.Series, time_format: str | None) -> pl.Series:
     return dates
 
 
+def _formats(text: str) -> list[str]:
+    """The formats in which text is a date that begins with the day or the month.
+
+    >>> _formats("1/5/2024"), _formats("31.05.24 8:00"), _formats("2024-05-31")
+    (['%d/%m/%Y', '%m/%d/%Y'], ['%d.%m.%y'], [])
+    """
+    parts = re.match(r"([0-9]{1,2})([/.-])([0-9]{1,2})\2([0-9]{4}|[0-9]{2})(?![0-9])", text)
+    if parts is None:
+        return []
+    mark, year = parts[2], "%Y" if len(parts[4]) == 4 else "%y"
+    months = {f"%d{mark}%m{mark}{year}": parts[3], f"%m{mark}%d{mark}{year}": parts[1]}
+    return [name for name, month in months.items() if int(month) <= 12]
+
+
+def _unclear(text: str) -> tuple[int, bool]:
+    """Least of a date that says which number is the month, then of one with two different readings."""
+    return len(_formats(text)) or 3, len(set(re.findall("[0-9]+", text)[:2])) == 1
+
+
 def _expected(text: str, time_format: str | None) -> str:
     """What a time must be instead, with both readings of a date that has two."""
     if time_format is not None:
         return f"a time must be in the format {time_format}"
     if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9.]+)?", text):
         return "a time of day is no time, its date is missing"
-    if parts := re.match(r"([0-9]{1,2})([/.-])([0-9]{1,2})\2[0-9]{4}", text):
-        first, mark, second = int(parts[1]), parts[2], int(parts[3])
-        formats = (f"%d{mark}%m{mark}%Y", f"%m{mark}%d{mark}%Y")
-        if max(first, second) <= 12:
-            words = f"day {first} of month {second}, --time-format {formats[0]}, or day {second} of month {first}"
-            return f"is it {words}, --time-format {formats[1]}?"
-        return f"name its format: --time-format {formats[0] if first > 12 else formats[1]}"
+    if len(formats := _formats(text)) == 2:
+        first, second = re.findall("[0-9]+", text)[:2]
+        words = f"day {int(first)} of month {int(second)}, --time-format {formats[0]}"
+        return f"is it {words}, or day {int(second)} of month {int(first)}, --time-format {formats[1]}?"
+    if formats:
+        return f"name its format: --time-format {formats[0]}"
     return "a time must be a number, a date or text that begins with the year, such as 2024-05-01 13:00:00"
 
 

@@ -25,7 +25,6 @@ SPLITS = ("train", "valid", "test")
 AGAIN = "prepare the data again"
 TYPES: dict[str, DTypeLike] = {
     "features": np.int32,  # (ads, columns): ids, a row at a time because batches are rows
-    "dense": np.float32,  # (ads, 2 for each column of numbers): its normal score, and 1 if it is missing
     "clicks": np.uint8,
     "bids": np.float32,
     "teacher": np.float32,
@@ -134,8 +133,7 @@ class Store:
             )
         array = read_array(path := self.folder / _file(split, name))
         rows = array.size if name == "offsets" else self.splits[split]
-        widths = {"features": sum(field.slots for field in self.fields), "dense": array.shape[-1] if array.ndim else 0}
-        shape = (rows, widths[name]) if name in widths else (rows,)
+        shape = (rows, sum(field.slots for field in self.fields)) if name == "features" else (rows,)
         if array.shape != shape or array.dtype != TYPES[name]:
             expected = f"{np.dtype(TYPES[name])} {shape}"
             raise InputError(f"{path} must be {expected}, found {array.dtype} {array.shape}; {AGAIN}")
@@ -148,8 +146,7 @@ class Store:
     def ads(self, split: str, *, auction_size: int | None = None) -> Ads:
         """The ads of a split; columns stay on disk. Where the store has no auctions, ``auction_size`` ads compete."""
         check_name("split", split, self.splits)
-        names = (name for name in self.columns(split) if name != "dense")  # which models do not take yet
-        columns: dict[str, Any] = {name: _tensor(self.column(split, name)) for name in names}
+        columns: dict[str, Any] = {name: _tensor(self.column(split, name)) for name in self.columns(split)}
         if "bids" not in columns:
             raise InputError(f"{self.folder} has no bids")
         if not {"features", "clicks"} <= set(columns):
@@ -199,7 +196,7 @@ class StoreWriter:
     def column(self, split: str, name: str, *, width: int | None = None, length: int | None = None) -> NDArray[Any]:
         """An array over the file, to fill.
 
-        ``width`` is that of ``features`` and ``dense``, ``length`` the number of entries where it is not that of the
+        ``width`` is that of ``features``, ``length`` the number of entries where it is not that of the
         ads. Its place on the disk is taken at once: a full disk is an error here, where writing to a mapped file would
         be a crash.
         """
@@ -221,6 +218,16 @@ class StoreWriter:
     def written(self, split: str, name: str) -> NDArray[Any]:
         """A column that was filled, for reading."""
         return read_array(self.folder / f"{_file(split, name)}.part")
+
+    def names(self, split: str, *names: str) -> list[str]:
+        """Those of the columns that were filled."""
+        return [name for name in names if (self.folder / f"{_file(split, name)}.part").is_file()]
+
+    def widened(self, split: str, name: str, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """A column that was filled, and an array over its successor of another width, to fill from it."""
+        old = self.written(split, name)
+        (self.folder / f"{_file(split, name)}.part").unlink()  # it stays readable until nothing refers to it
+        return old, self.column(split, name, width=width)
 
     def finish(self, *, fields: Sequence[Field], about: Mapping[str, Any]) -> Store:
         """Give the columns their names, write the schema, and open the store.

@@ -411,11 +411,7 @@ class _Text(Source):
             places = None if columns is None else [self.columns.index(column) for column in columns]
         try:
             frame = pl.read_csv(
-                text,
-                has_header=False,
-                separator=self.separator or ",",
-                infer_schema=False,
-                columns=places,
+                text, has_header=False, separator=self.separator or ",", infer_schema=False, columns=places
             )
         except pl.exceptions.PolarsError as error:
             _check_cells(file, text, line, width, separator)

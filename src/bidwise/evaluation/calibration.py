@@ -22,6 +22,9 @@ from bidwise.checks import InputError, check_between, check_name, check_not_nega
 from bidwise.evaluation.fitting import by_score, last_of, likeliest_line, logit, pooled, separable, shift, sigmoid
 from bidwise.values import Floats
 
+FOLDS = 5
+PRIOR = 30.0  # clicks that a calibration of 1 and 0 is worth
+GAIN = 2.0  # of summed log loss, for each number that is fitted
 SAME = 1e-9  # logits all within this are one prediction, which says nothing about a slope
 TINY = 1e-290  # isotonic CTRs below are 0: neighbours there are so near that the slope between them overflows
 
@@ -127,6 +130,50 @@ def calibrator(kind: str, ctr: ArrayLike, clicks: ArrayLike, *, weights: ArrayLi
     if not weights.any():
         raise InputError(f"weights must not all be 0, found {len(weights)} zeros")
     return _fitted(kind, ctr, clicks, weights)
+
+
+def shrunk_line(logits: Floats, labels: Floats, weights: Floats | None = None) -> tuple[float, float]:
+    """Slope and intercept of logits, drawn towards 1 and 0 by a prior worth ``PRIOR`` clicks.
+
+    The intercept, and both, are fitted only if that lowers the summed log loss of ads that they were not fitted on by
+    more than ``GAIN`` each: chance alone would make one of few ads.
+
+    >>> shrunk_line(np.zeros(6), np.array([1.0, 0, 0, 0, 0, 0]))
+    (1.0, 0.0)
+    """
+    weights = np.ones(len(logits)) if weights is None else weights / weights.mean()
+    fold = np.random.default_rng(0).permutation(len(logits)) % FOLDS
+    best, line = np.inf, (1.0, 0.0)
+    for free in (0, 1, 2):
+        loss = 0.0
+        for held_out in range(FOLDS if free else 1):
+            seen, other = (fold != held_out, fold == held_out) if free else (fold < 0, fold >= 0)
+            slope, intercept = _likeliest(logits[seen], labels[seen], weights[seen], free)
+            z = slope * logits[other] + intercept
+            loss += float((weights[other] * (np.logaddexp(0, z) - labels[other] * z)).sum())
+        if loss + GAIN * free < best:
+            best, line = loss + GAIN * free, _likeliest(logits, labels, weights, free)
+    return line
+
+
+def _likeliest(logits: Floats, labels: Floats, weights: Floats, free: int) -> tuple[float, float]:
+    """By Newton's method: nothing, the intercept or both are ``free``."""
+    if not free or not len(logits):
+        return 1.0, 0.0
+    centre = float((weights * logits).sum() / weights.sum())
+    parts = np.stack([np.ones(len(logits)), logits - centre])[:free]  # shift and slope - 1
+    spread = float((weights * (logits - centre) ** 2).sum() / weights.sum())
+    prior, change = PRIOR * np.array([1.0, max(spread, 1e-12)])[:free], np.zeros(free)
+    for _ in range(50):
+        ctr = sigmoid(logits + change @ parts)
+        slope = parts @ (weights * (ctr - labels)) + prior * change
+        curve = (parts * (weights * ctr * (1 - ctr))) @ parts.T + np.diag(prior)
+        step = np.linalg.solve(curve, slope)
+        change -= np.clip(step, -1, 1)
+        if np.abs(step).max() < 1e-10:
+            break
+    tilt = float(change[1]) if free == 2 else 0.0
+    return 1 + tilt, float(change[0]) - tilt * centre
 
 
 def platt_scaled(logits: Tensor, seen: Tensor, clicks: Tensor) -> Tensor:

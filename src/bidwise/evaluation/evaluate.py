@@ -46,7 +46,7 @@ class EvaluationOptions:
 
     ctr: Columns
     click: str
-    bid: str | float
+    bid: str | float | None = None
     auction: Columns | None = None
     auction_size: int | None = None
     pool_by: Columns = ()
@@ -89,7 +89,9 @@ class EvaluationOptions:
     def recorded(self, table: Table) -> dict[str, Any]:
         """The options as JSON has them; tables by name, if they have one."""
         asked = {"table": table} | vars(self)
-        asked |= {name: table_name(asked[name], "") or None for name in ("table", "calibration_table")}
+        asked["table"] = table_name(table, "") or None
+        if self.calibration_table is not None:
+            asked["calibration_table"] = table_name(self.calibration_table, "") or "a frame"
         return {name: value for name, value in to_json(asked).items() if value not in (None, [])}
 
 
@@ -101,7 +103,7 @@ def evaluate(
     Args:
         table: Parquet, CSV or TSV file or URL, polars or pandas frame, or mapping of columns; one row per logged ad.
         ctr: the columns of predicted CTR, one per model.
-        click, bid: columns of clicks (0 or 1) and cost-per-click bids; a number is the bid of all ads.
+        click, bid: columns of clicks (0 or 1) and cost-per-click bids; a number is the bid of all ads, 1 by default.
         auction: column, or columns, that say which ads compete. Without one:
         auction_size: every possible auction of this many ads (:func:`bidwise.pooled_welfare`). Without either, models
             are compared in auctions of 2, 8, 32 and 256 ads, and by everything else in the largest of them that the

@@ -102,7 +102,7 @@ def level_interval(values: ArrayLike, weights: ArrayLike | None = None, *, bound
 
     >>> interval = level_interval([0.0, 1.0, 0.0, 2.0] * 5)
     >>> interval.estimate, round(interval.low, 2), round(interval.high, 2)
-    (0.75, 0.45, 1.25)
+    (0.75, 0.44, 1.28)
     """
     found = unit_interval(values, weights)
     mean, half = found.estimate, found.high - found.estimate

@@ -3,19 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
-from bidwise.losses.definition import PairOptions, PairSums
-from bidwise.losses.prefix_sums import Arrangement
+from bidwise.losses.definition import PairInputs, PairOptions, PairSums
 from bidwise.segments import Auctions
 
 WIDTH = 1.0  # of a panel, in units of sigma * eCPM
 # Chebyshev degree and reach: interpolation errs by 12.6^-degree, a pair farther than reach panels by e^-reach
 PANELS = {torch.float32: (7, 17), torch.float64: (11, 30)}
 WINDOWS_AT_ONCE = 1 << 22  # numbers gathered at a time when panels act on their neighbours
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Ads in the order (segment, eCPM) and the bounds of their segments.
+
+    A segment is an auction where every ad takes both parts of a pair, i and j; it is a node of a tree over values where
+    its ads are cut into ads i, marked by ``upper``, and ads j with v_i > v_j. ``pivot`` is a value per segment, v_i >=
+    pivot >= v_j where parts are taken: v_i - v_j = (v_i - pivot) + (pivot - v_j) then adds up without cancellation.
+    """
+
+    ads: PairInputs
+    segments: Auctions
+    upper: Tensor | None
+    pivot: Tensor
+
+    @cached_property
+    def left(self) -> Tensor:
+        """left_i, 0 for ads that do not take the part of i."""
+        left = torch.ones_like(self.ads.ecpm) if self.ads.left is None else self.ads.left
+        return left if self.upper is None else left * self.upper
+
+    @cached_property
+    def right(self) -> Tensor:
+        """right_j, 0 for ads that do not take the part of j."""
+        right = torch.ones_like(self.ads.ecpm) if self.ads.right is None else self.ads.right
+        return right if self.upper is None else right * ~self.upper
+
+    @cached_property
+    def above(self) -> Tensor:
+        """v - pivot."""
+        return self.ads.value - self.segments.spread(self.pivot)
 
 
 @lru_cache

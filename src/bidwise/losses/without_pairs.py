@@ -14,13 +14,35 @@ from torch import Tensor
 
 from bidwise.losses.all_pairs import direct
 from bidwise.losses.definition import PairInputs, PairOptions, PairSums
-from bidwise.losses.panels import chebyshev, coefficients, logistic_sums
-from bidwise.losses.prefix_sums import Arrangement, runs_of_equal, sort_inside, step_sums
-from bidwise.segments import Auctions
+from bidwise.losses.panels import Arrangement, chebyshev, coefficients, logistic_sums
+from bidwise.segments import Auctions, auction_of
 
 AT_ONCE = 1 << 16  # ads of nodes that are added up at a time: a call takes as long as some 10,000 of them
 LEAF = {"logistic": 256, "hinge": 64, "indicator": 64}  # nodes up to this size are left to `direct`
 ONE_PANEL = {torch.float32: (1e-8, 96), torch.float64: (1e-12, 128)}  # error, and the largest degree worth it
+
+
+def sort_inside(keys: Tensor, auctions: Auctions) -> Tensor:
+    """Rows in the order (auction, key), stable."""
+    if auctions.count == 1:
+        # whole numbers in the same order, which torch sorts ten times as fast where keys are many
+        whole = keys.view(torch.int32 if keys.dtype == torch.float32 else torch.int64)
+        kind = torch.iinfo(whole.dtype)
+        return (whole ^ (whole >> kind.bits - 1 & kind.max)).argsort(stable=True)
+    if auctions.size is not None:
+        order = keys.view(auctions.count, auctions.size).argsort(dim=-1, stable=True)
+        return (order + auctions.offsets[:-1, None]).view(-1)
+    order = keys.argsort(stable=True)
+    return order[auctions.of_ad[order].argsort(stable=True)]
+
+
+def runs_of_equal(keys: Tensor, segments: Auctions) -> tuple[Tensor, Tensor]:
+    """First rows and lengths of the runs of equal neighbours; no run goes on in the next segment."""
+    fresh = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
+    fresh[1:] = keys[1:] != keys[:-1]
+    fresh[segments.starts] = True
+    first = fresh.nonzero().squeeze(1)
+    return first, torch.cat([first[1:], first.new_tensor([len(keys)])]) - first
 
 
 def covariance(ads: PairInputs, auctions: Auctions, options: PairOptions, *, gradient: bool) -> PairSums:
@@ -201,3 +223,46 @@ def _partition(rows: Tensor, upper: Tensor, nodes: Auctions) -> tuple[Tensor, Te
     seat = torch.arange(len(rows), device=rows.device)
     seat = torch.where(upper, nodes.spread(start + low) + rank, seat - rank)
     return torch.empty_like(rows).scatter_(0, seat, rows), torch.stack([low, high], dim=1).view(-1)
+
+
+def step_sums(arranged: Arrangement, options: PairOptions, gradient: bool) -> PairSums:
+    """Hinge and indicator: every sum over {i: s_i < s_j} is a prefix sum in the order of eCPM, kept in float64."""
+    segments, dtype = arranged.segments, arranged.ads.ecpm.dtype
+    s, left, right = (x.double() for x in (arranged.ads.ecpm, arranged.left, arranged.right))
+    lowest = s.new_zeros(segments.count)
+    lowest[segments.sizes > 0] = s[segments.starts]
+    s = s - segments.spread(lowest)  # margins keep their digits where eCPM differs little
+    above = arranged.ads.value.double() - segments.spread(arranged.pivot.double())
+    ordered = options.gap == "order"
+    start, length = runs_of_equal(arranged.ads.ecpm, segments)
+    of_ad = slice(None) if len(start) == len(s) else auction_of(torch.nn.functional.pad(length.cumsum(0), (1, 0)))
+    first, last = (bound[of_ad] + segments.of_ad for bound in (start, start + length))  # of the ties, in prefix sums
+    end = (segments.offsets[1:] + torch.arange(segments.count, device=s.device)).repeat_interleave(segments.sizes)
+
+    def gaps(mass: Tensor, stake: Tensor) -> Tensor:
+        """sum_i left_i (v_i - v_j) from sums of left_i and left_i (v_i - pivot), or sum_i left_i."""
+        return mass if ordered else stake - above * mass
+
+    if options.surrogate == "indicator":
+        mass, stake = segments.prefix(torch.stack([left, left * above]))
+        cost = right * gaps(mass.index_select(0, last), stake.index_select(0, last))
+        return cost.to(dtype), torch.zeros_like(arranged.ads.ecpm) if gradient else None
+
+    charges = [left, left * above, left * s, left * above * s]
+    if gradient:
+        charges += [right, right * above]
+    mass, stake, lever, stake_lever, *others = segments.prefix(torch.stack(charges))
+    cost = s * gaps(mass.index_select(0, first), stake.index_select(0, first)) - gaps(
+        lever.index_select(0, first), stake_lever.index_select(0, first)
+    )
+    cost = (options.sigma * right * cost).to(dtype)
+    if not gradient:
+        return cost, None
+
+    def half_tied(prefix: Tensor) -> Tensor:
+        return 0.5 * (prefix.index_select(0, first) + prefix.index_select(0, last))
+
+    pulled_up = right * gaps(half_tied(mass), half_tied(stake))
+    mass_j, stake_j = (prefix.index_select(0, end) - half_tied(prefix) for prefix in others)  # over {j: s_j > s_i}
+    pulled_down = left * (mass_j if ordered else above * mass_j - stake_j)
+    return cost, (options.sigma * (pulled_up - pulled_down)).to(dtype)

@@ -112,6 +112,10 @@ class Embeddings(nn.Module):
         if not bool(((rows >= self.starts) & (rows < self.ends)).all()):
             raise self._outside(ids)
 
+    def field_of_rows(self) -> Tensor:
+        """The field that each row belongs to, ``(rows,)``."""
+        return torch.repeat_interleave(torch.tensor(self.values, device=self.weight.device))
+
     def adds_up(self) -> bool:
         """Whether gradients go to ``sums``: while training on a GPU."""
         return self.sums is not None and torch.is_grad_enabled()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,14 @@ from torch import Tensor, nn
 
 from bidwise.models.bags import Values, values_and_slots
 from bidwise.models.layers import Embeddings
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of the weights of a solved regression: normal, with this mean and precision; bias excepted."""
+
+    mean: Tensor
+    precision: Tensor
 
 
 def widened(model: nn.Module, state: dict[str, Any], before: Sequence[Values]) -> dict[str, Any]:
@@ -54,6 +63,14 @@ def widened_adam(
             share = torch.cat([shares[field] for field in table.fields]).to(own["seen"])
             own["seen"] = torch.where(fresh, share * own["step"], own["seen"][source])
     return state | {"state": states}
+
+
+def widened_prior(model: nn.Module, prior: Prior, before: Sequence[Values]) -> Prior:
+    """What is known of the weights of a regression: of new rows as little as of the least known row of their field."""
+    _, table, source, fresh = next(_rows(model, before))
+    fields, precision = table.field_of_rows(), prior.precision[source]
+    least = precision.new_zeros(len(table.values)).scatter_reduce_(0, fields, precision, "amin", include_self=False)
+    return Prior(prior.mean[source].masked_fill(fresh, 0.0), torch.where(fresh, least[fields], precision))
 
 
 def _rows(model: nn.Module, before: Sequence[Values]) -> Iterator[tuple[str, Embeddings, Tensor, Tensor]]:

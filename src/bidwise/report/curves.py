@@ -1,4 +1,4 @@
-"""Curves over epochs: one training with its best epoch, or several as lines with their names beside them."""
+"""Curves over epochs, with the names of trainings beside their lines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bidwise.report.drawing import COLOURS, SOFT, Look, Panel, shortened, ticks
-from bidwise.report.formatting import counted
+from bidwise.report.drawing import Look, shortened, ticks
 from bidwise.study.recipe import BASELINE
 
 LABELS = 0.63  # where lines end and the legend begins, as a share of the width
@@ -48,23 +47,3 @@ def named_lines(
     axes.yaxis.set_major_locator(ticks(6))
     axes.set_xlabel("epoch (log scale)" if wide else "epoch", x=LABELS / 2)
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(LABELS, 0.5), frameon=False, fontsize=8)
-
-
-def epoch_panel(name: str, epochs: Sequence[float], values: Sequence[float], best: tuple[float, float] | None) -> Panel:
-    """A metric of a training over its epochs; a ring at the ``best`` epoch and its value."""
-    words = name.replace("_", " ")
-    about = f"{words} over {counted(len(epochs), 'evaluated epoch')}"
-    if best is not None:
-        about += f", best after epoch {best[0]:g}: {best[1]:.5g}"
-
-    def paint(axes: Axes) -> None:
-        axes.plot(epochs, values, color=COLOURS[0], marker="o" if len(epochs) < 3 else "")
-        if best is not None:
-            axes.plot(*([x] for x in best), "o", color=COLOURS[1], markerfacecolor="white", markersize=7)
-        axes.xaxis.set_major_locator(ticks(6))
-        axes.yaxis.set_major_locator(ticks(6))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.5g}".replace("-", "−")))
-        axes.set_xlabel("epoch")
-        axes.set_ylabel(words, color=SOFT)
-
-    return Panel(f"{words.capitalize()} over epochs", about + ".", 2.7, paint)

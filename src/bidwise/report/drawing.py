@@ -1,4 +1,4 @@
-"""What all figures share: the style, colours that follow the page's theme, SVG for a page and files for a paper."""
+"""What all figures share: the style, colours that follow the page's theme, SVG for a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import matplotlib.style
 from markupsafe import Markup, escape
@@ -18,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from bidwise.evaluation.estimate import Estimate, Outcome, signed
-from bidwise.run_folder import whole_file
 
 INK, SOFT, UNCLEAR, GRID = "#1f2933", "#52606d", "#8a939e", "#e9ecef"
 WIDTH = 4.8  # inches: on a phone the text is then still as large as print
@@ -103,15 +101,6 @@ class Panel:
     width: float = WIDTH
 
 
-@dataclass(frozen=True)
-class Picture:
-    """Panels that belong together: one file in each format, ``across`` of them in a row."""
-
-    name: str
-    panels: tuple[Panel, ...]
-    across: int = 3
-
-
 def ticks(most: int) -> MaxNLocator:
     return MaxNLocator(most, steps=[1, 2, 5, 10])
 
@@ -150,8 +139,9 @@ class Whisker:
         return cls(name, words, centre, low, high, outcome.clear, colour, marker)
 
 
-def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str, width: float = WIDTH) -> Panel:
+def whiskers(title: str, rows: Sequence[Whisker], label: str, about: str = "", width: float = WIDTH) -> Panel:
     """Differences with their intervals; full where 0 is outside, hollow (and grey, if a row fades) where it is not."""
+    about = about or f"{title}, {label}: {'; '.join(f'{row.name}: {row.words}' for row in rows if row.words)}"
     ends = [x for row in rows for x in (row.estimate, row.low, row.high) if x is not None]
     ends += [x for row in rows if row.below and row.below.known for x in (row.below.ci_low, row.below.ci_high)]
     reach = max(map(abs, ends), default=0) or 1
@@ -193,7 +183,7 @@ def drawn(key: str, panel: Panel) -> Markup:
 
     ``key`` distinguishes figures of one page: every id that is left in the element depends on it.
     """
-    with _style(key):
+    with style(key):
         figure = Figure(figsize=(panel.width, panel.height), layout="constrained")
         panel.paint(figure.add_subplot())
         text = io.StringIO()
@@ -219,30 +209,9 @@ def themed(style: str) -> str:
     return re.sub(r"#[0-9a-fA-F]{6}\b", lambda found: THEMED.get(found[0].lower(), found[0]), style)
 
 
-def write(folder: Path, picture: Picture) -> list[Path]:
-    """The picture as SVG, PDF and PNG, on white; whole files or none, and the same bytes every time."""
-    rows = [picture.panels[k : k + picture.across] for k in range(0, len(picture.panels), picture.across)]
-    heights = [max(panel.height for panel in row) + 0.3 for row in rows]
-    across, width = max(map(len, rows)), max(panel.width for panel in picture.panels)
-    paths = []
-    with _style(picture.name):
-        figure = Figure(figsize=(width * across, sum(heights)), layout="constrained", facecolor="white")
-        grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)  # type: ignore[union-attr, call-arg]
-        for at, panel in enumerate(picture.panels):
-            axes = figure.add_subplot(grid[at // picture.across, at % picture.across])
-            panel.paint(axes)
-            axes.set_title(panel.title, loc="left", weight="bold", size=10)
-        for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None}), ("png", {})):
-            paths.append(folder / f"{picture.name}.{kind}")
-            with whole_file(paths[-1]) as part:
-                figure.savefig(part, format=kind, dpi=150, metadata=metadata)
-            figure.set_layout_engine("none")  # arranged once for all three
-    return paths
-
-
 @contextmanager
-def _style(key: str) -> Iterator[None]:
+def style(key: str) -> Iterator[None]:
+    """Draw in the style of all figures; ids inside of an SVG depend on ``key``."""
     with matplotlib.style.context(["default", {**STYLE, "svg.hashsalt": key}]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # the reader's browser has more letters than our font
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from matplotlib.axes import Axes
@@ -16,17 +16,23 @@ from bidwise.evaluation.estimate import Estimate, Outcome
 from bidwise.evaluation.result import Evaluation
 from bidwise.report.drawing import INK, Look, Panel, Whisker, looks, ticks, whiskers
 from bidwise.report.evaluation_sentences import (
+    Rows,
+    breakdowns,
     models_table,
     more_table,
     notes,
-    segment_tables,
-    size_tables,
     verdict,
 )
 from bidwise.report.formatting import decimals, number, per_cent, signed
 from bidwise.report.sections import Cell, Drawing, Run, RunPage, Section, Table, TableRow, drawing
 
 DRAWN = 7  # models in a figure of curves; more cannot be distinguished
+DIFFERENCE = "difference of welfare, %"
+SIZES = "Every possible auction of each size, with the same ads."
+SEGMENTS = (
+    "The welfare that the ads of each value bring, in the auctions of all ads. At most 50 values are shown. "
+    "Intervals are corrected for their number: all cover at once in 95 of 100 data sets."
+)
 OPEN = 40  # rows of comparisons that are shown without a click
 METRICS = {"log_loss": "log loss", "auc": "AUC"}
 
@@ -35,8 +41,7 @@ def evaluation_page(run: Run, key: str) -> RunPage:
     """The verdict, one picture and the table of models; then all numbers in figures and tables."""
     evaluation: Evaluation = run.result
     (outcome, first), *lines = verdict(evaluation)
-    sizes = [_drawing(f"{key}size{at}", table, rows) for at, (table, rows) in enumerate(_by_size(evaluation))]
-    lead = "Every possible auction of each size, with the same ads."
+    by_size, by_segment = breakdowns(evaluation)
     return RunPage(
         run.name,
         f"Evaluation of {', '.join(evaluation.originals)}",
@@ -44,8 +49,8 @@ def evaluation_page(run: Run, key: str) -> RunPage:
         lines,
         facts(evaluation),
         [
-            Section("Size of the auction", lead, figures=sizes, tables=size_tables(evaluation)),
-            _segments(evaluation, key),
+            _breakdown(evaluation, key, "Size of the auction", SIZES, by_size),
+            _breakdown(evaluation, key, "Segments", SEGMENTS, by_segment),
             _calibration(evaluation, key),
             comparisons_section(evaluation),
             notes_section(evaluation),
@@ -85,23 +90,7 @@ def welfare_drawing(evaluation: Evaluation, key: str, model: str = "") -> Drawin
         for each in evaluation.against:
             if each.model == model:
                 rows.append(replace(_whisker(each, style[model].colour), name=each.baseline))
-    said = "; ".join(f"{row.name}: {row.words}" for row in rows if row.words)
-    about = f"Difference of welfare with 95 % intervals, in per cent. {said}"
-    return drawing(key + "welfare", whiskers("Welfare", rows, "difference of welfare, %", about))
-
-
-def _drawing(key: str, table: Table, rows: Sequence[Whisker]) -> Drawing:
-    """Intervals of the rows of a table."""
-    said = "; ".join(f"{row.name}: {row.words}" for row in rows)
-    axis = "difference of welfare, %"
-    return drawing(key, whiskers(table.caption, rows, axis, f"{table.caption}. {said}"))
-
-
-def _by_size(evaluation: Evaluation) -> Iterator[tuple[Table, list[Whisker]]]:
-    style = _style(evaluation)
-    for at, table in enumerate(size_tables(evaluation)):
-        found = [(size.ads, size.comparisons[at]) for size in evaluation.sizes]
-        yield table, [replace(_whisker(each, style[each.model].colour), name=f"{ads} ads") for ads, each in found]
+    return drawing(key + "welfare", whiskers("Welfare", rows, DIFFERENCE))
 
 
 def _style(evaluation: Evaluation) -> dict[str, Look]:
@@ -122,23 +111,15 @@ def _interval(lift: Estimate) -> str:
     return f"{lift:%}" if lift.known else f"{lift:%}, no finite interval"
 
 
-def _segments(evaluation: Evaluation, key: str) -> Section:
-    """The comparisons by segment; figures leave out those with too little to tell, whose intervals hide the others."""
-    tables, style, drawings = segment_tables(evaluation), _style(evaluation), []
-    for at, table in enumerate(tables):
-        rows = [
-            replace(_whisker(each.welfare, style[each.welfare.model].colour), name=each.value)
-            for each in evaluation.segments
-            if f"{each.welfare.model} against {evaluation.baseline} by {each.column}" == table.caption
-            and each.welfare.outcome is not Outcome.TOO_FEW
-        ]
-        if rows:
-            drawings.append(_drawing(f"{key}segment{at}", table, rows))
-    lead = (
-        "The welfare that the ads of each value bring, in the auctions of all ads. At most 50 values are shown. "
-        "Intervals are corrected for their number: all cover at once in 95 of 100 data sets."
-    )
-    return Section("Segments", lead, figures=drawings, tables=tables)
+def _breakdown(evaluation: Evaluation, key: str, title: str, lead: str, parts: Sequence[tuple[Table, Rows]]) -> Section:
+    """Comparisons row by row; figures leave out those with too few clicks, whose intervals hide the others."""
+    style, figures = _style(evaluation), []
+    for at, (table, rows) in enumerate(parts):
+        told = [(name, each) for name, each in rows if each.outcome is not Outcome.TOO_FEW]
+        lines = [replace(_whisker(each, style[each.model].colour), name=name) for name, each in told]
+        if lines:
+            figures.append(drawing(f"{key}{title}{at}", whiskers(table.caption, lines, DIFFERENCE)))
+    return Section(title, lead, figures=figures, tables=[table for table, _ in parts])
 
 
 def _calibration(evaluation: Evaluation, key: str) -> Section:

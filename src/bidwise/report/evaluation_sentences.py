@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from bidwise.evaluation.comparison import CHANGED, DECISIVE, EFFECTIVE, Comparison
@@ -21,9 +22,10 @@ from bidwise.report.sections import Cell, Measure, Table, TableRow, by_column, m
 
 FEW_CLUSTERS = 30
 ABSURD = 100  # medians; the cap of bids in training too
+SAME = 1e-9  # standard deviation of log bids that are equal, but for rounding
 HEAVY = 1.5  # standard deviation of log bids; at 2, intervals covered the truth in 80 % of one simulated market
 MOST = 1e6  # times the data: what nobody will collect
-NAMED = 4  # models in a sentence
+NAMED = 3  # models in a sentence
 RANKINGS = {BY_BID: "ranking by the highest bid", AT_RANDOM: "showing random ads", BEST: "the best possible ranking"}
 WITH_INTERVALS = {  # metric -> heading and meaning; each model has an interval
     "welfare": ("Welfare", "Bids of the ads shown times their clicks, mean per auction, ± half the 95 % interval."),
@@ -68,7 +70,7 @@ def summary(evaluation: Evaluation) -> str:
     clicks = counted(evaluation.models[evaluation.baseline].clicks, "click")
     counts = f"{counted(evaluation.ads, 'ad')} with {clicks} in {auctions_of(evaluation)}"
     lines = [*(line.text for line in verdict(evaluation)), "", counts, "", *models_table(evaluation).text(), ""]
-    for table in (*size_tables(evaluation), *segment_tables(evaluation)):
+    for table, _ in chain(*breakdowns(evaluation)):
         lines += [table.caption, "", *table.text(), ""]
     return "\n".join([*lines, *(f"Note: {note}" for note in notes(evaluation))])
 
@@ -98,8 +100,8 @@ def models_table(evaluation: Evaluation) -> Table:
 
 
 def _against(evaluation: Evaluation, name: str) -> Cell:
-    """The change of welfare of a model or a reference against the baseline; of a calibrated copy against its model."""
-    pair = (name, evaluation.twins.get(name, evaluation.baseline))
+    """The change of welfare of a model or a reference against the baseline, if they were compared."""
+    pair = (name, evaluation.baseline)
     found = next((each for each in (*evaluation.of_metric("welfare"), *evaluation.against) if each.pair == pair), None)
     if found is None:
         return Cell(NONE)
@@ -140,9 +142,12 @@ def reference_line(evaluation: Evaluation, model: str) -> Line:
     if found.outcome is Outcome.SAME:
         return Line("same", f"{model} shows the same ads as {RANKINGS[reference]}.")
     level = str(evaluation.models[model].intervals["welfare"])
-    few = ", from too few clicks to tell" if found.outcome is Outcome.TOO_FEW else ""
     size, other = _size(found, sign=True), RANKINGS[reference]
-    return Line(found.outcome, f"{model} brings a welfare of {level} per auction, {size} against {other}{few}.")
+    text = f"{model} brings a welfare of {level} per auction, {size} against {other}."
+    if found.outcome is Outcome.TOO_FEW:
+        what = "auctions" if found.effective_clicks is None else "clicks"
+        text += f" This rests on too few {what}."
+    return Line(found.outcome, text)
 
 
 def comparison_lines(evaluation: Evaluation, *only: str) -> list[Line]:
@@ -180,10 +185,11 @@ def doubts(evaluation: Evaluation) -> Iterator[str]:
     if evaluation.concentrated:
         few, what = evaluation.concentration, "ad" if evaluation.auctions is None else "auction"
         share = f"{100 * few.share:.0f} %"
-        hint = " Are some bids absurd? Remove their rows and compare again." if evaluation.largest_bid > ABSURD else ""
         brings, base = "brings" if few.count == 1 else "bring", evaluation.baseline
         ads = counted(few.count, what)
-        yield f"{ads} {brings} {share} of the welfare of {base}, and the verdict rests on that.{hint}"
+        yield f"{ads} {brings} {share} of the welfare of {base}, and the verdict rests on that."
+        if evaluation.largest_bid > ABSURD:
+            yield "Are some bids absurd? Remove their rows and compare again."
     for doubt in evaluation.doubts:
         yield _doubt(doubt, evaluation)
 
@@ -250,6 +256,8 @@ def _compared(welfare: Comparison, revenue: Comparison, evaluation: Evaluation) 
         yield f"{what}: welfare differs in {few} auctions, {CHANGED} are needed."
     else:
         yield FINDINGS[welfare.outcome].format(model, _size(welfare), baseline)
+    if welfare.outcome is Outcome.TOO_FEW:
+        return
     if revenue.outcome is Outcome.UNCLEAR:
         yield f"Revenue does not change measurably ({_size(revenue)})."
     elif revenue.outcome.clear:
@@ -276,20 +284,37 @@ def _size(comparison: Comparison, *, sign: bool = False) -> str:
     return text.replace("+", "") if bare else text
 
 
-def size_tables(evaluation: Evaluation) -> list[Table]:
-    """For each comparison the sizes of auctions, if none was named."""
-    tables = []
+Rows = list[tuple[str, Comparison]]
+
+
+def breakdowns(evaluation: Evaluation) -> tuple[list[tuple[Table, Rows]], list[tuple[Table, Rows]]]:
+    """The models compared by size of the auction, if none was named, and by segment: tables and their rows."""
+    base, by_size, by_segment = evaluation.baseline, [], []
     for at, first in enumerate(evaluation.sizes[0].comparisons if evaluation.sizes else ()):
-        headings = [(name, "") for name in (f"Welfare of {first.model}", f"Against {first.baseline}", "Finding")]
-        rows = []
-        for size in evaluation.sizes:
-            each = size.comparisons[at]
-            cells = [Cell(str(size.welfare[each.model])), Cell(f"{each.lift:%}"), outcome_cell(each.outcome)]
-            rows.append((f"{size.ads} ads", cells))
-        tables.append(
-            Table(f"{first.model} against {first.baseline} by size of the auction", "Auctions of", headings, rows)
-        )
-    return tables
+        sizes: Rows = [(f"{size.ads} ads", size.comparisons[at]) for size in evaluation.sizes]
+        cells = [[Cell(str(size.welfare[first.model]))] for size in evaluation.sizes]
+        caption = f"{first.model} against {first.baseline} by size of the auction"
+        by_size.append(_breakdown(caption, "Auctions of", [("Welfare", "")], sizes, cells))
+    groups: dict[tuple[str, str], list[Segment]] = {}
+    for segment in evaluation.segments:
+        groups.setdefault((segment.column, segment.welfare.model), []).append(segment)
+    for (column, model), segments in groups.items():
+        rows: Rows = [(each.value, each.welfare) for each in segments]
+        cells = [[Cell(f"{each.ads:,}"), Cell(f"{each.clicks:,}")] for each in segments]
+        caption = f"{model} against {base} by {column}"
+        by_segment.append(_breakdown(caption, column, [("Ads", ""), ("Clicks", "")], rows, cells))
+    return by_size, by_segment
+
+
+def _breakdown(
+    caption: str, first: str, headings: list[tuple[str, str]], rows: Rows, cells: list[list[Cell]]
+) -> tuple[Table, Rows]:
+    meaning = "In per cent of the baseline's welfare of these ads."
+    lines = []
+    for (name, each), front in zip(rows, cells, strict=True):
+        lift = f"{each.lift:%}" if each.lift.known else NONE
+        lines.append((name, [*front, Cell(lift), outcome_cell(each.outcome)]))
+    return Table(caption, first, [*headings, ("Change of welfare", meaning), ("Finding", "")], lines), rows
 
 
 def _sizes(evaluation: Evaluation) -> Iterator[str]:
@@ -305,24 +330,6 @@ def _sizes(evaluation: Evaluation) -> Iterator[str]:
         yield f"These ads are too few to detect a change of {change} in auctions of any size."
 
 
-def segment_tables(evaluation: Evaluation) -> list[Table]:
-    """For every column of --by and every model, the segments."""
-    groups: dict[tuple[str, str], list[Segment]] = {}
-    for segment in evaluation.segments:
-        groups.setdefault((segment.column, segment.welfare.model), []).append(segment)
-    meaning = "In per cent of the baseline's welfare of these ads; intervals hold for all rows at once."
-    headings = [("Ads", ""), ("Clicks", ""), ("Change of welfare", meaning), ("Finding", "")]
-    tables = []
-    for (column, model), segments in groups.items():
-        rows = []
-        for each in segments:
-            size = f"{each.welfare.lift:%}" if each.welfare.lift.known else NONE
-            cells = [Cell(f"{each.ads:,}"), Cell(f"{each.clicks:,}"), Cell(size), outcome_cell(each.welfare.outcome)]
-            rows.append((each.value, cells))
-        tables.append(Table(f"{model} against {evaluation.baseline} by {column}", column, headings, rows))
-    return tables
-
-
 def notes(evaluation: Evaluation) -> list[str]:
     """What a reader must know to read the numbers rightly."""
     return [*_notes_on_data(evaluation), *_notes_on_models(evaluation)]
@@ -331,9 +338,10 @@ def notes(evaluation: Evaluation) -> list[str]:
 def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
     options, size = evaluation.options, evaluation.options.get("auction_size")
     if evaluation.single_ads:
-        hint = " Is this column an impression?" if 2 * evaluation.single_ads > (evaluation.auctions or 0) else ""
         many = f"{evaluation.single_ads:,} of {evaluation.auctions:,}"
-        yield f"{many} auctions have one ad, which every model shows.{hint}"
+        yield f"{many} auctions have one ad, which every model shows."
+        if 2 * evaluation.single_ads > (evaluation.auctions or 0):
+            yield "Does --auction name a column of impressions?"
     if size:
         yield f"The auctions are not real: every possible auction of {size} ads counts."
     if evaluation.ads_left_out:
@@ -362,6 +370,8 @@ def _notes_on_data(evaluation: Evaluation) -> Iterator[str]:
         yield "Welfare and revenue are expected under the true CTR, with bids held fixed."
     if "position" in options:
         yield "A click in a lower slot counts 1/alpha of its slot, except in AUC."
+    if evaluation.bid_spread < SAME:
+        yield "All ads bid the same: auctions rank by CTR, and welfare is the clicks of the ads shown times their bid."
     if evaluation.bid_spread > HEAVY and not evaluation.concentrated:
         spread = f"{evaluation.bid_spread:.1f}"
         yield f"Bids are very unequal (standard deviation of the logarithm: {spread}): intervals may be too narrow."

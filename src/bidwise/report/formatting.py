@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from bidwise.evaluation.estimate import NONE, Estimate, signed
 
-__all__ = ["NONE", "aligned", "change", "decimals", "duration", "grid_ends", "number", "per_cent", "signed"]
+__all__ = ["NONE", "aligned", "change", "decimals", "duration", "number", "per_cent", "signed"]
 
 
 def change(estimate: Estimate, level: float) -> str:
@@ -64,21 +64,6 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] | None = None)
         "  ".join(x.rjust(widths[k]) if k in right else x.ljust(widths[k]) for k, x in enumerate(row)).rstrip()
         for row in rows
     ]
-
-
-def grid_ends(selected: Mapping[str, Sequence[float]], lams: Sequence[float]) -> list[str]:
-    """Says where λ was selected at an end of its grid, beyond which nothing was tried; nothing where it never was.
-
-    >>> grid_ends({"log": (10.0, 10.0), "log_plus": (1.0, 10.0)}, (0.1, 1.0, 10.0))
-    ['λ is at an end of its grid, 0.1 or 10, where one beyond may be better: log 10 in 2 of 2, log_plus 10 in 1 of 2.']
-    >>> grid_ends({"log": (1.0, 1.0)}, (0.1, 1.0, 10.0))
-    []
-    """
-    ends = dict.fromkeys((min(lams), max(lams))) if lams else {}
-    found = [(loss, end, tried.count(end), len(tried)) for loss, tried in selected.items() for end in ends]
-    parts = [f"{loss} {end:g} in {times} of {of}" for loss, end, times, of in found if times]
-    words = f"λ is at an end of its grid, {' or '.join(f'{end:g}' for end in ends)}, where one beyond may be better: "
-    return [f"{words}{', '.join(parts)}."] if parts else []
 
 
 def counted(number: float, thing: str) -> str:

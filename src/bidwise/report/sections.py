@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from bidwise.report.drawing import NARROW, Panel, Picture, drawn
+from bidwise.report.drawing import NARROW, Panel, drawn
 from bidwise.report.formatting import aligned, decimals, number
 
 OUTCOMES = {  # outcome -> (sign, words): never shown by colour alone
@@ -178,11 +178,6 @@ def outcome_cell(outcome: str) -> Cell:
 def drawing(key: str, panel: Panel) -> Drawing:
     """A panel as a figure of a page; ``key`` distinguishes all figures of one page."""
     return Drawing(panel.title, drawn(key, panel), panel.width <= NARROW)
-
-
-def drawings(key: str, picture: Picture) -> list[Drawing]:
-    """The panels of a picture as figures of a page; ``key`` distinguishes its runs."""
-    return [drawing(f"{key}{picture.name}{at}", panel) for at, panel in enumerate(picture.panels)]
 
 
 def setting(value: Any) -> str:

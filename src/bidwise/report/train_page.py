@@ -10,8 +10,8 @@ from matplotlib.ticker import FuncFormatter
 
 from bidwise import distributed
 from bidwise.evaluation.estimate import signed
-from bidwise.report.curves import epoch_panel, named_lines
-from bidwise.report.drawing import COLOURS, Panel, Picture, Whisker, whiskers
+from bidwise.report.curves import named_lines
+from bidwise.report.drawing import COLOURS, Panel, Whisker, whiskers
 from bidwise.report.evaluation_page import comparisons_section, notes_section, welfare_drawing
 from bidwise.report.evaluation_page import facts as test_facts
 from bidwise.report.evaluation_sentences import models_table
@@ -25,13 +25,11 @@ from bidwise.report.sections import (
     Table,
     TableRow,
     drawing,
-    drawings,
     outcome_cell,
 )
 from bidwise.report.train_sentences import calibration_words, doubts, notes, setting_words, size_of, untrained, verdict
 from bidwise.study.compare import Choice
-from bidwise.study.recipe import BASELINE
-from bidwise.study.search import FINALISTS, Attempt, Search, most_passes
+from bidwise.study.search import Attempt, Search, budget
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.prepare import Prepared
 from bidwise.table.results import TableFacts, TrainResult
@@ -62,7 +60,7 @@ def train_page(run: Run, key: str) -> RunPage:
         counts,
         [
             _importance(key, result),
-            *([] if result.choice is None else [_choice(key, result.choice)]),
+            *([] if result.choice is None else [_choice(result.choice)]),
             *(
                 []
                 if search is None
@@ -92,9 +90,8 @@ def _importance(key: str, result: TrainResult) -> Section:
             change = 100 * each.lift if at == 0 else each
             words = f"{each.lift:%}" if at == 0 else f"{each}"
             rows.append(Whisker.of(each.model, words, change, each.outcome, COLOURS[at]))
-        said = "; ".join(f"{row.name}: {row.words}" for row in rows)
         title = f"Shuffled columns: {label}"
-        figures += [drawing(f"{key}columns-{metric}", whiskers(title, rows, label, f"{title}. {said}"))] if rows else []
+        figures += [drawing(f"{key}columns-{metric}", whiskers(title, rows, label))] if rows else []
     lead = (
         "The values of one column are shuffled among the test ads; the figures show what the model then loses. "
         "Of two columns that say the same, each may seem to matter little."
@@ -102,30 +99,12 @@ def _importance(key: str, result: TrainResult) -> Section:
     return Section("Which columns matter", lead, figures=figures)
 
 
-def _choice(key: str, choice: Choice) -> Section:
-    base, lines = choice.candidates[0].welfare, []
-    unit = f"% of {choice.baseline}" if base > 0 else "per auction"
-    for each in choice.candidates[1:]:
-        look, scaled = look_of(each.name), 100 * each / base if base > 0 else each
-        words = change(each, base).replace(" %", "")
-        lines.append(Whisker.of(each.name, words, scaled, each.outcome, look.colour, look.marker))
-    said = "; ".join(f"{line.name}: {line.words}" for line in lines)
-    about = f"Difference of validation welfare to {choice.baseline} with corrected intervals, {unit}. {said}"
-    panel = whiskers("Validation welfare", lines, f"difference of welfare, {unit}", about)
-    figures = [drawing(f"{key}choice", panel)]
-    return Section("Which recipe?", _choice_lead(choice), figures=figures, tables=[_choice_table(choice)])
+def _choice(choice: Choice) -> Section:
+    return Section("Which recipe?", _choice_lead(choice), tables=[_choice_table(choice)])
 
 
 def _curves(key: str, result: TrainResult) -> Section:
-    metric, fits, chosen = result.settings.train.metric, result.fits, result.fits[result.chosen]
-    words = metric.replace("_", " ")
-    epochs, best = [each.epoch for each in chosen.history], chosen.best
-    panels = [
-        epoch_panel("loss", epochs, [each.loss for each in chosen.history], None),
-        epoch_panel(metric, epochs, [each.value for each in chosen.history], (best.epoch, best.value)),
-    ]
-    if len(epochs) < 2:  # a solved regression
-        panels = []
+    words, fits = result.settings.train.metric.replace("_", " "), result.fits
     lines = {loss: ([e.epoch for e in fit.history], [e.value for e in fit.history]) for loss, fit in fits.items()}
 
     def paint(axes: Axes) -> None:
@@ -133,10 +112,9 @@ def _curves(key: str, result: TrainResult) -> Section:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: signed(y, ".5g").removeprefix("+")))
         axes.set_ylabel(f"validation {words}")
 
-    if len(fits) > 1:
-        ends = "; ".join(f"{loss}: {values[-1]:.5g} at last" for loss, (_, values) in lines.items())
-        about = f"Validation {words} over epochs. {ends}."
-        panels.insert(0, Panel(f"Validation {words}, all recipes", about, 3.2, paint))
+    ends = "; ".join(f"{loss}: {values[-1]:.5g} at last" for loss, (_, values) in lines.items())
+    panel = Panel(f"Validation {words}", f"Validation {words} over epochs: {ends}", 3.2, paint)
+    long = any(len(fit.history) > 1 for fit in fits.values())  # a solved regression has one point
     rows = []
     for name, fit in fits.items():
         numbers = (f"{fit.best.epoch:g} of {fit.history[-1].epoch:g}", f"{fit.best.value:.5g}", f"{fit.recipe.members}")
@@ -146,8 +124,8 @@ def _curves(key: str, result: TrainResult) -> Section:
     headings += [("Models", "Of several the first is shown."), ("Calibration", "On validation."), ("Settings", "")]
     return Section(
         "Over the epochs",
-        f"The epoch is chosen by {words} on validation auctions. Loss and rings: {result.chosen}.",
-        figures=drawings(key, Picture("epochs", tuple(panels))),
+        f"The epoch is chosen by {words} on validation auctions.",
+        figures=[drawing(f"{key}epochs", panel)] if long else [],
         tables=[Table("Trainings", "Recipe", headings, rows)],
     )
 
@@ -170,7 +148,7 @@ def described(prepared: Prepared, device: str) -> str:
     models = list(dict.fromkeys(each.model for each in candidates(config, facts.splits["train"].ads)))
     training = _planned(prepared)
     if (prepared.folder / "result.json").is_file():
-        training = [f"Nothing is trained: the run in {prepared.folder} is finished, and this is what it found."]
+        training = [f"The run in {prepared.folder} is finished; nothing is trained."]
     lines = [
         *_columns_table(facts).text(),
         "",
@@ -196,8 +174,9 @@ def _planned(prepared: Prepared) -> list[str]:
     names = [f"{name} of {each.members}" if each.members > 1 else name for name, each in plan.items()]
     lines = []
     if others:
-        cost = f"as long as at most {most_passes(tried):g} epochs over {ads:,} ads; --budget N tries N settings"
-        lines.append(f"Search: {len(tried)} settings of {names.pop(0)} are tried; it takes {cost}")
+        limit = config.train.budget_seconds or budget(ads, prepared.plain or len(prepared.store.fields))
+        cost = f"at most about {limit:.0f} CPU seconds; --budget-seconds changes that"
+        lines.append(f"Search: up to {len(tried)} settings of {names.pop(0)} are tried, {cost}")
     if names:
         epochs = f"at most {counted(max(each.epochs for each in tried), 'epoch')}{' each' if len(names) > 1 else ''}"
         more = "; other recipes where validation ads can tell a gain" if config.train.contestants else ""
@@ -224,12 +203,13 @@ def _search_table(search: Search) -> Table:
 
 
 def _search_lead(search: Search) -> str:
-    tried = len({each.setting for each in search.attempts})
-    short = f"each for a quarter of its epochs and the best {FINALISTS} in full" if tried > FINALISTS else "in full"
-    return (
-        f"{tried} settings of {BASELINE} were compared on the same validation ads, {short}: {search.passes:g} epochs "
-        "over the training ads. All recipes have the settings of the best."
+    tried, epochs = len({each.setting for each in search.attempts}), f"{search.passes:g}"
+    lead = (
+        f"{tried} settings were compared on the same validation ads, in {epochs} epochs over the training ads in all."
     )
+    if len(search.attempts) > tried:
+        lead += " Networks had a quarter of their epochs, then the best one all of them."
+    return lead + " All recipes have the settings of the best."
 
 
 def _columns_table(facts: TableFacts) -> Table:
@@ -274,9 +254,8 @@ def _choice_table(choice: Choice) -> Table:
 def _choice_lead(choice: Choice) -> str:
     many, what = size_of(choice)
     return (
-        f"Every recipe trained a model on the same ads. Half of the validation {what} chose settings and epochs and "
-        f"calibrated each model; the other {many:,} compared the recipes. Intervals hold all at once in 95 of 100 "
-        f"runs; {choice.baseline} is kept unless one is above 0."
+        f"Every recipe had the same training ads; {many:,} validation {what} that chose nothing else compare them. "
+        f"All intervals cover at once in 95 of 100 runs; {choice.baseline} is kept unless one is above 0."
     )
 
 

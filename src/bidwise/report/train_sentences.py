@@ -13,7 +13,7 @@ from bidwise.report.evaluation_sentences import doubts as test_doubts
 from bidwise.report.formatting import change, counted
 from bidwise.report.sections import setting
 from bidwise.study.compare import Choice, Power
-from bidwise.study.recipe import EXACT, Recipe
+from bidwise.study.recipe import Recipe
 from bidwise.table.config import REFRESHED, Config
 from bidwise.table.leaks import placements
 from bidwise.table.prepare import CAP, PREVIOUS
@@ -37,10 +37,10 @@ def verdict(result: TrainResult) -> list[Line]:
         lines.insert(0, Line("worse", text))
     if evaluation.optimal_welfare:
         lines.append(Line("", share_of_optimum(evaluation, chosen)))
-    lines += [reference_line(evaluation, chosen), Line("", _as_predictions(result))]
     if result.table.refresh is not None:
         lines += _refreshed(result, result.table.refresh)
-    else:
+    lines += [reference_line(evaluation, chosen), Line("", _as_predictions(result))]
+    if result.table.refresh is None:
         lines += comparison_lines(evaluation, chosen)
     lines += [Line("", text) for text in (*_chosen(result), *_served(result), _next(result))]
     return lines
@@ -102,12 +102,16 @@ def _chosen(result: TrainResult) -> Iterator[str]:
 
 
 def _served(result: TrainResult) -> Iterator[str]:
-    """Which model `predict` serves: the one that was tested."""
+    """Which model `predict` serves: the one that was tested, or its recipe trained again on all rows."""
     fit = result.fits[result.chosen]
-    if (fit.slope, fit.intercept) == (1, 0):
-        yield "The tested model is served, without calibration."
+    calibration = "without calibration"
+    if (fit.slope, fit.intercept) != (1, 0):
+        calibration = f"calibrated on validation ads ({calibration_words(fit)})"
+    if result.refit is None:
+        yield f"The tested model is served, {calibration}."
     else:
-        yield f"The tested model is served, calibrated on validation ads ({calibration_words(fit)})."
+        yield f"The same recipe, trained again on all {result.refit:,} ads, is served, {calibration}."
+        yield "The test is of the model before that; the served one has not been tested."
 
 
 def _next(result: TrainResult) -> str:
@@ -130,10 +134,12 @@ def _next(result: TrainResult) -> str:
 def setting_words(recipe: Recipe) -> str:
     """What a model was trained with: ``deepfm, l2 0.001, 4 epochs, cosine, batch 256, rate 0.001``."""
     options = [f"{name} {setting(value)}" for name, value in recipe.options.items()]
-    if recipe.embeddings == EXACT:
-        return ", ".join([recipe.model, *options, f"l2 {recipe.l2:g}", "solved by L-BFGS"])
-    numbers = [f"l2 {recipe.l2:g}", counted(recipe.epochs, "epoch"), recipe.schedule]
-    return ", ".join([recipe.model, *options, *numbers, f"batch {recipe.batch_size}", f"rate {recipe.learning_rate:g}"])
+    penalty = "a penalty for each column, found from the ads" if recipe.l2 is None else f"l2 {recipe.l2:g}"
+    if recipe.solved:
+        return ", ".join([recipe.model, *options, penalty, "solved by L-BFGS"])
+    numbers = [penalty, counted(recipe.epochs, "epoch"), recipe.schedule, f"batch {recipe.batch_size}"]
+    beside = ["next to the solved regression"] if recipe.beside else []
+    return ", ".join([recipe.model, *options, *numbers, f"rate {recipe.learning_rate:g}", *beside])
 
 
 def calibration_words(fit: FitResult) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch import nn
@@ -18,6 +18,7 @@ from bidwise.training.arguments import Options
 from bidwise.training.exact import fit_exact, solvable
 
 EXACT = "exact"
+ROUGHLY = 5.0  # l2 times ads, of a regression that cannot be solved
 BASELINE = "log_loss"  # what every other loss is compared with, and the teacher of those that need one
 
 
@@ -36,6 +37,9 @@ class Recipe:
         options: of the model.
         embeddings: ``lazy`` or ``dense`` updates by Adam, or ``exact``: the optimum of a logistic regression with a log
             loss, for which batches, rate and epochs mean nothing; what has no single optimum is updated lazily.
+        l2: ``None``, of an exact solution: a penalty for each column, found from the training ads.
+        crosses: the model sees combinations of columns, where the store has them.
+        beside: what is served is the mean logit of the model and of a solved regression, :data:`SOLVED`.
     """
 
     loss: str = BASELINE
@@ -54,14 +58,26 @@ class Recipe:
     schedule: str = "constant"
     patience: float | None = None
     every: float = 1
-    l2: float = 0.0
+    l2: float | None = 0.0
     embeddings: str = "lazy"
     precision: str = "float32"
     clip: float | None = None
+    crosses: bool = False
+    beside: bool = False
 
     @property
     def needs_teacher(self) -> bool:
         return needs_teacher(self.loss)
+
+    @property
+    def solved(self) -> bool:
+        """Whether it has a single optimum, which is found without batches."""
+        return self.embeddings == EXACT
+
+    @property
+    def parts(self) -> list[Recipe]:
+        """The trainings whose mean logit is served."""
+        return [replace(self, members=1, beside=False)] * self.members + [SOLVED] * self.beside
 
     @property
     def loss_function(self) -> nn.Module:
@@ -87,17 +103,23 @@ class Recipe:
         """Train ``model`` by this recipe, with further ``options`` of :func:`bidwise.fit`: ``valid``, ``metric``,
         ``seed``, ``out``; ``show`` is called with the share of the epochs that is done."""
         function = loss or self.loss_function
-        if self.embeddings == EXACT and solvable(model, function):  # fast enough to start again after a kill
+        prior = options.pop("prior", None)
+        if self.solved and solvable(model, function):  # fast enough to start again after a kill
             assert isinstance(model, SparseLogisticRegression)
             options = {name: value for name, value in options.items() if name in ("valid", "metric")}
-            return fit_exact(model, ads, loss=function, l2=self.l2, show=show, **options)
+            return fit_exact(model, ads, loss=function, l2=self.l2, prior=prior, show=show, **options)
         options |= {f.name: getattr(self, f.name) for f in fields(Options)}
-        options["embeddings"] = "lazy" if self.embeddings == EXACT else self.embeddings
+        options["embeddings"] = "lazy" if self.solved else self.embeddings
+        options["l2"] = ROUGHLY / len(ads) if self.l2 is None else self.l2
 
         def progress(epoch: float) -> None:
             show(min(1.0, epoch / self.epochs))
 
         return fit(model, ads, loss=function, **options, progress=progress)
+
+
+#: The regression that is solved: one penalty for each column, combinations of columns included.
+SOLVED = Recipe(model="logistic_regression", embeddings=EXACT, l2=None, crosses=True)
 
 
 def has_lam(loss: str) -> bool:

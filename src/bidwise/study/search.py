@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,29 +19,34 @@ from bidwise.training import METRICS
 from bidwise.training.validation import logits_across
 from bidwise.workers import Call, Show
 
+SIMPLEST = "logistic_regression"
 SMALL_DCN = {"embedding": 16, "cross": 2, "hidden": [128, 128]}
 SMALL_FM = {"hidden": [128, 128], "dropout": 0.2}
-#: What is tried, in this order, and so with a smaller budget its beginning; the first is what a training takes for
-#: whatever it is not told. Keys are those of a recipe, but for ``l2``, which is divided by the number of training ads:
-#: the penalty is then that of a prior, whatever their number.
+#: What is tried; the first is what a training takes for whatever it is not told. Keys are those of a recipe, but for
+#: ``l2``, which is divided by the number of training ads: the penalty is then that of a prior, whatever their number.
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"model": "dcnv2", "l2": 2e4, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
-    {"model": "logistic_regression", "l2": 5, "epochs": 8, "learning_rate": 1e-2, "embeddings": EXACT},
+    {
+        "model": "logistic_regression",
+        "l2": None,
+        "epochs": 8,
+        "learning_rate": 1e-2,
+        "embeddings": EXACT,
+        "crosses": True,
+    },
     {"model": "deepfm", "l2": 2e3, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_FM},
+    {"model": "deepfm", "l2": 8e3, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_FM},
     {"model": "dcnv2", "l2": 1e5, "epochs": 8, "learning_rate": 3e-3, "options": SMALL_DCN},
-    {"model": "dcnv2", "l2": 3e4, "epochs": 8, "learning_rate": 3e-3},
-    {"model": "deepfm", "l2": 3e3, "epochs": 8, "learning_rate": 3e-3},
 )
-BUDGET = 4  # settings that are tried by default: the last two are larger models, which take four times as long
-LARGEST = {"dcnv2": 1.0, "deepfm": 0.01, "logistic_regression": 1.0}  # L2 beyond which vectors may never leave 0
+LARGEST = {"dcnv2": 1.0, "deepfm": 0.01}  # L2 beyond which vectors may never leave 0
 STEPS = 150  # of an epoch, about, and so the size of batches
 BATCHES = (64, 4096)  # the smallest and the largest
 MOST = 10  # times the epochs, in tables whose epochs have fewer steps
 
-SIMPLEST = "logistic_regression"
+SECONDS, TABLE, SMALLEST = 60.0, 200_000 * 20, 15.0  # of CPU for a table of so many cells, in proportion; at least
+MULTIPLIED, LOOKED_UP = 6e-11, 1.5e-7  # seconds of a training step for each weight of a layer, and for each field
 FEW = 200  # clicks
-SHORT = 0.25  # of its epochs: what each setting is given at first, with a schedule of its own
-FINALISTS = 2  # settings that are then trained in full
+SHORT = 0.25  # of its epochs: what each network is given at first, with a schedule of its own
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,13 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Search:
-    """All attempts, short ones first, and the setting that was chosen."""
+    """All attempts in their order, the setting that was chosen, and what they were estimated to take."""
 
     metric: str
     attempts: tuple[Attempt, ...]
     chosen: int
+    seconds: float = 0.0  # of CPU
+    budget: float = math.inf
 
     @property
     def passes(self) -> float:
@@ -71,36 +78,53 @@ class Search:
 def settings(ads: int) -> list[dict[str, Any]]:
     """:data:`SETTINGS` for so many training ads: batches of a power of two, more epochs where those have few steps.
 
-    >>> {key: settings(160_000)[1][key] for key in ("l2", "batch_size", "epochs")}
-    {'l2': 3.125e-05, 'batch_size': 1024, 'epochs': 8}
+    >>> {key: settings(160_000)[0][key] for key in ("l2", "batch_size", "epochs")}
+    {'l2': 0.125, 'batch_size': 1024, 'epochs': 8}
     >>> {key: settings(2_000)[1][key] for key in ("batch_size", "epochs")}
     {'batch_size': 64, 'epochs': 38}
     """
     ads, (least, most) = max(ads, 1), BATCHES
     longer = min(MOST, max(1.0, STEPS * least / ads))
     shared = {"batch_size": min(most, max(least, 2 ** round(math.log2(ads / STEPS)))), "schedule": "cosine"}
-    return [
-        each | shared | {"l2": min(each["l2"] / ads, LARGEST[each["model"]]), "epochs": round(longer * each["epochs"])}
-        for each in SETTINGS
-    ]
+
+    def penalty(each: dict[str, Any]) -> float | None:
+        return None if each["l2"] is None else min(each["l2"] / ads, LARGEST[each["model"]])
+
+    return [each | shared | {"l2": penalty(each), "epochs": round(longer * each["epochs"])} for each in SETTINGS]
 
 
-def short(recipe: Recipe) -> Recipe:
-    """The recipe with a part of its epochs; the simplest model has all of them, which take less time still."""
-    return recipe if recipe.model == SIMPLEST else replace(recipe, epochs=SHORT * recipe.epochs)
+def budget(ads: int, columns: int) -> float:
+    """Seconds of CPU that a search may take by default.
 
-
-def most_passes(recipes: Sequence[Recipe]) -> float:
-    """Over the training ads, that a search takes at most.
-
-    >>> most_passes([Recipe(epochs=4)] * 6), most_passes([Recipe(epochs=4)])
-    (14.0, 4)
+    >>> budget(200_000, 20), budget(12_000, 39)
+    (60.0, 15.0)
     """
-    longest = sum(sorted((each.epochs for each in recipes), reverse=True)[:FINALISTS])
-    if len(recipes) <= FINALISTS:
-        return longest
-    simple = max((each.epochs for each in recipes if each.model == SIMPLEST), default=0)
-    return longest + simple + sum(short(each).epochs for each in recipes)
+    return max(SMALLEST, SECONDS * ads * columns / TABLE)
+
+
+def seconds(recipe: Recipe, ads: int, cardinalities: Sequence[Values]) -> float:
+    """Estimated seconds of CPU of a training, by the weights of its layers: the same on every machine."""
+    model = recipe.build([2] * len(cardinalities), 0)
+    layers = sum(weight.numel() for name, weight in model.named_parameters() if not name.startswith("table"))
+    return recipe.epochs * ads * (MULTIPLIED * layers + LOOKED_UP * len(cardinalities))
+
+
+def affordable(
+    recipes: Sequence[Recipe], ads: int, cardinalities: Sequence[Values], limit: float
+) -> list[tuple[int, Recipe]]:
+    """The recipes with their numbers that fit into the limit, if one network is trained in full and the others in part:
+    solved ones always, and the cheapest network; then others in their order."""
+    costs = {
+        number: 0.0 if recipe.solved else seconds(recipe, ads, cardinalities)
+        for number, recipe in enumerate(recipes, 1)
+    }
+    networks = [number for number, recipe in enumerate(recipes, 1) if not recipe.solved]
+    kept = sorted(networks, key=lambda number: costs[number])[:1]
+    for number in networks:
+        trial = {*kept, number}
+        if max(costs[x] for x in trial) + SHORT * sum(costs[x] for x in trial) * (len(trial) > 1) <= limit:
+            kept = [*trial]
+    return [(number, recipe) for number, recipe in enumerate(recipes, 1) if recipe.solved or number in kept]
 
 
 def searched(
@@ -109,55 +133,102 @@ def searched(
     valid: Ads,
     cardinalities: Sequence[Values],
     *,
+    limit: float = math.inf,
     judge: Ads | None = None,
     metric: str = "log_loss",
     device: str | torch.device = "cpu",
     out: Path | None = None,
+    plain: int | None = None,
     show: Show = lambda share: None,
+    best: Callable[[str, float], None] = lambda name, value: None,
     **options: Any,
 ) -> tuple[Search, list[Served]]:
-    """Train every recipe for a quarter of its epochs and the best two in full: all attempts, and those two, best first.
+    """Solve the regressions; train every affordable network for a quarter of its epochs and the best one in full, alone
+    and beside the best regression: all attempts, and the best two, best first.
 
-    A logistic regression is always trained in full too. With fewer than `FEW` validation clicks it is chosen unless the
-    best is better by two standard errors: they would choose by chance, and it is the safer choice.
+    Networks are compared with networks alone until one is trained in full. With fewer than `FEW` validation clicks the
+    regression is chosen unless another is better by two standard errors: they would choose by chance, and it is the
+    safer choice.
 
     Args:
+        limit: estimated seconds of CPU; networks that do not fit are not trained.
         judge: ads that recipes are compared on, where there are more of them than the ``valid`` that choose epochs.
         metric: of the validation ads, by which epochs and recipes are chosen; of those tied the first.
         out: folder of the run folders of all attempts; an interrupted search resumes.
+        plain: as in :func:`trained`.
+        best: called with the best model so far and its metric.
         options: of :func:`trained`: ``seed``, ``calibrate``.
     """
     judge = valid if judge is None else judge
     ads, valid, judge = (on_device(each, device) for each in (ads, valid, judge))
-    shared = {"ads": ads, "valid": valid, "cardinalities": cardinalities, "metric": metric, "device": device, **options}
+    shared: dict[str, Any] = {
+        "ads": ads,
+        "valid": valid,
+        "cardinalities": cardinalities,
+        "plain": plain,
+        "metric": metric,
+    }
+    shared |= {"device": device, **options}
     sign = -1 if METRICS[metric].higher_is_better else 1
-    total, done = most_passes(recipes), 0.0
+    fields = list(cardinalities)[:plain]
+    tried = affordable(recipes, len(ads), fields, limit)
+    costs = {number: 0.0 if recipe.solved else seconds(recipe, len(ads), fields) for number, recipe in tried}
+    networks = [(number, recipe) for number, recipe in tried if not recipe.solved]
+    total = SHORT * sum(costs.values()) * (len(networks) > 1) + max(costs.values())
     attempts: list[Attempt] = []
-    remaining = list(enumerate(recipes, 1))
-    found: list[Served] = []
-    for last in (False, True) if len(recipes) > FINALISTS else (True,):
-        calls = []
-        for number, recipe in remaining:
-            name, own = (f"search-{number}", recipe) if last else (f"search-{number}-short", short(recipe))
-            told = {"recipe": own, "out": None if out is None else out / name}
-            calls.append(Call(name, _tried, shared | told, own.epochs))
-        amount = sum(call.amount for call in calls)
-        found = together(calls, device, lambda share, done=done, amount=amount: show((done + share * amount) / total))  # type: ignore[misc]
+    models: list[tuple[float, int, Served]] = []  # in full
+    done = 0.0
+
+    def added(number: int, recipe: Recipe, served: Served) -> float:
+        # as it is served, calibrated: a short training may have the right order and no scale yet
+        value = float(METRICS[metric].of(logits_across(served.model, judge.features), judge))
+        attempts.append(Attempt(number, recipe, served.recipe.epochs, value))
+        return sign * value
+
+    def in_full(number: int, recipe: Recipe, served: Served) -> None:
+        models.append((added(number, recipe, served), number, served))
+        value, _, first = min(models, key=lambda each: each[:2])
+        best(name_of(first.recipe), sign * value)
+
+    def call(number: int, recipe: Recipe, suffix: str = "") -> Call:
+        name = f"search-{number}{suffix}"
+        cost = max(costs[number] * (SHORT if suffix else 1), 1e-9)
+        return Call(name, _tried, shared | {"recipe": recipe, "out": None if out is None else out / name}, cost)
+
+    def run(calls: list[Call]) -> list[Served]:
+        nonlocal done
+        amount = sum(each.amount for each in calls)
+        found = together(calls, device, lambda share: show((done + share * amount) / max(total, 1e-9)))
         done += amount
-        # as each is served, calibrated: a short training may have the right order and no scale yet
-        values = [float(METRICS[metric].of(logits_across(each.model, judge.features), judge)) for each in found]
-        attempts += [
-            Attempt(number, recipe, each.recipe.epochs, value)
-            for (number, recipe), each, value in zip(remaining, found, values, strict=True)
-        ]
-        order = sorted(range(len(found)), key=lambda at: sign * values[at])
-        simple = [at for at in order[1:] if found[at].recipe.model == SIMPLEST][:1]
-        if not last:
-            order = [*order[:FINALISTS], *(at for at in simple if at not in order[:FINALISTS])]
-        elif simple and float(judge.clicks.sum()) < FEW and _as_good(found[simple[0]], found[order[0]], judge):
-            order = [*simple, *(at for at in order if at not in simple)]
-        remaining, found = [remaining[at] for at in order], [found[at] for at in order]
-    return Search(metric, tuple(attempts), remaining[0][0]), found[:2]
+        return found
+
+    for number, recipe in [each for each in tried if each not in networks]:
+        in_full(number, recipe, run([call(number, recipe)])[0])
+    if networks:
+        order = [0]
+        if len(networks) > 1:
+            short = [replace(recipe, epochs=SHORT * recipe.epochs) for _, recipe in networks]
+            found = run([call(number, part, "-short") for (number, _), part in zip(networks, short, strict=True)])
+            values = [added(*each, served) for each, served in zip(networks, found, strict=True)]
+            order = sorted(range(len(networks)), key=lambda at: values[at])
+        number, recipe = networks[order[0]]
+        network = run([call(number, recipe)])[0]
+        in_full(number, recipe, network)
+        if regressions := [each for each in models if each[2].recipe.parts[0].solved and each[2].recipe.crosses]:
+            fits = (*network.fits, *min(regressions, key=lambda each: each[:2])[2].fits)
+            both = replace(recipe, beside=True)
+            in_full(len(recipes) + 1, both, trained(both, **shared, known=fits))
+    models.sort(key=lambda each: each[:2])
+    simple = [each for each in models[1:] if each[2].recipe.model == SIMPLEST][:1]
+    if simple and float(judge.clicks.sum()) < FEW and _as_good(simple[0][2], models[0][2], judge):
+        models = [*simple, *(each for each in models if each not in simple)]
+    return Search(metric, tuple(attempts), models[0][1], round(total, 1), limit), [each[2] for each in models[:2]]
+
+
+def name_of(recipe: Recipe) -> str:
+    """A model in words."""
+    name = {"dcnv2": "DCNv2", "deepfm": "DeepFM", SIMPLEST: "the solved regression"}.get(recipe.model, recipe.model)
+    return f"{name} with the solved regression" if recipe.beside else name
 
 
 def _tried(show: Show, **options: Any) -> Served:

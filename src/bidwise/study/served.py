@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from bidwise import distributed
 from bidwise.checks import derived_seed
 from bidwise.data.ads import Ads
-from bidwise.evaluation.calibration import platt_lines
+from bidwise.evaluation.calibration import shrunk_line
 from bidwise.models import Ensemble
-from bidwise.models.bags import Values
+from bidwise.models.bags import Values, values_and_slots
+from bidwise.models.widening import Prior
 from bidwise.study.recipe import Recipe
 from bidwise.training import Fit, Metric
 from bidwise.training.batches import fits
@@ -33,14 +34,14 @@ class Served:
 
     recipe: Recipe
     model: Ensemble
-    fits: tuple[Fit, ...]
+    fits: tuple[Fit, ...]  # of its parts
 
 
 class Start(NamedTuple):
-    """Where a training goes on: the weights of a model, and the state of its Adam."""
+    """Where a training resumes: the weights of a model, and the state of its Adam or what is known of its weights."""
 
     weights: dict[str, Any]
-    adam: dict[str, Any] | None  # None: begins anew
+    state: dict[str, Any] | Prior | None  # None: only weights are kept
 
 
 def trained(
@@ -52,14 +53,16 @@ def trained(
     seed: int = 0,
     device: str | torch.device = "cpu",
     teacher: nn.Module | None = None,
-    first: Fit | None = None,
+    known: Sequence[Fit] = (),
     start: Sequence[Start] = (),
+    plain: int | None = None,
     metric: str | Sequence[str | Metric] = "log_loss",
     calibrate: bool = True,
+    line: tuple[float, float] = (1.0, 0.0),
     out: Path | None = None,
     show: Show = lambda share: None,
 ) -> Served:
-    """Train a recipe over categories: all of its members, then Platt's line on the validation ads.
+    """Train a recipe over categories: all of its parts, then a line through their logits on the validation ads.
 
     The first member has ``seed`` itself, so that a recipe of one member is the first of the same recipe with more. On a
     GPU members train at once, in threads; else one after the other.
@@ -67,9 +70,11 @@ def trained(
     Args:
         ads, valid: to train on, and to choose epochs by and to calibrate on; without the latter the last weights.
         teacher: its CTR is the teacher's of ``ads`` in a recipe that needs one, in place of what they have.
-        first: the first member, where that has been trained before, as the recipe of one.
-        start: what each member goes on from, instead of initial weights.
-        calibrate: by Platt's line on ``valid``.
+        known: the first parts, if they have been trained before.
+        start: what each part resumes from, instead of initial weights.
+        plain: how many fields are no combinations of others; they come first. ``None``: all.
+        calibrate: by a line through the logits of ``valid``.
+        line: slope and intercept that the calibration begins with.
         out: run folder of the first member; those of others are beside it. An interrupted training resumes.
         show: called with the share that is done.
 
@@ -86,22 +91,29 @@ def trained(
     if recipe.needs_teacher and recipe.click_share:
         assert taught.teacher is not None
         taught = taught.with_teacher(taught.teacher.lerp(ads.clicks.to(taught.teacher), recipe.click_share))
-    shared = {"recipe": recipe, "ads": on_device(taught, device), "valid": valid, "metric": metric}
     usual = _logit_of_mean(ads)
-    calls = []
-    for member in range(0 if first is None else 1, recipe.members):
-        own = seed if not member else derived_seed(seed, "member", member)
-        model = recipe.build(cardinalities, own)
+    calls, widths = [], []
+    for number, part in enumerate(recipe.parts):
+        fields = list(cardinalities)[: None if part.crosses else plain]
+        width = sum(values_and_slots(fields)[1])
+        widths.append(width if width < ads.width else None)
+        if number < len(known):
+            continue
+        own = seed if not number else derived_seed(seed, "member", number)
+        model = part.build(fields, own)
         if start:
-            model.load_state_dict(start[member].weights)
+            model.load_state_dict(start[number].weights)
         else:
             model.get_parameter("bias").data.fill_(usual)  # small tables have few steps to find it
-        folder = out if out is None or not member else out.with_name(f"{out.name}-{member + 1}")
-        told = {"model": model.to(device), "seed": own, "out": folder, "adam": start[member].adam if start else None}
-        calls.append(Call(str(member), _fitted, shared | told))
-    members = (*([] if first is None else [first]), *together(calls, device, show))
-    served = Ensemble([member.model for member in members]).to(device)
-    return Served(recipe, calibrated(served, valid) if calibrate and valid is not None else served, members)
+        given = {"model": model.to(device), "seed": own, "metric": metric}
+        given["ads"], given["valid"] = (x if x is None else x.first(width) for x in (taught, valid))
+        given["out"] = out if out is None or not number else out.with_name(f"{out.name}-{number + 1}")
+        state = start[number].state if start else None
+        given |= {"prior": state} if isinstance(state, Prior) else {"adam": state}
+        calls.append(Call(str(number), _fitted, {"recipe": part} | given))
+    fits = (*known, *together(calls, device, show))
+    served = Ensemble([fit.model for fit in fits], widths=widths).to(device)
+    return Served(recipe, calibrated(served, valid, line) if calibrate and valid is not None else served, fits)
 
 
 def _fitted(show: Show, *, recipe: Recipe, **options: Any) -> Fit:
@@ -133,14 +145,17 @@ def together(calls: Sequence[Call], device: str | torch.device, show: Show = lam
     return [found[call.name] for call in calls]
 
 
-def calibrated(model: Ensemble, valid: Ads) -> Ensemble:
-    """The same members with Platt's line for these ads; as they are where it would level all CTRs."""
-    bare = Ensemble(list(model.models)).to(next(model.parameters()).device)
-    weights = None if valid.weights is None else valid.weights.cpu()
-    slope, intercept = platt_lines(logits_across(bare, valid.features).double(), valid.labels, weights)
-    if slope > 0:
-        bare.slope.fill_(float(slope))
-        bare.intercept.fill_(float(intercept))
+def calibrated(model: Ensemble, valid: Ads, line: tuple[float, float] = (1.0, 0.0)) -> Ensemble:
+    """The same members with a line through their logits for these ads, drawn towards an earlier one; the order of CTRs
+    is never reversed."""
+    bare = Ensemble(list(model.models), widths=model.widths).to(next(model.parameters()).device)
+    logits = line[0] * logits_across(bare, valid.features).double().cpu() + line[1]
+    weights = None if valid.weights is None else numbers(valid.weights)
+    slope, intercept = shrunk_line(numbers(logits), numbers(valid.labels), weights)
+    if slope <= 0:
+        slope, intercept = 1.0, 0.0
+    bare.slope.fill_(slope * line[0])
+    bare.intercept.fill_(slope * line[1] + intercept)
     return bare
 
 

@@ -20,7 +20,6 @@ from bidwise.models import MODELS
 from bidwise.run_folder import check_same, check_writable
 from bidwise.study.compare import CONTESTANTS
 from bidwise.study.recipe import BASELINE, Recipe, has_lam
-from bidwise.study.search import BUDGET
 from bidwise.training.arguments import Options
 from bidwise.urls import check_on_disk, shown
 
@@ -145,9 +144,11 @@ def options_of(model: str) -> list[str]:
 class Train:
     """How the model is trained; settings of the baseline that are left out are chosen by the search."""
 
-    recipe: str | None = None  # None: auto, or single where a loss is named
+    recipe: str | None = None  # None: single
     loss: str | None = None  # None: log_loss; of recipe distilled: distilled
-    budget: int | None = None  # settings that the search tries; None: four for recipe auto, else 1
+    budget_seconds: float | None = None  # of CPU, for the search; None: by the table, but no search for a named loss
+    crosses: bool = True  # look for combinations of columns
+    refit: bool = True  # serve the recipe trained on all rows
     members: int | None = None  # None: 4, of an ensemble
     teacher_model: str | None = None  # None: the model itself
     click_share: float | None = None  # None: 0, of labels that a teacher gives
@@ -170,12 +171,13 @@ class Train:
     def __post_init__(self) -> None:
         if self.loss == AUTO:
             raise InputError("must be a loss, found auto; --recipe auto chooses among recipes", argument="loss")
-        recipe = self.recipe or (AUTO if self.loss is None else SINGLE)
+        recipe = self.recipe or SINGLE
         check_name("recipe", recipe, RECIPES)
         loss = self.loss or (DISTILLED if recipe == DISTILLED else BASELINE)
         check_name("loss", loss, LOSSES)
-        budget = (BUDGET if recipe == AUTO else 1) if self.budget is None else self.budget
-        for name, value in {"recipe": recipe, "loss": loss, "budget": budget}.items():
+        if self.budget_seconds is None and (self.continue_from or (self.loss is not None and recipe != AUTO)):
+            object.__setattr__(self, "budget_seconds", 0.0)
+        for name, value in {"recipe": recipe, "loss": loss}.items():
             object.__setattr__(self, name, value)
         if recipe == DISTILLED and not needs_teacher(loss):
             taught = ", ".join(filter(needs_teacher, LOSSES))
@@ -183,11 +185,14 @@ class Train:
         given = {name: value for name, value in vars(self).items() if value is not None}
         for name, names in {"metric": METRICS, "teacher_model": MODELS}.items():
             check_name(name, given.get(name, next(iter(names))), names)
-        for name, wrong in {"recipe": recipe not in (SINGLE, ENSEMBLE), "budget": budget > 1}.items():
+        for name, wrong in {
+            "recipe": recipe not in (SINGLE, ENSEMBLE),
+            "budget_seconds": bool(self.budget_seconds),
+        }.items():
             if self.continue_from is not None and wrong:
                 raise InputError("must be left out where a run goes on from another, found one", argument=name)
-        for name, least in {"budget": 1, "members": 2}.items():
-            check_whole(name, given.get(name, least), least)
+        check_whole("members", given.get("members", 2), 2)
+        check_positive("budget_seconds", given.get("budget_seconds", 0.0), or_zero=True)
         if not 0 <= given.get("click_share", 0) < 1:
             raise InputError(f"must be in [0, 1), found {self.click_share}", argument="click_share")
         options = [f.name for f in fields(Options)]
@@ -284,10 +289,20 @@ def read_toml(path: Path) -> dict[str, Any]:
 def resolved(
     sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
 ) -> Config:
-    """The configuration that :func:`merged` values are; an error says ``seed`` of an option, else ``train.seed``."""
+    """The configuration of a file's sections, options ``{"data.click": "y"}`` above them, and settings
+    ``section.key=value`` above both.
+
+    An unknown name is rejected with the nearest one. An error names an option as ``seed``, any other as ``train.seed``.
+    """
     values: dict[str, Any] = {}
     try:
-        values = merged(sections, options, settings)
+        for section, part in sections.items():
+            check_name("a section of the configuration", section, SECTIONS)
+            if not isinstance(part, Mapping):
+                raise InputError(f"[{section}] must be a section with keys, found {part!r}")
+            values |= {f"{section}.{key}": value for key, value in part.items()}
+        values |= dict(options or {}) | dict(map(_assignment, settings))
+        values = {name: _typed(name, value) for name, value in values.items()}
         return Config(**{section: SECTIONS[section](**part) for section, part in nested(values).items()})
     except InputError as error:
         key = error.argument if "." in error.argument else option_key(error.argument)
@@ -296,21 +311,6 @@ def resolved(
         elif key in values:
             error.argument = key
         raise
-
-
-def merged(
-    sections: Mapping[str, Any], options: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
-) -> dict[str, Any]:
-    """``section.key -> value``: a file's sections, options ``{"data.click": "y"}`` above them, and settings
-    ``section.key=value`` above both; what is not known is refused with the nearest name."""
-    given: dict[str, Any] = {}
-    for section, part in sections.items():
-        check_name("a section of the configuration", section, SECTIONS)
-        if not isinstance(part, Mapping):
-            raise InputError(f"[{section}] must be a section with keys, found {part!r}")
-        given |= {f"{section}.{key}": value for key, value in part.items()}
-    given |= dict(options or {}) | dict(map(_assignment, settings))
-    return {name: typed(name, value) for name, value in given.items()}
 
 
 def _assignment(setting: str) -> tuple[str, Any]:
@@ -359,7 +359,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def typed(name: str, value: Any) -> Any:
+def _typed(name: str, value: Any) -> Any:
     """``value`` as the key ``section.key`` wants it; ``"1,0.8"`` is a list where one is expected."""
     section, _, key = name.partition(".")
     check_name(f"the section of {name}", section, SECTIONS)

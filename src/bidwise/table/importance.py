@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from bidwise.checks import derived_seed
@@ -19,7 +21,12 @@ ADS = 50_000  # test ads that are shuffled at most, the first whole auctions
 
 
 def importance(
-    model: nn.Module, ads: Ads, columns: Mapping[str, slice], units: Callable[[nn.Module, Ads], Units], seed: int = 0
+    model: nn.Module,
+    ads: Ads,
+    columns: Mapping[str, slice],
+    units: Callable[[nn.Module, Ads], Units],
+    seed: int = 0,
+    crossed: Callable[[NDArray[np.int32]], NDArray[np.int32]] = lambda ids: ids,
 ) -> tuple[Comparison, ...]:
     """The change of welfare and of log loss when a column is shuffled, column by column; those that matter most first.
 
@@ -30,6 +37,7 @@ def importance(
         ads: test ads.
         columns: of the features, where each column of the table has its ids.
         units: what each auction or ad adds to the metrics of a model.
+        crossed: makes the ids of combinations again, of rows in which a column was shuffled.
     """
     ads = _first(ads)
     intact = units(model, ads)
@@ -38,6 +46,7 @@ def importance(
         order = torch.randperm(len(ads), generator=torch.Generator().manual_seed(derived_seed(seed, "shuffled", at)))
         features = ads.features.clone()
         features[:, columns_of] = features[order, columns_of]
+        features = torch.from_numpy(crossed(features.numpy()))
         seen = {name: units(model, replace(ads, features=features)), INTACT: intact}
         found.append(compared(seen, [(name, INTACT)], metrics=METRICS))
     found.sort(key=lambda pair: -pair[1].difference)

@@ -20,6 +20,7 @@ from bidwise.data.table_files import BadRow, Source, Table, check_process, open_
 from bidwise.json_files import from_json, read_json
 from bidwise.losses.definition import ctr_of
 from bidwise.models import MODELS, Ensemble
+from bidwise.models.bags import values_and_slots
 from bidwise.run_folder import check_files
 from bidwise.run_folder import load as read_weights
 from bidwise.table.config import read_toml
@@ -34,18 +35,31 @@ ENOUGH = 100  # entries of a column that such a share is taken of, at least
 MODEL_FILES = ("config.toml", *ENCODER_FILES, "model.json", "model.pt")  # that `load` reads
 
 
+@dataclass(frozen=True)
+class Member:
+    """One of the models whose mean logit is served; it sees the first of the fields, or all."""
+
+    model: str
+    options: dict[str, Any]
+    fields: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
     """What ``model.json`` says of the weights beside it."""
 
     format: str = "bidwise model"
-    version: int = 2
+    version: int = 3
     recipe: str
     loss: str
-    members: int
-    model: str
-    options: dict[str, Any]
+    members: tuple[Member, ...]
     cardinalities: tuple[int | tuple[int, int], ...]
+
+
+def drifted(share: float, known: float, filled: int) -> bool:
+    """Whether the unknown ``share`` of a column's entries is far above that in training, ``known``; of few entries by
+    more than chance (three standard deviations)."""
+    return filled >= ENOUGH and share > UNKNOWN + known + 1.5 / filled**0.5
 
 
 class Drift:
@@ -69,14 +83,9 @@ class Drift:
 
     @property
     def columns(self) -> dict[str, float]:
-        """The shares of columns that are written otherwise than in training, or have changed; of few entries by more
-        than chance (three standard deviations)."""
+        """The shares of columns that are written otherwise than in training, or have changed."""
         filled = dict(zip(self.known, self.filled.tolist(), strict=True))
-        return {
-            name: share
-            for name, share in self.shares.items()
-            if filled[name] >= ENOUGH and share > UNKNOWN + self.known[name] + 1.5 / filled[name] ** 0.5
-        }
+        return {name: share for name, share in self.shares.items() if drifted(share, self.known[name], filled[name])}
 
     def __str__(self) -> str:
         named = ", ".join(f"{name!r} {100 * share:.0f} %" for name, share in self.columns.items())
@@ -191,11 +200,13 @@ def load(run: str | Path, *, device: str = "cpu") -> Model:
 
 def _network(about: ModelFile, path: Path) -> nn.Module:
     """The model that ``model.json`` describes, with the weights at ``path``."""
-    check_name("model", about.model, MODELS)
+    for member in about.members:
+        check_name("model", member.model, MODELS)
     weights = read_weights(path)
     try:
-        members = [MODELS[about.model](list(about.cardinalities), **about.options) for _ in range(about.members)]
-        network = Ensemble(members)
+        known = [list(about.cardinalities[: member.fields]) for member in about.members]
+        members = [MODELS[x.model](fields, **x.options) for x, fields in zip(about.members, known, strict=True)]
+        network = Ensemble(members, widths=[sum(values_and_slots(fields)[1]) for fields in known])
         network.load_state_dict(weights)
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:
         fix = "restore both files from the same run"

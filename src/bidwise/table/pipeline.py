@@ -20,9 +20,9 @@ from torch import nn
 from bidwise import distributed
 from bidwise.checks import InputError
 from bidwise.data.ads import Ads
-from bidwise.data.columns import ENCODER_FILES, Encoder
+from bidwise.data.columns import ENCODER_FILES
 from bidwise.data.splits import halves
-from bidwise.data.store import Store
+from bidwise.data.store import SPLITS, Store, spans
 from bidwise.data.table_files import Table
 from bidwise.evaluation.comparison import Comparison
 from bidwise.evaluation.evaluate import evaluate
@@ -40,18 +40,17 @@ from bidwise.run_folder import (
     write_text,
 )
 from bidwise.study.compare import Power, choose, power
-from bidwise.study.recipe import BASELINE, EXACT, Recipe
-from bidwise.study.search import SETTINGS, SIMPLEST, Search, most_passes, searched
+from bidwise.study.recipe import BASELINE, SOLVED, Recipe
+from bidwise.study.search import Search, budget, searched
 from bidwise.study.served import Served, numbers, trained
 from bidwise.table.config import AUTO, Config, nested, option_key, read_toml, resolved
 from bidwise.table.importance import importance
-from bidwise.table.model import MODEL_FILES, ModelFile
+from bidwise.table.model import MODEL_FILES, Member, ModelFile
 from bidwise.table.plan import candidates, recipes
 from bidwise.table.prepare import PREVIOUS, Prepared, is_store, prepare, write_parquet
-from bidwise.table.refresh import ADAM, Previous
+from bidwise.table.refresh import STATE, Previous, state_of
 from bidwise.table.results import Epoch, FitResult, Scores, TrainResult
-from bidwise.training.loop import adam_of
-from bidwise.training.validation import predict
+from bidwise.training.validation import logits_across, predict
 from bidwise.workers import Progress, Show
 
 TEACHER = "teacher"  # the logged predictions, among the models of the evaluation
@@ -138,7 +137,7 @@ def run(
     show = progress or (lambda work, done, detail="": None)
     previous = None if config.train.continue_from is None else Previous.read(config.train.continue_from)
     if previous is not None:
-        previous.check(next(iter(recipes(config, candidates(config)[0]).values())))
+        previous.continued(next(iter(recipes(config, candidates(config)[0]).values())))
     with ExitStack() as stack:
         distributed.first(lambda: stack.enter_context(locked_folder(out)))
         distributed.first(lambda: prepare(table, config, out, previous=previous, progress=show))
@@ -157,16 +156,56 @@ def run(
             choosing, held_out = halves(valid, config.train.seed, prepared.folder)
         models, search, told_apart = _trained(prepared, previous, choosing, held_out, device, show)
 
-        def conclude() -> TrainResult:
-            result = _result(prepared, models, valid, held_out, show)
-            result = replace(result, search=search, power=told_apart)
-            made = {"seconds": round(time.monotonic() - started, 1), **environment(torch.device(device))}
-            _write(prepared, result, models[result.chosen], made)
-            return result
-
-        result = distributed.first(conclude, tell=True)
-    assert result is not None
+        result = distributed.first(lambda: _result(prepared, models, valid, held_out, show), tell=True)
+        assert result is not None
+        result = replace(result, search=search, power=told_apart)
+        served, store = models[result.chosen], prepared.store
+        if prepared.full is not None:
+            store = prepared.full
+            served = _refitted(prepared, store, previous, models, result.chosen, device, show)
+            result = replace(result, refit=store.splits["train"])
+        made = {"seconds": round(time.monotonic() - started, 1), **environment(torch.device(device))}
+        distributed.first(lambda: _write(prepared, store, result, served, made))
     return result
+
+
+def _refitted(
+    prepared: Prepared,
+    store: Store,
+    previous: Previous | None,
+    models: Mapping[str, Served],
+    chosen: str,
+    device: str,
+    show: Progress,
+) -> Served:
+    """The chosen recipe trained once more, on all rows, for as many steps as in the best epoch that was tested, and
+    with the calibration that was tested."""
+    tested, ads = models[chosen], store.ads("train")
+    share = prepared.store.splits["train"] / len(ads)
+    best = float(next(iter(tested.fits[0].best.values())).epoch) if tested.fits[0].best else tested.recipe.epochs
+    recipe = replace(tested.recipe, patience=None)
+    if not recipe.solved:
+        recipe = replace(recipe, epochs=best * share, l2=None if recipe.l2 is None else recipe.l2 * share)
+    if recipe.teacher is not None:
+        parts = [prepared.store.ads(part).features for part in SPLITS]  # in the order of all rows
+        logits = torch.cat([logits_across(models[recipe.teacher].model, features) for features in parts])
+        ads = ads.with_teacher(torch.sigmoid(logits).to(ads.bids))
+    found = trained(
+        recipe,
+        ads,
+        None,
+        store.cardinalities,
+        plain=prepared.plain,
+        seed=prepared.config.train.seed,
+        device=device,
+        start=[] if previous is None else previous.start(recipe, store),
+        calibrate=False,
+        out=prepared.folder / "fits" / "refit",
+        show=lambda done: show("training on all rows", done),
+    )
+    for name in ("slope", "intercept"):
+        getattr(found.model, name).copy_(getattr(tested.model, name))
+    return found
 
 
 def _trained(
@@ -182,17 +221,26 @@ def _trained(
     many = len(tried) > 1
     plan = recipes(config, tried[0], len(ads), searched=many)
     step = _steps(plan, tried, show)
+
+    def early(name: str, value: float) -> None:
+        show("training", 0.0, f"best so far: {name}, validation {config.train.metric} {value:.5g}")
+
     shared: dict[str, Any] = {"ads": ads, "valid": valid, "cardinalities": prepared.store.cardinalities}
+    shared["plain"] = prepared.plain
     shared |= {key: getattr(config.train, key) for key in ("seed", "metric", "calibrate")} | {"device": device}
     models: dict[str, Served] = {}
+    others: list[Served] = []
     search, told_apart = None, None
     if many:
         # settings by all validation ads: what that may gain is the baseline's, which recipes are to beat
         judge = None if held_out is None else prepared.store.ads("valid", auction_size=prepared.facts.auction_size)
-        search, (models[BASELINE], second) = searched(tried, **shared, judge=judge, out=fits, show=step(BASELINE))
+        limit = config.train.budget_seconds or budget(len(ads), prepared.plain or len(prepared.store.fields))
+        found = searched(tried, **shared, judge=judge, limit=limit, out=fits, show=step(BASELINE), best=early)
+        search, (models[BASELINE], *others) = found
         plan = recipes(config, models[BASELINE].recipe, len(ads), searched=True)
-        if held_out is not None:
-            told_apart = distributed.first(partial(_power, config, models[BASELINE], second, held_out), tell=True)
+        if held_out is not None and others:
+            told_apart = distributed.first(partial(_power, config, models[BASELINE], others[0], held_out), tell=True)
+    plan = plan if previous is None else {name: previous.continued(recipe) for name, recipe in plan.items()}
     for name, recipe in plan.items():
         if name in models or (told_apart is not None and not told_apart.enough):
             continue
@@ -202,28 +250,24 @@ def _trained(
             recipe,
             **shared,
             teacher=None if recipe.teacher is None else models[recipe.teacher].model,
-            first=base.fits[0] if base is not None and replace(recipe, members=1) == base.recipe else None,
+            known=base.fits[:1] if base is not None and recipe.parts[0] == base.recipe.parts[0] else (),
             start=start,
+            line=(1.0, 0.0) if previous is None else previous.line,
             out=fits / name,
             show=step(name),
         )
-    if previous is None and not any(each.recipe.embeddings == EXACT for each in models.values()):
-        models[REGRESSION] = trained(_regression(len(ads)), **shared)  # what any model should beat
+    solved = [each for each in (*models.values(), *others) if each.recipe.solved and not each.recipe.beside]
+    if previous is None and not any(each in solved for each in models.values()):
+        models[REGRESSION] = solved[0] if solved else trained(SOLVED, **shared)  # what any model should beat
     show("training", 1.0)
     return models, search, told_apart
-
-
-def _regression(ads: int) -> Recipe:
-    """A solved logistic regression over so many ads."""
-    l2 = next(each["l2"] for each in SETTINGS if each["model"] == SIMPLEST)
-    return Recipe(model=SIMPLEST, l2=l2 / max(ads, 1), embeddings=EXACT)
 
 
 def _steps(plan: Mapping[str, Recipe], tried: Sequence[Recipe], show: Progress) -> Callable[[str], Show]:
     """How far all trainings are together, for each of them."""
     many = len(tried) > 1
     amounts = {name: recipe.epochs * recipe.members for name, recipe in plan.items()}
-    amounts |= {BASELINE: most_passes(tried)} if many else {}
+    amounts |= {BASELINE: sum(recipe.epochs for recipe in tried) / 2} if many else {}
 
     def step(name: str) -> Show:
         at = list(plan).index(name)
@@ -282,11 +326,13 @@ def _result(
 
 
 def _importance(prepared: Prepared, model: nn.Module) -> tuple[Comparison, ...]:
-    encoder = Encoder.read(prepared.store.folder)
-    ads = prepared.store.ads("test", auction_size=prepared.facts.auction_size)
-    columns = dict(zip(encoder.names, encoder.spans, strict=True))
+    store, encoder = prepared.store, prepared.encoder
+    ads = store.ads("test", auction_size=prepared.facts.auction_size)
+    names = [field.name for field in store.fields][: prepared.plain]
+    columns = dict(zip(names, spans([field.slots for field in store.fields]), strict=False))  # crosses come last
     units = lambda model, ads: _metrics(model, ads, prepared.config).per_unit  # noqa: E731
-    return importance(model, ads, columns, units, prepared.config.train.seed)
+    crossed = {} if encoder is None else {"crossed": encoder.crossed}
+    return importance(model, ads, columns, units, prepared.config.train.seed, **crossed)
 
 
 def _fit_result(served: Served, metric: str) -> FitResult:
@@ -319,24 +365,22 @@ def _evaluated(prepared: Prepared, models: Mapping[str, Served], show: Progress)
     return replace(found, options=found.options | {"table": path.name})  # run folders move
 
 
-def _write(prepared: Prepared, result: TrainResult, served: Served, made: dict[str, Any]) -> None:
+def _write(prepared: Prepared, store: Store, result: TrainResult, served: Served, made: dict[str, Any]) -> None:
     """The files of a run folder: the chosen model as ``bidwise predict`` reads it, the result, the checksums."""
     from bidwise.report import write_page
 
     folder, recipe, metric = prepared.folder, served.recipe, result.settings.train.metric
     for name in ENCODER_FILES:
-        if (prepared.store.folder / name).is_file():
-            shutil.copyfile(prepared.store.folder / name, folder / name)
+        if (store.folder / name).is_file():
+            shutil.copyfile(store.folder / name, folder / name)
     save(folder / "model.pt", {name: tensor.cpu() for name, tensor in served.model.state_dict().items()})
-    if all(fit.folder is not None for fit in served.fits):  # an exact solution has no optimizer
-        save(folder / ADAM, [adam_of(fit) for fit in served.fits])
+    save(folder / STATE, [state_of(fit) for fit in served.fits])
+    all_of, plain = len(store.fields), prepared.plain or len(store.fields)
     about = ModelFile(
         recipe=result.chosen,
         loss=recipe.loss,
-        members=recipe.members,
-        model=recipe.model,
-        options=recipe.options,
-        cardinalities=tuple(prepared.store.cardinalities),
+        members=tuple(Member(part.model, part.options, all_of if part.crosses else plain) for part in recipe.parts),
+        cardinalities=tuple(store.cardinalities),
     )
     write_json(folder / "model.json", about)
     lines = [
@@ -348,4 +392,4 @@ def _write(prepared: Prepared, result: TrainResult, served: Served, made: dict[s
     write_json(folder / "environment.json", made)
     write_page(result, folder)
     write_result(folder, result)
-    write_checksums(folder, (*MODEL_FILES, ADAM, "result.json"))
+    write_checksums(folder, (*MODEL_FILES, STATE, "result.json"))

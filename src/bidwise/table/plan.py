@@ -16,11 +16,12 @@ PATIENCE = 2  # epochs, with a constant learning rate
 ADS = 100_000  # that settings are said for where no table has been read
 # whoever names one of these wants batches
 OF_BATCHES = {"epochs", "batch_size", "learning_rate", "schedule", "patience", "clip"}
-NOT_OF_ALL = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options")
+NOT_OF_ALL = ("loss", "lam", "sigma", "teacher", "click_share", "members", "model", "options", "crosses", "beside")
 
 
 def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> list[Recipe]:
-    """Recipes of the baseline within the budget: settings for so many ``ads``, what the configuration has above them.
+    """Recipes of the baseline: settings for so many ``ads``, what the configuration has above them; one without a
+    search.
 
     >>> from bidwise.table.config import resolved
     >>> config = resolved({"data": {"click": "y", "bid": "b"}, "train": {"loss": "log_plus", "l2": 0.5}})
@@ -31,6 +32,7 @@ def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> li
     values = {f.name: getattr(config.train, f.name, None) for f in fields(Recipe) if f.name not in NOT_OF_ALL}
     own = {name: value for name, value in values.items() if value is not None}
     own |= {"embeddings": Recipe.embeddings} if own.keys() & OF_BATCHES else {}
+    own |= {} if config.train.crosses else {"crosses": False}
     options = {key: list(x) if isinstance(x, tuple) else x for key, x in model.options.items()}
     known = settings(ads)
     other = {**known[0], "model": next(filter(model.may_be, MODELS)), "options": {}}  # of models that are in none
@@ -40,7 +42,12 @@ def candidates(config: Config, ads: int = ADS, model: Model | None = None) -> li
         replace(each, patience=PATIENCE) if each.patience is None and each.schedule == "constant" else each
         for each in tried
     ]
-    return list(dict.fromkeys(tried))[: config.train.budget]
+    return list(dict.fromkeys(tried))[: 1 if config.train.budget_seconds == 0 else None]
+
+
+def combines(config: Config) -> bool:
+    """Whether a model is trained that takes combinations of columns."""
+    return config.train.crosses and any(recipe.crosses for recipe in candidates(config))
 
 
 def recipes(config: Config, baseline: Recipe, ads: int = ADS, *, searched: bool = False) -> dict[str, Recipe]:

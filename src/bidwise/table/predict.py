@@ -138,7 +138,8 @@ class _Predictions:
         failed: list[Exception] = []
         predicted = register_io_source(frames, schema={**self.source.schema, self.column: pl.Float64()})
         try:
-            predicted.sink_parquet(path, row_group_size=GROUP, engine="streaming")
+            with path.open("wb") as file:  # by its name polars could make it after an error, when it was removed
+                predicted.sink_parquet(file, row_group_size=GROUP, engine="streaming")
         except pl.exceptions.PolarsError:
             if failed:
                 raise failed[0] from None

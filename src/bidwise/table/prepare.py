@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import polars.selectors as cs
+import torch
 from numpy.typing import NDArray
 
 from bidwise.checks import InputError
 from bidwise.data.ad_table import auction_keys, checked_numbers, column_or_number, number_auctions
-from bidwise.data.columns import KINDS, Column, Encoder, Learner, least_count
+from bidwise.data.ads import Ads
+from bidwise.data.columns import ENCODER_FILES, KINDS, Column, Encoder, Learner, least_count
 from bidwise.data.kinds import Facts, Seen
 from bidwise.data.splits import UNFINISHED, Split, auction_size, shown_times, split, times_of
 from bidwise.data.store import SCHEMA, SPLITS, Store, StoreWriter
@@ -25,7 +27,9 @@ from bidwise.data.table_files import Block, Source, Table, check_columns, open_t
 from bidwise.json_files import from_json, to_json
 from bidwise.run_folder import to_toml, whole_file, write_text
 from bidwise.table.config import AUTO, Config, Data, nested, open_run
+from bidwise.table.crosses import ROWS, Rows, relearned, with_crosses
 from bidwise.table.leaks import Copies, Leaks, find_leaks
+from bidwise.table.plan import combines
 from bidwise.table.refresh import Previous
 from bidwise.table.results import SplitFacts, TableFacts
 from bidwise.values import Floats
@@ -33,7 +37,10 @@ from bidwise.workers import Progress, ahead, cores
 
 ROLES = ("click", "bid", "teacher", "truth", "weight", "position")  # columns of numbers
 SAMPLE = 2**20  # training rows that bins, the median bid and leaks are taken from, evenly spaced
-BESIDE = 40  # bytes of a row on the disk next to its ids and dense values
+LABELS = ("clicks", "weights", "exposure")  # what a regression without bids needs
+STRETCH = 2**17  # rows whose crosses are made at once
+FULL = "full"  # in the folder of a store, another one with all rows for training
+BESIDE = 40  # bytes of a row on the disk next to its ids
 PREVIOUS = "previous"  # the model that a refresh continues from, among the models of the evaluation
 LEAST_BID = 1e-30  # in units of their mean, what training can tell from 0
 CAP = 100  # medians, the most that a bid counts in training: the largest of 300,000 log-normal bids with sigma 1
@@ -64,6 +71,23 @@ class Prepared:
         """The ads, split and encoded."""
         own = self.folder / "store"
         return Store(own if is_store(own) or self.config.data.table is None else self.config.data.table)
+
+    @cached_property
+    def encoder(self) -> Encoder | None:
+        """What made the ids of the store; unknown of one of another origin."""
+        known = all((self.store.folder / name).is_file() for name in ENCODER_FILES)
+        return Encoder.read(self.store.folder) if known else None
+
+    @property
+    def plain(self) -> int | None:
+        """How many fields are no combinations of others; ``None``: all."""
+        return None if self.encoder is None else len(self.encoder.names)
+
+    @cached_property
+    def full(self) -> Store | None:
+        """All rows for training, if the chosen recipe is to be trained again on them."""
+        folder = self.store.folder / FULL
+        return Store(folder) if self.config.train.refit and is_store(folder) else None
 
     @cached_property
     def planned(self) -> Config:
@@ -165,7 +189,11 @@ def prepare(
 def _encoding(config: Config) -> dict[str, Any]:
     """The settings that a store depends on."""
     values = {key: value for key, value in config.flat().items() if key.startswith("data.")}
-    return {k: x for k, x in values.items() if k not in ("data.table", "data.keep")} | {"train.seed": config.train.seed}
+    return {k: x for k, x in values.items() if k not in ("data.table", "data.keep")} | {
+        "train.seed": config.train.seed,
+        "train.refit": config.train.refit,
+        "crosses": combines(config),
+    }
 
 
 def _build(source: Source, config: Config, folder: Path, previous: Previous | None, show: Progress) -> None:
@@ -212,25 +240,39 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
     place = np.empty(facts.rows, np.int64)  # of every row of the table, among those of all parts
     place[np.concatenate([each.rows for each in parts.values()])] = np.arange(facts.rows)
 
-    learner, step = Learner(columns, **_written(data, previous)), every(sizes["train"])
-    for block, counts in _passed(source, learner.names, partial(_counted, learner, place, sizes["train"], step)):
-        learner.add(counts)
+    step, count = every(sizes["train"]), facts.rows if config.train.refit else 0  # rows that the second one learns from
+    learners = [(Learner(columns, **_written(data, previous)), size) for size in (sizes["train"], count) if size]
+    for block, counted in _passed(source, learners[0][0].names, partial(_counted, learners, place, step)):
+        for (learner, _), counts in zip(learners, counted, strict=True):
+            learner.add(counts)
         show("reading", 0.3 + 0.3 * block.share, "counting values")
     min_count = data.min_count or least_count(sizes["train"])
-    encoder = learner.encoder(min_count=min_count, bins=data.bins)
-    encoder = encoder if previous is None else previous.model.encoder.extended(encoder)
+    encoders = [learner.encoder(min_count=min_count, bins=data.bins) for learner, _ in learners]
+    encoders = encoders if previous is None else [previous.model.encoder.extended(each) for each in encoders]
 
     folder.mkdir()
     store = StoreWriter(folder, sizes)
-    auctions = _write_features(store, source, encoder, data, place, show)
-    for part, each in parts.items():
-        for column, values in numbers.columns(each.rows).items():
-            store.column(part, column)[:] = values
-        if each.offsets is not None:
-            store.column(part, "offsets", length=len(each.offsets))[:] = each.offsets
+    stores = [store]
+    if config.train.refit:
+        (folder / FULL).mkdir()
+        stores.append(StoreWriter(folder / FULL, {"train": facts.rows, "valid": 0, "test": 0}))
+    auctions = _write_features(stores, source, encoders, data, place, show)
+    whole = Split.joined(parts)
+    for writer, some in zip(stores, (parts, {"train": whole}), strict=False):
+        for part, each in some.items():
+            for column, values in numbers.columns(each.rows).items():
+                writer.column(part, column)[:] = values
+            if each.offsets is not None:
+                writer.column(part, "offsets", length=len(each.offsets))[:] = each.offsets
+    leak_encoder = encoders[0]
+    if combines(config) and previous is None:
+        encoders[0] = _combined(store, encoders[0], min_count, show)
+        for writer, encoder in zip(stores[1:], encoders[1:], strict=True):
+            ids = writer.written("train", "features")
+            encoders[1] = relearned(encoder, encoders[0].crosses, ids, min_count)
     show("reading", 0.92, "looking for leaks")
     sample = ((store.written(part, x)[:: every(sizes[part])] for x in ("features", "clicks")) for part in SPLITS[:2])
-    leaks = find_leaks(encoder, *(values for part in sample for values in part))
+    leaks = find_leaks(leak_encoder, *(values for part in sample for values in part))
     table = TableFacts(
         fingerprint=fingerprint,
         columns=tuple(columns),
@@ -249,16 +291,20 @@ def _fill(folder: Path, source: Source, data: Data, config: Config, previous: Pr
         certain=leaks.certain,
         duplicates=rows.copies.rows,
         sampled=None if step == 1 else -(-sizes["train"] // step),
-        refresh=None if previous is None else previous.refreshed(encoder, store.written("train", "features")),
+        refresh=None if previous is None else previous.refreshed(encoders[0], store.written("train", "features")),
     )
+    if combines(config) and previous is None:
+        for writer, encoder in zip(stores, encoders, strict=True):
+            _widen(writer, encoder)
     test = numbers.test_ads(parts["test"], auctions)
     if previous is not None:
-        test = test.with_columns(pl.Series(PREVIOUS, previous.ctr(encoder, store.written("test", "features"))))
+        test = test.with_columns(pl.Series(PREVIOUS, previous.ctr(encoders[0], store.written("test", "features"))))
     write_parquet(folder / TEST, test)
-    encoder.write(folder)
     show("reading", 0.96, "checksums")
     about = {"rows": facts.rows, "config": _encoding(config), "table": to_json(table)}
-    store.finish(fields=encoder.fields, about=about)
+    for writer, encoder in reversed(list(zip(stores, encoders, strict=True))):
+        encoder.write(writer.folder)
+        writer.finish(fields=encoder.fields, about=about)
 
 
 def _passed(source: Source, columns: list[str] | None, work: Any) -> Iterator[tuple[Block, Any]]:
@@ -322,60 +368,89 @@ def _checked(data: Data, facts: Facts, block: Block) -> tuple[list[Seen], dict[s
     return facts.seen(block), known, Copies.hashes(frame)
 
 
-def _counted(learner: Learner, place: NDArray[np.int64], train: int, step: int, block: Block) -> Any:
-    """Values of the training rows of a block; of numbers those in the sample."""
+def _counted(learners: list[tuple[Learner, int]], place: NDArray[np.int64], step: int, block: Block) -> Any:
+    """Values of the first rows of a block, as many as each learner has; of numbers those in the sample."""
     here = place[block.start : block.start + len(block.frame)]
-    inside = here < train
-    return learner.counted(block.frame.filter(inside), here[inside] % step == 0)
+    known = ((learner, here < rows) for learner, rows in learners)
+    return [learner.counted(block.frame.filter(inside), here[inside] % step == 0) for learner, inside in known]
 
 
-def _encoded(encoder: Encoder, place: NDArray[np.int64], auction: str | None, tested: int, block: Block) -> Any:
-    """Where the rows of a block go, in that order, their ids and dense values, and the auctions of test rows."""
+def _encoded(encoders: list[Encoder], place: NDArray[np.int64], auction: str | None, tested: int, block: Block) -> Any:
+    """Where the rows of a block go, in that order, their ids by every encoder, and the auctions of test rows."""
     here = place[block.start : block.start + len(block.frame)]
     order = np.argsort(here)
     here = here[order]
-    rows = encoder.encode(block.frame, dense=bool(encoder.numeric))
-    dense = None if rows.dense is None else rows.dense.reshape(len(here), -1)[order]
     names = None if auction is None else block.frame[auction][order[here >= tested]]
-    return here, rows.ids[order], dense, names
+    return here, [encoder.encode(block.frame).ids[order] for encoder in encoders], names
 
 
 def _write_features(
-    store: StoreWriter, source: Source, encoder: Encoder, data: Data, place: NDArray[np.int64], show: Progress
+    stores: list[StoreWriter],
+    source: Source,
+    encoders: list[Encoder],
+    data: Data,
+    place: NDArray[np.int64],
+    show: Progress,
 ) -> pl.Series | None:
-    """The rows as ids and dense values, each in its place; the auctions of test rows, if one column names them."""
-    tested = sum(store.splits[part] for part in SPLITS[:2])
+    """The rows as ids, each in its place in every store; the auctions of test rows, if one column names them."""
+    tested = sum(stores[0].splits[part] for part in SPLITS[:2])
     auction = data.auction[0] if len(data.auction) == 1 else None
-    columns = {part: [store.column(part, "features", width=encoder.width)] for part in SPLITS}
-    for part in SPLITS if encoder.numeric else ():
-        columns[part].append(store.column(part, "dense", width=2 * len(encoder.numeric)))
     tests: list[tuple[NDArray[np.int64], pl.Series]] = []
-    names = [*encoder.names, *([] if auction is None else [auction])]
-    work = partial(_encoded, encoder, place, auction, tested)
-    for block, (here, ids, dense, auctions) in _passed(source, names, work):
-        begin = 0
-        for part, size in store.splits.items():
-            some = slice(*np.searchsorted(here, [begin, begin + size]))
-            at = here[some] - begin
-            if len(at):
-                together = at[-1] - at[0] == len(at) - 1
-                where: Any = slice(at[0], at[-1] + 1) if together else at
-                for column, values in zip(columns[part], (ids, dense), strict=False):
-                    column[where] = values[some]
-            begin += size
+    names = [*encoders[0].names, *([] if auction is None else [auction])]
+    columns = [
+        {part: store.column(part, "features", width=encoder.width) for part in SPLITS}
+        for store, encoder in zip(stores, encoders, strict=True)
+    ]
+    for block, (here, ids, auctions) in _passed(source, names, partial(_encoded, encoders, place, auction, tested)):
+        for store, features, values in zip(stores, columns, ids, strict=True):
+            begin = 0
+            for part, size in store.splits.items():
+                some = slice(*np.searchsorted(here, [begin, begin + size]))
+                at = here[some] - begin
+                if len(at):
+                    together = at[-1] - at[0] == len(at) - 1
+                    features[part][slice(at[0], at[-1] + 1) if together else at] = values[some]
+                begin += size
         if auctions is not None:
             tests.append((here[here >= tested], auctions))
-        show("reading", 0.6 + 0.3 * block.share, "writing ids")
+        show("reading", 0.6 + 0.2 * block.share, "writing ids")
     if auction is None:
         return None
     return pl.concat([each for _, each in tests]).gather(np.argsort(np.concatenate([at for at, _ in tests])))
 
 
+def _combined(store: StoreWriter, plain: Encoder, min_count: int, show: Progress) -> Encoder:
+    """The encoder with combinations of columns, found on a sample of the training rows and kept by validation rows."""
+
+    def rows(part: str) -> Rows:
+        some = slice(None, None, -(-store.splits[part] // ROWS))
+        columns = {name: store.written(part, name)[some] for name in ("features", *store.names(part, *LABELS))}
+        ids = np.array(columns.pop("features"))
+        tensors: dict[str, Any] = {
+            name: torch.from_numpy(values.astype(np.float32)) for name, values in columns.items()
+        }
+        return Rows(ids, Ads(torch.from_numpy(ids), bids=torch.ones(len(ids)), **tensors))
+
+    def progress(share: float) -> None:
+        show("reading", 0.8 + 0.1 * share, "looking for combinations of columns")
+
+    return with_crosses(plain, rows("train"), rows("valid"), min_count, progress)
+
+
+def _widen(store: StoreWriter, encoder: Encoder) -> None:
+    """Ids of crosses next to those of plain columns."""
+    for part in SPLITS:
+        plain, features = store.widened(part, "features", encoder.width)
+        for start in range(0, len(plain), STRETCH):
+            some = slice(start, start + STRETCH)
+            ids = np.zeros((len(plain[some]), encoder.width), np.int32)
+            ids[:, : plain.shape[1]] = plain[some]
+            features[some] = encoder.crossed(ids)
+
+
 def _check_room(folder: Path, rows: int, columns: list[Column]) -> None:
-    """Raise unless the disk has room for ids and dense values of all features, and what is stored next to them."""
-    needed = rows * (
-        sum(4 * each.slots + 8 * (each.use == "numeric") for each in columns if each.use in KINDS) + BESIDE
-    )
+    """Raise unless the disk has room for the ids of all features, for two models, and what is stored next to them."""
+    needed = 2 * rows * (sum(4 * each.slots for each in columns if each.use in KINDS) + BESIDE)
     free = shutil.disk_usage(folder).free
     if free < needed:
         words = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,21 +15,22 @@ from bidwise.checks import InputError
 from bidwise.data.columns import Bag, Encoder, count_ids
 from bidwise.data.store import Store, chunks
 from bidwise.models import MODELS, Ensemble
-from bidwise.models.widening import widened, widened_adam
+from bidwise.models.widening import Prior, widened, widened_adam, widened_prior
 from bidwise.run_folder import check_files, read_result
 from bidwise.run_folder import load as read_tensors
 from bidwise.study.recipe import BASELINE, Recipe
 from bidwise.study.served import Start
 from bidwise.table.config import ENSEMBLE, SINGLE, Data, options_of, read_toml, resolved
-from bidwise.table.model import Model, load
+from bidwise.table.model import Model, drifted, load
 from bidwise.table.results import Refresh, TableFacts, TrainResult
 from bidwise.training.arguments import whole
+from bidwise.training.loop import adam_of
+from bidwise.training.validation import Fit
 from bidwise.values import MISSING, RARE, Floats
 
 EPOCHS, RATE = 0.5, 0.1  # of a refresh, in units of the first training's
 KEPT = ("calibrate", "metric", "every", "seed")  # of the run's section [train]
-ADAM = "optimizer.pt"
-UNKNOWN = 0.5  # share of a column's values, above which it may be written otherwise than before
+STATE = "optimizer.pt"
 
 
 @dataclass(frozen=True)
@@ -44,22 +45,24 @@ class Previous:
         """The run in a folder; an error where none can go on from it."""
         try:
             model = load(run)
-            check_files(model.run, (ADAM, "result.json"))
+            check_files(model.run, (STATE, "result.json"))
         except InputError as error:
             error.argument = error.argument and "continue_from"
             raise
         return Previous(model, read_result(model.run, TrainResult))
 
-    def check(self, recipe: Recipe) -> None:
-        """Raise unless a recipe has the model of the run."""
-        about = self.model.about
-        if (recipe.model, recipe.members, recipe.options) != (
-            about.model,
-            about.members,
-            _without(self._model(), "name"),
-        ):
-            words = f"must be a run of the same model, found {about.members} × {about.model} there and another here"
+    def continued(self, recipe: Recipe) -> Recipe:
+        """A recipe as this run goes on with it; raises unless it has the model of the run."""
+        if (recipe.model, recipe.members, recipe.options) != (*self._shape, _without(self._model(), "name")):
+            words = f"must be a run of the same model, found {self._shape[1]} × {self._shape[0]} there and another here"
             raise InputError(f"{words}; leave out what says so", argument="continue_from")
+        same = {name: getattr(self.recipe, name) for name in ("crosses", "beside", "embeddings")}
+        return replace(recipe, **same, l2=recipe.l2 if self.recipe.l2 is not None else None)
+
+    @property
+    def _shape(self) -> tuple[str, int]:
+        """The model of the run, and how many of it are served."""
+        return self.recipe.model, self.recipe.members
 
     @property
     def recipe(self) -> Recipe:
@@ -94,11 +97,17 @@ class Previous:
 
     def _model(self) -> dict[str, Any]:
         """The section [model], with everything said."""
-        name = self.model.about.model
+        name = self.recipe.model
         signature = inspect.signature(MODELS[name]).parameters
         options = {key: signature[key].default for key in options_of(name)} | self.recipe.options
         options = {key: list(x) if isinstance(x, tuple) else x for key, x in options.items()}
         return {"name": name} | options
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """How the run's own logits were calibrated."""
+        network = cast(Ensemble, self.model.network)
+        return float(network.slope), float(network.intercept)
 
     def check_data(self, data: Data) -> None:
         """Raise where options would change what columns are."""
@@ -137,39 +146,49 @@ class Previous:
         known = {field.name: field.values for field in self.model.encoder.fields}
         new = {field.name: field.values - known[field.name] for field in encoder.fields}
         refresh = self.facts.refresh
-        before = self.facts.splits["train"].ads if refresh is None else refresh.ads
+        before = self.result.refit or self.facts.splits["train"].ads if refresh is None else refresh.ads
         ads = before + len(features)
         unknown: dict[str, float] = {}
-        for name, count in zip(encoder.names, _counts(features, encoder), strict=True):
+        plain = self.model.encoder.plain.columns  # crosses come last
+        for column, count in zip(plain, _counts(features, encoder), strict=False):
             count[MISSING] = 0
-            share = (count[RARE] + count[known[name] :].sum()) / max(count.sum(), 1)
-            unknown |= {name: float(share)} if share > UNKNOWN else {}
+            filled = int(count.sum())
+            share = float(count[RARE] + count[known[column.name] :].sum()) / max(filled, 1)
+            unknown |= {column.name: share} if drifted(share, column.unknown, filled) else {}
         return Refresh(
             run=self.model.run.name,
             number=1 if refresh is None else refresh.number + 1,
             ads=ads,
-            l2=self.recipe.l2 * before / ads,
+            l2=None if self.recipe.l2 is None else self.recipe.l2 * before / ads,
             new={name: count for name, count in new.items() if count},
             until=self.facts.splits["test"].last,
             unknown=unknown,
         )
 
     def start(self, recipe: Recipe, store: Store) -> list[Start]:
-        """The weights and the state of Adam of every member, for the values that there are now."""
+        """The weights of every part, and the state of its Adam or what is known of them, for the values that there are
+        now."""
         about, members = self.model.about, cast(Ensemble, self.model.network).models
         encoder = Encoder.read(store.folder)
         ads, counts = store.splits["train"], _counts(store.column("train", "features"), encoder)
         shares = [torch.from_numpy(1 - (1 - count / ads) ** recipe.batch_size) for count in counts]
-        models = [recipe.build(store.cardinalities, seed) for seed in range(len(members))]
-        known = (self.model.run / ADAM).is_file()
-        states = read_tensors(self.model.run / ADAM) if known else [None] * len(members)
-        return [
-            Start(
-                widened(model, member.state_dict(), about.cardinalities),
-                None if state is None else widened_adam(model, state, about.cardinalities, shares),
-            )
-            for model, member, state in zip(models, members, states, strict=True)
-        ]
+        states, starts = read_tensors(self.model.run / STATE), list[Start]()
+        for part, member, own, state in zip(recipe.parts, members, about.members, states, strict=True):
+            fields, before = store.cardinalities[: own.fields], about.cardinalities[: own.fields]
+            model, known = part.build(fields, len(starts)), state
+            if isinstance(state, dict) and "precision" in state:
+                known = widened_prior(model, Prior(**state), before)
+            elif isinstance(state, dict):
+                known = widened_adam(model, state, before, shares)
+            starts.append(Start(widened(model, member.state_dict(), before), known))
+        return starts
+
+
+def state_of(fit: Fit) -> dict[str, Any] | None:
+    """What the next training of a model begins with besides its weights."""
+    if fit.prior is not None:
+        return vars(fit.prior)
+    return None if fit.folder is None else adam_of(fit)
 
 
 def _counts(features: NDArray[np.int32], encoder: Encoder) -> list[NDArray[np.int64]]:

@@ -36,7 +36,7 @@ class Refresh:
     run: str  # name of its folder
     number: int  # of refreshes since the first training
     ads: int  # that were trained on since then
-    l2: float  # what the penalty becomes: that of a prior, for so many ads
+    l2: float | None  # what the penalty becomes: that of a prior, for so many ads
     new: dict[str, int]  # words that got ids of their own, by column
     until: str | None = None  # time of the newest ad that the run before has seen
     unknown: dict[str, float] = field(default_factory=dict)  # share of values that it did not know, where most are such
@@ -129,6 +129,7 @@ class TrainResult:
     chosen: str
     validation: Scores  # of the chosen model, on all validation auctions
     evaluation: Evaluation  # of test ads, without curves
+    refit: int | None = None  # ads that the served model was trained on once more; None: the tested one is served
     importance: tuple[Comparison, ...] = ()  # of each column, shuffled in the test ads, see `importance`
     version: str = bidwise.__version__
 

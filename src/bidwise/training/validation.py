@@ -20,6 +20,7 @@ from bidwise.evaluation.auc import auc
 from bidwise.evaluation.pooled import pooled_welfare
 from bidwise.losses.api import cross_entropy
 from bidwise.losses.definition import ctr_of
+from bidwise.models.widening import Prior
 from bidwise.segments import Auctions
 
 State = dict[str, Tensor]
@@ -227,6 +228,7 @@ class Fit:
     last: State = field(default_factory=dict, repr=False)
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
     folder: Path | None = field(default=None, repr=False)  # of the run, with its checkpoint
+    prior: Prior | None = field(default=None, repr=False)  # for the next fit, of a regression solved by its evidence
 
     def state(self) -> State:
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}

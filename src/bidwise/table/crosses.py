@@ -1,0 +1,178 @@
+"""Combinations of columns that predict clicks: found by a test on what a regression without them leaves, kept by
+validation.
+
+Residuals r = click - CTR of the regression have mean 0 in every cell of a combination that says nothing new. The rows
+are dealt into two halves; in a cell with sums S and S' of residuals and variances V and V' in the halves
+
+    T = Σ_cells W S S',   W = (V + V') / ((V + k) (V' + k)),   z = T / sqrt(Σ_cells W² V V'),
+
+has expectation 0 for such a combination, and z is about normal; T is about the log loss that another one saves, as far
+as it can be learned. k shrinks cells of few rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bidwise.data.ads import Ads
+from bidwise.data.columns import Bag, Cross, Encoder, Numeric
+from bidwise.losses.api import cross_entropy
+from bidwise.losses.named import LOSSES
+from bidwise.models import SparseLogisticRegression
+from bidwise.training.exact import fit_exact
+from bidwise.training.validation import logits_across
+from bidwise.values import FIRST, Floats
+
+ROUNDS = 3  # of testing; from the second on with triples
+EACH = 12  # combinations of a round
+PAIRS = 8  # of those found, whose triples are tested
+LEAST = 4.0  # z of a combination: one of 30,000 that say nothing
+PRIOR = 10.0  # k: a variance of cells of 0.1
+COUNT = 4  # rows, at least, of a combination with an id of its own
+GROUPS = 16  # of the bins of a number in a combination
+SMOOTH = (8, 24)  # groups of neighbouring bins, which get weights next to those of the bins
+CELLS = 2**21  # beyond, cells are numbered by those that occur
+ROWS = 2**18  # of the training rows, evenly spaced, that the search takes
+LARGEST = 2**62
+NO_WORDS = pl.Series("word", [], dtype=pl.String)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a store: ids of plain columns, and what is to be predicted."""
+
+    ids: NDArray[np.int32]
+    ads: Ads  # whose features are replaced
+
+    def with_crosses(self, encoder: Encoder, crosses: Sequence[Cross]) -> Ads:
+        """The ads with the ids of crosses after the plain ones."""
+        more = [cross.table.ids(encoder.parts(self.ids, cross)) for cross in crosses]
+        return replace(self.ads, features=torch.from_numpy(np.column_stack([self.ids, *more])))
+
+
+def with_crosses(
+    encoder: Encoder, train: Rows, valid: Rows, min_count: int, show: Callable[[float], None] = lambda share: None
+) -> Encoder:
+    """The encoder with columns of neighbouring bins, and with all combinations that the rows speak for."""
+    count = max(COUNT, min_count)
+    made = [_learned(spec, encoder, train.ids, count) for spec in _smoothed(encoder)]
+    names = [
+        column.name for column in encoder.columns if not isinstance(column, Bag) and column.field.values > FIRST + 1
+    ]
+    fitted = _Fitted.of(encoder, made, train, valid)
+    for number in range(ROUNDS):
+        show(number / ROUNDS)
+        tests = _untested(names, [cross.of for cross in fitted.crosses], triples=number > 0)
+        chosen = _tested(tests, encoder, train, fitted, np.random.default_rng(number))
+        if not chosen:
+            break
+        more = [_learned(_spec(encoder, of), encoder, train.ids, count) for of in chosen]
+        longer = _Fitted.of(encoder, [*fitted.crosses, *more], train, valid, start=fitted.model)
+        worse = longer.losses - fitted.losses
+        if float(worse.mean()) > float(worse.std()) / len(worse) ** 0.5:
+            break
+        fitted = longer
+    return Encoder((*encoder.columns, *fitted.crosses))
+
+
+def relearned(encoder: Encoder, crosses: Sequence[Cross], ids: NDArray[np.int32], min_count: int) -> Encoder:
+    """The encoder with the same combinations, whose words are learned from these rows."""
+    sizes, count = {column.name: column.field.values for column in encoder.columns}, max(COUNT, min_count)
+    fitting = (replace(cross, sizes=tuple(sizes[name] for name in cross.of)) for cross in crosses)
+    return Encoder((*encoder.columns, *(_learned(cross, encoder, ids, count) for cross in fitting)))
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A regression with some combinations, the CTR of its training rows and the losses of validation rows."""
+
+    crosses: list[Cross]
+    model: SparseLogisticRegression
+    ctr: Floats
+    losses: Tensor
+
+    @staticmethod
+    def of(
+        encoder: Encoder, crosses: list[Cross], train: Rows, valid: Rows, start: SparseLogisticRegression | None = None
+    ) -> _Fitted:
+        cardinalities = [field.cardinality for field in (*encoder.fields, *(cross.field for cross in crosses))]
+        model = SparseLogisticRegression(cardinalities, std=0.0)
+        if start is not None:  # of fewer combinations
+            model.bias.data.copy_(start.bias.data)
+            model.table.weight.data[: len(start.table.weight)] = start.table.weight.data
+        ads, others = (rows.with_crosses(encoder, crosses) for rows in (train, valid))
+        fit_exact(model, ads, loss=LOSSES["log_loss"], l2=None)
+        ctr = torch.sigmoid(logits_across(model, ads.features).double()).numpy()
+        logits = logits_across(model, others.features).double()
+        return _Fitted(crosses, model, ctr, cross_entropy(logits, others.labels, others.weights, "none"))
+
+
+def _spec(encoder: Encoder, of: tuple[str, ...], groups: int = GROUPS, name: str | None = None) -> Cross:
+    """A combination without words."""
+    columns = {column.name: column for column in encoder.columns}
+    joined = [groups if isinstance(columns[x], Numeric) and columns[x].field.values > FIRST + groups else 0 for x in of]
+    sizes = tuple(columns[x].field.values for x in of)
+    return Cross(name or " × ".join(of), NO_WORDS, of=of, sizes=sizes, groups=tuple(joined))
+
+
+def _smoothed(encoder: Encoder) -> list[Cross]:
+    """Neighbouring bins of numbers with more of them."""
+    return [
+        _spec(encoder, (column.name,), groups, f"{column.name} / {groups}")
+        for groups in SMOOTH
+        for column in encoder.columns
+        if isinstance(column, Numeric) and column.field.values > FIRST + groups
+    ]
+
+
+def _learned(cross: Cross, encoder: Encoder, ids: NDArray[np.int32], count: int) -> Cross:
+    """With the words of all combinations that so many rows have, the most frequent first."""
+    words, counts = np.unique(cross.table.keys(encoder.parts(ids, cross)), return_counts=True)
+    words, counts = words[counts >= count], counts[counts >= count]
+    ordered = pl.Series(words[np.argsort(-counts, kind="stable")], dtype=pl.Int64)
+    return replace(cross, vocabulary=ordered.cast(pl.String))
+
+
+def _untested(names: Sequence[str], known: Sequence[tuple[str, ...]], *, triples: bool) -> list[tuple[str, ...]]:
+    """All pairs, and triples of the pairs that were found, in the order of the columns."""
+    found = {frozenset(of) for of in known}
+    pairs = [of for of in known if len(of) == 2][:PAIRS] if triples else []
+    sets = [*map(frozenset, combinations(names, 2)), *(frozenset((*of, x)) for of in pairs for x in names)]
+    tests = dict.fromkeys(each for each in sets if each not in found and len(each) > 1)
+    return [tuple(sorted(each, key=names.index)) for each in tests]
+
+
+def _tested(
+    tests: Sequence[tuple[str, ...]], encoder: Encoder, train: Rows, fitted: _Fitted, random: np.random.Generator
+) -> list[tuple[str, ...]]:
+    """The combinations that save most, of those that measurably save anything."""
+    counts = np.ones(len(train.ids)) if train.ads.weights is None else train.ads.weights.numpy().astype(np.float64)
+    residuals = (train.ads.labels.numpy() - fitted.ctr) * counts
+    variances = fitted.ctr * (1 - fitted.ctr) * counts**2
+    half = random.random(len(residuals)) < 0.5
+    seen = []
+    for of in tests:
+        cross = _spec(encoder, of)
+        if np.prod([float(size) for size in cross.sizes]) > LARGEST:
+            continue
+        cells = cross.table.keys(encoder.parts(train.ids, cross))
+        if (size := int(np.prod(cross.sizes))) > CELLS:
+            occurring, cells = np.unique(cells, return_inverse=True)
+            size = len(occurring)
+        sums, spread = (np.bincount(cells, values, size) for values in (residuals, variances))
+        sums_one, spread_one = (np.bincount(cells, values * half, size) for values in (residuals, variances))
+        spread_other = spread - spread_one
+        worth = spread / ((spread_one + PRIOR) * (spread_other + PRIOR))
+        saved = float((worth * sums_one * (sums - sums_one)).sum())
+        noise = float(np.sqrt((worth**2 * spread_one * spread_other).sum()))
+        if saved > LEAST * noise > 0:
+            seen.append((saved, of))
+    return [of for _, of in sorted(seen, key=lambda each: -each[0])[:EACH]]
